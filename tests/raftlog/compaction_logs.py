@@ -75,7 +75,7 @@ def done(outcome: Done[CompactionReport] | Skipped | Failed) -> CompactionReport
     return outcome.stats
 
 
-def damaged(log: LogReader) -> list[CorruptData]:
+def damaged(log: LogReader | SegmentLog) -> list[CorruptData]:
     """What reading everything finds damaged or missing."""
     return [finding.error for finding in log.verify().findings if isinstance(finding.error, CorruptData)]
 
@@ -116,7 +116,7 @@ class Expected:
             return self.entries[index]
         return Dead(index, self.snapshot) if index <= self.snapshot else Missing(index)
 
-    def check(self, log: LogReader) -> None:
+    def check(self, log: LogReader | SegmentLog) -> None:
         """Every way of reading gives the right answer for every index, dead and missing ones included."""
         end = max([self.snapshot, *self.entries]) + 2
         for index in range(end + 1):
@@ -126,7 +126,7 @@ class Expected:
         assert log.verify().is_sound
         log.audit()
 
-    def check_live(self, log: LogReader) -> None:
+    def check_live(self, log: LogReader | SegmentLog) -> None:
         """As `check`, but cheaper: single reads only."""
         for index in range(max([self.snapshot, *self.entries]) + 2):
             assert log.read(index) == self.answer(index), index
@@ -274,6 +274,6 @@ def flip_byte(path: Path, place: int) -> None:
     path.write_bytes(data)
 
 
-def answers(log: LogReader, indexes: Iterable[int]) -> list[type]:
+def answers(log: LogReader | SegmentLog, indexes: Iterable[int]) -> list[type]:
     """What kind of answer each index gets."""
     return [type(answer) for answer in log.read_many(list(indexes))]

@@ -22,6 +22,7 @@ from compactlib.raftlog import (
     LogReader,
     Missing,
     SegmentLimits,
+    SegmentLog,
     SegmentReader,
     SegmentWriter,
 )
@@ -75,7 +76,7 @@ def segment_answers(reader: SegmentReader, indexes: Sequence[int]) -> dict[int, 
     return single
 
 
-def log_answers(log: LogReader, indexes: Sequence[int]) -> dict[int, Told]:
+def log_answers(log: LogReader | SegmentLog, indexes: Sequence[int]) -> dict[int, Told]:
     """What a log says of each of `indexes` (ascending); every way of asking must agree."""
     single: dict[int, Told] = {}
     for index in indexes:
@@ -147,7 +148,7 @@ class PlainLog:
             return self.entries[index]
         return Dead(index, self.snapshot) if index <= self.snapshot else Missing(index)
 
-    def check(self, log: LogReader) -> None:
+    def check(self, log: LogReader | SegmentLog) -> None:
         """Every index, asked in every way, gives the right answer."""
         indexes = range(self.last + 3)
         assert log_answers(log, indexes) == {index: self.answer(index) for index in indexes}
@@ -172,10 +173,10 @@ class History:
         state.record_snapshot(index, live)
         self.states.append(state)
 
-    def found(self, log: LogReader | SegmentReader, acknowledged: Sequence[int]) -> PlainLog:
+    def found(self, log: LogReader | SegmentLog | SegmentReader, acknowledged: Sequence[int]) -> PlainLog:
         """Which of the states the log is in: one that is no older than what was acknowledged."""
-        entries = {entry.index: entry for entry in (log.entries() if isinstance(log, LogReader) else log.scan())}
-        snapshot = log.snapshot if isinstance(log, LogReader) else None
+        entries = {entry.index: entry for entry in (log.scan() if isinstance(log, SegmentReader) else log.entries())}
+        snapshot = None if isinstance(log, SegmentReader) else log.snapshot
         reached = -1 if snapshot is None else snapshot.index
         for state in self.states[max(acknowledged, default=0):]:
             if (state.entries, state.snapshot) == (entries, reached):

@@ -122,7 +122,7 @@ def _look_into(folder: StrPath, keep_open: int) -> FolderContents:
 
 
 def discard_headless_newest(files: Files, folder: StrPath) -> int | None:
-    """Remove a newest segment file of no bytes, which a crash of another writer can leave (notes 1.1); its number."""
+    """Remove a newest segment file of no bytes, which a crash of another writer can leave; its number."""
     numbers = list_segments(folder)
     if not numbers or not is_headless(folder, numbers[-1]):
         return None

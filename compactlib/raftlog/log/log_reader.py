@@ -10,28 +10,18 @@ from typing import TYPE_CHECKING
 
 from compactlib.arguments import require_policy
 from compactlib.clock import SystemClock
-from compactlib.errors import (
-    Busy,
-    Closed,
-    CompactlibError,
-    CorruptData,
-    InvalidInput,
-    LiveIndexMissing,
-    NotFound,
-    Unsupported,
-)
+from compactlib.errors import Busy, InvalidInput, NotFound
 from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.arguments import folder_path, require_budget, whole
+from compactlib.raftlog.arguments import folder_path, whole
 from compactlib.raftlog.compaction.plan.plan import CompactionPlan, plan_for
 from compactlib.raftlog.compaction.plan.policies import SeedPolicy
 from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
-from compactlib.raftlog.compaction.plan.view import CompactionView, DamagedSegment
+from compactlib.raftlog.compaction.plan.view import CompactionView
 from compactlib.raftlog.compaction.recover import leftovers
-from compactlib.raftlog.compaction.sense.statistics import StatsCache
-from compactlib.raftlog.log.folder import Examination, examine_segments, read_folder, require_log, room_in, wal_of
-from compactlib.raftlog.log.read_plan import ReadPlan, plan_parts
-from compactlib.raftlog.model.refs import next_ref
+from compactlib.raftlog.log.folder import Examination, read_folder, require_log, room_in, wal_of
+from compactlib.raftlog.log.read_path import SegmentReadPath
+from compactlib.raftlog.log.read_plan import ReadPlan
 from compactlib.raftlog.model.row import LogRow
 from compactlib.raftlog.model.snapshot_state import (
     SnapshotState,
@@ -51,10 +41,8 @@ from compactlib.raftlog.model.values import (
     SegmentStats,
 )
 from compactlib.raftlog.segment.known import KnownSegment
-from compactlib.raftlog.segment.liveness import kept_positions
-from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.segment_set import DEFAULT_MAX_OPEN, Lease, SegmentSet
-from compactlib.report import Finding, VerifyReport
+from compactlib.report import VerifyReport
 from compactlib.runtime.budget import Budget
 
 if TYPE_CHECKING:
@@ -62,7 +50,6 @@ if TYPE_CHECKING:
     from compactlib.raftlog.wal.frames import Frame
 
 _MAX_LOOKS = 100
-_MAX_VIEWS = 3
 
 
 class LogReader:
@@ -92,19 +79,12 @@ class LogReader:
         self._max_open = whole("max_open_segments", max_open_segments)
         if self._max_open < 1:
             raise InvalidInput(f"max_open_segments is {max_open_segments}; at least 1 stays open")
-        self._limits = SegmentLimits()
-        self._stats = StatsCache()
-        self._closed = False
-        self._refreshing = threading.Lock()
-        self._state: SnapshotState | None = None
-        self._snapshot_version: SnapshotVersion | None = None
-        self._unflushed: Unflushed | None = None
-        self._segments = SegmentSet(self._folder)
-        self._load()
-
-    def _load(self) -> None:
         require_log(self._folder, may_create=False)
         self._wal = wal_of(self._folder)
+        self._refreshing = threading.Lock()
+        self._snapshot_version: SnapshotVersion | None = None
+        self._reads = SegmentReadPath(SegmentSet(self._folder), None, read=self.read, refresh=self.refresh,
+                                     is_behind=self._is_behind)
         self.refresh()
 
     def refresh(self) -> None:
@@ -132,8 +112,11 @@ class LogReader:
                     break
             else:
                 raise Busy(f"{self._folder} changed {_MAX_LOOKS} times while it was looked at; try again")
-            self._segments, self._state, self._snapshot_version = segments, state, version
-            self._unflushed = unflushed
+            self._reads.segments, self._reads.state, self._snapshot_version = segments, state, version
+            self._reads.unflushed = unflushed
+
+    def _is_behind(self) -> bool:
+        return snapshot_version(self._folder) != self._snapshot_version
 
     def _frames(self) -> tuple[Frame, ...]:
         if self._wal is None:
@@ -151,33 +134,28 @@ class LogReader:
     @property
     def snapshot(self) -> SnapshotState | None:
         """The last snapshot recorded, `None` before the first."""
-        return self._state
+        return self._reads.state
 
     @property
     def refs(self) -> tuple[SegmentRef, ...]:
         """The segments, oldest first, with the range of indexes each answers for."""
-        return self._segments.refs if self._unflushed is None else self._unflushed.below(self._segments.refs)
+        return self._reads.refs
 
     @property
     def unflushed(self) -> IndexSet:
         """Which entries come from the write-ahead log of the log's store, since no segment holds them yet."""
-        return IndexSet() if self._unflushed is None else LogRow.of(self._state).needed(self._unflushed.indexes)
+        found = self._reads.unflushed
+        return IndexSet() if found is None else LogRow.of(self._reads.state).needed(found.indexes)
 
     @property
     def first_index(self) -> int | None:
         """The lowest index in the log, `None` if it is empty."""
-        refs, unflushed = self.refs, self._unflushed
-        if not refs and unflushed is not None and unflushed.slabs:
-            return unflushed.slabs[0].first
-        return refs[0].first if refs else None
+        return self._reads.first_index
 
     @property
     def last_index(self) -> int | None:
         """The highest index in the log, `None` if it is empty."""
-        refs, unflushed = self.refs, self._unflushed
-        if unflushed is not None and unflushed.slabs:
-            return unflushed.slabs[-1].last
-        return refs[-1].last if refs else None
+        return self._reads.last_index
 
     def read(self, index: int) -> Entry | Dead | Missing:
         """The entry of `index`, or that it is dead, or that the log never held it. One bisection and one `pread`.
@@ -185,63 +163,7 @@ class LogReader:
         Raises:
             CorruptData: the entry is damaged, or it is live and no segment holds it.
         """
-        if self._closed:
-            self._require_open()
-        if type(index) is not int:
-            index = whole("the index", index)
-        state = self._state
-        if state is not None and index <= state.index and index not in state.live:
-            return Dead(index, state.index)
-        try:
-            entry = self._segments.read(index) if self._unflushed is None else self._find(index)
-        except NotFound:
-            return self._look_again(index)
-        except CorruptData:
-            # It may have died since it was looked up, and become a hole.
-            if self._state is state and not self._is_behind():
-                raise
-            return self._look_again(index)
-        return entry if entry is not None else self._absent(index)
-
-    def _find(self, index: int) -> Entry | None:
-        unflushed = self._unflushed
-        if unflushed is not None and index >= unflushed.base:
-            return unflushed.find(index)
-        return self._segments.read(index)
-
-    def _absent(self, index: int) -> Entry | Dead | Missing:
-        self._require_open()
-        state = self._state
-        above = state is None or index > state.index
-        return Missing(index) if above and not self._is_behind() else self._look_again(index)
-
-    def _has_died(self, index: int) -> bool:
-        try:
-            return isinstance(self.read(index), Dead)
-        except CorruptData:
-            return False
-
-    def _is_behind(self) -> bool:
-        """Whether a snapshot was recorded since the folder was looked at: what was alive then may be gone."""
-        return snapshot_version(self._folder) != self._snapshot_version
-
-    def _look_again(self, index: int) -> Entry | Dead | Missing:
-        """What to answer for an index that a snapshot and a compaction may have overtaken while it was looked up."""
-        for _ in range(_MAX_LOOKS):
-            self._require_open()
-            self.refresh()
-            state = self._state
-            if state is not None and state.is_dead(index):
-                return Dead(index, state.index)
-            with contextlib.suppress(NotFound):
-                entry = self._find(index)
-                if entry is not None:
-                    return entry
-                if state is None or index > state.index:
-                    return Missing(index)
-                if state is self._state:
-                    break
-        raise _lost(self._folder, index)
+        return self._reads.read(index)
 
     def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
         """One answer for each of `indexes` (strictly ascending), in order; physical neighbours are read together.
@@ -261,17 +183,7 @@ class LogReader:
         Raises:
             Unsorted: the indexes do not ascend strictly.
         """
-        self._require_open()
-        # Before the list is looked at, so that everything it leads to stays.
-        lease = self.lease()
-        try:
-            parts = plan_parts(self.refs, indexes)
-        except BaseException as error:
-            lease.release()
-            if isinstance(error, TypeError):
-                raise InvalidInput(f"the indexes are {indexes!r:.100}; give a sequence of whole numbers") from error
-            raise
-        return ReadPlan(parts, lease, reader=self._reader, state=lambda: self._state, again=self.read)
+        return self._reads.plan_read(indexes)
 
     def entries(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry]:
         """Every entry from `first` to `last` that is not dead, ascending; physical neighbours are read together.
@@ -280,10 +192,7 @@ class LogReader:
             CorruptData: an entry is damaged; those before it have been given.
             LiveIndexMissing: a live entry is not in its segment.
         """
-        for answer in self.scan(first, last):
-            if isinstance(answer, Damaged):
-                raise answer.error
-            yield answer
+        return self._reads.entries(first, last)
 
     def scan(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry | Damaged]:
         """As `entries`, but goes on behind damage, which it answers as `Damaged`.
@@ -291,38 +200,11 @@ class LogReader:
         Goes by the list of segments as it is when each is reached, so that compactions may run meanwhile: an entry that
         dies before is left out. What is appended meanwhile is left out too.
         """
-        self._require_open()
-        first, last = whole("first", first), whole("last", last)
-        with self.lease():
-            unflushed, asked = self._unflushed, last
-            refs = self.refs
-            last = min(last, refs[-1].last) if refs else -1
-            outdated: SegmentRef | None = None
-            while first <= last and (ref := next_ref(self.refs, first)) is not None:
-                part = SegmentRef(ref.number, max(ref.first, first), min(ref.last, last))
-                try:
-                    reader = self._reader(ref.number)
-                    # Only now: a state older than the file would look for what was left out of it.
-                    kept = kept_positions(reader.index, part, self._state)
-                except (NotFound, LiveIndexMissing):
-                    if ref == outdated:
-                        raise
-                    outdated = ref
-                    self.refresh()
-                    continue
-                for answer in reader.answers_at(kept):
-                    # As above: what has died meanwhile is left out.
-                    if not (isinstance(answer, Damaged) and self._has_died(answer.index)):
-                        yield answer
-                first = part.last + 1
-        for slab in () if unflushed is None else unflushed.slabs:
-            for index in range(max(slab.first, first), min(slab.last, asked) + 1):
-                if self._state is None or not self._state.is_dead(index):
-                    yield Entry(index, slab.term, slab.payloads[index - slab.first])
+        return self._reads.scan(first, last)
 
     def lease(self) -> Lease:
         """Keep every file that can be read now from being removed by this process until the lease is released."""
-        return self._segments.lease()
+        return self._reads.lease()
 
     def stats(self) -> tuple[SegmentStats, ...]:
         """What a policy may know of each segment, oldest to newest: `view().segments`."""
@@ -338,36 +220,14 @@ class LogReader:
             BudgetSpent: the budget refused.
             Closed: the log was closed.
         """
-        require_budget(budget)
-        for _ in range(_MAX_VIEWS - 1):
-            view = self._look(budget)
-            # A compaction that runs meanwhile may remove or replace what is looked at.
-            if not any(isinstance(each.error, NotFound) for each in view.damaged):
-                return view
-            self.refresh()
-        return self._look(budget)
+        return self._reads.view(self._look, SegmentLimits(), budget)
 
-    def _look(self, budget: Budget | None) -> CompactionView:
-        return self._view_of(self._state_of_segments(), self._listed(), budget)
-
-    def _state_of_segments(self) -> SnapshotState | None:
-        """The snapshot without what is alive in the write-ahead log only."""
-        state, unflushed = self._state, self._unflushed
-        if state is None or unflushed is None:
-            return state
-        return SnapshotState(state.index, state.live.at_most(unflushed.base - 1), state.term)
-
-    def _listed(self) -> tuple[KnownSegment, ...]:
-        return self._segments.known() if self.refs else ()
-
-    def _view_of(self, state: SnapshotState | None, known: Sequence[KnownSegment],
-                 budget: Budget | None = None) -> CompactionView:
-        self._require_open()
-        damaged: dict[int, CompactlibError] = {}
-        stats = self._stats.gather(self._segments, state, known=known, damaged=damaged, budget=budget)
-        return CompactionView(
-            segments=stats, limits=self._limits, snapshot_index=None if state is None else state.index,
-            folder=self._folder, damaged=tuple(DamagedSegment(*each) for each in sorted(damaged.items())))
+    def _look(self) -> tuple[SnapshotState | None, tuple[KnownSegment, ...]]:
+        """The snapshot without what is alive in the write-ahead log only, and the segments."""
+        state, unflushed = self._reads.state, self._reads.unflushed
+        if state is not None and unflushed is not None:
+            state = SnapshotState(state.index, state.live.at_most(unflushed.base - 1), state.term)
+        return state, self._reads.segments.known() if self.refs else ()
 
     def plan(self, policy: CompactionPolicy | None = None, *, view: CompactionView | None = None) -> CompactionPlan:
         """What a compaction would do now, and why it would leave the rest: a dry run that changes nothing.
@@ -380,19 +240,11 @@ class LogReader:
             InvalidInput: the policy is none, or its choice breaks a rule.
             Exception: whatever the policy raised.
         """
-        self._require_open()
+        self._reads.require_open()
         require_policy("the policy", policy, or_none=True)
-        return plan_for(self._view_for(view), SeedPolicy() if policy is None else policy, SystemClock().now(),
+        return plan_for(self.view() if view is None else self._reads.require_own(view),
+                        SeedPolicy() if policy is None else policy, SystemClock().now(),
                         bytes_available=room_in(LocalFiles(), self._folder))
-
-    def _view_for(self, view: CompactionView | None) -> CompactionView:
-        if view is None:
-            return self.view()
-        if not isinstance(view, CompactionView):
-            raise InvalidInput(f"the view is {view!r:.100}; give one that view() made")
-        if view.folder and view.folder != self._folder:
-            raise InvalidInput(f"the view is of the log in {view.folder}, and this is the one in {self._folder}")
-        return view
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         """Read every entry, those in a store's write-ahead log included, and list what is damaged or missing.
@@ -408,39 +260,11 @@ class LogReader:
             StorageError: something cannot be read.
             Closed: the log was closed.
         """
-        self._require_open()
-        require_budget(budget)
-        seen = Examination()
-        self.examine(seen, budget=budget)
-        wal = wal_of(self._folder)
-        if wal is not None:
-            from compactlib.raftlog.log.unflushed import examine_wal
-
-            examine_wal(wal, os.path.basename(os.path.realpath(self._folder)), seen)
-        return seen.report()
+        return self._reads.verify(budget, lambda: self.unflushed, self._leftovers)
 
     def examine(self, seen: Examination, *, budget: Budget | None = None) -> None:
         """As `verify`, without the write-ahead log; for those who verify many logs of a store."""
-        with self.lease():
-            examine_segments(self._folder, seen, budget=budget)
-            lost = IndexSet() if self._state is None else self._state.live - self.unflushed
-            for ref in self.refs:
-                try:
-                    lost = lost - self._reader(ref.number).index.index_set().between(ref.first, ref.last)
-                except (CorruptData, Unsupported):
-                    # Listed already, once for all its entries.
-                    lost = lost - lost.between(ref.first, ref.last)
-                except NotFound:
-                    continue
-        for index in lost:
-            try:
-                # It may have died, or moved to another segment.
-                self.read(index)
-            except CorruptData as error:
-                seen.note(error, kind="missing")
-        for name in self._leftovers():
-            seen.findings.append(Finding("leftover", os.path.join(self._folder, name),
-                                         "left by an interrupted compaction; the next one finishes or removes it"))
+        self._reads.examine(seen, budget, lambda: self.unflushed, self._leftovers)
 
     def _leftovers(self) -> Sequence[str]:
         """Names that an interrupted compaction has left; those of one that runs in another process, too."""
@@ -453,20 +277,12 @@ class LogReader:
             AuditFailed: one is broken; says which, with the numbers.
             Closed: it was closed.
         """
-        self._require_open()
-        self._segments.audit()
-
-    def _reader(self, number: int) -> SegmentReader:
-        return self._segments.reader(number)
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise Closed(f"the log in {self._folder} is closed; open it again")
+        self._reads.require_open()
+        self._reads.segments.audit()
 
     def close(self) -> None:
         """Let all files go; closing again does nothing."""
-        self._closed = True
-        self._segments.close()
+        self._reads.close()
 
     def __enter__(self) -> LogReader:
         return self
@@ -475,13 +291,7 @@ class LogReader:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._folder!r}: {len(self.refs)} segments, {self.first_index} to " \
-               f"{self.last_index}, snapshot {None if self._state is None else self._state.index}>"
-
-
-def _lost(folder: str, index: int) -> CorruptData:
-    return CorruptData(path=folder, offset=0, index=index, expected=f"a segment that holds the live entry {index}",
-                       found="none")
+        return self._reads.described(type(self).__name__)
 
 
 def _replayed(frames: tuple[Frame, ...], segments: SegmentSet, row: LogRow) -> Unflushed | None:

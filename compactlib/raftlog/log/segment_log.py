@@ -1,45 +1,83 @@
-"""`SegmentLog`: the one writer of a Raft log in a folder of segments, and the compactions that keep it small."""
+"""`SegmentLog`: the one writer of a Raft log in a folder of segments, and the compactions that keep it small.
+
+One class for all that an owner calls, and much of it says what a call does and raises: it appends through `tail.py`,
+reads through `read_path.py`, and carries out plans through `compaction/run.py`. What is left here is opening and
+closing, snapshots, and when a compaction does what.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, TypeVar
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
-from compactlib.arguments import require_method, require_policy
+from compactlib.arguments import require_method, require_policy, require_type
 from compactlib.contract import CommitFence
-from compactlib.errors import Closed, CompactlibError, InvalidInput, Stale, StorageError, Unsupported
+from compactlib.errors import Closed, CompactlibError, InvalidInput, NotFound, Stale, StorageError, Unsupported
 from compactlib.executors.tasks import LocalExecutor
-from compactlib.files.disk import StrPath, list_folder
+from compactlib.files.disk import StrPath, list_folder, sync_names
+from compactlib.files.folder_lock import FolderLock
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.arguments import folder_path, index_set, require_budget, whole
 from compactlib.raftlog.compaction.holes import DEFAULT_MIN_HOLE_BYTES, HoleReport, punch_holes
-from compactlib.raftlog.compaction.live_check import require_live
 from compactlib.raftlog.compaction.plan.feasible import require_fitting
 from compactlib.raftlog.compaction.plan.plan import CompactionPlan, plan_for
 from compactlib.raftlog.compaction.plan.policies.drop import DropDead
 from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
 from compactlib.raftlog.compaction.plan.view import CompactionView
+from compactlib.raftlog.compaction.recover import RecoveryReport, leftovers, recover_folder
 from compactlib.raftlog.compaction.report import CompactionReport, ReclaimReport, outcome_of
+from compactlib.raftlog.compaction.run import Compactor
 from compactlib.raftlog.compaction.sense.cadence import MajorCadence
-from compactlib.raftlog.log.appending import LogWriter
-from compactlib.raftlog.log.folder import room_in, wal_of
+from compactlib.raftlog.log.folder import (
+    Examination,
+    discard_headless_newest,
+    read_folder,
+    require_log,
+    room_in,
+    wal_of,
+)
+from compactlib.raftlog.log.newest import NewestSegment
+from compactlib.raftlog.log.read_path import SegmentReadPath
+from compactlib.raftlog.log.read_plan import ReadPlan
+from compactlib.raftlog.log.tail import LogTail
 from compactlib.raftlog.model.names import segment_number
 from compactlib.raftlog.model.row import LogRow
-from compactlib.raftlog.model.snapshot_state import SnapshotState, write_snapshot_state
+from compactlib.raftlog.model.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
 from compactlib.raftlog.model.status import LogStatus
+from compactlib.raftlog.model.values import MAX_INDEX, Answer, Damaged, Dead, Entry, Missing, SegmentRef, SegmentStats
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.segment.known import KnownSegment
+from compactlib.raftlog.segment.liveness import require_live
+from compactlib.raftlog.segment.segment_set import Lease, SegmentSet
+from compactlib.report import VerifyReport
 from compactlib.rewrite import Executor
-from compactlib.runtime import Ownership, Run
+from compactlib.runtime import Ownership, Run, telling
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Observers
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 _ReportT = TypeVar("_ReportT")
+
+
+@attrs.define
+class Beside:
+    """What a store keeps of a log beside its segments.
+
+    Attributes:
+        held: gives the indexes of the entries that are in memory.
+        pinned: gives those that must stay although they are dead.
+    """
+
+    held: Callable[[], IndexSet] = IndexSet
+    pinned: Callable[[], IndexSet] = IndexSet
 
 
 @attrs.frozen
@@ -51,7 +89,7 @@ class _Sensed:
     view: CompactionView
 
 
-class SegmentLog(LogWriter):
+class SegmentLog:
     """A log open for writing: append, sync, record snapshots, compact. One process at a time holds it.
 
     Threads may share one: appends and reads exclude each other only on the newest segment, and a compaction runs
@@ -61,6 +99,7 @@ class SegmentLog(LogWriter):
     Args:
         folder: the log's folder; made, with a first segment, if there is none.
         options: how the log is kept.
+        beside: given by a `RaftLogStore` alone, whose logs have entries in other places too.
 
     Raises:
         Busy: another process, or another object in this one, has it open for writing.
@@ -70,15 +109,152 @@ class SegmentLog(LogWriter):
         StorageError: the disk refused; `ReadOnly` where this process may not write (a `LogReader` can read it).
     """
 
-    _knows_wal: ClassVar[bool] = False
-
-    def __init__(self, folder: StrPath, options: LogOptions | None = None) -> None:
-        if not self._knows_wal and wal_of(folder_path(folder)) is not None:
+    def __init__(self, folder: StrPath, options: LogOptions | None = None, *, beside: Beside | None = None) -> None:
+        self._folder = folder_path(folder)
+        if beside is None and wal_of(self._folder) is not None:
             raise Unsupported(f"{os.fspath(folder)} is the folder of a log of a store, whose newest entries are in the "
                               f"store's write-ahead log; open the store (RaftLogStore), or read it with a LogReader")
-        super().__init__(folder, options)
+        require_type("the options", options, LogOptions, or_none=True)
+        self._beside = Beside() if beside is None else beside
+        self._options = LogOptions() if options is None else options
+        self._files = self._options.files
+        self._observer = telling(self._options.observer)
+        self._switch = threading.RLock()
+        with contextlib.ExitStack() as stack:
+            self._open(stack)
+            self._opened = stack.pop_all()
         self._owner = Ownership(f"the log in {self._folder}")
         self._cadence = MajorCadence(self._options.trigger, self._options.clock)
+
+    def _open(self, stack: contextlib.ExitStack) -> None:
+        folder, files, options = self._folder, self._files, self._options
+        if not require_log(folder, may_create=True) and not os.path.isdir(folder):
+            self._make_folder(folder)
+            files.sync_folder(os.path.dirname(os.path.abspath(folder)))
+        self._lock = stack.enter_context(FolderLock(folder, meanwhile="read it with a LogReader"))
+        # An earlier writer may have been killed before it synced what is found here, and on which all will rest.
+        sync_names(files, folder)
+        state = read_snapshot_state(folder)
+        self._recovery = recover_folder(files, folder)
+        discard_headless_newest(files, folder)
+        contents = read_folder(folder, keep_open=options.max_open_segments)
+        self._segments = SegmentSet(folder, contents.known, max_open=options.max_open_segments)
+        for place, reader in contents.readers[:-1]:
+            self._segments.keep_open(place, reader)
+        self._reads = SegmentReadPath(self._segments, state, read=self.read, follow=lambda: self._tail.publish(),
+                                     require_mine=self._lock.require_mine)
+        number, found = contents.newest or (0, None)
+        newest = NewestSegment(files, folder, options.limits, number=number, found=found)
+        stack.callback(newest.close)
+        if not number:
+            newest.create_first()
+        self._compactor = Compactor(folder, self._segments, self._switch, files=files, clock=options.clock,
+                                    keep_links_seconds=options.keep_links_seconds, run_id=options.run_id,
+                                    switched=lambda: self._tail.note())
+        self._tail = LogTail(files, self._segments, newest, self._lock, self._switch, self._compactor,
+                             self._reads.require_open)
+        empty = [segment for segment in contents.empty if segment != newest.number]
+        self._compactor.discard([*self._segments.covered, *empty])
+        self._compactor.reclaim()
+        self._tail.note()
+        self._tell_recovery()
+
+    def _make_folder(self, folder: str) -> None:
+        try:
+            self._files.make_folder(folder)
+        except StorageError:
+            # Another process may have made it a moment ago; the lock says whose log it is.
+            if not os.path.isdir(folder):
+                raise
+
+    def _tell_recovery(self) -> None:
+        if self._recovery:
+            self._observer.event("raftlog_recovered", attrs.asdict(self._recovery))
+        if self.torn_entries:
+            self._observer.event("raftlog_torn_tail_cut", {"records": self.torn_entries,
+                                                           "segment": self._tail.number})
+
+    @property
+    def folder(self) -> str:
+        """The log's folder, as an absolute path."""
+        return self._folder
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What opening the log had to finish, undo or remove."""
+        return self._recovery
+
+    @property
+    def torn_entries(self) -> int:
+        """Entries that opening the log cut off at its end; none of them was ever confirmed by a `sync`."""
+        return self._tail.torn_entries
+
+    @property
+    def tail(self) -> LogTail:
+        """The store's: the end of the log, for what is flushed to it."""
+        return self._tail
+
+    @property
+    def policy(self) -> CompactionPolicy:
+        """The log's own policy: what is rewritten when the trigger asks for it."""
+        return self._options.policy
+
+    @property
+    def is_compacting(self) -> bool:
+        """Whether a compaction or a reclaim is under way."""
+        return self._owner.is_running
+
+    @property
+    def is_inside_compaction(self) -> bool:
+        """Whether the caller is a part of the compaction that runs, on whichever thread: an observer or a task, say."""
+        return self._owner.is_mine
+
+    def refresh(self) -> None:
+        """Nothing: a writer always knows its log."""
+
+    # -- writing
+
+    def append(self, index: int, term: int, payload: Buffer) -> None:
+        """Add one entry. Durable after `sync`; visible to reads at once.
+
+        An index that the log already holds takes back everything from there on, as Raft does when a leader changes.
+        Gaps are allowed. The payload must not be changed before the next `sync`. About 3 microseconds.
+
+        Raises:
+            InvalidInput: the index lies at or below the snapshot, or is no 64-bit number, or the payload is too large.
+            StorageError: the disk refused. Entries that were not synced are lost, and the log goes on from what is
+                there: look at `last_index` before appending again.
+            Closed: the log was closed.
+        """
+        with self._switch:
+            self._append(index, term, payload)
+
+    def extend(self, entries: Iterable[Entry | tuple[int, int, bytes]]) -> None:
+        """Add entries, `Entry` values or (index, term, payload) tuples; as `append`, in order, with one locking."""
+        with self._switch:
+            for entry in _iterated(entries):
+                try:
+                    index, term, payload = entry
+                except (TypeError, ValueError):
+                    raise InvalidInput(f"an entry is {entry!r:.100}; give an Entry, or index, term, payload") from None
+                self._append(index, term, payload)
+
+    def _append(self, index: int, term: int, payload: Buffer) -> None:
+        self._reads.require_open()
+        state = self._reads.state
+        if state is not None and (index if type(index) is int else whole("the index", index)) <= state.index:
+            raise InvalidInput(f"index {index} lies at or below the snapshot {state.index}; what a snapshot covers is "
+                               f"committed and cannot be written again, append from {state.index + 1}")
+        self._tail.put(index, term, payload)
+
+    def sync(self) -> None:
+        """Make every entry appended so far durable: one fsync, none if there is nothing new.
+
+        Raises:
+            StorageError: as `append`.
+            Closed: the log was closed.
+        """
+        self._tail.sync()
 
     def record_snapshot(self, index: int, live: IndexSet | Iterable[int] = ()) -> None:
         """Note durably that a snapshot covers everything up to `index`, except the entries of `live`.
@@ -100,22 +276,142 @@ class SegmentLog(LogWriter):
         state = SnapshotState(whole("the snapshot index", index), index_set("the live indexes", live))
         with self._switch:
             self.sync()
-            if self._state is not None and index < self._state.index:
-                raise Stale(f"snapshot {index} is older than {self._state.index}, which is recorded; "
-                            f"snapshots only move forward")
-            require_live(state.live, self._state, self.refs,
-                         lambda ref: self._segments.reader(ref.number).index.index_set())
-            write_snapshot_state(self._files, self._folder, state)
-            self._state = state
+            self._require_no_older(state)
+            self.require_held(state)
+            self._put_in_force(state)
+
+    def require_held(self, state: SnapshotState) -> None:
+        """The store's: check that every live index of a snapshot is in a segment or in memory, and was not dead before.
+
+        Raises:
+            LiveIndexMissing: some are not; says how many, and the first.
+        """
+        # Before the segments are listed: what leaves the memtable is in segments by then.
+        held = self._beside.held()
+        with self._switch:
+            # A flush meanwhile may take back what is listed, and remove it.
+            require_live(state.live, self._reads.state, self.refs,
+                         lambda ref: self._segments.reader(ref.number).index.index_set(), held)
+
+    def record_state(self, state: SnapshotState) -> None:
+        """The store's: put the row of a snapshot in force durably.
+
+        `require_held` comes first; everything live must be durable.
+
+        Raises:
+            Stale: a later one is in force.
+            StorageError: the disk refused; the one before stays in force.
+        """
+        with self._switch:
+            self._reads.require_open()
+            self._require_no_older(state)
+            self._put_in_force(state)
+
+    def _require_no_older(self, state: SnapshotState) -> None:
+        recorded = self._reads.state
+        if recorded is not None and state.index < recorded.index:
+            raise Stale(f"snapshot {state.index} is older than {recorded.index}, which is recorded; snapshots only "
+                        f"move forward")
+
+    def _put_in_force(self, state: SnapshotState) -> None:
+        write_snapshot_state(self._files, self._folder, state)
+        self._reads.state = state
+
+    # -- reading
 
     @property
-    def policy(self) -> CompactionPolicy:
-        """The log's own policy: what is rewritten when the trigger asks for it."""
-        return self._options.policy
+    def snapshot(self) -> SnapshotState | None:
+        """The last snapshot recorded, `None` before the first."""
+        return self._reads.state
+
+    @property
+    def refs(self) -> tuple[SegmentRef, ...]:
+        """The segments, oldest first, with the range of indexes each answers for."""
+        return self._reads.refs
+
+    @property
+    def unflushed(self) -> IndexSet:
+        """What a store holds of the log in memory; see `LogReader.unflushed`."""
+        return self._beside.held()
+
+    @property
+    def first_index(self) -> int | None:
+        """The lowest index in the log, `None` if it is empty."""
+        return self._reads.first_index
+
+    @property
+    def last_index(self) -> int | None:
+        """The highest index in the log, `None` if it is empty. O(1)."""
+        with self._switch:
+            newest = self._tail.settled()
+        return self._reads.last_index if newest is None else newest.ref.last
+
+    def read(self, index: int) -> Entry | Dead | Missing:
+        """See `LogReader.read`."""
+        if type(index) is not int:
+            index = whole("the index", index)
+        if index < self._tail.newest_first:
+            return self._reads.read(index)
+        state = self._reads.state
+        if state is not None and state.is_dead(index):
+            return self._reads.read(index)
+        with self._switch:
+            self._reads.require_open()
+            self._tail.settled()
+            if index < self._tail.newest_first:
+                # It moved on while this thread waited.
+                return self._reads.read(index)
+            entry = self._tail.read(index)
+        # What an older segment holds from here on was taken back.
+        return self._reads.absent(index) if entry is None else entry
+
+    def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
+        """See `LogReader.read_many`."""
+        with self.plan_read(indexes) as plan:
+            yield from plan.answers()
+
+    def plan_read(self, indexes: Sequence[int]) -> ReadPlan:
+        """See `LogReader.plan_read`."""
+        return self._reads.plan_read(indexes)
+
+    def entries(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry]:
+        """See `LogReader.entries`."""
+        return self._reads.entries(first, last)
+
+    def scan(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry | Damaged]:
+        """See `LogReader.scan`."""
+        return self._reads.scan(first, last)
+
+    def holding(self, indexes: IndexSet) -> IndexSet:
+        """Those of `indexes` that segments hold, dead or not."""
+        require_type("the indexes", indexes, IndexSet)
+        return self._reads.holding(indexes)
+
+    def lease(self) -> Lease:
+        """See `LogReader.lease`."""
+        return self._reads.lease()
+
+    def verify(self, *, budget: Budget | None = None) -> VerifyReport:
+        """See `LogReader.verify`."""
+        return self._reads.verify(budget, self._beside.held, self._leftovers)
+
+    def examine(self, seen: Examination, *, budget: Budget | None = None) -> None:
+        """See `LogReader.examine`."""
+        self._reads.examine(seen, budget, self._beside.held, self._leftovers)
+
+    def _leftovers(self) -> Sequence[str]:
+        # What a compaction that runs is making was not left by anybody.
+        return () if self._owner.is_running else leftovers(self._folder)
+
+    # -- compacting
+
+    def stats(self) -> tuple[SegmentStats, ...]:
+        """What a policy may know of each segment, oldest to newest: `view().segments`."""
+        return self.view().segments
 
     def view(self, *, budget: Budget | None = None) -> CompactionView:
         """The log as a policy sees it now; see `LogReader.view`. What is pinned counts as alive."""
-        return super().view(budget=budget)
+        return self._reads.view(self._look, self._options.limits, budget)
 
     def plan(self, policy: CompactionPolicy | None = None, *, view: CompactionView | None = None) -> CompactionPlan:
         """What `compact` would do now, and why it would leave the rest: a dry run that changes nothing.
@@ -132,9 +428,9 @@ class SegmentLog(LogWriter):
             Closed: the log was closed.
             Exception: whatever the policy or the trigger raised.
         """
-        self._require_open()
+        self._reads.require_open()
         require_policy("the policy", policy, or_none=True)
-        return self._planned(self._view_for(view), policy)
+        return self._planned(self.view() if view is None else self._reads.require_own(view), policy)
 
     def _planned(self, view: CompactionView, policy: CompactionPolicy | None) -> CompactionPlan:
         now, room = self._options.clock.now(), room_in(self._files, self._folder)
@@ -182,7 +478,7 @@ class SegmentLog(LogWriter):
             Exception: whatever the policy, the trigger or the fence raised that is none of the library's errors; what
                 was committed before stays.
         """
-        self._require_open()
+        self._reads.require_open()
         require_policy("the policy", policy, or_none=True)
         for name, value, method in (("the executor", executor, "run"), ("the observer", observer, "progress"),
                                     ("the fence", fence, "guard")):
@@ -214,7 +510,7 @@ class SegmentLog(LogWriter):
               carried_out: Callable[[CompactionPlan, _Sensed, Run], Done[_ReportT] | Skipped | Failed]
               ) -> Done[_ReportT] | Skipped | Failed:
         """Own the log, finish what was interrupted, look, plan, and carry the plan out."""
-        self._require_open()
+        self._reads.require_open()
         require_budget(budget)
         with self._owner.begin(budget) as run:
             if run is None:
@@ -239,22 +535,44 @@ class SegmentLog(LogWriter):
         return Skipped("a compaction is running; ask again when it has ended", is_busy=True)
 
     def _failed(self, error: CompactlibError) -> Failed:
-        if self._closed and isinstance(error, Closed):
+        if self._reads.is_closed and isinstance(error, Closed):
             raise error
         return Failed(error)
 
     def _sense(self, budget: Budget) -> _Sensed:
         """What a plan is made from, as a compaction may rely on it."""
-        self._require_open()
-        known = self._durable_list()
+        self._reads.require_open()
+        known = self._tail.durable_list()
         # Of this state, whatever is recorded meanwhile: what is copied must be what was counted.
         state = self._compacted_state(known)
-        return _Sensed(state, known, self._view_of(state, known, budget))
+        return _Sensed(state, known, self._reads.view_of(state, known, self._options.limits, budget))
 
-    def _look(self, budget: Budget | None) -> CompactionView:
-        self._publish_newest()
+    def _look(self) -> tuple[SnapshotState | None, tuple[KnownSegment, ...]]:
+        self._tail.publish()
         known = self._segments.known()
-        return self._view_of(self._compacted_state(known), known, budget)
+        return self._compacted_state(known), known
+
+    def _compacted_state(self, known: Sequence[KnownSegment]) -> SnapshotState | None:
+        """What a compaction of the segments `known` has to keep. They are listed first: what is added later is safe.
+
+        That is the snapshot's live set and what is pinned, without what no segment holds (it is in memory, or held by
+        its pin).
+        """
+        state = self._reads.state
+        if state is None:
+            return None
+        pinned = self._beside.pinned().at_most(state.index)
+        live = state.live | pinned
+        suspects = live & (self._beside.held() | pinned)
+        if not suspects:
+            return state
+        found = []
+        for ref in [segment.ref for segment in known if suspects.overlaps(segment.ref.first, segment.ref.last)]:
+            # One that a flush has taken back meanwhile holds nothing any more.
+            with contextlib.suppress(NotFound):
+                found.append(self._segments.reader(ref.number).index.index_set().between(ref.first, ref.last))
+        live = live - (suspects - IndexSet().union(*found))
+        return SnapshotState(state.index, live, state.term)
 
     def _compact(self, plan: CompactionPlan, sensed: _Sensed, executor: Executor | None, run: Run,
                  observer: Observer | None, fence: CommitFence | None) -> Done[CompactionReport] | Skipped | Failed:
@@ -270,8 +588,8 @@ class SegmentLog(LogWriter):
             self._cadence.ended(plan, ())
             return Skipped(plan.why)
         told = self._observer if observer is None else Observers(self._observer, observer)
-        report = self._compactor.run(plan, sensed.state, limits=self._limits, executor=executor or LocalExecutor(),
-                                     run=run, observer=told, fence=fence)
+        report = self._compactor.run(plan, sensed.state, limits=self._options.limits,
+                                     executor=executor or LocalExecutor(), run=run, observer=told, fence=fence)
         self._cadence.ended(plan, [*report.failed, *report.waiting])
         if report.waiting and not (report.dropped or report.groups):
             return Skipped(str(report.waiting[0].error), is_busy=True)
@@ -328,14 +646,14 @@ class SegmentLog(LogWriter):
             InvalidInput: an argument of another kind.
             Closed: the log was closed.
         """
-        self._require_open()
+        self._reads.require_open()
         require_budget(budget)
         with self._owner.begin(budget) as run:
             if run is None:
                 return self._busy()
             try:
                 run.budget.check()
-                self._require_open()
+                self._reads.require_open()
                 settled = self._compactor.settle()
                 report = attrs.evolve(self._compactor.reclaim(), leftovers=settled.names)
             except CompactlibError as error:
@@ -353,45 +671,28 @@ class SegmentLog(LogWriter):
 
     def status(self) -> LogStatus:
         """What the log says of itself, at once."""
-        self._require_open()
+        self._reads.require_open()
         with self._switch:
-            newest, refs, row = self._newest.known(), self._segments.refs, LogRow.of(self._state)
-            unsynced, last_term = self._newest.unsynced_entries, self._newest.last_term
-            durable = self._newest.durable_index
+            newest, refs, row = self._tail.known(), self._segments.refs, LogRow.of(self._reads.state)
+            unsynced, last_term, durable = self._tail.unsynced_entries, self._tail.last_term, self._tail.durable_index
         listed = {ref.number for ref in refs} if newest is None else {newest.ref.number, *(ref.number for ref in refs)}
         last = newest.ref.last if newest is not None else refs[-1].last if refs else -1
         first = refs[0].first if refs else newest.ref.first if newest is not None else None
         return LogStatus(
             log_id=os.path.basename(self._folder), first_index=first, last_index=max(row.snapshot_index, last),
-            last_term=last_term, durable_index=self._older_last if durable is None else durable, unconfirmed=unsynced,
+            last_term=last_term, durable_index=durable, unconfirmed=unsynced,
             snapshot_index=row.snapshot_index, snapshot_term=row.snapshot_term,
             smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=0, segments=len(listed),
             pinned=0, pins=0, stopped=None, is_busy=self._owner.is_running)
 
-    def _leftovers(self) -> Sequence[str]:
-        # What a compaction that runs is making was not left by anybody.
-        return () if self._owner.is_running else super()._leftovers()
-
-    def _compacted_state(self, known: Sequence[KnownSegment]) -> SnapshotState | None:
-        """What a compaction of the segments `known` has to keep. They are listed first: what is added later is safe."""
-        return self._state
-
-    def _durable_list(self) -> tuple[KnownSegment, ...]:
-        """The segments as a compaction may rely on them: no range was cut by entries that a crash may take back.
-
-        What those cut off is needed then, although it lies outside of every range and above the snapshot.
-        """
-        with self._switch:
-            if self._overwrite_unsynced:
-                self.sync()
-            # A disk too full to go on with the newest segment must not keep a compaction, which never touches that one,
-            # from making room.
-            with contextlib.suppress(StorageError):
-                self._publish_newest()
-            return self._segments.known()
+    def audit(self) -> None:
+        """See `LogReader.audit`; also checks what the writer remembers of its newest segment."""
+        self._tail.audit()
 
     def close(self) -> None:
         """Sync, and let the log go; closing again does nothing. A compaction that runs is cancelled and waited for.
+
+        In a fork of the process that opened it, it only lets the fork's files go.
 
         Raises:
             Busy: called from within a compaction, by an observer for example; nothing was done.
@@ -400,12 +701,33 @@ class SegmentLog(LogWriter):
         # The folder must not be given to another process while groups are still committed in it.
         if self._lock.is_mine:
             self._owner.close()
-        super().close()
+        elif self._tail.abandon():
+            # Without the locks: whoever held one when the process was forked is not here to give it back.
+            self._reads.is_closed = True
+            self._opened.close()
+            return
+        with self._switch:
+            self._tail.is_closed = True
+            self._reads.close()
+            self._opened.close()
 
     def __enter__(self) -> SegmentLog:
         return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return self._reads.described(type(self).__name__)
 
 
 def _without_room(needed: int, room: int) -> str:
     return (f"{needed:,} bytes are needed and {room:,} are available; make room, or drop what is wholly dead: "
             f"compact(policy=DropDead()) needs none")
+
+
+def _iterated(entries: Iterable[Entry | tuple[int, int, bytes]]) -> Iterator[Entry | tuple[int, int, bytes]]:
+    try:
+        return iter(entries)
+    except TypeError:
+        raise InvalidInput(f"the entries are {entries!r:.100}; give an iterable of entries") from None

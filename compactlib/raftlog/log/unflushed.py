@@ -124,29 +124,10 @@ def replayed(frames: Sequence[Frame], segments: SegmentSet, row: LogRow) -> Unfl
     """
     refs = segments.refs
     memtable = Memtable(refs[-1].last if refs else -1, max_entries=MAX_INDEX)
-
-    def matching(first: int, last: int, term: int) -> int:
-        return _matching(segments, first, last, term)
-
     for frame in frames:
-        replay(frame, memtable, row, matching)
+        replay(frame, memtable, row, segments.matching)
     base = memtable.base
     return None if base is None else Unflushed(base, tuple(visible_slabs(memtable.tables)), memtable)
-
-
-def _matching(segments: SegmentSet, first: int, last: int, term: int) -> int:
-    """How many entries from `first` on, up to `last`, the segments hold with this term."""
-    matched = first
-    while matched <= last and (ref := segments.find(matched)) is not None:
-        index = segments.reader(ref.number).index
-        end = min(ref.last, last)
-        for position in index.positions_between(matched, end):
-            if index.columns.indexes[position] != matched or index.columns.terms[position] != term:
-                return matched - first
-            matched += 1
-        if matched <= end:
-            break
-    return matched - first
 
 
 def _listed(wal: str) -> list[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""What of a log's tables goes to segments: all above the snapshot, only live entries below. Pure (notes 1.10)."""
+"""What of a log's tables goes to segments: all above the snapshot, only live entries below. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ordered list of segments and which indexes each is asked for. Pure functions over `SegmentRef` (notes 1.3)."""
+"""The ordered list of segments and which indexes each is asked for. Pure functions over `SegmentRef`."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@
 
 A state without a term is written as version 1.
 
-An empty live set is written out: only a missing file means that no snapshot was ever taken (notes 5.1, item 5).
+An empty live set is written out: only a missing file means that no snapshot was ever taken.
 """
 
 from __future__ import annotations

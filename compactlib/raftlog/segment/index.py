@@ -18,7 +18,7 @@ from compactlib.raftlog.segment.format import Columns
 class SegmentIndex:
     """Where each entry of a segment lies; overwritten records are left out.
 
-    An append of a lower index takes everything above it back (the Raft rule, notes 1.1), so the records that count
+    An append of a lower index takes everything above it back (the Raft rule), so the records that count
     ascend both by index and by offset. About 44 bytes an entry.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Segment files of RabbitMQ Ra (`RASG`, versions 1 and 2), for reading only (notes 1.1).
+"""Segment files of RabbitMQ Ra (`RASG`, versions 1 and 2), for reading only.
 
 ```
 0        magic RASG, version u16, max_count u16
@@ -40,7 +40,7 @@ def decode_header(data: bytes, path: str) -> tuple[int, int]:
         raise CorruptData(path=path, offset=0, expected=f"magic {MAGIC!r}", found=repr(magic))
     if version not in _RECORDS:
         raise Unsupported(f"{path}: Ra segment version {version}; this release reads versions 1 and 2")
-    # The field has 16 bits: Ra writes 65536 as 0 (notes 1.1), and a segment for no entries cannot be.
+    # The field has 16 bits: Ra writes 65536 as 0, and a segment for no entries cannot be.
     return version, max_count or 1 << 16
 
 

@@ -40,7 +40,7 @@ class StateMachine(Protocol):
 class LiveTracker:
     """The live set of a machine that reports deaths as they happen: an entry is live from its application on.
 
-    A snapshot then costs what has changed since the one before, not a walk over the whole state (notes 5.2, item 13).
+    A snapshot then costs what has changed since the one before, not a walk over the whole state.
     What survives a restart is the live set stored with the snapshot; the entries behind it are applied again.
 
     Args:

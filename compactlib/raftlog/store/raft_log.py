@@ -1,11 +1,18 @@
-"""`RaftLog`: one replicated log as a host uses it: append, sync, read, snapshot, compact, install."""
+"""`RaftLog`: one replicated log as a host uses it: append, sync, read, snapshot, compact, install.
+
+One class for all that a host calls, and much of it says what a call does and raises: entries are written and read by
+`write_path.py` and `read_path.py`, flushed and looked up in segments by `log_segments.py`. What is left here is the
+order of things: which lock, what must be durable before what, who is told.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from compactlib.arguments import require_method, require_type
@@ -13,22 +20,33 @@ from compactlib.contract import CommitFence
 from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, LiveIndexMissing, Stale
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.arguments import index_set, require_budget
+from compactlib.raftlog.arguments import index_set, listed, require_budget, whole
 from compactlib.raftlog.compaction.holes import DEFAULT_MIN_HOLE_BYTES, HoleReport
 from compactlib.raftlog.compaction.plan.plan import CompactionPlan
 from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
 from compactlib.raftlog.compaction.plan.view import CompactionView
 from compactlib.raftlog.compaction.report import CompactionReport, ReclaimReport
+from compactlib.raftlog.errors import LogStopped
+from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.memtable.flush import FlushPlan, plan_flush
 from compactlib.raftlog.memtable.table import Memtable
 from compactlib.raftlog.model.row import LogRow, LogRows
 from compactlib.raftlog.model.snapshot_state import SnapshotState
 from compactlib.raftlog.model.status import LogStatus, told
-from compactlib.raftlog.model.values import MAX_INDEX
+from compactlib.raftlog.model.values import MAX_INDEX, Answer, Dead, Entry, Missing
+from compactlib.raftlog.snapshots.model import SnapshotMeta
 from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.raftlog.store.pins import Pin
-from compactlib.raftlog.store.protocols import LogWorker, SnapshotMeta, SnapshotStore, WorkerFactory
-from compactlib.raftlog.store.raft_appender import RaftAppender
+from compactlib.raftlog.store.protocols import LogWorker, SnapshotStore, WorkerFactory
+from compactlib.raftlog.store.read_path import RaftReadPath
+from compactlib.raftlog.store.write_path import (
+    RaftWritePath,
+    bytes_of,
+    entry_of,
+    require_numbers,
+    require_sizes,
+    runs_of,
+)
 from compactlib.raftlog.wal.batch import Confirmed
 from compactlib.raftlog.wal.wal import Wal
 from compactlib.report import VerifyReport
@@ -40,11 +58,12 @@ from compactlib.runtime.observe import Observer
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+MAX_APPEND_ENTRIES = 1 << 14
 
 _ReportT = TypeVar("_ReportT")
 
 
-class RaftLog(RaftAppender):
+class RaftLog:
     """One log of a `RaftLogStore`. Threads may share it; `open_log` makes one with a store of its own.
 
     What was appended is visible to reads at once, and durable after `sync`. Entries are in the WAL and in memory first,
@@ -56,8 +75,26 @@ class RaftLog(RaftAppender):
     def __init__(self, log_id: str, segments: LogSegments, wal: Wal, rows: LogRows, memtable: Memtable, *,
                  make_room: Callable[[], object], catch_up: Callable[[], object], queued: Callable[[], object],
                  max_queued_bytes: int, owner: Callable[[], object], outbox: LaterCalls) -> None:
-        super().__init__(log_id, segments, wal, rows, memtable, make_room=make_room, catch_up=catch_up,
-                         max_queued_bytes=max_queued_bytes, queued=queued, owner=owner, outbox=outbox)
+        self._log_id = log_id
+        self._segments = segments
+        self._log = segments.log
+        self._wal = wal
+        self._rows = rows
+        self._memtable = memtable
+        self._make_room = make_room
+        self._catch_up = catch_up
+        self._queued = queued
+        self._max_queued_bytes = max_queued_bytes
+        self._owner = owner
+        self._outbox = outbox
+        self._reads = RaftReadPath(segments, memtable, partial(rows.get, log_id))
+        self._writes = RaftWritePath(log_id, wal, memtable)
+        self._lock = threading.RLock()
+        self._pins: list[Pin] = []
+        self._closed = False
+        self._on_confirmed: Callable[[Confirmed], object] | None = None
+        self._failures = 0
+        self._last_error: BaseException | None = None
         self._work_owner = Ownership(f"log {log_id!r}")
         # One snapshot or installation at a time; taken before any other lock.
         self._snapshotting = threading.RLock()
@@ -66,8 +103,8 @@ class RaftLog(RaftAppender):
         self._worker: LogWorker | None = None
         # A snapshot may be in the store and not in the row: a try that the disk has cut short.
         self._row_may_be_behind = False
-        segments.elsewhere = lambda: self._memtable.indexes()
-        segments.pinned = self._pinned
+        segments.beside.held = memtable.indexes
+        segments.beside.pinned = self._pinned
 
     def attach(self, snapshots: SnapshotStore | None = None, worker: WorkerFactory | None = None,
                on_confirmed: Callable[[Confirmed], object] | None = None) -> None:
@@ -119,6 +156,233 @@ class RaftLog(RaftAppender):
         """The store's: closing this log closes the store."""
         self._close_store = close_store
 
+    @property
+    def log_id(self) -> str:
+        """The log's id in its store."""
+        return self._log_id
+
+    @property
+    def folder(self) -> str:
+        """Where its segments are, as an absolute path."""
+        return self._log.folder
+
+    @property
+    def state(self) -> LogRow:
+        """The row: what the last snapshot left, as one value."""
+        return self._rows.get(self._log_id)
+
+    @property
+    def segments(self) -> SegmentLog:
+        """The log's segments: for those who compact it."""
+        return self._log
+
+    @property
+    def memtable(self) -> Memtable:
+        """What is in no segment yet: to be looked at."""
+        return self._memtable
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the log was closed."""
+        return self._closed
+
+    @property
+    def last_index(self) -> int:
+        """The highest index held, or the snapshot's if that is higher; -1 in an empty log. O(1)."""
+        return self._memtable.last
+
+    @property
+    def last_term(self) -> int | None:
+        """The term of the last index, `None` in an empty log."""
+        return self.term_of(self.last_index) if self.last_index >= 0 else None
+
+    @property
+    def first_index(self) -> int | None:
+        """The lowest index that can be read, `None` if none can."""
+        return self._reads.first_index
+
+    # -- reading
+
+    def term_of(self, index: int) -> int | None:
+        """The term of the entry of `index`, or of the snapshot that ends there; `None` if it is not known any more."""
+        return self._reads.term_of(index)
+
+    def read(self, index: int) -> Entry | Dead | Missing:
+        """The entry of `index`, or that it is dead, or that the log does not hold it.
+
+        From memory, or with one bisection and one `pread`.
+
+        Raises:
+            CorruptData: the entry is damaged, or it is live and nothing holds it.
+            Closed: the log was closed.
+        """
+        if self._closed:
+            self._require_open()
+        return self._reads.read(index)
+
+    def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
+        """One answer for each of `indexes` (strictly ascending), in order; physical neighbours are read together.
+
+        Damage to one entry is its answer, `Damaged`; a dead or missing index hides none behind it.
+
+        Raises:
+            Unsorted: the indexes do not ascend strictly.
+            CorruptData: a whole segment is damaged.
+        """
+        self._require_open()
+        yield from self._reads.read_many(indexes)
+
+    def entries(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry]:
+        """Every entry from `first` to `last` that is not dead, ascending.
+
+        What is appended meanwhile is left out.
+
+        Raises:
+            CorruptData: an entry is damaged; those before it have been given.
+            Closed: the log was closed.
+        """
+        self._require_open()
+        yield from self._reads.entries(first, last)
+
+    # -- appending
+
+    def append(self, entries: Iterable[Entry | tuple[int, int, Buffer]]) -> int:
+        """Append entries of consecutive indexes; one that is there already takes back everything from it on.
+
+        Returns the last index. Durable after `sync`.
+
+        Args:
+            entries: `Entry` values or (index, term, payload) tuples, ascending without gaps.
+
+        Raises:
+            GapDetected: the first does not follow the last index, or another the one before it.
+            InvalidInput: an index lies at or below the snapshot, or is no 64-bit number.
+            MemtableFull: too many entries at once.
+            StorageError, CorruptData: too much waits for segments, and those cannot be written; nothing was appended.
+            LogStopped: a sync has failed before; see `status`.
+            Closed: the log was closed.
+        """
+        runs = list(runs_of(entries))
+        # All before the first is taken.
+        for first, term, payloads in runs[1:]:
+            require_numbers(first, first + len(payloads) - 1, term)
+        for first, term, payloads in runs:
+            self.append_run(first, term, payloads)
+        return self.last_index
+
+    def append_run(self, first: int, term: int, payloads: Sequence[Buffer]) -> None:
+        """Append entries of consecutive indexes and one term: a few calls, however many. Raises what `append` does."""
+        first = whole("the first index", first)
+        if type(payloads) is not list:
+            payloads = listed("the payloads", payloads)
+        copied = payloads if set(map(type, payloads)) == {bytes} else list(map(bytes_of, payloads))
+        for start in range(0, len(copied), MAX_APPEND_ENTRIES):
+            part: Sequence[bytes] = copied[start:start + MAX_APPEND_ENTRIES]
+            self._append_part(first + start, term, part)
+
+    def _append_part(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
+        require_numbers(first, first + len(payloads) - 1, term)
+        require_sizes(payloads)
+        self._make_room_for(len(payloads))
+        with self._lock:
+            self._require_appendable(first)
+            self._writes.put_run(first, term, payloads)
+        self._after_append()
+
+    def append_sparse(self, entries: Sequence[Entry], *, previous_index: int | None = None) -> None:
+        """Append ascending entries with gaps between them, as a snapshot from elsewhere needs them.
+
+        Args:
+            entries: ascending by index, all above the snapshot.
+            previous_index: the log's last index, as the caller knows it; `None` accepts whatever it is.
+
+        Raises:
+            GapDetected: the log's last index is another.
+            Overwriting: an index is not above the one before it, or the last index of the log.
+            InvalidInput, MemtableFull, LogStopped, Closed: as `append`.
+        """
+        if previous_index is not None:
+            previous_index = whole("the previous index", previous_index)
+        entries = list(map(entry_of, listed("the entries", entries)))
+        if not entries:
+            return
+        for entry in entries:
+            require_numbers(entry.index, entry.index, entry.term)
+        require_sizes([entry.payload for entry in entries])
+        self._make_room_for(len(entries))
+        with self._lock:
+            self._require_appendable(entries[0].index)
+            self._writes.put_sparse(entries, previous_index)
+        self._after_append()
+
+    def reset(self, last_index: int) -> None:
+        """Take back everything above `last_index`, unconfirmed entries included. Durable with the next `sync`.
+
+        Raises:
+            InvalidInput: it lies below the snapshot.
+            LogStopped, Closed: as `append`.
+        """
+        last_index = whole("the last index", last_index)
+        with self._lock:
+            self._require_open()
+            if last_index < self.state.snapshot_index:
+                raise InvalidInput(f"reset to {last_index} would take back what the snapshot "
+                                   f"{self.state.snapshot_index} covers; reset to that index or above")
+            if last_index >= self._memtable.last:
+                return
+            self._writes.cut(self._reads.highest_held(last_index))
+
+    def _require_appendable(self, first: int) -> None:
+        self._require_open()
+        row = self.state
+        if first <= row.snapshot_index:
+            raise InvalidInput(f"index {first} lies at or below the snapshot {row.snapshot_index}; what a snapshot "
+                               f"covers is committed and cannot be written again, append from {row.snapshot_index + 1}")
+
+    def _make_room_for(self, entries: int) -> None:
+        self._catch_up()
+        if not self._memtable.has_room(entries):
+            self._make_room()
+
+    def _after_append(self) -> None:
+        self._queued()
+        if self._wal.queued_bytes > self._max_queued_bytes:
+            self.sync()
+
+    def sync(self) -> None:
+        """Return when everything appended before is durable: one fsync for what all threads and logs have queued.
+
+        Raises:
+            StorageError: the disk has no room; the entries stay queued, call again.
+            LogStopped: a sync failed, now or before: nothing will be confirmed until the store is opened again.
+            Closed: the log was closed.
+        """
+        self._require_open()
+        self._writes.sync()
+
+    def confirmed(self, found: Confirmed, ticket: int) -> None:
+        """The store's: everything up to `ticket` is durable. Called with no lock held."""
+        with self._lock:
+            self._writes.confirm(ticket)
+        if self._on_confirmed is not None:
+            self._note(tell(self._on_confirmed, found))
+
+    def _note(self, error: BaseException | None) -> None:
+        """A listener was told; keep what it raised, if anything."""
+        if error is not None:
+            self._failures, self._last_error = self._failures + 1, error
+
+    @property
+    def unconfirmed(self) -> IndexSet:
+        """What was appended and is not durable yet."""
+        with self._lock:
+            return self._writes.unconfirmed
+
+    @property
+    def stopped(self) -> LogStopped | None:
+        """Why nothing is confirmed any more, `None` if all is well."""
+        return self._wal.stopped
+
     # -- snapshots
 
     def snapshot(self, index: int, live: IndexSet | Iterable[int] = (), state: Iterable[Buffer] | None = None) -> None:
@@ -165,7 +429,7 @@ class RaftLog(RaftAppender):
                 # It is there already, and in the row by now.
                 return
             self.sync()
-            self._segments.require_held(SnapshotState(index, live_set, meta.term))
+            self._log.require_held(SnapshotState(index, live_set, meta.term))
             if self._snapshots is not None and state is not None:
                 self._row_may_be_behind = True
                 self._snapshots.write(meta, state)
@@ -191,14 +455,14 @@ class RaftLog(RaftAppender):
             self._row_may_be_behind = False
 
     def _take_over(self, meta: SnapshotMeta) -> None:
-        self._segments.require_held(SnapshotState(meta.index, meta.live, meta.term))
+        self._log.require_held(SnapshotState(meta.index, meta.live, meta.term))
         if self.last_index > meta.index and self.term_of(meta.index) != meta.term:
             self.reset(meta.index)
         self.sync()
         self._record(meta)
 
     def _record(self, meta: SnapshotMeta) -> None:
-        self._segments.record_state(SnapshotState(meta.index, meta.live, meta.term))
+        self._log.record_state(SnapshotState(meta.index, meta.live, meta.term))
         with self._lock:
             self._rows.put(self._log_id, meta.row())
             self._memtable.skip_to(meta.index)
@@ -222,7 +486,7 @@ class RaftLog(RaftAppender):
         self._require_open()
         # No snapshot may come between the look at the row and the pin.
         with self._snapshotting:
-            pin = self._make_pin(indexes, self._unpin)
+            pin = self._reads.pin(indexes, self._unpin)
             with self._lock:
                 self._pins.append(pin)
         try:
@@ -235,6 +499,10 @@ class RaftLog(RaftAppender):
     def _unpin(self, pin: Pin) -> None:
         with self._lock:
             self._pins.remove(pin)
+
+    def _pinned(self) -> IndexSet:
+        pins = list(self._pins)
+        return IndexSet().union(*(pin.indexes for pin in pins)) if pins else IndexSet()
 
     def _require_found(self, pin: Pin) -> None:
         dead = pin.indexes - self.state.needed(pin.indexes)
@@ -254,33 +522,33 @@ class RaftLog(RaftAppender):
     @property
     def policy(self) -> CompactionPolicy:
         """The log's own policy; see `SegmentLog.policy`."""
-        return self._segments.policy
+        return self._log.policy
 
     def view(self, *, budget: Budget | None = None) -> CompactionView:
         """The log's segments as a policy sees them now. What is pinned counts as alive. See `SegmentLog.view`."""
         self._require_open()
-        return self._segments.view(budget=budget)
+        return self._log.view(budget=budget)
 
     def plan(self, policy: CompactionPolicy | None = None, *, view: CompactionView | None = None) -> CompactionPlan:
         """What `compact` would do now, and why: a dry run that changes nothing. See `SegmentLog.plan`."""
         self._require_open()
-        return self._segments.plan(policy, view=view)
+        return self._log.plan(policy, view=view)
 
     def compact(self, plan: CompactionPlan | None = None, *, policy: CompactionPolicy | None = None,
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
                 fence: CommitFence | None = None) -> Done[CompactionReport] | Skipped | Failed:
         """Free what the last snapshot left dead, in this thread; appends and reads go on. See `SegmentLog.compact`."""
-        return self._work(budget, lambda lent: self._segments.compact(
+        return self._work(budget, lambda lent: self._log.compact(
             plan, policy=policy, executor=executor, budget=lent, observer=observer, fence=fence))
 
     def reclaim(self, *, budget: Budget | None = None) -> Done[ReclaimReport] | Skipped | Failed:
         """Remove what leases or `keep_links_seconds` held back; see `SegmentLog.reclaim`."""
-        return self._work(budget, lambda lent: self._segments.reclaim(budget=lent))
+        return self._work(budget, lambda lent: self._log.reclaim(budget=lent))
 
     def punch_holes(self, *, min_bytes: int = DEFAULT_MIN_HOLE_BYTES, budget: Budget | None = None
                     ) -> Done[HoleReport] | Skipped | Failed:
         """Give back the room of dead payloads where they lie; see `SegmentLog.punch_holes`."""
-        return self._work(budget, lambda lent: self._segments.punch_holes(min_bytes=min_bytes, budget=lent))
+        return self._work(budget, lambda lent: self._log.punch_holes(min_bytes=min_bytes, budget=lent))
 
     def _work(self, budget: Budget | None, work: Callable[[Budget], Done[_ReportT] | Skipped | Failed]
               ) -> Done[_ReportT] | Skipped | Failed:
@@ -307,7 +575,7 @@ class RaftLog(RaftAppender):
             Closed: the log was closed.
         """
         self._require_open()
-        return self._segments.verify(budget=budget)
+        return self._log.verify(budget=budget)
 
     def freeze(self, file_number: int) -> None:
         """The store's: what the memtable holds waits for segments, with this WAL file."""
@@ -329,7 +597,7 @@ class RaftLog(RaftAppender):
         self._segments.write(plan)
         with self._lock:
             self._memtable.release(tables)
-        self._outbox.put(self._tell_worker, lambda worker: worker.segments_flushed(self._segments.last_index))
+        self._outbox.put(self._tell_worker, lambda worker: worker.segments_flushed(self._log.last_index))
         return plan
 
     # -- the log itself
@@ -350,8 +618,8 @@ class RaftLog(RaftAppender):
             last_term=self.last_term, durable_index=unconfirmed.first - 1 if unconfirmed else self.last_index,
             unconfirmed=len(unconfirmed), snapshot_index=row.snapshot_index, snapshot_term=row.snapshot_term,
             smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=self._memtable.entries,
-            segments=len(self._segments.refs), pinned=len(pinned), pins=len(self._pins),
-            stopped=None if stopped is None else str(stopped), is_busy=self._segments.is_compacting,
+            segments=len(self._log.refs), pinned=len(pinned), pins=len(self._pins),
+            stopped=None if stopped is None else str(stopped), is_busy=self._log.is_compacting,
             failures=self._failures + getattr(self._worker, "failures", 0), last_error=told(self.last_error))
 
     @property
@@ -369,8 +637,8 @@ class RaftLog(RaftAppender):
         self._require_open()
         with self._snapshotting, self._lock:
             self._memtable.audit()
-            self._segments.audit()
-            row, recorded = self.state, LogRow.of(self._segments.snapshot)
+            self._log.audit()
+            row, recorded = self.state, LogRow.of(self._log.snapshot)
             if row != recorded:
                 raise AuditFailed(f"log {self._log_id!r}: the row is {row}, the segments have {recorded}")
             waiting = self.unconfirmed
@@ -397,13 +665,22 @@ class RaftLog(RaftAppender):
         Raises:
             Busy: it is.
         """
-        if self._work_owner.is_mine or self._segments.is_inside_compaction or getattr(self._worker, "is_mine", False):
+        if self._work_owner.is_mine or self._log.is_inside_compaction or getattr(self._worker, "is_mine", False):
             raise Busy(f"log {self._log_id!r} cannot be closed from within its own compaction; cancel the budget, and "
                        f"close it when compact() has returned")
 
-    def go_on_from(self, closed: RaftLog) -> None:
-        """The store's: take over what an object for the same log had appended and not seen durable."""
-        self._pending, self._ticket = closed._pending, closed._ticket
+    def reopened(self) -> RaftLog:
+        """The store's: another object for this log once this one is closed; it goes on with what is not durable yet."""
+        again = RaftLog(self._log_id, self._segments, self._wal, self._rows, self._memtable, make_room=self._make_room,
+                        catch_up=self._catch_up, queued=self._queued, max_queued_bytes=self._max_queued_bytes,
+                        owner=self._owner, outbox=self._outbox)
+        again._writes = self._writes
+        return again
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Closed(f"the log {self._log_id!r} in {os.path.dirname(self._log.folder)} is closed; open it "
+                         f"again")
 
     def close(self) -> None:
         """Sync, and let the log go (with its store, if `open_log` made both); closing again does nothing.
@@ -434,6 +711,10 @@ class RaftLog(RaftAppender):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        return (f"<{type(self).__name__} {self._log_id!r}: {self.first_index} to {self.last_index}, snapshot "
+                f"{self.state.snapshot_index}>")
 
 
 def _require_index(index: object) -> None:

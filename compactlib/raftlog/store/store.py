@@ -201,8 +201,8 @@ class RaftLogStore:
         # The rows before the WAL is replayed: what they say is dead is left out.
         memtables: dict[str, Memtable] = {}
         for log_id, each in segments.items():
-            self._rows.put(log_id, LogRow.of(each.snapshot))
-            last = each.last_index
+            self._rows.put(log_id, LogRow.of(each.log.snapshot))
+            last = each.log.last_index
             memtables[log_id] = Memtable(-1 if last is None else last, max_entries=self._options.max_memtable_entries)
         wal_folder = os.path.join(self._folder, WAL_FOLDER)
         found = recover_wal(self._files, wal_folder)
@@ -281,10 +281,8 @@ class RaftLogStore:
             found = self._logs.get(log_id)
             if found is not None:
                 if found.is_closed:
-                    again = self._make_log(log_id, found.segments, found.memtable)
                     # What it had queued may still wait for the disk.
-                    again.go_on_from(found)
-                    found = self._logs[log_id] = again
+                    found = self._logs[log_id] = found.reopened()
                 return found
             if log_id in self._damaged:
                 raise self._damaged[log_id].with_traceback(None)
@@ -303,9 +301,9 @@ class RaftLogStore:
             raise InvalidInput(f"{path} is a symbolic link, which a store does not follow; remove it, or choose "
                                f"another id")
         segments = LogSegments(path, self._options.log)
-        row = LogRow.of(segments.snapshot)
+        row = LogRow.of(segments.log.snapshot)
         self._rows.put(log_id, row)
-        last = segments.last_index
+        last = segments.log.last_index
         memtable = Memtable(-1 if last is None else last, max_entries=self._options.max_memtable_entries)
         memtable.skip_to(row.snapshot_index)
         self._logs[log_id] = self._make_log(log_id, segments, memtable)

@@ -1,4 +1,4 @@
-"""Which writes the WAL takes: accept, drop, or ask for what is missing (notes 1.11). Pure.
+"""Which writes the WAL takes: accept, drop, or ask for what is missing. Pure.
 
 Every write says which index it follows. With `smallest` and `snapshot` of the log's row and `last`, the last index
 written for the log:

@@ -49,7 +49,7 @@ def done(outcome: Done[HoleReport] | Skipped | Failed) -> HoleReport:
     return outcome.stats
 
 
-def check(log: LogReader, live: IndexSet, *, torn: bool = False) -> None:
+def check(log: LogReader | SegmentLog, live: IndexSet, *, torn: bool = False) -> None:
     for index in range(1, 41):
         answer = log.read(index)
         assert answer == (Entry(index, 1, payload(index)) if index in live else Dead(index, 40)), index

@@ -43,7 +43,7 @@ class Journal:
         return journal
 
     @classmethod
-    def of(cls, log: LogReader) -> Journal:
+    def of(cls, log: LogReader | SegmentLog) -> Journal:
         """The journal of a log that is known to be well: all that it holds is durable."""
         state = log.snapshot
         snapshot = (-1, frozenset[int]()) if state is None else (state.index, frozenset(state.live))
@@ -74,7 +74,7 @@ class Journal:
             terms[index] = term
         return terms
 
-    def judge(self, log: LogReader) -> None:
+    def judge(self, log: LogReader | SegmentLog) -> None:
         """Return if the log holds everything promised and nothing that was never written."""
         state = log.snapshot
         found = (-1, frozenset[int]()) if state is None else (state.index, frozenset(state.live))

@@ -72,7 +72,7 @@ def record(log: SegmentLog, model: PlainLog, index: int, live: Iterable[int] = (
     model.record_snapshot(index, kept)
 
 
-def ranges(log: LogReader) -> list[tuple[int, int]]:
+def ranges(log: LogReader | SegmentLog) -> list[tuple[int, int]]:
     return [(ref.first, ref.last) for ref in log.refs]
 
 

@@ -51,7 +51,8 @@ RIGHT: dict[str, Any] = {"index": 5, "term": 1, "payload": b"x", "entries": [], 
 WRONG: tuple[Any, ...] = (object(), "text", 3.5, [object()])
 TEXT = {"log_id", "payload"}
 """What may be text, or something like it."""
-OF_THE_STORE = {"owns", "confirmed", "freeze", "flush_through", "go_on_from", "require_outside", "examine"}
+OF_THE_STORE = {"owns", "confirmed", "freeze", "flush_through", "require_held", "record_state", "require_outside",
+                "examine"}
 """Called by the library's own parts alone."""
 
 

@@ -55,10 +55,10 @@ def test_vector_60_live_entries_below_the_snapshot_and_everything_above(tmp_path
     assert plan.dead == 2
     with LogSegments(tmp_path / "log", CAP_16) as log:
         log.write(plan)
-        (ref,) = log.refs
+        (ref,) = log.log.refs
         assert (ref.first, ref.last) == (2, 6)
         assert log.term_of(3) is None
-        assert [entry.index for entry in log.entries()] == [2, 4, 5, 6]
+        assert [entry.index for entry in log.log.entries()] == [2, 4, 5, 6]
 
 
 def test_vector_61_tables_below_the_snapshot_give_live_entries_only_or_no_file_at_all() -> None:
@@ -81,7 +81,7 @@ def test_vector_63_full_segments_are_sealed_and_the_next_begun(tmp_path: Path) -
     with LogSegments(tmp_path / "log", CAP_16) as log:
         for first in (1, 33):
             log.write(plan_flush(filled((first, first + 31)).tables, LogRow()))
-        assert [(ref.first, ref.last) for ref in log.refs] == [(1, 16), (17, 32), (33, 48), (49, 64)]
+        assert [(ref.first, ref.last) for ref in log.log.refs] == [(1, 16), (17, 32), (33, 48), (49, 64)]
 
 
 @pytest.mark.parametrize(("newest", "row", "successor"), [
@@ -152,20 +152,21 @@ def segments_with(folder: Path, *indexes: int) -> LogSegments:
 def test_taking_back_is_durable_by_itself(held: range, after: int, left: range, tmp_path: Path) -> None:
     with segments_with(tmp_path / "log", *held) as log:
         log.take_back(after)
-        assert [entry.index for entry in log.entries()] == list(left)
-        log.audit()
+        assert [entry.index for entry in log.log.entries()] == list(left)
+        log.log.audit()
     with LogSegments(tmp_path / "log", CAP_16) as log:
-        assert [(entry.index, entry.payload) for entry in log.entries()] == [(index, b"%d" % index) for index in left]
+        assert [(entry.index, entry.payload) for entry in log.log.entries()] == [
+            (index, b"%d" % index) for index in left]
 
 
 def test_segments_that_are_being_read_cannot_be_taken_back_whole(tmp_path: Path) -> None:
     with segments_with(tmp_path / "log", *range(30, 70)) as log:
-        lease = log.lease()
+        lease = log.log.lease()
         with pytest.raises(Busy, match="release the leases"):
             log.take_back(3)
         lease.release()
         log.take_back(3)
-        assert list(log.entries()) == []
+        assert list(log.log.entries()) == []
 
 
 # -- through the store

@@ -38,7 +38,7 @@ def segments(folder: Path, *slabs: tuple[int, int, int]) -> LogSegments:
 
 
 def replayed(log: LogSegments, *frames: Frame, row: LogRow | None = None) -> Memtable:
-    last = log.last_index
+    last = log.log.last_index
     memtable = Memtable(-1 if last is None else last)
     for frame in frames:
         replay(frame, memtable, LogRow() if row is None else row, log.matching)

@@ -1,0 +1,303 @@
+"""The end of a log that is open for writing: what is appended, made durable, and taken back there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from compactlib.errors import AuditFailed, Busy, CompactlibError, StorageError
+from compactlib.files.disk import Files
+from compactlib.files.folder_lock import FolderLock
+from compactlib.raftlog.compaction.run import Compactor
+from compactlib.raftlog.log.folder import read_folder
+from compactlib.raftlog.log.newest import NewestSegment
+from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.model.values import MAX_INDEX, Entry
+from compactlib.raftlog.segment.known import KnownSegment
+from compactlib.raftlog.segment.segment_set import SegmentSet
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_BEYOND = MAX_INDEX + 1
+
+
+class LogTail:
+    """Appends to the newest segment, and keeps the list of segments and the files of older ones in step with it.
+
+    Threads may share it: what changes something takes `switch`, where it does not say that the caller holds it.
+
+    Args:
+        files: the disk.
+        segments: the log's segments; the newest is put in as it grows.
+        newest: the segment that is written to.
+        lock: of the log's folder.
+        switch: held while the list of segments is changed, and by everyone who makes files in the folder.
+        compactor: removes the files of segments of which nothing counts any more.
+        require_open: raises `Closed` when nothing more may be written.
+    """
+
+    def __init__(self, files: Files, segments: SegmentSet, newest: NewestSegment, lock: FolderLock,
+                 switch: threading.RLock, compactor: Compactor, require_open: Callable[[], object]) -> None:
+        self.switch: threading.RLock = switch
+        self.segments: SegmentSet = segments
+        # From here on the newest segment answers; not before the list does.
+        self.newest_first: int = _BEYOND
+        self.older_last: int = -1
+        self.is_closed: bool = False
+        self.require_open: Callable[[], object] = require_open
+        self._files = files
+        self._newest = newest
+        self._lock = lock
+        self._compactor = compactor
+        self._to_discard: list[int] = []
+        self._overwrite_unsynced = False
+        self._must_recover = False
+
+    @property
+    def number(self) -> int:
+        """The newest segment's number."""
+        return self._newest.number
+
+    @property
+    def torn_entries(self) -> int:
+        """Entries that opening the newest segment cut off."""
+        return self._newest.torn_entries
+
+    @property
+    def unsynced_entries(self) -> int:
+        """Entries appended that are not durable yet."""
+        return self._newest.unsynced_entries
+
+    @property
+    def last_term(self) -> int | None:
+        """The term of the last entry that the newest segment holds, `None` if none."""
+        return self._newest.last_term
+
+    @property
+    def durable_index(self) -> int:
+        """The last entry that is durable for sure, -1 if none is."""
+        durable = self._newest.durable_index
+        return self.older_last if durable is None else durable
+
+    def known(self) -> KnownSegment | None:
+        """What the newest segment holds now, `None` if nothing; before it is recovered nothing is known of it."""
+        return self._newest.known()
+
+    def settled(self) -> KnownSegment | None:
+        """As `known`, recovered first if an error came between; `switch` is held.
+
+        Raises:
+            StorageError: that is not possible now; call again.
+        """
+        if self._must_recover:
+            self._recover_newest()
+        return self._newest.known()
+
+    def put(self, index: int, term: int, payload: Buffer) -> None:
+        """Append an entry, whatever the snapshot says; `switch` is held. See `SegmentLog.append`."""
+        if self._must_recover:
+            self._recover_newest()
+        try:
+            ended = self._newest.make_room()
+            if ended is not None:
+                self.segments.put(ended)
+                self.older_last, self.newest_first = ended.ref.last, _BEYOND
+            self._newest.append(index, term, payload)
+        except StorageError:
+            self.lose_unsynced()
+            raise
+        if index <= self.older_last:
+            self._overwrite_older()
+        elif index < self.newest_first:
+            self.newest_first = index
+
+    def _overwrite_older(self) -> None:
+        newest = self._newest.known()
+        assert newest is not None, "an entry was just appended"
+        # The files of covered segments may go only once the entries that cover them are durable.
+        self._to_discard.extend(self.segments.put(newest))
+        self._overwrite_unsynced = True
+        self.note()
+
+    def put_run(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
+        """Append entries of consecutive indexes; with few calls where they fit.
+
+        Raises:
+            StorageError, Closed: as `SegmentLog.append`.
+        """
+        with self.switch:
+            self.require_open()
+            done = 0
+            while done < len(payloads):
+                # The first of each stretch the ordinary way: it makes room, and takes back what it overwrites.
+                self.put(first + done, term, payloads[done])
+                done += 1
+                try:
+                    done += self._newest.append_run(first + done, term, payloads[done:])
+                except StorageError:
+                    self.lose_unsynced()
+                    raise
+
+    def begin_successor(self) -> None:
+        """Begin the next segment although the newest is not full.
+
+        Raises:
+            StorageError, Closed: as `SegmentLog.append`.
+        """
+        with self.switch:
+            self.require_open()
+            if self._must_recover:
+                self._recover_newest()
+            try:
+                ended = self._newest.begin_next()
+            except StorageError:
+                self.lose_unsynced()
+                raise
+            if ended is not None:
+                self.segments.put(ended)
+            self.note()
+
+    def remove_older(self) -> None:
+        """Begin a new segment, and remove all the others durably.
+
+        Raises:
+            StorageError: the disk refused; call again.
+            Busy: somebody still reads them; call again.
+        """
+        with self.switch:
+            self.begin_successor()
+            folder = self.segments.folder
+            numbers = [ref.number for ref in self.segments.refs if ref.number != self._newest.number]
+            self.segments.drop(numbers)
+            self.note()
+            # Newest first: whatever a crash leaves is a beginning of the log, of which the WAL says what to do again.
+            for number in reversed(numbers):
+                self._compactor.discard([number])
+                self._compactor.reclaim()
+                self._files.sync_folder(folder)
+            left = [number for number in numbers if os.path.lexists(os.path.join(folder, segment_name(number)))]
+            if left:
+                raise Busy(f"segments {left} in {folder} hold only what was taken back, but are being read; "
+                           f"release the leases and call again")
+
+    def sync(self) -> None:
+        """Make every entry appended so far durable; see `SegmentLog.sync`."""
+        with self.switch:
+            self.require_open()
+            if self._must_recover:
+                self._recover_newest()
+            try:
+                self._newest.sync()
+            except StorageError:
+                self.lose_unsynced()
+                raise
+            self._overwrite_unsynced = False
+            if self._to_discard:
+                self._compactor.discard(self._to_discard)
+                self._to_discard = []
+                # The entries are durable; what the disk refuses to remove is tried again by the next compaction.
+                with contextlib.suppress(StorageError):
+                    self._compactor.reclaim()
+
+    def lose_unsynced(self) -> None:
+        """After a `StorageError`: go on from what is durable, now or (if that is refused too) with the next call."""
+        with self.switch:
+            self._must_recover = True
+            with contextlib.suppress(CompactlibError):
+                self._recover_newest()
+
+    def _recover_newest(self) -> None:
+        self._lock.require_mine()
+        self._newest.recover()
+        known = read_folder(self.segments.folder).known
+        self.segments.reset(segment for segment in known if segment.ref.number not in self._compactor.doomed)
+        self._to_discard = list(self.segments.covered)
+        self._must_recover = self._overwrite_unsynced = False
+        self.note()
+
+    def note(self) -> None:
+        """Follow a change of the list. While the newest segment is not recovered nothing is known of it."""
+        if self._must_recover:
+            return
+        newest = self._newest.known()
+        if newest is not None:
+            self.segments.put(newest)
+        self.older_last, self.newest_first = self._ends()
+
+    def _ends(self) -> tuple[int, int]:
+        """The last index of the older segments (-1 if none), and the first of the one that is written to."""
+        newest, refs = self._newest.known(), self.segments.refs
+        if newest is None:
+            return (refs[-1].last if refs else -1), _BEYOND
+        return (refs[-2].last if len(refs) > 1 else -1), newest.ref.first
+
+    def publish(self) -> None:
+        """Let the list of segments, and those who open the newest one, see what was appended last.
+
+        Raises:
+            StorageError: the disk refused; entries that were not synced are lost.
+        """
+        with self.switch:
+            if self._must_recover:
+                self._recover_newest()
+            newest = self._newest.known()
+            if newest is None or self.is_closed:
+                return
+            self._lock.require_mine()
+            try:
+                self._newest.flush()
+            except StorageError:
+                self.lose_unsynced()
+                raise
+            number = self._newest.number
+            outdated = self.segments.open_entries(number) not in (-1, newest.entries)
+            if outdated or self.segments.known_of(number) != newest:
+                self.segments.put(newest)
+
+    def durable_list(self) -> tuple[KnownSegment, ...]:
+        """The segments as a compaction may rely on them: no range was cut by entries that a crash may take back.
+
+        What those cut off is needed then, although it lies outside of every range and above the snapshot.
+        """
+        with self.switch:
+            if self._overwrite_unsynced:
+                self.sync()
+            # A disk too full to go on with the newest segment must not keep a compaction, which never touches that one,
+            # from making room.
+            with contextlib.suppress(StorageError):
+                self.publish()
+            return self.segments.known()
+
+    def read(self, index: int) -> Entry | None:
+        """The entry of `index` from the newest segment, `None` if that does not hold it; `switch` is held."""
+        try:
+            return self._newest.read(index)
+        except StorageError:
+            self.lose_unsynced()
+            raise
+
+    def audit(self) -> None:
+        """Check the list, and what is remembered of the newest segment.
+
+        Raises:
+            AuditFailed: one is broken; says which, with the numbers.
+        """
+        with self.switch:
+            self.require_open()
+            self.publish()
+            self.segments.audit()
+            found, wanted = (self.older_last, self.newest_first), self._ends()
+            if found != wanted:
+                raise AuditFailed(f"(end of the older segments, start of the newest) is {found}, expected {wanted}")
+
+    def abandon(self) -> bool:
+        """In a fork of the owner: give up the files without another write; whether they were not closed before."""
+        if self.is_closed:
+            return False
+        self.is_closed = True
+        self._newest.abandon()
+        return True
