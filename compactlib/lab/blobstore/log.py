@@ -45,34 +45,43 @@ class Compacted:
 
 
 class Layout(Protocol):
-    """How a log is laid out: what it needs to know of `BlobSettings`, which says what each of these is."""
+    """How a log is laid out: what it needs to know of `BlobSettings`."""
 
     @property
-    def segments(self) -> int: ...
+    def segments(self) -> int:
+        """How many segments the log has."""
 
     @property
-    def segment_bytes(self) -> int: ...
+    def segment_bytes(self) -> int:
+        """Size of one segment, its header included."""
 
     @property
-    def header_bytes(self) -> int: ...
+    def header_bytes(self) -> int:
+        """Size of a segment's header."""
 
     @property
-    def room_bytes(self) -> int: ...
+    def room_bytes(self) -> int:
+        """What a segment holds beside its header."""
 
     @property
-    def max_blob_bytes(self) -> int: ...
+    def max_blob_bytes(self) -> int:
+        """What a plan's benefit keeps free in each output."""
 
     @property
-    def swap_segments(self) -> int: ...
+    def swap_segments(self) -> int:
+        """How many segments a compaction fills before it frees its sources."""
 
     @property
-    def deleted_retention_seconds(self) -> float: ...
+    def deleted_retention_seconds(self) -> float:
+        """How long a delete is not yet in effect."""
 
     @property
-    def forecast_seconds(self) -> float: ...
+    def forecast_seconds(self) -> float:
+        """How far ahead the policy is shown what dies when; 0: not at all."""
 
     @property
-    def bucket_seconds(self) -> float: ...
+    def bucket_seconds(self) -> float:
+        """The steps of the forecast."""
 
 
 class BlobLog:
