@@ -31,7 +31,7 @@ from measure import Figure, alternate, report
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans
 from compactlib.blobstore.compaction.plan.plan import plan_for
 from compactlib.blobstore.compaction.plan.policies import CompactAll, StatsBased
-from compactlib.blobstore.compaction.plan.policy import SegmentView, StoreView
+from compactlib.blobstore.compaction.plan.policy import SegmentView, BlobView
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import Blob, RecordKind
@@ -358,7 +358,7 @@ def decision_seconds(segments: int) -> float:
     rng = random.Random(7)
     size = 1 << 30
     now = time.time()
-    view = StoreView(
+    view = BlobView(
         store="bench", capacity_bytes=segments * size, segment_bytes=size, header_bytes=SEGMENT_HEADER_BYTES,
         max_blob_bytes=4 * MIB, used_bytes=segments * size, reference_time=now, retention_seconds=0.0,
         history=LastPlans(since=now),

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from compactlib.blobstore import CostBenefit, DChoices, ExpiryForecast, Greedy, Policy, StatsBased
+from compactlib.blobstore import CostBenefit, DChoices, ExpiryForecast, Greedy, BlobPolicy, StatsBased
 from compactlib.lab import (
     BlobSettings,
     Bursts,
@@ -29,7 +29,7 @@ from compactlib.lab import (
     grid,
     run_experiments,
 )
-from compactlib.raftlog import CompactionPolicy as RaftLogPolicy
+from compactlib.raftlog import LogPolicy as RaftLogPolicy
 from compactlib.raftlog import (
     CostPolicy,
     DeadRatio,
@@ -52,7 +52,7 @@ def _run(experiments: Iterable[Experiment], skip: float = 0.5) -> Comparison:
 def blob_policies() -> Table:
     """Each policy on each workload: a log of 400 segments of 32 records, three quarters full, second half."""
     trigger: dict[str, Any] = {"min_used_fraction": 0.0, "min_reclaimed_segments": 4}
-    policies: list[Policy] = [Greedy(**trigger), CostBenefit(**trigger), StatsBased(**trigger),
+    policies: list[BlobPolicy] = [Greedy(**trigger), CostBenefit(**trigger), StatsBased(**trigger),
                               ExpiryForecast(**trigger), DChoices(**trigger, seed=1), OldestFirst(**trigger)]
     shape: dict[str, Any] = {"keys": 9_600, "writes": 50_000}
     workloads: list[Workload] = [

@@ -25,7 +25,7 @@ from measure import Figure, alternate, report
 from compactlib.executors import Executor, LocalExecutor, RewriteOutcome, RewriteTask
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
-from compactlib.raftlog import CompactionReport, LogOptions, SegmentLimits, SegmentLog
+from compactlib.raftlog import LogCompactionReport, LogOptions, SegmentLimits, SegmentLog
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 
@@ -70,7 +70,7 @@ def local() -> LocalExecutor:
 
 
 def compact_copy(source: Path, scratch: Path, executor: Executor,
-                 entries: int = SEGMENT_ENTRIES) -> tuple[float, CompactionReport]:
+                 entries: int = SEGMENT_ENTRIES) -> tuple[float, LogCompactionReport]:
     """Seconds of one whole major compaction (statistics, plan, rewrite, commit, reclaim) of a copy of `source`."""
     work = scratch / "work"
     shutil.rmtree(work, ignore_errors=True)

@@ -21,8 +21,8 @@ from compactlib.files import LocalFiles
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import Entry
 from compactlib.raftlog.compaction.plan.clump import ClumpPlan, plan_clump
-from compactlib.raftlog.compaction.report import CompactionReport
-from compactlib.raftlog.log.worker import CompactionWorker
+from compactlib.raftlog.compaction.report import LogCompactionReport
+from compactlib.raftlog.log.worker import LogCompactionWorker
 from compactlib.raftlog.snapshots import SnapshotFolder, SnapshotManifest, StateReader
 from compactlib.raftlog.store.raft_log import RaftLog
 from compactlib.raftlog.store.store import StoreOptions, open_log
@@ -44,7 +44,7 @@ class KvStore:
             files.sync_folder(os.path.dirname(os.path.abspath(folder)))
         self.snapshots = SnapshotFolder(os.path.join(folder, "snapshots"), files=files, machine=KvMachine)
         self.log: RaftLog = open_log(os.path.join(folder, "log"), options)
-        self.log.attach(self.snapshots, (lambda log: CompactionWorker(self.log.segments)) if with_worker else None)
+        self.log.attach(self.snapshots, (lambda log: LogCompactionWorker(self.log.segments)) if with_worker else None)
         self.machine = KvMachine()
         self.term = max(self.log.last_term or 0, 1)
         self._restore()
@@ -119,7 +119,7 @@ class KvStore:
             return
         self.log.snapshot(self.machine.applied, self.machine.live_set(), self.machine.snapshot())
 
-    def compact(self) -> Done[CompactionReport] | Skipped | Failed:
+    def compact(self) -> Done[LogCompactionReport] | Skipped | Failed:
         """Compact now, in this thread."""
         return self.log.compact(policy=self.log.policy)
 

@@ -44,9 +44,9 @@ from compactlib.staging import (
     CommitOutcome,
     CommittedRanges,
     CompactionOutcome,
-    CompactionPlan,
+    StagingPlan,
     CompactionSensor,
-    CompactionWorker,
+    StagingWorker,
     DeletesPolicy,
     ListingCostPolicy,
     MoveOutcome,
@@ -128,7 +128,7 @@ class CatalogueBranch:
         return Table.from_dicts([{"commit": commit_id[:12], "message": commit.message}
                                  for commit_id, commit in self._branch.log()], title=self._branch.name)
 
-    def plan(self) -> CompactionPlan:
+    def plan(self) -> StagingPlan:
         """What a compaction would do and gain; changes nothing."""
         return self._catalogue.repository.plan(branch=self._branch)
 
@@ -153,7 +153,7 @@ class Catalogue:
         self.sensor = CompactionSensor(AnyOf((DeletesPolicy(50), SealedTokensPolicy(8), ListingCostPolicy(1000))))
         self.repository = Repository(self._store, CommittedRanges(self._ranges), name=REPOSITORY, clock=self.clock,
                                      options=StagingOptions(owns_ranges=True), events=self.sensor.events(REPOSITORY))
-        self.worker = CompactionWorker(self.sensor, [self.repository], clock=self.clock)
+        self.worker = StagingWorker(self.sensor, [self.repository], clock=self.clock)
 
     def branch(self, name: str, source: str | None = None) -> CatalogueBranch:
         """A branch; made (from `source`, or empty) if there is none of this name."""

@@ -14,8 +14,8 @@ from compactlib.app.terminal import progress_bar, show_table, waiting
 from compactlib.errors import CorruptData
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import (
-    CompactionPlan,
-    CompactionPolicy,
+    LogPlan,
+    LogPolicy,
     CompactionState,
     CostPolicy,
     DeadRatio,
@@ -33,14 +33,14 @@ from compactlib.raftlog.log.unflushed import logs_of_store
 from compactlib.report import VerifyReport
 from compactlib.runtime.budget import Budget
 
-POLICIES: tuple[CompactionPolicy, ...] = (DropDead(), SeedPolicy(), RaPolicy(), CostPolicy())
+POLICIES: tuple[LogPolicy, ...] = (DropDead(), SeedPolicy(), RaPolicy(), CostPolicy())
 """The policies that a command line can name, with their default settings."""
 AUTO = "auto"
 """Stands for `SeedPolicy` if as many bytes are dead as live, else for `DropDead`."""
 _TRIGGER = DeadRatio()
 
 
-def policy_named(name: str) -> CompactionPolicy | None:
+def policy_named(name: str) -> LogPolicy | None:
     """One of `POLICIES`, `None` for `AUTO`; raises `KeyError` for any other name."""
     return {AUTO: None, **{policy.name: policy for policy in POLICIES}}[name]
 
@@ -92,7 +92,7 @@ def plan(folder: str, *, policy: str, as_json: bool) -> int:
     return 0
 
 
-def _planned(reader: LogReader, policy: CompactionPolicy | None) -> CompactionPlan:
+def _planned(reader: LogReader, policy: LogPolicy | None) -> LogPlan:
     view = attrs.evolve(reader.view(), limits=limits_of(reader))
     if policy is not None:
         return reader.plan(policy, view=view)

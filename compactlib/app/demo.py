@@ -32,7 +32,7 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.disk import LocalFiles, list_folder
 from compactlib.outcome import Failed
-from compactlib.raftlog import CompactionReport, LogOptions, SegmentLimits, SegmentLog, report_of
+from compactlib.raftlog import LogCompactionReport, LogOptions, SegmentLimits, SegmentLog, report_of
 from compactlib.rewrite import Executor
 
 DEFAULT_MAX_BYTES = 24_000_000
@@ -160,7 +160,7 @@ class _Demo:
         return run
 
 
-def _compacted(folder: str, name: str, limits: SegmentLimits, executor: Executor) -> CompactionReport | None:
+def _compacted(folder: str, name: str, limits: SegmentLimits, executor: Executor) -> LogCompactionReport | None:
     with progress_bar(name) as observer, SegmentLog(folder, LogOptions(limits=limits, observer=observer)) as log:
         outcome = log.compact(policy=log.policy, executor=executor)
     report = report_of(outcome)

@@ -12,7 +12,7 @@ import compactlib
 from compactlib.app.demo_log import LogSize, WrittenLog
 from compactlib.app.terminal import megabytes
 from compactlib.app.workload import Selection
-from compactlib.raftlog import CompactionReport
+from compactlib.raftlog import LogCompactionReport
 from compactlib.report import Table
 
 _MAX_PROBLEMS = 10
@@ -34,7 +34,7 @@ class ExecutorRun:
     executor: str
     folder: str
     start_seconds: float
-    report: CompactionReport | None
+    report: LogCompactionReport | None
     size: LogSize
     problems: tuple[str, ...]
 
@@ -120,7 +120,7 @@ def say_commands(folder: str, names: Sequence[str]) -> None:
         print(f"  compactlib {command} {_quoted(folder, names[0])}")
 
 
-def _rate(report: CompactionReport) -> float | None:
+def _rate(report: LogCompactionReport) -> float | None:
     return report.bytes_written / 1e6 / report.seconds if report.seconds else None
 
 

@@ -9,7 +9,7 @@ import attrs
 
 from compactlib.files.disk import list_folder
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog import CompactionView, LogReader, SegmentLimits, SegmentReader, SnapshotState
+from compactlib.raftlog import LogView, LogReader, SegmentLimits, SegmentReader, SnapshotState
 from compactlib.raftlog.model.names import (
     LOCK_NAME,
     SNAPSHOT_NAME,
@@ -50,7 +50,7 @@ class Inspection:
     """
 
     folder: str
-    view: CompactionView
+    view: LogView
     file_bytes: tuple[int | None, ...]
     snapshot: SnapshotState | None
     unflushed: IndexSet

@@ -11,7 +11,7 @@ from compactlib.app.kv_machine import KvMachine, Put, decode_command
 from compactlib.errors import CompactlibError
 from compactlib.files.disk import list_folder
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog import Dead, Entry, LogReader
+from compactlib.raftlog import DeadEntry, Entry, LogReader
 from compactlib.raftlog.model.names import LOCK_NAME
 from compactlib.raftlog.model.values import Answer
 
@@ -56,7 +56,7 @@ def _wrong_values(reader: LogReader, written: WrittenLog) -> Iterator[str]:
 def _wrong_dead(reader: LogReader, written: WrittenLog) -> Iterator[str]:
     dead = IndexSet.range(1, written.last_index) - written.machine.live_indexes()
     for index, answer in zip(dead, reader.read_many(dead.members()), strict=True):
-        if not isinstance(answer, Dead):
+        if not isinstance(answer, DeadEntry):
             yield f"index {index} should be dead: {_told(answer)}"
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from compactlib.blobstore.compaction.plan.best_range import SegmentRange, best_range
     from compactlib.blobstore.compaction.plan.last_plans import LastPlans
     from compactlib.blobstore.compaction.plan.plan import (
-        CompactionPlan,
+        BlobPlan,
         LeftSegment,
         PlannedSegment,
         check_plan,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         Hybrid,
         StatsBased,
     )
-    from compactlib.blobstore.compaction.plan.policy import Choice, Dying, Policy, SegmentView, StoreView, ValidRecords
+    from compactlib.blobstore.compaction.plan.policy import BlobChoice, Dying, BlobPolicy, SegmentView, BlobView, ValidRecords
     from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Phase
     from compactlib.blobstore.compaction.progress.finished import FinishedCompactions
     from compactlib.blobstore.compaction.rewrite.task import CopyRecords
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         BlobCompactionOutcome,
         BlobCompactionReport,
         HardDeleteReport,
-        ReclaimReport,
+        BlobReclaimReport,
     )
     from compactlib.blobstore.compaction.run.work import Questions
     from compactlib.blobstore.compaction.sense.buckets import BucketStatistics
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
         WritesStopped,
     )
     from compactlib.blobstore.log.contents import LogSnapshot
-    from compactlib.blobstore.log.load_log import RecoveryReport
+    from compactlib.blobstore.log.load_log import BlobRecoveryReport
     from compactlib.blobstore.model.names import LogPosition, SegmentName
     from compactlib.blobstore.model.pace import Pace
     from compactlib.blobstore.model.values import (
@@ -103,7 +103,7 @@ if TYPE_CHECKING:
     from compactlib.blobstore.store.blob_reader import BlobReader, ReaderStatus
     from compactlib.blobstore.store.peers import ContainerStates, PeerTokens
     from compactlib.blobstore.store.replication import FoundEntries, ReplicaEntry, ReplicationToken
-    from compactlib.blobstore.store.status import StoreStatus
+    from compactlib.blobstore.store.status import BlobStoreStatus
     from compactlib.blobstore.store.store import BlobStore
     from compactlib.blobstore.store.verify import StorePicture, compare
     from compactlib.blobstore.validity.lifetimes import PurgeRules
@@ -129,11 +129,11 @@ __all__ = [
     "BlobTooLarge",
     "BucketSettings",
     "BucketStatistics",
-    "Choice",
+    "BlobChoice",
     "CompactAll",
     "CompactionLog",
     "CompactionOutOfOrder",
-    "CompactionPlan",
+    "BlobPlan",
     "CompactionRecovery",
     "ContainerStates",
     "CopyBudget",
@@ -169,15 +169,15 @@ __all__ = [
     "Phase",
     "PlanDoesNotFit",
     "PlannedSegment",
-    "Policy",
+    "BlobPolicy",
     "PolicyRecord",
     "PurgeRules",
     "Questions",
     "ReaderStatus",
-    "ReclaimReport",
+    "BlobReclaimReport",
     "RecordFlag",
     "RecordKind",
-    "RecoveryReport",
+    "BlobRecoveryReport",
     "ReplicaEntry",
     "ReplicationToken",
     "Rules",
@@ -189,8 +189,8 @@ __all__ = [
     "StatsBased",
     "StoreFull",
     "StorePicture",
-    "StoreStatus",
-    "StoreView",
+    "BlobStoreStatus",
+    "BlobView",
     "TtlAlreadyUpdated",
     "TtlUpdateTooLate",
     "ValidRecords",
@@ -215,7 +215,7 @@ load_lazily(__name__, {
     ".compaction.sense.buckets": ("BucketStatistics",),
     ".compaction.run.compact_many": ("compact_many",),
     ".compaction.progress.compaction_log": ("CompactionLog", "Phase"),
-    ".compaction.run.report": ("BlobCompactionOutcome", "BlobCompactionReport", "HardDeleteReport", "ReclaimReport"),
+    ".compaction.run.report": ("BlobCompactionOutcome", "BlobCompactionReport", "HardDeleteReport", "BlobReclaimReport"),
     ".compaction.run.work": ("Questions",),
     ".config": ("BlobStoreConfig", "Durability"),
     ".errors": ("AlreadyUndeleted", "BlobConflict", "BlobDeleted", "BlobExists", "BlobExpired", "BlobMissing",
@@ -225,7 +225,7 @@ load_lazily(__name__, {
     ".compaction.progress.finished": ("FinishedCompactions",),
     ".compaction.sense.kept_statistics": ("BucketSettings", "KeptStatistics"),
     ".validity.lifetimes": ("PurgeRules",),
-    ".log.load_log": ("RecoveryReport",),
+    ".log.load_log": ("BlobRecoveryReport",),
     ".log.contents": ("LogSnapshot",),
     ".model.values": ("Answer", "Blob", "BlobId", "BlobInfo", "Deleted", "Expired", "GetOptions", "IndexEntry",
                       "Missing",
@@ -233,18 +233,18 @@ load_lazily(__name__, {
     ".model.names": ("LogPosition", "SegmentName"),
     ".model.pace": ("Pace",),
     ".store.peers": ("ContainerStates", "PeerTokens"),
-    ".compaction.plan.plan": ("CompactionPlan", "LeftSegment", "PlannedSegment", "check_plan", "forecast", "plan_for",
+    ".compaction.plan.plan": ("BlobPlan", "LeftSegment", "PlannedSegment", "check_plan", "forecast", "plan_for",
               "plan_for_choice"),
     ".compaction.plan.last_plans": ("LastPlans",),
     ".compaction.plan.policies": ("CompactAll", "CopyBudget", "CostBenefit", "DChoices", "ExpiryForecast", "Greedy",
                                   "Hybrid",
                   "StatsBased"),
-    ".compaction.plan.policy": ("Choice", "Dying", "Policy", "SegmentView", "StoreView", "ValidRecords"),
+    ".compaction.plan.policy": ("BlobChoice", "Dying", "BlobPolicy", "SegmentView", "BlobView", "ValidRecords"),
     ".compaction.commit.recover": ("CompactionRecovery",),
     ".store.replication": ("FoundEntries", "ReplicaEntry", "ReplicationToken"),
     ".compaction.rewrite.task": ("CopyRecords",),
     ".compaction.sense.statistics": ("LogStatistics", "container_statistics", "log_statistics"),
-    ".store.status": ("StoreStatus",),
+    ".store.status": ("BlobStoreStatus",),
     ".store.store": ("BlobStore",),
     ".compaction.swap": ("SegmentInfo", "Snapshot"),
     ".validity.verdicts": ("Rules", "Verdict", "judge"),

@@ -1,6 +1,6 @@
 """Ready hosts that join the packages: a durable command log, the scheduler on top of it, a Raft library."""
 
-from compactlib.hosting.command_log import CommandLog, StateMachine
+from compactlib.hosting.command_log import CommandLog, CommandMachine
 from compactlib.hosting.errors import LogBroken, NoAnswer, NotLeader, NotStarted, OutOfStep, PollAgain
 from compactlib.hosting.local_log import LocalLog
 from compactlib.hosting.raftlog_execute import RaftlogExecute, TheseSegments, segment_block_id, segment_of_block
@@ -21,7 +21,7 @@ __all__ = [
     "SchedulerMachine",
     "Snapshot",
     "SnapshotStore",
-    "StateMachine",
+    "CommandMachine",
     "TheseSegments",
     "segment_block_id",
     "segment_of_block",

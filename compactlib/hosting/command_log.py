@@ -13,7 +13,7 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.scheduler import Command
 
 
-class StateMachine(Protocol):
+class CommandMachine(Protocol):
     """What a log drives. The log calls it from one thread at a time."""
 
     @property
@@ -30,7 +30,7 @@ class StateMachine(Protocol):
 class CommandLog(Protocol):
     """A durable order of commands. Any thread may call any method, once it is started."""
 
-    def start(self, machine: StateMachine) -> None:
+    def start(self, machine: CommandMachine) -> None:
         """Hand the machine what the log holds beyond `machine.applied_index`, and whatever is proposed from now on.
 
         Raises:

@@ -22,7 +22,7 @@ import attrs
 from compactlib.arguments import refuses_misfits, require_method, require_type
 from compactlib.errors import AuditFailed, Busy, Closed, CorruptData, InvalidInput, Unsupported
 from compactlib.files.disk import StrPath
-from compactlib.hosting.command_log import StateMachine
+from compactlib.hosting.command_log import CommandMachine
 from compactlib.hosting.errors import LogBroken, NotStarted, OutOfStep
 from compactlib.kv.errors import OutcomeUnknown
 from compactlib.kv.parts.group_commit import GroupCommit
@@ -67,7 +67,7 @@ class LocalLog:
     @refuses_misfits
     def __init__(self, folder: StrPath, options: LogOptions | None = None) -> None:
         self._options = LogOptions() if options is None else options
-        self._machine: StateMachine | None = None
+        self._machine: CommandMachine | None = None
         self._pending: list[_Pending] = []
         self._broken: str | None = None
         self._closed = False
@@ -88,7 +88,7 @@ class LocalLog:
 
     # -- starting
 
-    def start(self, machine: StateMachine) -> None:
+    def start(self, machine: CommandMachine) -> None:
         """See `CommandLog.start`. Replays about 200,000 commands a second, plus what the machine itself needs.
 
         Raises:
@@ -118,7 +118,7 @@ class LocalLog:
             self._machine = machine
         self._observer.deliver()
 
-    def _replay(self, machine: StateMachine) -> None:
+    def _replay(self, machine: CommandMachine) -> None:
         # From its beginning, though the machine may stand later: the last term must be known, and damage told.
         expected = self._first
         for entry in self._log.entries(self._first):
@@ -170,7 +170,7 @@ class LocalLog:
             self._observer.deliver()
         return result
 
-    def _carry_out(self, machine: StateMachine, command: Command, time_ns: int, payload: bytes) -> Any:
+    def _carry_out(self, machine: CommandMachine, command: Command, time_ns: int, payload: bytes) -> Any:
         require_type("a command", payload, bytes, "bytes")
         if len(payload) > _MAX_PAYLOAD_BYTES:
             raise InvalidInput(f"a command of {len(payload)} bytes was given, this log takes at most "
@@ -325,7 +325,7 @@ class LocalLog:
         if self._closed:
             raise Closed(f"the log in {self._log.folder} was closed; open it again")
 
-    def _require_started(self) -> tuple[StateMachine, SteadyClock]:
+    def _require_started(self) -> tuple[CommandMachine, SteadyClock]:
         self._require_open()
         if self._machine is None or self._clock is None:
             raise NotStarted(f"the log in {self._log.folder} has no state machine yet; call start() first")

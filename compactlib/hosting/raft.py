@@ -1,4 +1,4 @@
-"""`RaftLog`: a `CommandLog` over a group of nodes, replicated by pysyncobj (extra `compactlib[raft]`).
+"""`RaftCommandLog`: a `CommandLog` over a group of nodes, replicated by pysyncobj (extra `compactlib[raft]`).
 
 Every node has the whole log and a state machine of its own. The leader takes commands; a command's index is that of its
 Raft entry (`raftLastApplied + 1` inside the applied method), its time travels in the command. Its term is the highest
@@ -24,7 +24,7 @@ from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, MissingDependency
 from compactlib.executors.tasks import new_attempt_id
 from compactlib.files.disk import Files, LocalFiles, StrPath, sync_names
-from compactlib.hosting.command_log import StateMachine
+from compactlib.hosting.command_log import CommandMachine
 from compactlib.hosting.errors import LogBroken, NoAnswer, NotLeader, NotStarted
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import SteadyClock
@@ -41,7 +41,7 @@ _REFUSED = frozenset({FAIL_REASON.MISSING_LEADER, FAIL_REASON.NOT_LEADER, FAIL_R
 _REASONS = {value: name.lower().replace("_", " ") for name, value in vars(FAIL_REASON).items() if name.isupper()}
 
 
-class DumpableMachine(StateMachine, Protocol):
+class DumpableMachine(CommandMachine, Protocol):
     """A state machine that can be sent to another node."""
 
     def dump(self) -> bytes:
@@ -54,7 +54,7 @@ class DumpableMachine(StateMachine, Protocol):
 class _Replica(SyncObjConsumer):  # type: ignore[misc]
     """What pysyncobj drives on every node, in its own thread."""
 
-    def __init__(self, log: RaftLog, machine: DumpableMachine) -> None:
+    def __init__(self, log: RaftCommandLog, machine: DumpableMachine) -> None:
         super().__init__()
         self._log = log
         self._machine = machine
@@ -101,7 +101,7 @@ class _Raised:
         self.error = error
 
 
-class RaftLog:
+class RaftCommandLog:
     """A `CommandLog` on one node of a group. Nothing is opened before `start`; then a thread of pysyncobj runs.
 
     Polls and other commands go to the leader; every other node refuses them with `NotLeader`, which names it.
@@ -142,7 +142,7 @@ class RaftLog:
         self._closed = False
         self._pid = os.getpid()
 
-    def start(self, machine: StateMachine) -> None:
+    def start(self, machine: CommandMachine) -> None:
         """See `CommandLog.start`: the machine gets the commands in pysyncobj's thread, as they are found committed.
 
         Raises:
@@ -313,14 +313,14 @@ class RaftLog:
         """How often its state machine has raised."""
         return self._failures
 
-    def __enter__(self) -> RaftLog:
+    def __enter__(self) -> RaftCommandLog:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
-        return (f"RaftLog({self._address!r}, {len(self._peers)} peers, {'leader' if self.is_leader else 'follower'}, "
+        return (f"RaftCommandLog({self._address!r}, {len(self._peers)} peers, {'leader' if self.is_leader else 'follower'}, "
                 f"last {self.last_index})")
 
     def _require_started(self) -> tuple[Any, _Replica]:

@@ -18,7 +18,7 @@ import attrs
 from compactlib.arguments import refuses_misfits, require_type
 from compactlib.errors import InvalidInput, NotFound
 from compactlib.outcome import Failed, Skipped
-from compactlib.raftlog import Choice, CompactionView, LeftOut, SegmentLog, report_of
+from compactlib.raftlog import LogChoice, LogView, LeftOut, SegmentLog, report_of
 from compactlib.raftlog.compaction.plan.policy import filled_groups, is_worthwhile
 from compactlib.rewrite import Executor
 from compactlib.scheduler import BlockMeta, CompactedBlocks, LockingFence, NoOutput, ReleaseJob, RunningJob, TokenFence
@@ -74,7 +74,7 @@ class TheseSegments:
         """`"these"`."""
         return "these"
 
-    def choose(self, view: CompactionView, now: float) -> Choice:
+    def choose(self, view: LogView, now: float) -> LogChoice:
         """See `CompactionPolicy`."""
         groups: list[tuple[int, ...]] = []
         left_out: list[LeftOut] = []
@@ -88,7 +88,7 @@ class TheseSegments:
                 else:
                     left_out.append(LeftOut(members[0].number, "nothing in it is dead, and no neighbour fits in"))
         why = "they are the job's" if groups else f"no neighbour joins segments {self}, and none has dead entries"
-        return Choice(tuple(groups), tuple(left_out), why)
+        return LogChoice(tuple(groups), tuple(left_out), why)
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.numbers))

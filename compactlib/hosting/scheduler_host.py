@@ -71,7 +71,7 @@ Event: TypeAlias = tuple[str, Mapping[str, Any]]
 
 
 class SchedulerMachine:
-    """A scheduler as a `StateMachine`: commands are encoded operations, or settings that hold from there on.
+    """A scheduler as a `CommandMachine`: commands are encoded operations, or settings that hold from there on.
 
     A log calls it from one thread at a time.
 
@@ -97,7 +97,7 @@ class SchedulerMachine:
 
     @property
     def applied_index(self) -> int:
-        """See `StateMachine.applied_index`."""
+        """See `CommandMachine.applied_index`."""
         return self.service.state.applied_index
 
     def encode(self, operation: Operation) -> bytes:
@@ -108,7 +108,7 @@ class SchedulerMachine:
 
     @refuses_misfits
     def apply(self, command: Command, payload: bytes) -> ApplyResult | SchedulerConfig:
-        """See `StateMachine.apply`; for settings, these."""
+        """See `CommandMachine.apply`; for settings, these."""
         self.events = []
         encoded = self._encoded
         if encoded is not None and encoded[0] is payload:

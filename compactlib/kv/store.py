@@ -55,7 +55,7 @@ class Versioned:
 
 
 @attrs.frozen
-class Entry:
+class KVEntry:
     """One key of a scan.
 
     Attributes:
@@ -152,7 +152,7 @@ class Entries(Protocol):
     def __iter__(self) -> Self:
         """Itself."""
 
-    def __next__(self) -> Entry:
+    def __next__(self) -> KVEntry:
         """The next entry. After `StopIteration` a `seek` starts anew.
 
         Raises:

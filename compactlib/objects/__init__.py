@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         ForeignFile,
         ObjectExists,
         ObjectNotFound,
-        StoreFailed,
+        ObjectStoreFailed,
     )
     from compactlib.objects.local import LocalObjects
     from compactlib.objects.memory import MemoryObjects
@@ -54,7 +54,7 @@ __all__ = [
     "ObjectRef",
     "ObjectStore",
     "RemoteObjects",
-    "StoreFailed",
+    "ObjectStoreFailed",
     "audit_listing",
     "read_checked",
 ]
@@ -63,7 +63,7 @@ load_lazily(__name__, {
     ".audit": ("audit_listing",),
     ".digest": ("Digest",),
     ".errors": ("AccessDenied", "BadDigest", "BadKey", "ConditionsIgnored", "ForeignFile", "ObjectExists",
-                "ObjectNotFound", "StoreFailed"),
+                "ObjectNotFound", "ObjectStoreFailed"),
     ".local": ("LocalObjects",),
     ".memory": ("MemoryObjects",),
     ".metered": ("MeteredObjects",),

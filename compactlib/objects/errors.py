@@ -76,7 +76,7 @@ class ConditionsIgnored(Unsupported):
         self.store = store
 
 
-class StoreFailed(CompactlibError):
+class ObjectStoreFailed(CompactlibError):
     """The store could not be asked, or refused; whether a change was made is not known. Ask again.
 
     Attributes:
@@ -92,5 +92,5 @@ class StoreFailed(CompactlibError):
         self.detail = detail
 
 
-class AccessDenied(StoreFailed):
+class AccessDenied(ObjectStoreFailed):
     """The store does not let these credentials do that. Check them, and the rights they have."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 from compactlib.errors import Closed, InvalidInput, MissingDependency
 from compactlib.objects.audit import audit_listing
 from compactlib.objects.digest import size_and_digest
-from compactlib.objects.errors import AccessDenied, ConditionsIgnored, ObjectExists, ObjectNotFound, StoreFailed
+from compactlib.objects.errors import AccessDenied, ConditionsIgnored, ObjectExists, ObjectNotFound, ObjectStoreFailed
 from compactlib.objects.keys import check_key, check_prefix
 from compactlib.objects.store import ObjectInfo, ObjectRef
 
@@ -42,7 +42,7 @@ class RemoteObjects:
     Raises:
         ConditionsIgnored: the store overwrites what it was asked to create only.
         AccessDenied: the credentials may not write there.
-        StoreFailed: the store cannot be asked.
+        ObjectStoreFailed: the store cannot be asked.
         MissingDependency: obstore is not installed.
     """
 
@@ -72,7 +72,7 @@ class RemoteObjects:
             honoured = True
         finally:
             # What is wrong with the store says more than that the probe could not be removed from it.
-            with contextlib.nullcontext() if honoured else contextlib.suppress(StoreFailed):
+            with contextlib.nullcontext() if honoured else contextlib.suppress(ObjectStoreFailed):
                 self.delete(key)
         if not honoured:
             raise ConditionsIgnored(store=repr(self._store))
@@ -80,7 +80,7 @@ class RemoteObjects:
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
         """See `ObjectStore.create`. One request, so at most what the store takes in one (5 GB in S3).
 
-        A create whose answer was lost (`StoreFailed`) may have happened: `info` tells. If the client below tries again
+        A create whose answer was lost (`ObjectStoreFailed`) may have happened: `info` tells. If the client below tries again
         by itself, that may also end in `ObjectExists`. Then, as always before that answer, a second request has seen
         the object: what such a store shows is durable.
         """
@@ -104,12 +104,12 @@ class RemoteObjects:
         """Look whether there is an object: a store refuses as well while another create or delete is under way.
 
         Raises:
-            StoreFailed: none is to be seen; what comes of the other request nobody knows yet.
+            ObjectStoreFailed: none is to be seen; what comes of the other request nobody knows yet.
         """
         try:
             self.info(key)
         except ObjectNotFound:
-            raise StoreFailed(operation="create", key=key,
+            raise ObjectStoreFailed(operation="create", key=key,
                               detail="the store says that it is there, and it is not to be seen; another request for "
                                      "it is under way") from None
 
@@ -160,7 +160,7 @@ class RemoteObjects:
             for found in page:
                 key = found["path"]
                 if key <= before:
-                    raise StoreFailed(operation="list", key=prefix,
+                    raise ObjectStoreFailed(operation="list", key=prefix,
                                       detail=f"the store answered {key!r} after {before!r}, which is out of order")
                 before = key
                 if key.startswith(prefix) and key > after and not key.startswith(_PROBE + "/"):
@@ -185,7 +185,7 @@ class RemoteObjects:
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise AccessDenied(operation=operation, key=key, detail=_first_line(error)) from error
         except (exceptions.BaseError, OSError) as error:
-            raise StoreFailed(operation=operation, key=key, detail=_first_line(error)) from error
+            raise ObjectStoreFailed(operation=operation, key=key, detail=_first_line(error)) from error
 
     def _check(self, key: str) -> None:
         self._require_open()

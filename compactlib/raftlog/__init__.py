@@ -11,7 +11,7 @@ are wholly dead and merges those that are mostly dead, while appends and reads g
 ...     log.record_snapshot(12, live=[2, 3, 11])
 ...     outcome = log.compact(policy=SeedPolicy())
 ...     [log.read(2).payload, log.read(4), log.read(99), len(log.refs)]
-[b'command 2', Dead(index=4, snapshot_index=12), Missing(index=99), 2]
+[b'command 2', DeadEntry(index=4, snapshot_index=12), MissingEntry(index=99), 2]
 
 `SegmentLog` is the log in segments alone. `RaftLogStore` puts a write-ahead log for many logs and a memtable for each
 before it, and its `RaftLog` is what the host of a replicated state machine uses (`docs/raftlog-log.md`).
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from compactlib.raftlog.compaction.commit import commit_group
     from compactlib.raftlog.compaction.holes import HoleReport
     from compactlib.raftlog.compaction.plan.clump import ClumpPlan, plan_clump
-    from compactlib.raftlog.compaction.plan.plan import CompactionPlan, GroupFailed, PlannedGroup, plan_for
+    from compactlib.raftlog.compaction.plan.plan import LogPlan, GroupFailed, PlannedGroup, plan_for
     from compactlib.raftlog.compaction.plan.policies import CostPolicy, DropDead, RaPolicy, SeedPolicy
-    from compactlib.raftlog.compaction.plan.policy import Choice, CompactionPolicy, LeftOut
-    from compactlib.raftlog.compaction.plan.view import CompactionView, DamagedSegment
-    from compactlib.raftlog.compaction.recover import RecoveryReport, leftovers, recover_folder
+    from compactlib.raftlog.compaction.plan.policy import LogChoice, LogPolicy, LeftOut
+    from compactlib.raftlog.compaction.plan.view import LogView, DamagedSegment
+    from compactlib.raftlog.compaction.recover import LogRecoveryReport, leftovers, recover_folder
     from compactlib.raftlog.compaction.report import (
         CompactionFailed,
-        CompactionReport,
+        LogCompactionReport,
         GroupStats,
-        ReclaimReport,
+        LogReclaimReport,
         report_of,
     )
     from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
@@ -53,19 +53,19 @@ if TYPE_CHECKING:
     from compactlib.raftlog.log.log_reader import LogReader
     from compactlib.raftlog.log.read_plan import ReadPlan
     from compactlib.raftlog.log.segment_log import SegmentLog
-    from compactlib.raftlog.log.worker import CompactionWorker, SegmentChanges
+    from compactlib.raftlog.log.worker import LogCompactionWorker, SegmentChanges
     from compactlib.raftlog.memtable.flush import FlushPlan, plan_flush
     from compactlib.raftlog.memtable.table import Memtable
     from compactlib.raftlog.model.refs import MergedRefs, find_ref, merge_refs
     from compactlib.raftlog.model.row import LogRow, LogRows
     from compactlib.raftlog.model.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
-    from compactlib.raftlog.model.status import LogStatus, StoreStatus
+    from compactlib.raftlog.model.status import LogStatus, RaftLogStoreStatus
     from compactlib.raftlog.model.values import (
         Answer,
-        Damaged,
-        Dead,
+        DamagedEntry,
+        DeadEntry,
         Entry,
-        Missing,
+        MissingEntry,
         SegmentLimits,
         SegmentRef,
         SegmentStats,
@@ -93,21 +93,21 @@ __all__ = [
     "AllOf",
     "Answer",
     "AnyOf",
-    "Choice",
+    "LogChoice",
     "ClumpPlan",
     "CompactSegments",
     "CompactionFailed",
-    "CompactionPlan",
-    "CompactionPolicy",
-    "CompactionReport",
+    "LogPlan",
+    "LogPolicy",
+    "LogCompactionReport",
     "CompactionState",
-    "CompactionView",
-    "CompactionWorker",
+    "LogView",
+    "LogCompactionWorker",
     "Confirmed",
     "CostPolicy",
-    "Damaged",
+    "DamagedEntry",
     "DamagedSegment",
-    "Dead",
+    "DeadEntry",
     "DeadBytes",
     "DeadRatio",
     "DropDead",
@@ -135,7 +135,7 @@ __all__ = [
     "Memtable",
     "MemtableFull",
     "MergedRefs",
-    "Missing",
+    "MissingEntry",
     "Overwriting",
     "Pin",
     "PinnedEntries",
@@ -145,8 +145,8 @@ __all__ = [
     "RaftLog",
     "RaftLogStore",
     "ReadPlan",
-    "RecoveryReport",
-    "ReclaimReport",
+    "LogRecoveryReport",
+    "LogReclaimReport",
     "ReplicatedLog",
     "SeedPolicy",
     "SegmentChanges",
@@ -165,7 +165,7 @@ __all__ = [
     "SnapshotStore",
     "StateMachine",
     "StoreOptions",
-    "StoreStatus",
+    "RaftLogStoreStatus",
     "Trigger",
     "Wal",
     "WalOptions",
@@ -195,31 +195,31 @@ load_lazily(__name__, {
     ".store.log_segments": ("LogSegments",),
     ".model.row": ("LogRow", "LogRows"),
     ".memtable.table": ("Memtable",),
-    ".model.values": ("Answer", "Damaged", "Dead", "Entry", "Missing", "SegmentLimits", "SegmentRef", "SegmentStats"),
+    ".model.values": ("Answer", "DamagedEntry", "DeadEntry", "Entry", "MissingEntry", "SegmentLimits", "SegmentRef", "SegmentStats"),
     ".options": ("LogOptions",),
     ".store.pins": ("Pin",),
-    ".compaction.plan.plan": ("CompactionPlan", "GroupFailed", "PlannedGroup", "plan_for"),
+    ".compaction.plan.plan": ("LogPlan", "GroupFailed", "PlannedGroup", "plan_for"),
     ".compaction.plan.policies": ("CostPolicy", "DropDead", "RaPolicy", "SeedPolicy"),
-    ".compaction.plan.policy": ("Choice", "CompactionPolicy", "LeftOut"),
+    ".compaction.plan.policy": ("LogChoice", "LogPolicy", "LeftOut"),
     ".store.protocols": ("LogWorker", "PinnedEntries", "ReplicatedLog", "SnapshotStore", "WorkerFactory"),
     ".store.raft_log": ("RaftLog",),
     ".log.read_plan": ("ReadPlan",),
-    ".compaction.recover": ("RecoveryReport", "leftovers", "recover_folder"),
+    ".compaction.recover": ("LogRecoveryReport", "leftovers", "recover_folder"),
     ".model.refs": ("MergedRefs", "find_ref", "merge_refs"),
-    ".compaction.report": ("CompactionFailed", "CompactionReport", "GroupStats", "ReclaimReport", "report_of"),
+    ".compaction.report": ("CompactionFailed", "LogCompactionReport", "GroupStats", "LogReclaimReport", "report_of"),
     ".compaction.rewrite": ("CompactSegments", "SegmentSource"),
     ".segment.reader": ("SegmentReader",),
     ".segment.segment_set": ("Lease", "SegmentSet"),
     ".model.snapshot_state": ("SnapshotState", "read_snapshot_state", "write_snapshot_state"),
     ".snapshots": ("LiveTracker", "SnapshotFolder", "SnapshotManifest", "StateMachine"),
     ".snapshots.model": ("SnapshotMeta",),
-    ".model.status": ("LogStatus", "StoreStatus"),
+    ".model.status": ("LogStatus", "RaftLogStoreStatus"),
     ".store.store": ("RaftLogStore", "StoreOptions", "open_log"),
     ".compaction.sense.trigger": ("AllOf", "AnyOf", "CompactionState", "DeadBytes", "DeadRatio", "Elapsed",
                                   "EveryNMinors", "Manual",
                  "Trigger"),
-    ".compaction.plan.view": ("CompactionView", "DamagedSegment"),
+    ".compaction.plan.view": ("LogView", "DamagedSegment"),
     ".wal": ("Confirmed", "Wal", "WalOptions"),
-    ".log.worker": ("CompactionWorker", "SegmentChanges"),
+    ".log.worker": ("LogCompactionWorker", "SegmentChanges"),
     ".segment.writer": ("SegmentWriter",),
 })

@@ -13,7 +13,7 @@ from compactlib.executors.tasks import new_attempt_id
 from compactlib.files.disk import Files, LocalFiles
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.compaction.plan.policies import SeedPolicy
-from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
+from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.compaction.sense.trigger import EveryNMinors, Trigger
 from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.raftlog.segment.segment_set import DEFAULT_MAX_OPEN
@@ -37,7 +37,7 @@ class LogOptions:
     """
 
     limits: SegmentLimits = attrs.field(factory=SegmentLimits)
-    policy: CompactionPolicy = attrs.field(factory=SeedPolicy)
+    policy: LogPolicy = attrs.field(factory=SeedPolicy)
     trigger: Trigger = attrs.field(factory=EveryNMinors)
     keep_links_seconds: float = 60.0
     max_open_segments: int = DEFAULT_MAX_OPEN

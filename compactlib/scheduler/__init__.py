@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from compactlib.scheduler.plan.policy import (
         AssignmentPolicy,
         AssignmentView,
-        Choice,
+        JobChoice,
         LevelView,
         TenantLine,
         WaitingJob,
@@ -137,7 +137,7 @@ __all__ = [
     "Fence",
     "FencedOff",
     "FileFence",
-    "Choice",
+    "JobChoice",
     "JobLost",
     "JobNotFound",
     "JobPhase",
@@ -200,7 +200,7 @@ __all__ = [
 ]
 
 load_lazily(__name__, {
-    ".plan.policy": ("AssignmentPolicy", "AssignmentView", "Choice", "LevelView", "TenantLine", "WaitingJob"),
+    ".plan.policy": ("AssignmentPolicy", "AssignmentView", "JobChoice", "LevelView", "TenantLine", "WaitingJob"),
     ".plan.policies.by_priority": ("ByPriority",),
     ".persistence.codec": ("decode_command", "decode_message", "encode_command", "encode_message"),
     ".config": ("LevelConfig", "SchedulerConfig"),

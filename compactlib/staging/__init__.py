@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from compactlib.staging.committed.interface import Committed, DifferenceScan, MergeStrategy, RecordScan
     from compactlib.staging.compaction.metrics import StagingMetrics
     from compactlib.staging.compaction.outcome import CompactionOutcome, CompactionStats, LostRace
-    from compactlib.staging.compaction.plan import Choice, CompactionPlan, CompactionView
-    from compactlib.staging.compaction.policies import AlwaysPolicy, CompactionPolicy, CostPolicy
+    from compactlib.staging.compaction.plan import StagingChoice, StagingPlan, StagingView
+    from compactlib.staging.compaction.policies import AlwaysPolicy, StagingPolicy, TombstoneCostPolicy
     from compactlib.staging.compaction.reclaim.cleanup import CleanupStats
-    from compactlib.staging.compaction.reclaim.reclaim import ReclaimReport
+    from compactlib.staging.compaction.reclaim.reclaim import StagingReclaimReport
     from compactlib.staging.compaction.rewrite import CompactedTokens, CompactTokens, OpenStores, RewriteStores
     from compactlib.staging.compaction.sense import CompactionSensor, CompactionTrigger
     from compactlib.staging.compaction.sense_policies import (
@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from compactlib.staging.records.record import MAX_SEALED_TOKENS, BranchRecord
     from compactlib.staging.records.status import BranchStatus, RepositoryStatus, RepositorySurvey
     from compactlib.staging.repository.repository import Repository
-    from compactlib.staging.repository.worker import CompactionWorker
+    from compactlib.staging.repository.worker import StagingWorker
 
 __all__ = [
     # A repository and its branches
@@ -149,26 +149,26 @@ __all__ = [
     "AlwaysPolicy",
     "AnyOf",
     "BranchPressure",
-    "Choice",
+    "StagingChoice",
     "CleanupStats",
     "CompactTokens",
     "CompactedTokens",
     "CompactionOutcome",
-    "CompactionPlan",
-    "CompactionPolicy",
+    "StagingPlan",
+    "StagingPolicy",
     "CompactionSensor",
     "CompactionStats",
     "CompactionTrigger",
-    "CompactionView",
-    "CompactionWorker",
-    "CostPolicy",
+    "StagingView",
+    "StagingWorker",
+    "TombstoneCostPolicy",
     "DeletesPolicy",
     "ListingCostPolicy",
     "LiveMetaRanges",
     "LostRace",
     "OnNewSealed",
     "OpenStores",
-    "ReclaimReport",
+    "StagingReclaimReport",
     "RewriteStores",
     "SealedTokensPolicy",
     "SensePolicy",
@@ -218,12 +218,12 @@ load_lazily(__name__, {
     ".options": ("MAX_BATCH_KEYS", "OnNewSealed", "StagingOptions"),
     ".operations.pages": ("DiffPage", "Listed", "ListPage"),
     ".committed.formats.plain_format": ("PlainFormat",),
-    ".compaction.plan": ("Choice", "CompactionPlan", "CompactionView"),
-    ".compaction.policies": ("AlwaysPolicy", "CompactionPolicy", "CostPolicy"),
+    ".compaction.plan": ("StagingChoice", "StagingPlan", "StagingView"),
+    ".compaction.policies": ("AlwaysPolicy", "StagingPolicy", "TombstoneCostPolicy"),
     ".compaction.sense_policies": ("AnyOf", "BranchPressure", "DeletesPolicy", "ListingCostPolicy",
                                    "SealedTokensPolicy", "SensePolicy"),
     ".operations.read": ("CommittedView",),
-    ".compaction.reclaim.reclaim": ("ReclaimReport",),
+    ".compaction.reclaim.reclaim": ("StagingReclaimReport",),
     ".records.record": ("MAX_SEALED_TOKENS", "BranchRecord"),
     ".repository.repository": ("Repository",),
     ".operations.reset": ("ResetOutcome",),
@@ -231,5 +231,5 @@ load_lazily(__name__, {
     ".compaction.sense": ("CompactionSensor", "CompactionTrigger"),
     ".committed.formats.split": ("SplitRule",),
     ".records.status": ("BranchStatus", "RepositoryStatus", "RepositorySurvey"),
-    ".repository.worker": ("CompactionWorker",),
+    ".repository.worker": ("StagingWorker",),
 })

@@ -16,7 +16,7 @@ import pytest
 
 import compactlib
 from compactlib.app import main
-from compactlib.raftlog import Dead, Entry, LogReader, RaftLogStore, SegmentLog, StoreOptions
+from compactlib.raftlog import DeadEntry, Entry, LogReader, RaftLogStore, SegmentLog, StoreOptions
 from compactlib.raftlog.model.names import segment_name
 from tests.app.log_folders import (
     LIVE,
@@ -157,7 +157,7 @@ def test_compact_does_what_was_planned(tmp_path: Path, capsys: pytest.CaptureFix
         ("done", "kept", [7]), ("done", "kept", [8])]
     with LogReader(folder) as reader:
         assert [entry.index for entry in reader.entries()] == [*LIVE, 73, 74, 75]
-        assert reader.read(1) == Dead(1, 72)
+        assert reader.read(1) == DeadEntry(1, 72)
     assert answer(capsys, "verify", folder)[0] == 0
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from compactlib.blobstore.compaction.plan.plan import CompactionPlan, PlannedSegment
+from compactlib.blobstore.compaction.plan.plan import BlobPlan, PlannedSegment
 from compactlib.blobstore.compaction.plan.policies import CompactAll
-from compactlib.blobstore.compaction.plan.policy import Policy
+from compactlib.blobstore.compaction.plan.policy import BlobPolicy
 from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, BlobCompactionReport
 from compactlib.blobstore.compaction.run.work import Questions
 from compactlib.blobstore.config import BlobStoreConfig
@@ -40,7 +40,7 @@ def config(**changes: Any) -> BlobStoreConfig:
 
 
 def open_store(folder: Path, clock: ManualClock, *, files: Files | None = None, observer: Observer | None = None,
-               policy: Policy | None = None, questions: Questions | None = None, **changes: Any) -> BlobStore:
+               policy: BlobPolicy | None = None, questions: Questions | None = None, **changes: Any) -> BlobStore:
     """The store in this folder; its policy takes everything that may be taken."""
     chosen = CompactAll(min_used_fraction=0.0, skip_valid="all") if policy is None else policy
     return BlobStore(folder, config(**changes), policy=chosen, questions=questions, clock=clock, files=files,
@@ -49,11 +49,11 @@ def open_store(folder: Path, clock: ManualClock, *, files: Files | None = None, 
 
 
 def plan_of(store: BlobStore, names: Iterable[SegmentName] | None = None, *, reference: float | None = None,
-            ) -> CompactionPlan:
+            ) -> BlobPlan:
     """A plan for these segments, all eligible ones if not given; deletes older than the retention are in effect."""
     now = store.clock.now()
     victims = store.snapshot().eligible() if names is None else tuple(names)
-    return CompactionPlan(store=store.name, victims=tuple(PlannedSegment(name, 0, 0) for name in victims),
+    return BlobPlan(store=store.name, victims=tuple(PlannedSegment(name, 0, 0) for name in victims),
                           reference_time=now - RETENTION if reference is None else reference, planned_at=now,
                           policy=PolicyRecord("test", ()), why="the test says so")
 

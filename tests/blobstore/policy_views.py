@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans
-from compactlib.blobstore.compaction.plan.plan import CompactionPlan, plan_for
-from compactlib.blobstore.compaction.plan.policy import Policy, SegmentView, StoreView
+from compactlib.blobstore.compaction.plan.plan import BlobPlan, plan_for
+from compactlib.blobstore.compaction.plan.policy import BlobPolicy, SegmentView, BlobView
 from compactlib.blobstore.model.names import SegmentName
 
 DAY = 86_400.0
@@ -23,7 +23,7 @@ SHARES_D = (.9, .8, .05, .01, .01, .05, .1, .2, .4, .7)
 
 def a_view(valid: Sequence[int], *, used: Sequence[int] | None = None, last_modified: Sequence[float] | None = None,
            eligible: Sequence[bool] | None = None, active: bool = True, dying: Sequence[Any] | None = None,
-           **changed: Any) -> StoreView:
+           **changed: Any) -> BlobView:
     """A store whose sealed segments hold so many valid bytes, and an active one; geometry of the notes' 3.1."""
     fields: dict[str, Any] = {
         "store": "disk1/7", "capacity_bytes": 10 * SEGMENT, "segment_bytes": SEGMENT, "header_bytes": 209_715,
@@ -39,26 +39,26 @@ def a_view(valid: Sequence[int], *, used: Sequence[int] | None = None, last_modi
     ]
     if active:
         segments.append(SegmentView(name=SegmentName(len(valid), 0), valid_bytes=0, used_bytes=0, eligible=False))
-    return StoreView(**{**fields, "segments": tuple(segments)})
+    return BlobView(**{**fields, "segments": tuple(segments)})
 
 
-def shares(parts: Sequence[float], **changed: Any) -> StoreView:
+def shares(parts: Sequence[float], **changed: Any) -> BlobView:
     """The notes' 3.1: each segment holds this part of its capacity in valid bytes."""
     return a_view([int(SEGMENT * part) for part in parts], **changed)
 
 
-def toy(valid: Sequence[int], **changed: Any) -> StoreView:
+def toy(valid: Sequence[int], **changed: Any) -> BlobView:
     """The notes' 3.2: segments of 1000 bytes, of which an output takes 900."""
     return a_view(valid, **{"segment_bytes": 1000, "header_bytes": 20, "max_blob_bytes": 80, "capacity_bytes": 10_000,
                             "used_bytes": 6_000, **changed})
 
 
-def places(plan: CompactionPlan) -> list[int] | None:
+def places(plan: BlobPlan) -> list[int] | None:
     """Which positions a plan takes; `None` for none."""
     return [name.position for name in plan.names] or None
 
 
-def planned(policy: Policy, view: StoreView, now: float = NOW) -> CompactionPlan:
+def planned(policy: BlobPolicy, view: BlobView, now: float = NOW) -> BlobPlan:
     """What a policy makes of a view in which it finds something."""
     plan = plan_for(view, policy, now)
     assert not plan.is_empty

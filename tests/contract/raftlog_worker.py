@@ -8,7 +8,7 @@ from typing import Any
 
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.outcome import Done
-from compactlib.raftlog import CompactionWorker, LogOptions, SegmentChanges, SegmentLimits, SegmentLog
+from compactlib.raftlog import LogCompactionWorker, LogOptions, SegmentChanges, SegmentLimits, SegmentLog
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from compactlib.testing import ServiceFactory, ServiceHooks
@@ -28,7 +28,7 @@ class _Hooked:
 
 
 class Workers(ServiceFactory):
-    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> CompactionWorker:
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> LogCompactionWorker:
         self.log = log = SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4)))
         log.extend((index, 1, b"x" * 100) for index in range(1, 40))
         log.record_snapshot(30, live=[2, 6, 10, 14])
@@ -36,7 +36,7 @@ class Workers(ServiceFactory):
         def server(changes: SegmentChanges, outcome: object) -> None:
             hooks.decides()
 
-        worker = CompactionWorker(log, server=server, executor=_Hooked(hooks), observer=observer)
+        worker = LogCompactionWorker(log, server=server, executor=_Hooked(hooks), observer=observer)
         worker.request(log.policy)
         return worker
 

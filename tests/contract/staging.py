@@ -20,13 +20,13 @@ from compactlib.staging import (
     AnyOf,
     BranchPressure,
     BranchRecord,
-    Choice,
+    StagingChoice,
     CommittedRanges,
-    CompactionPolicy,
+    StagingPolicy,
     CompactionSensor,
-    CompactionView,
-    CompactionWorker,
-    CostPolicy,
+    StagingView,
+    StagingWorker,
+    TombstoneCostPolicy,
     DeletesPolicy,
     ListingCostPolicy,
     Repository,
@@ -82,7 +82,7 @@ class Repositories(CompactionFactory):
     def reader(self, folder: Path) -> Repository:
         return self.open(folder, files=LocalFiles())
 
-    def policy(self) -> CompactionPolicy:
+    def policy(self) -> StagingPolicy:
         return AlwaysPolicy(window_seconds=0)
 
     def state(self, store: Repository) -> object:
@@ -121,7 +121,7 @@ class _Hooked:
     def __init__(self, hooks: ServiceHooks) -> None:
         self._hooks = hooks
 
-    def choose(self, view: CompactionView, now: float) -> Choice:
+    def choose(self, view: StagingView, now: float) -> StagingChoice:
         self._hooks.decides()
         return AlwaysPolicy(window_seconds=0).choose(view, now)
 
@@ -133,13 +133,13 @@ class _Hooked:
 
 
 class Workers(ServiceFactory):
-    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> CompactionWorker:
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> StagingWorker:
         sensor = CompactionSensor(DeletesPolicy(1))
         self.repository = Repository(MemoryStore(), CommittedRanges(MemoryObjects()), events=sensor.events("main"))
         self.branch = self.repository.create_branch("main")
         self.deleted = 0
         hooked = _Hooked(hooks)
-        worker = CompactionWorker(sensor, [self.repository], policy=hooked, executor=hooked, observer=observer,
+        worker = StagingWorker(sensor, [self.repository], policy=hooked, executor=hooked, observer=observer,
                                   reclaim_seconds=3600)
         self.wake(worker)
         return worker
@@ -157,14 +157,14 @@ def pressures() -> st.SearchStrategy[BranchPressure]:
     return st.builds(BranchPressure, deletes=counts, sealed_tokens=st.integers(0, 20), tombstones_listed=counts)
 
 
-def views() -> st.SearchStrategy[CompactionView]:
+def views() -> st.SearchStrategy[StagingView]:
     """What may lie on a branch: nothing, a little, much; compacted a while ago, or by a clock gone wrong."""
     tokens = st.integers(0, 10).map(lambda count: tuple(StagingToken(f"stg-{each:032x}") for each in range(count)))
     records = st.builds(BranchRecord, staging_token=st.just(StagingToken(f"stg-{99:032x}")), sealed_tokens=tokens,
                         compaction_started_at=st.none() | st.floats(0, 2e9))
     counts = st.integers(0, 5_000)
     sizes = st.integers(0, 1 << 30)
-    return st.builds(CompactionView, repository=st.just("main"), branch=st.just("main"), record=records, puts=counts,
+    return st.builds(StagingView, repository=st.just("main"), branch=st.just("main"), record=records, puts=counts,
                      tombstones=counts, longest_run=counts, staged_bytes=sizes, all_seen=st.booleans(), ranges=counts,
                      ranges_touched=counts, bytes_touched=sizes)
 
@@ -172,5 +172,5 @@ def views() -> st.SearchStrategy[CompactionView]:
 COMPACTIONS = (Repositories(), RepositoriesOnDisk())
 SERVICES = (Workers(),)
 SENSE = (DeletesPolicy(), SealedTokensPolicy(), ListingCostPolicy(), AnyOf())
-PLAN = (AlwaysPolicy(), AlwaysPolicy(window_seconds=0), CostPolicy(), CostPolicy(long_run=1, bytes_per_tombstone=0))
+PLAN = (AlwaysPolicy(), AlwaysPolicy(window_seconds=0), TombstoneCostPolicy(), TombstoneCostPolicy(long_run=1, bytes_per_tombstone=0))
 POLICIES = (*((policy, pressures()) for policy in SENSE), *((policy, views()) for policy in PLAN))

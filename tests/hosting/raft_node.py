@@ -12,7 +12,7 @@ from typing import Any
 
 from compactlib.errors import CompactlibError
 from compactlib.hosting import SchedulerHost
-from compactlib.hosting.raft import RaftLog
+from compactlib.hosting.raft import RaftCommandLog
 from compactlib.scheduler import AddBlocks, PollRequest, decode_message, encode_message
 from tests.hosting.workload import CONFIG
 
@@ -20,7 +20,7 @@ QUICK: dict[str, Any] = {"raftMinTimeout": 0.4, "raftMaxTimeout": 0.9, "appendEn
                          "connectionRetryTime": 0.2}
 
 
-def answer(host: SchedulerHost, log: RaftLog, line: str) -> dict[str, Any]:
+def answer(host: SchedulerHost, log: RaftCommandLog, line: str) -> dict[str, Any]:
     """Carry out one request."""
     word, _, argument = line.partition(" ")
     message = decode_message(bytes.fromhex(argument)) if argument else None
@@ -48,7 +48,7 @@ def answer(host: SchedulerHost, log: RaftLog, line: str) -> dict[str, Any]:
 
 def main(address: str, peers: str, folder: str) -> None:
     """Serve until standard input ends."""
-    log = RaftLog(address, peers.split(","), folder=folder, wait_seconds=5.0, **QUICK)
+    log = RaftCommandLog(address, peers.split(","), folder=folder, wait_seconds=5.0, **QUICK)
     with SchedulerHost(log, None, CONFIG) as host:
         for line in sys.stdin:
             try:

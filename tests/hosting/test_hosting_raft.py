@@ -20,7 +20,7 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed, ClockJumped, Closed, InvalidInput
 from compactlib.hosting import LogBroken, NotLeader, NotStarted, SchedulerMachine
-from compactlib.hosting.raft import RaftLog
+from compactlib.hosting.raft import RaftCommandLog
 from compactlib.scheduler import AddBlocks, Command, PollRequest, PollResponse, decode_message, encode_message
 from compactlib.scheduler.persistence.codec import RecordKind, decode_record
 from tests.hosting.machines import Journal
@@ -196,7 +196,7 @@ def test_the_leader_is_killed_and_jobs_go_on(group: Group) -> None:
 def one_opening(address: str, folder: Path, opening: int, seen: list[tuple[Command, bytes]]
                 ) -> list[tuple[Command, bytes]]:
     machine = DumpableJournal()
-    with RaftLog(address, [], folder=folder, **QUICK) as log:
+    with RaftCommandLog(address, [], folder=folder, **QUICK) as log:
         log.start(machine)
         eventually(lambda: log.is_leader)
         answers = [log.propose(b"%d-%d" % (opening, number)) for number in range(3)]
@@ -249,7 +249,7 @@ def test_a_machine_that_raises_breaks_its_node(memory_path: Path) -> None:
             raise ZeroDivisionError
 
     address, = free_addresses(1)
-    with RaftLog(address, [], **QUICK) as log:
+    with RaftCommandLog(address, [], **QUICK) as log:
         log.start(Moody())
         eventually(lambda: log.is_leader)
         assert log.last_error is None
@@ -265,7 +265,7 @@ def test_a_machine_that_raises_breaks_its_node(memory_path: Path) -> None:
 
 def test_whatever_a_decision_raises_the_node_goes_on_and_a_thread_that_ended_is_told(memory_path: Path) -> None:
     address, = free_addresses(1)
-    with RaftLog(address, [], **QUICK) as log:
+    with RaftCommandLog(address, [], **QUICK) as log:
         log.start(DumpableJournal())
         eventually(lambda: log.is_leader)
 
@@ -278,7 +278,7 @@ def test_whatever_a_decision_raises_the_node_goes_on_and_a_thread_that_ended_is_
         log.audit()
         assert log.last_error is None
         # A second node that cannot listen there never gets its thread going.
-        with RaftLog(address, [], bindRetryTime=0.01, maxBindRetries=1, **QUICK) as other:
+        with RaftCommandLog(address, [], bindRetryTime=0.01, maxBindRetries=1, **QUICK) as other:
             other.start(DumpableJournal())
 
             def has_ended() -> bool:
@@ -295,7 +295,7 @@ def test_commands_are_not_stamped_by_a_clock_that_jumped() -> None:
     address, = free_addresses(1)
     clock = ManualClock(1000.0)
     seen: list[Command] = []
-    with RaftLog(address, [], clock=clock, **QUICK) as log:
+    with RaftCommandLog(address, [], clock=clock, **QUICK) as log:
         log.start(DumpableJournal())
         eventually(lambda: log.is_leader)
         log.propose(b"x")
@@ -309,7 +309,7 @@ def test_commands_are_not_stamped_by_a_clock_that_jumped() -> None:
 
 def test_a_place_in_the_log_is_decided_on_by_who_asked_for_it() -> None:
     # Tickets are counted anew by each node and in each life of a node: the run's id tells them apart.
-    log = RaftLog("127.0.0.1:1", [])
+    log = RaftCommandLog("127.0.0.1:1", [])
     log._deciders[1] = lambda command: b"mine"  # noqa: SLF001
     command = Command(1, 1, 0.0)
     assert log._decided_at(("another run", 1), command).value is None  # noqa: SLF001
@@ -319,7 +319,7 @@ def test_a_place_in_the_log_is_decided_on_by_who_asked_for_it() -> None:
 
 def test_wrong_use_is_named() -> None:
     one, other = free_addresses(2)
-    with RaftLog(one, [other], **QUICK) as log:
+    with RaftCommandLog(one, [other], **QUICK) as log:
         with pytest.raises(NotStarted):
             log.propose(b"x")
         with pytest.raises(InvalidInput, match="has no dump"):

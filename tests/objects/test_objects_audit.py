@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import CompactlibError
-from compactlib.objects import LocalObjects, ObjectInfo, RemoteObjects, StoreFailed, audit_listing
+from compactlib.objects import LocalObjects, ObjectInfo, RemoteObjects, ObjectStoreFailed, audit_listing
 from tests.objects import s3_servers
 from tests.objects.hostile_s3 import Manner, hostile
 
@@ -40,5 +40,5 @@ def test_a_server_that_lists_in_disorder_is_found() -> None:
         store.create("a", b"")
         store.audit()
         store.create("b", b"")
-        with pytest.raises(StoreFailed, match="out of order"):
+        with pytest.raises(ObjectStoreFailed, match="out of order"):
             store.audit()

@@ -18,7 +18,7 @@ from compactlib.objects import (
     ObjectNotFound,
     ObjectStore,
     RemoteObjects,
-    StoreFailed,
+    ObjectStoreFailed,
     read_checked,
 )
 from compactlib.testing import ObjectStoreConformance
@@ -90,7 +90,7 @@ def test_a_server_that_overwrites_is_found_out_on_opening(server: str, request: 
 
 
 def test_a_server_that_refuses_conditions_is_named() -> None:
-    with hostile(Manner.REFUSES_CONDITIONS) as address, pytest.raises(StoreFailed, match=r"501|NotImplemented"):
+    with hostile(Manner.REFUSES_CONDITIONS) as address, pytest.raises(ObjectStoreFailed, match=r"501|NotImplemented"):
         RemoteObjects(s3_servers.bucket(address, "hostile"))
 
 
@@ -98,7 +98,7 @@ def test_an_object_is_told_to_be_there_only_if_it_is_seen() -> None:
     """S3 answers 409 while another create or delete of the key is under way, which may leave nothing there."""
     with hostile(Manner.CONFLICTS) as address:
         with RemoteObjects(s3_servers.bucket(address, "hostile"), conditions="trusted") as store, \
-                pytest.raises(StoreFailed, match="another request"):
+                pytest.raises(ObjectStoreFailed, match="another request"):
             store.create("a", b"1")
         with RemoteObjects(s3_servers.bucket(address, "hostile"), conditions="unchecked") as other:
             other.create("a", b"2")
@@ -119,7 +119,7 @@ def test_a_listing_in_disorder_or_with_an_error_is_no_short_listing() -> None:
         with hostile(manner) as address, RemoteObjects(s3_servers.bucket(address, "hostile")) as store:
             for key in ("a", "b", "c"):
                 store.create(key, b"")
-            with pytest.raises(StoreFailed, match=told):
+            with pytest.raises(ObjectStoreFailed, match=told):
                 list(store.list())
 
 
@@ -145,16 +145,16 @@ def test_listings_of_more_than_a_page_ascend() -> None:
 
 def test_a_server_that_is_away_is_named() -> None:
     away = s3_servers.bucket("http://127.0.0.1:1", "bucket")
-    with pytest.raises(StoreFailed, match=r"create 'compactlib-probe/.*' failed"):
+    with pytest.raises(ObjectStoreFailed, match=r"create 'compactlib-probe/.*' failed"):
         RemoteObjects(away)
-    with RemoteObjects(away, conditions="trusted") as store, pytest.raises(StoreFailed) as raised:
+    with RemoteObjects(away, conditions="trusted") as store, pytest.raises(ObjectStoreFailed) as raised:
         store.get("a")
     assert (raised.value.operation, raised.value.key) == ("get", "a")
 
 
 def test_a_bucket_that_does_not_exist_is_told() -> None:
     missing = s3_servers.bucket(servers.moto(), "no-such-bucket")
-    with pytest.raises((StoreFailed, ObjectNotFound)):
+    with pytest.raises((ObjectStoreFailed, ObjectNotFound)):
         RemoteObjects(missing)
 
 

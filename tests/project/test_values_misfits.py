@@ -12,7 +12,7 @@ from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import InvalidInput
 from compactlib.hosting import TheseSegments
 from compactlib.kv import KVLimits
-from compactlib.raftlog.compaction.plan.view import CompactionView
+from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from tests.core.misfits import STRANGE
@@ -26,14 +26,14 @@ NEEDED = {"name", "used_bytes", "valid_bytes"}
 """Fields without which there is no value, and which are not tried."""
 
 FINE: dict[tuple[str, str], tuple[Any, ...]] = {
-    ("SnapshotManifest", "cluster"): (b"bytes",), ("CompactionView", "folder"): ("text",),
-    ("CompactionView", "snapshot_index"): (None, -7), ("SegmentView", "disk_bytes"): (None,),
+    ("SnapshotManifest", "cluster"): (b"bytes",), ("LogView", "folder"): ("text",),
+    ("LogView", "snapshot_index"): (None, -7), ("SegmentView", "disk_bytes"): (None,),
     ("SegmentView", "last_modified"): (3.5, -7)}
 """What of the strange things is none there."""
 
 
 @pytest.mark.parametrize(("make", "given"), [
-    (KVLimits, LIMITS), (TheseSegments, {"numbers": (1, 2)}), (SnapshotManifest, MANIFEST), (CompactionView, VIEW),
+    (KVLimits, LIMITS), (TheseSegments, {"numbers": (1, 2)}), (SnapshotManifest, MANIFEST), (LogView, VIEW),
     (SegmentView, SEGMENT)], ids=lambda each: getattr(each, "__name__", ""))
 def test_a_field_of_another_type_is_refused(make: Callable[..., Any], given: dict[str, Any]) -> None:
     make(**given)

@@ -18,13 +18,13 @@ from compactlib.files import Files, LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
-    CompactionReport,
+    LogCompactionReport,
     CompactSegments,
-    Dead,
+    DeadEntry,
     Entry,
     LogOptions,
     LogReader,
-    Missing,
+    MissingEntry,
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
@@ -67,7 +67,7 @@ def options(files: Files | None = None, **changes: Any) -> LogOptions:
     return LogOptions(**chosen)
 
 
-def done(outcome: Done[CompactionReport] | Skipped | Failed) -> CompactionReport:
+def done(outcome: Done[LogCompactionReport] | Skipped | Failed) -> LogCompactionReport:
     """The report of a compaction that did something, each group of it."""
     assert isinstance(outcome, Done), outcome
     assert not outcome.stats.failed, outcome.stats.failed
@@ -110,11 +110,11 @@ class Expected:
         return cls({index: entry for index, entry in sorted(written.items()) if index > snapshot or index in kept},
                    snapshot)
 
-    def answer(self, index: int) -> Entry | Dead | Missing:
+    def answer(self, index: int) -> Entry | DeadEntry | MissingEntry:
         """What a read of `index` must say."""
         if index in self.entries:
             return self.entries[index]
-        return Dead(index, self.snapshot) if index <= self.snapshot else Missing(index)
+        return DeadEntry(index, self.snapshot) if index <= self.snapshot else MissingEntry(index)
 
     def check(self, log: LogReader | SegmentLog) -> None:
         """Every way of reading gives the right answer for every index, dead and missing ones included."""

@@ -16,7 +16,7 @@ from compactlib.files import Files, LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
-    CompactionReport,
+    LogCompactionReport,
     DropDead,
     Entry,
     LogOptions,
@@ -265,7 +265,7 @@ class World:
     def _major(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
         self._require_done(log.compact(policy=log.policy))
 
-    def _require_done(self, outcome: Done[CompactionReport] | Skipped | Failed) -> None:
+    def _require_done(self, outcome: Done[LogCompactionReport] | Skipped | Failed) -> None:
         if isinstance(outcome, Failed):
             raise outcome.error
 

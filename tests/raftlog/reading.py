@@ -16,11 +16,11 @@ import pytest
 from compactlib.errors import CorruptData
 from compactlib.files import LocalFiles
 from compactlib.raftlog import (
-    Damaged,
-    Dead,
+    DamagedEntry,
+    DeadEntry,
     Entry,
     LogReader,
-    Missing,
+    MissingEntry,
     SegmentLimits,
     SegmentLog,
     SegmentReader,
@@ -29,7 +29,7 @@ from compactlib.raftlog import (
 from compactlib.raftlog.model.names import segment_name
 from tests.raftlog.compaction_logs import damaged
 
-Told: TypeAlias = Entry | Dead | Missing | str
+Told: TypeAlias = Entry | DeadEntry | MissingEntry | str
 """An answer that can be compared: `"damaged"` stands for a `CorruptData` that names the index."""
 
 RA_FOLDER = Path(__file__).parents[2].parent / "shared" / "data" / "ra-segments"
@@ -61,7 +61,7 @@ def segment_answers(reader: SegmentReader, indexes: Sequence[int]) -> dict[int, 
     single: dict[int, Told] = {}
     for index in indexes:
         try:
-            single[index] = reader.read(index) or Missing(index)
+            single[index] = reader.read(index) or MissingEntry(index)
         except CorruptData as error:
             assert error.index == index
             single[index] = "damaged"
@@ -70,7 +70,7 @@ def segment_answers(reader: SegmentReader, indexes: Sequence[int]) -> dict[int, 
     first, last = indexes[0], indexes[-1]
     wanted = set(indexes)
     scanned = {index: answer for index, answer in told(reader.scan(first, last)) if index in wanted}
-    assert scanned == {index: answer for index, answer in single.items() if not isinstance(answer, Missing)}
+    assert scanned == {index: answer for index, answer in single.items() if not isinstance(answer, MissingEntry)}
     found_damaged = {error.index for error in reader.damaged_entries()}
     assert found_damaged & wanted == {index for index, answer in single.items() if answer == "damaged"}
     return single
@@ -90,15 +90,15 @@ def log_answers(log: LogReader | SegmentLog, indexes: Sequence[int]) -> dict[int
         assert dict(told(plan.answers())) == {index: single[index] for index in indexes[::2]}
     wanted = set(indexes)
     scanned = {index: answer for index, answer in told(log.scan(indexes[0], indexes[-1])) if index in wanted}
-    assert scanned == {index: answer for index, answer in single.items() if not isinstance(answer, Missing | Dead)}
+    assert scanned == {index: answer for index, answer in single.items() if not isinstance(answer, MissingEntry | DeadEntry)}
     assert {error.index for error in damaged(log)} >= {index for index, answer in single.items() if answer == "damaged"}
     return single
 
 
-def told(answers: Iterable[Entry | Dead | Missing | Damaged]) -> Iterator[tuple[int, Told]]:
+def told(answers: Iterable[Entry | DeadEntry | MissingEntry | DamagedEntry]) -> Iterator[tuple[int, Told]]:
     """Index and comparable answer."""
     for answer in answers:
-        if isinstance(answer, Damaged):
+        if isinstance(answer, DamagedEntry):
             assert answer.error.index == answer.index
             yield answer.index, "damaged"
         else:
@@ -146,7 +146,7 @@ class PlainLog:
         """What a read of `index` must say."""
         if index in self.entries:
             return self.entries[index]
-        return Dead(index, self.snapshot) if index <= self.snapshot else Missing(index)
+        return DeadEntry(index, self.snapshot) if index <= self.snapshot else MissingEntry(index)
 
     def check(self, log: LogReader | SegmentLog) -> None:
         """Every index, asked in every way, gives the right answer."""

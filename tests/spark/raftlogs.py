@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from compactlib.raftlog import Dead, LogOptions, LogReader, SegmentLimits, SegmentLog, SegmentReader
+from compactlib.raftlog import DeadEntry, LogOptions, LogReader, SegmentLimits, SegmentLog, SegmentReader
 
 RA_SEGMENTS = Path(__file__).parents[3] / "shared" / "data" / "ra-segments"
 
@@ -40,7 +40,7 @@ def expected_rows(folder: Path, first: int = 0, last: int = (1 << 63) - 1) -> li
                     offset, length = lengths[entry.index]
                     assert data[offset:offset + length] == entry.payload
                     rows.append({"segment": ref.number, "index": entry.index, "term": entry.term, "offset": offset,
-                                 "length": length, "live": not isinstance(log.read(entry.index), Dead),
+                                 "length": length, "live": not isinstance(log.read(entry.index), DeadEntry),
                                  "payload": entry.payload})
     return rows
 

@@ -19,7 +19,7 @@ from compactlib.scheduler.model.poll import PollRequest
 from compactlib.scheduler.model.update import PlanUpdate
 from compactlib.scheduler.model.values import Command, JobStatus
 from compactlib.scheduler.service.service import SchedulerService
-from compactlib.staging.compaction.plan import Choice
+from compactlib.staging.compaction.plan import StagingChoice
 from compactlib.staging.compaction.sense_policies import (
     AnyOf,
     BranchPressure,
@@ -146,19 +146,19 @@ class Sensing:
     how: Callable[[BranchPressure], Any]
     name = "a function"
 
-    def choose(self, view: BranchPressure, now: float) -> Choice:
-        found: Choice = self.how(view)
+    def choose(self, view: BranchPressure, now: float) -> StagingChoice:
+        found: StagingChoice = self.how(view)
         return found
 
 
-def chosen(why: str | None) -> Choice:
-    return Choice("not now", is_empty=True) if why is None else Choice(why)
+def chosen(why: str | None) -> StagingChoice:
+    return StagingChoice("not now", is_empty=True) if why is None else StagingChoice(why)
 
 
-def changes_its_mind() -> Callable[[BranchPressure], Choice]:
+def changes_its_mind() -> Callable[[BranchPressure], StagingChoice]:
     calls = [0]
 
-    def how(pressure: BranchPressure) -> Choice:
+    def how(pressure: BranchPressure) -> StagingChoice:
         calls[0] += 1
         return chosen(f"call {calls[0]}" if pressure.deletes else None)
 
@@ -172,7 +172,7 @@ class AddsUp:
     total: int = 0
     name = "adds up"
 
-    def choose(self, view: BranchPressure, now: float) -> Choice:
+    def choose(self, view: BranchPressure, now: float) -> StagingChoice:
         self.total += view.deletes
         return chosen("many deletes in all" if self.total > 1_000 else None)
 
@@ -183,14 +183,14 @@ def test_the_librarys_own_sense_policies_pass(policy: Any) -> None:
 
 
 @pytest.mark.parametrize(("policy", "lesson"), [
-    (Sensing(lambda pressure: Choice("always")), "a branch on which nothing was counted"),
+    (Sensing(lambda pressure: StagingChoice("always")), "a branch on which nothing was counted"),
     (Sensing(lambda pressure: chosen(None)), "tombstones would pile up for ever"),
     (Sensing(lambda pressure: None), "answered None; give a Choice"),
-    (Sensing(lambda pressure: Choice("" if pressure.deletes else "few", not pressure.deletes)),
+    (Sensing(lambda pressure: StagingChoice("" if pressure.deletes else "few", not pressure.deletes)),
      "its why is a sentence"),
     (Sensing(lambda pressure: chosen("just now" if pressure.deletes in (5, 1_000_000_000) else None)),
      "compare with >="),
-    (Sensing(lambda pressure: Choice(f"{1 // pressure.deletes}")),
+    (Sensing(lambda pressure: StagingChoice(f"{1 // pressure.deletes}")),
      r"raised ZeroDivisionError\(.*called with every write"),
     (Sensing(changes_its_mind()), "two equal questions got two answers"),
     (AddsUp(), "two equal questions|nothing was counted|wants to compact again"),

@@ -17,7 +17,7 @@ from compactlib.kv import (
     EXISTS,
     Condition,
     Delete,
-    Entry,
+    KVEntry,
     KeyNotFound,
     KVLimits,
     KVStore,
@@ -128,7 +128,7 @@ class KeepsTheBuffer(Wrapped):
 class Scanning(Wrapped):
     """Loads its pages in a way of its own."""
 
-    def page(self, entries: list[Entry], limit: int) -> tuple[list[Entry], bool]:
+    def page(self, entries: list[KVEntry], limit: int) -> tuple[list[KVEntry], bool]:
         return entries[:limit], len(entries) <= limit
 
     def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
@@ -136,7 +136,7 @@ class Scanning(Wrapped):
         if not partition or not isinstance(partition, bytes):
             super().scan(partition)
 
-        def load(position: bytes, limit: int) -> tuple[list[Entry], bool]:
+        def load(position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
             with super(Scanning, self).scan(partition, position) as entries:
                 return self.page(list(entries), limit)
 
@@ -144,19 +144,19 @@ class Scanning(Wrapped):
 
 
 class TextCollation(Scanning):
-    def page(self, entries: list[Entry], limit: int) -> tuple[list[Entry], bool]:
+    def page(self, entries: list[KVEntry], limit: int) -> tuple[list[KVEntry], bool]:
         return super().page(sorted(entries, key=lambda entry: entry.key.lower()), limit)
 
 
 class EndsEarly(Scanning):
-    def page(self, entries: list[Entry], limit: int) -> tuple[list[Entry], bool]:
+    def page(self, entries: list[KVEntry], limit: int) -> tuple[list[KVEntry], bool]:
         return entries[:limit], True
 
 
 class ShiftsPages(Scanning):
     """Skips an entry wherever a page ends."""
 
-    def page(self, entries: list[Entry], limit: int) -> tuple[list[Entry], bool]:
+    def page(self, entries: list[KVEntry], limit: int) -> tuple[list[KVEntry], bool]:
         return [*entries[:limit - 1], *entries[limit:limit + 1]], len(entries) <= limit
 
 

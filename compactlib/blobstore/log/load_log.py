@@ -28,7 +28,7 @@ from compactlib.files.disk import Files
 
 
 @attrs.frozen
-class RecoveryReport:
+class BlobRecoveryReport:
     """What opening a store found out of order. All empty after a clean close.
 
     Attributes:
@@ -66,7 +66,7 @@ class LoadedSegment:
     segment: LogSegment
     header: SegmentHeader
     open: OpenIndex | None
-    report: RecoveryReport
+    report: BlobRecoveryReport
 
 
 @attrs.frozen
@@ -234,7 +234,7 @@ class _Loading:
         for start in set(self._useless).difference(known.start for known in self.index) if loader.repair else ():
             loader.files.unlink(os.path.join(loader.folder, self._name.index_file(start)))
         end = self.end if index is None else index.start
-        report = RecoveryReport(tuple(self._damage), (self._name,) if self._rebuilt else (), self.cut_bytes)
+        report = BlobRecoveryReport(tuple(self._damage), (self._name,) if self._rebuilt else (), self.cut_bytes)
         return LoadedSegment(LogSegment(self._name, end, tuple(self.index)), self.file.header, index, report)
 
 
@@ -292,9 +292,9 @@ def find_descriptor(folder: str, names: Sequence[SegmentName]) -> Descriptor | N
     return None
 
 
-def merged(reports: Iterable[RecoveryReport]) -> RecoveryReport:
+def merged(reports: Iterable[BlobRecoveryReport]) -> BlobRecoveryReport:
     """All of them in one."""
     every = list(reports)
-    return RecoveryReport(tuple(error for report in every for error in report.damage),
+    return BlobRecoveryReport(tuple(error for report in every for error in report.damage),
                           tuple(name for report in every for name in report.rebuilt),
                           sum(report.cut_bytes for report in every))

@@ -17,7 +17,7 @@ from compactlib.blobstore.log.contents import LogContents, LogSegment
 from compactlib.blobstore.log.live_log import MAX_UNSYNCED_RECORDS, LiveLog, remove_leftovers
 from compactlib.blobstore.log.load_log import (
     LoadedSegment,
-    RecoveryReport,
+    BlobRecoveryReport,
     SegmentLoader,
     find_descriptor,
     list_log,
@@ -62,7 +62,7 @@ class OpenedStore:
     lock_file: FolderLock
     descriptor: Descriptor
     log: LiveLog
-    report: RecoveryReport
+    report: BlobRecoveryReport
     compaction: CompactionRecovery
 
 
@@ -88,7 +88,7 @@ def open_log(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, o
         log, report = _load(folder, config, files, clock, told, descriptor)
         found = (*damage, *([compaction.damage] if compaction.damage is not None else []), *lost,
                  *_strange_segments(folder))
-        report = merged([RecoveryReport(found), report])
+        report = merged([BlobRecoveryReport(found), report])
         for error in report.damage:
             told.event("blobstore_damage", {"folder": folder, "path": error.path, "offset": error.offset,
                                             "expected": error.expected, "found": error.found})
@@ -170,7 +170,7 @@ def _descriptor(folder: str, config: BlobStoreConfig, files: Files, clock: Clock
 
 
 def _load(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, observer: LaterObserver,
-          descriptor: Descriptor) -> tuple[LiveLog, RecoveryReport]:
+          descriptor: Descriptor) -> tuple[LiveLog, BlobRecoveryReport]:
     names, index_files = list_log(folder)
     if names and never_whole(folder, names[-1]):
         # The crash came while the segment was being created: no record was ever in it.
@@ -247,4 +247,4 @@ def _first_segment(folder: str, files: Files, descriptor: Descriptor) -> LoadedS
         out.close()
     files.sync_folder(folder)
     return LoadedSegment(LogSegment(FIRST_SEGMENT, SEGMENT_HEADER_BYTES), header,
-                         OpenIndex(FIRST_SEGMENT, SEGMENT_HEADER_BYTES), RecoveryReport())
+                         OpenIndex(FIRST_SEGMENT, SEGMENT_HEADER_BYTES), BlobRecoveryReport())

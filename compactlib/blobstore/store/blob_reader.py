@@ -13,9 +13,9 @@ import attrs
 from compactlib.arguments import require_method, require_policy, require_type
 from compactlib.blobstore.compaction.commit.recover import leftovers
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans, read_last_plans
-from compactlib.blobstore.compaction.plan.plan import CompactionPlan, plan_for
+from compactlib.blobstore.compaction.plan.plan import BlobPlan, plan_for
 from compactlib.blobstore.compaction.plan.policies.stats_based import StatsBased
-from compactlib.blobstore.compaction.plan.policy import Policy, StoreView, check_view
+from compactlib.blobstore.compaction.plan.policy import BlobPolicy, BlobView, check_view
 from compactlib.blobstore.compaction.sense.kept_statistics import BucketSettings, KeptStatistics
 from compactlib.blobstore.compaction.sense.look import view_of
 from compactlib.blobstore.compaction.sense.statistics import _slices, log_statistics
@@ -121,12 +121,12 @@ class BlobReader:
         InvalidInput: an argument is of another type.
     """
 
-    def __init__(self, folder: StrPath, config: BlobStoreConfig | None = None, *, policy: Policy | None = None,
+    def __init__(self, folder: StrPath, config: BlobStoreConfig | None = None, *, policy: BlobPolicy | None = None,
                  clock: Clock | None = None, name: str | None = None) -> None:
         require_type("folder", folder, (str, os.PathLike), "a path")
         require_type("config", config, (BlobStoreConfig, NoneType), "a BlobStoreConfig, or None")
         require_type("name", name, (str, NoneType), "text, or None")
-        self._policy: Policy = StatsBased() if policy is None else policy
+        self._policy: BlobPolicy = StatsBased() if policy is None else policy
         require_policy("policy", self._policy)
         self._clock: Clock = SystemClock() if clock is None else clock
         require_method("clock", self._clock, "now", "monotonic")
@@ -279,7 +279,7 @@ class BlobReader:
 
     # ------------------------------------------------------------------------------------------- plans and checks
 
-    def view(self, *, budget: Budget | None = None) -> StoreView:
+    def view(self, *, budget: Budget | None = None) -> BlobView:
         """The store as a policy sees it now, from what was seen at the last look. Reads the index once, in memory.
 
         Nothing is known of the owner's journal: every segment but the newest counts as eligible.
@@ -296,7 +296,7 @@ class BlobReader:
             require_method("budget", budget, "check", "lend")
         return self._view(self._policy, budget)
 
-    def _view(self, policy: Policy, budget: Budget | None = None) -> StoreView:
+    def _view(self, policy: BlobPolicy, budget: Budget | None = None) -> BlobView:
         look, now, config = self._opened(), self._clock.now(), self._config
         if budget is not None:
             budget.check()
@@ -320,7 +320,7 @@ class BlobReader:
             # Only schedules depend on it.
             return None
 
-    def plan(self, policy: Policy | None = None, *, view: StoreView | None = None) -> CompactionPlan:
+    def plan(self, policy: BlobPolicy | None = None, *, view: BlobView | None = None) -> BlobPlan:
         """What a compaction would do: a dry run from outside. The owner's `compact` takes the plan, if it is not
         outdated by then.
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from compactlib.blobstore.compaction.run.events import StoreEvents
-from compactlib.blobstore.compaction.run.report import HardDeleteReport, ReclaimReport
+from compactlib.blobstore.compaction.run.report import HardDeleteReport, BlobReclaimReport
 from compactlib.blobstore.compaction.run.store_compactions import OwnedStore
 from compactlib.blobstore.compaction.swap import Snapshot
 from compactlib.blobstore.index.index_file import write_index
@@ -45,7 +45,7 @@ MAX_BATCH_RECORDS = 64
 MAX_BATCH_BYTES = 8 << 20
 
 
-def reclaim(store: OwnedStore, budget: Budget | None) -> Outcome[ReclaimReport]:
+def reclaim(store: OwnedStore, budget: Budget | None) -> Outcome[BlobReclaimReport]:
     """See `BlobStore.reclaim`."""
     compactions = store.compactions
     with compactions.running(budget) as run:
@@ -74,7 +74,7 @@ def reclaim(store: OwnedStore, budget: Budget | None) -> Outcome[ReclaimReport]:
         return Skipped(f"store {store.name} has nothing to reclaim: no attempt has left a file, no log of a "
                        f"compaction is older than compaction_history_seconds="
                        f"{store.config.compaction_history_seconds}{waits}")
-    return Done(ReclaimReport(store=store.name, removed=removed, bytes_freed=freed, erased=erased))
+    return Done(BlobReclaimReport(store=store.name, removed=removed, bytes_freed=freed, erased=erased))
 
 
 def hard_delete(store: OwnedStore, budget: Budget | None) -> Outcome[HardDeleteReport]:

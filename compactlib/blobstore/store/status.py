@@ -13,7 +13,7 @@ from compactlib.report import Printed
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class StoreStatus(Printed):
+class BlobStoreStatus(Printed):
     """A store in numbers.
 
     Attributes:
@@ -58,7 +58,7 @@ class StoreStatus(Printed):
     failures: int
 
     @classmethod
-    def of(cls, name: str, log: LiveLog, descriptor: Descriptor, compactions: StoreCompactions) -> StoreStatus:
+    def of(cls, name: str, log: LiveLog, descriptor: Descriptor, compactions: StoreCompactions) -> BlobStoreStatus:
         """The status of an open log; under its lock."""
         in_progress, error = compactions.log, compactions.last_error
         snapshot, contents = log.snapshot(), log.contents

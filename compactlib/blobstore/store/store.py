@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from compactlib.arguments import require_method, require_policy
 from compactlib.blobstore.compaction.commit.recover import CompactionRecovery
-from compactlib.blobstore.compaction.plan.plan import CompactionPlan
-from compactlib.blobstore.compaction.plan.policy import Policy, StoreView, check_view
+from compactlib.blobstore.compaction.plan.plan import BlobPlan
+from compactlib.blobstore.compaction.plan.policy import BlobPolicy, BlobView, check_view
 from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog
 from compactlib.blobstore.compaction.run.compact_many import StoreTask, run_many
-from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, HardDeleteReport, ReclaimReport
+from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, HardDeleteReport, BlobReclaimReport
 from compactlib.blobstore.compaction.run.store_compactions import StoreCompactions, require_forecast
 from compactlib.blobstore.compaction.run.work import Questions, require_questions
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import BlobExists
 from compactlib.blobstore.log.contents import LogSnapshot
 from compactlib.blobstore.log.live_log import LiveLog
-from compactlib.blobstore.log.load_log import RecoveryReport
+from compactlib.blobstore.log.load_log import BlobRecoveryReport
 from compactlib.blobstore.log.open_store import open_log
 from compactlib.blobstore.log.store_clock import StoreClock, last_known_time
 from compactlib.blobstore.model.names import SegmentName
@@ -65,7 +65,7 @@ from compactlib.blobstore.store.operations import (
 )
 from compactlib.blobstore.store.replication import FoundEntries, ReplicationToken, entries_since
 from compactlib.blobstore.store.state import BlobState, blob_state
-from compactlib.blobstore.store.status import StoreStatus
+from compactlib.blobstore.store.status import BlobStoreStatus
 from compactlib.blobstore.store.stream import read_stream
 from compactlib.blobstore.store.verify import verify
 from compactlib.clock import Clock, SystemClock
@@ -112,14 +112,14 @@ class BlobStore:
         StorageError: the disk refused.
     """
 
-    def __init__(self, folder: StrPath, config: BlobStoreConfig | None = None, *, policy: Policy | None = None,
+    def __init__(self, folder: StrPath, config: BlobStoreConfig | None = None, *, policy: BlobPolicy | None = None,
                  questions: Questions | None = None, files: Files | None = None, clock: Clock | None = None,
                  observer: Observer | None = None, name: str | None = None,
                  new_incarnation: Callable[[], bytes] = _new_incarnation) -> None:
         if not is_a(folder, str, os.PathLike) or not is_a(config, BlobStoreConfig, type(None)):
             raise InvalidInput(f"a store is opened by a path and a BlobStoreConfig, not {type(folder).__name__} and "
                                f"{type(config).__name__}")
-        chosen: Policy = _default_policy() if policy is None else policy
+        chosen: BlobPolicy = _default_policy() if policy is None else policy
         asked = Questions() if questions is None else questions
         require_policy("policy", chosen)
         require_questions(asked)
@@ -201,7 +201,7 @@ class BlobStore:
         return self._observer
 
     @property
-    def recovery(self) -> RecoveryReport:
+    def recovery(self) -> BlobRecoveryReport:
         """What opening the store has found out of order."""
         return self._recovery
 
@@ -373,7 +373,7 @@ class BlobStore:
     # -------------------------------------------------------------------------------------------------- compactions
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> BlobPolicy:
         """Decides what is worth compacting, unless a call gives another one."""
         return self._compactions.policy
 
@@ -396,7 +396,7 @@ class BlobStore:
         """A budget of the configured pace: what a compaction is given that is given none."""
         return self._compactions.new_budget()
 
-    def view(self, *, budget: Budget | None = None) -> StoreView:
+    def view(self, *, budget: Budget | None = None) -> BlobView:
         """The store as its policy sees it now; see `contract.Compaction`. Reads the index once, or what is new.
 
         Args:
@@ -412,7 +412,7 @@ class BlobStore:
         with self._ended_by_closing():
             return self._compactions.view(budget=budget)
 
-    def plan(self, policy: Policy | None = None, *, view: StoreView | None = None) -> CompactionPlan:
+    def plan(self, policy: BlobPolicy | None = None, *, view: BlobView | None = None) -> BlobPlan:
         """What `compact` would do; see `contract.Compaction`. An empty plan says which gate is shut.
 
         Raises:
@@ -433,7 +433,7 @@ class BlobStore:
                                    f"made")
         return self._compactions.plan(view, policy, self._compactions.available_bytes())
 
-    def compact(self, plan: CompactionPlan | None = None, *, policy: Policy | None = None,
+    def compact(self, plan: BlobPlan | None = None, *, policy: BlobPolicy | None = None,
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
                 fence: CommitFence | None = None) -> BlobCompactionOutcome:
         """Carry out a plan, by default what the policy chooses now; what was interrupted is finished first.
@@ -459,7 +459,7 @@ class BlobStore:
         """
         if plan is not None and policy is not None:
             raise InvalidInput("compact() takes a plan or a policy, not both: a plan is what a policy has chosen")
-        if not is_a(plan, CompactionPlan, type(None)):
+        if not is_a(plan, BlobPlan, type(None)):
             raise InvalidInput(f"the plan is {plan!r:.100}; give what plan() answers, or None")
         self._check_policy(policy)
         return self._run(StoreTask(self, plan, policy), executor=executor, budget=budget, observer=observer,
@@ -471,7 +471,7 @@ class BlobStore:
         return self._run(StoreTask(self, only_resume=True), executor=executor, budget=budget, observer=observer,
                          fence=fence)
 
-    def _check_policy(self, policy: Policy | None) -> None:
+    def _check_policy(self, policy: BlobPolicy | None) -> None:
         if policy is not None:
             require_policy("policy", policy)
             require_forecast(self._config, policy)
@@ -491,7 +491,7 @@ class BlobStore:
         """
         return self._compactions.drop()
 
-    def reclaim(self, *, budget: Budget | None = None) -> Outcome[ReclaimReport]:
+    def reclaim(self, *, budget: Budget | None = None) -> Outcome[BlobReclaimReport]:
         """Remove what interrupted attempts have left, and logs of compactions older than `compaction_history_seconds`.
 
         Where the store is configured so, the hard delete follows, see `hard_delete`. Every compaction removes the same
@@ -640,11 +640,11 @@ class BlobStore:
         self._store_clock.accept()
         self._log.observer.deliver()
 
-    def status(self) -> StoreStatus:
+    def status(self) -> BlobStoreStatus:
         """Numbers of the store as it is now. Takes the lock for a moment."""
         log = self._opened()
         with log.lock:
-            return StoreStatus.of(self._name, log, self._descriptor, self._compactions)
+            return BlobStoreStatus.of(self._name, log, self._descriptor, self._compactions)
 
     def audit(self) -> None:
         """Check everything in memory against itself, and the compaction in progress against the disk.
@@ -734,7 +734,7 @@ class BlobStore:
         return milliseconds(self._store_clock.steady())
 
 
-def _default_policy() -> Policy:
+def _default_policy() -> BlobPolicy:
     # Who has a policy of their own need not load the library's.
     from compactlib.blobstore.compaction.plan.policies.stats_based import StatsBased
 

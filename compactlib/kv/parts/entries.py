@@ -13,9 +13,9 @@ from typing import Self, TypeAlias
 
 from compactlib.kv.errors import ClosedEntries
 from compactlib.kv.parts.arguments import checked_bytes, checked_page_size
-from compactlib.kv.store import Entry
+from compactlib.kv.store import KVEntry
 
-PageLoader: TypeAlias = Callable[[bytes, int], tuple[Sequence[Entry], bool]]
+PageLoader: TypeAlias = Callable[[bytes, int], tuple[Sequence[KVEntry], bool]]
 """`load(start, limit)`: the entries with a key >= `start`, at most `limit`, at least one if there is any; and whether
 they are the partition's last. A page may be short, so that large values do not fill the memory."""
 
@@ -41,7 +41,7 @@ class PagedEntries:
         self._page_loads = 0
         self._closed = False
         # The page at hand covers all keys from `_page_start` to its last one, or to the end if it is the last page.
-        self._page: Sequence[Entry] = ()
+        self._page: Sequence[KVEntry] = ()
         self._page_start: bytes | None = None
         self._is_last_page = False
         self._at = 0
@@ -57,7 +57,7 @@ class PagedEntries:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Entry:
+    def __next__(self) -> KVEntry:
         self._require_open()
         if self._at >= len(self._page):
             if self._is_last_page:

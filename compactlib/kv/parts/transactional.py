@@ -16,7 +16,7 @@ from compactlib.kv.parts.arguments import (
 )
 from compactlib.kv.parts.entries import PagedEntries
 from compactlib.kv.parts.group_commit import GroupCommit
-from compactlib.kv.store import Condition, Delete, Entry, KVLimits, Predicate, Put
+from compactlib.kv.store import Condition, Delete, KVEntry, KVLimits, Predicate, Put
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -40,7 +40,7 @@ class TransactionalStore(ABC):
         """Carry out a batch in one transaction of the database; each item may fail its own conditions."""
 
     @abstractmethod
-    def _load_page(self, partition: bytes, position: bytes, limit: int) -> tuple[list[Entry], bool]:
+    def _load_page(self, partition: bytes, position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
         """One page of a scan; see `compactlib.kv.parts.entries.PageLoader`."""
 
     @abstractmethod
@@ -86,7 +86,7 @@ class TransactionalStore(ABC):
         partition = checked_partition(partition, self._limits)
         self._require_open()
 
-        def load(position: bytes, limit: int) -> tuple[list[Entry], bool]:
+        def load(position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
             return self._load_page(partition, position, limit)
 
         return PagedEntries(load, start, prefix=prefix, after=after, page_size=page_size, largest_page=self._page_size)

@@ -19,7 +19,7 @@ from compactlib.kv.parts.arguments import (
     checked_transaction,
 )
 from compactlib.kv.parts.entries import PagedEntries
-from compactlib.kv.store import EXISTS, Condition, Delete, Entry, KVLimits, Predicate, Put, Versioned
+from compactlib.kv.store import EXISTS, Condition, Delete, KVEntry, KVLimits, Predicate, Put, Versioned
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -101,14 +101,14 @@ class MemoryStore:
         with self._lock:
             self._require_open()
 
-        def load(position: bytes, limit: int) -> tuple[list[Entry], bool]:
+        def load(position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
             with self._lock:
                 self._require_open()
                 cells = self._partitions.get(partition)
                 if cells is None:
                     return [], True
                 found = ((key, cells[key]) for key in islice(cells.irange(position), limit))
-                page = [Entry(key, cell.value, cell.predicate) for key, cell in found]
+                page = [KVEntry(key, cell.value, cell.predicate) for key, cell in found]
                 return page, len(page) < limit
 
         return PagedEntries(load, start, prefix=prefix, after=after, page_size=page_size,

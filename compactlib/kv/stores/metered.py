@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Self
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.kv.store import Condition, Delete, Entries, Entry, KVLimits, KVStore, Predicate, Put, Versioned
+from compactlib.kv.store import Condition, Delete, Entries, KVEntry, KVLimits, KVStore, Predicate, Put, Versioned
 from compactlib.runtime.meter import Meter
 from compactlib.runtime.observe import Observer
 
@@ -118,7 +118,7 @@ class _MeteredEntries:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Entry:
+    def __next__(self) -> KVEntry:
         began = self._meter.began()
         try:
             entry = next(self._entries)

@@ -26,7 +26,7 @@ from compactlib.kv.errors import (
 from compactlib.kv.parts.arguments import Transaction, checked_cell, checked_page_size, checked_seconds
 from compactlib.kv.parts.connections import Connections
 from compactlib.kv.parts.transactional import TransactionalStore
-from compactlib.kv.store import EXISTS, Entry, KVLimits, Predicate, Versioned
+from compactlib.kv.store import EXISTS, KVEntry, KVLimits, Predicate, Versioned
 
 if TYPE_CHECKING:
     import psycopg
@@ -137,10 +137,10 @@ class PostgresStore(TransactionalStore):
                         raise
         raise StoreFailed(operation=operation, path=self._table, detail="every connection broke")
 
-    def _load_page(self, partition: bytes, position: bytes, limit: int) -> tuple[list[Entry], bool]:
+    def _load_page(self, partition: bytes, position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
         rows = self._read("scan", lambda connection: connection.execute(
             self._sql.scan, (partition, position, limit, _PAGE_BYTES), binary=True).fetchall())
-        page = [Entry(bytes(key), bytes(value), version) for key, value, version, _ in rows]
+        page = [KVEntry(bytes(key), bytes(value), version) for key, value, version, _ in rows]
         # The last column counts the rows that the limit allowed, those beyond the page's bytes included.
         return page, not rows or (rows[0][3] < limit and len(page) == rows[0][3])
 

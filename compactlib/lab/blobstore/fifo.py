@@ -7,8 +7,8 @@ from typing import ClassVar
 import attrs
 
 from compactlib.blobstore.compaction.plan.policy import (
-    Choice,
-    StoreView,
+    BlobChoice,
+    BlobView,
     fewest_that_free,
     fraction,
     shut_gate,
@@ -40,10 +40,10 @@ class OldestFirst:
 
     name: ClassVar[str] = "oldest_first"
 
-    def choose(self, view: StoreView, now: float) -> Choice:
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
         """See `Policy.choose`. O(n log n) for n segments."""
         if shut := shut_gate(view, self.min_used_fraction):
-            return Choice(why=shut)
+            return BlobChoice(why=shut)
         there = {segment.name for segment in view.segments}
         for name in [name for name in self._seen if name not in there]:
             del self._seen[name]
@@ -56,4 +56,4 @@ class OldestFirst:
         taken = fewest_that_free(view, oldest, self.min_reclaimed_segments)
         if not taken:
             return too_little(view, self.min_reclaimed_segments)
-        return Choice(taken, why=f"the {len(taken)} that were written first")
+        return BlobChoice(taken, why=f"the {len(taken)} that were written first")

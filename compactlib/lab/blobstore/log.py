@@ -16,7 +16,7 @@ from typing import Protocol
 import attrs
 
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans
-from compactlib.blobstore.compaction.plan.policy import Choice, Dying, SegmentView, StoreView
+from compactlib.blobstore.compaction.plan.policy import BlobChoice, Dying, SegmentView, BlobView
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName
 from compactlib.errors import AuditFailed, InvalidInput
@@ -237,7 +237,7 @@ class BlobLog:
 
     # ---------------------------------------------------------------------------------------------------------- views
 
-    def view(self, now_ms: int) -> StoreView:
+    def view(self, now_ms: int) -> BlobView:
         """What a policy is shown: the same as a real store's sensor would show it. O(segments), more with a forecast.
         """
         self.advance(now_ms)
@@ -258,7 +258,7 @@ class BlobLog:
                                    dying=dying.get(row, ()))
                 views[row] = None if dying or row == active else view
             segments.append(view)
-        return StoreView(
+        return BlobView(
             store=self.name, capacity_bytes=settings.segments * settings.segment_bytes,
             segment_bytes=settings.segment_bytes, header_bytes=settings.header_bytes,
             swap_segments=settings.swap_segments, max_blob_bytes=settings.max_blob_bytes, used_bytes=self.used_bytes,
@@ -283,7 +283,7 @@ class BlobLog:
 
     # --------------------------------------------------------------------------------------------------- compactions
 
-    def compact(self, choice: Choice, now_ms: int) -> Compacted:
+    def compact(self, choice: BlobChoice, now_ms: int) -> Compacted:
         """Carry out a policy's choice. O(segments + records in the victims).
 
         Raises:

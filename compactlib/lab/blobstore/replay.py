@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from compactlib.arguments import require_policy
-from compactlib.blobstore.compaction.plan.policy import Choice, Policy
+from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment.records import record_size
@@ -93,7 +93,7 @@ class BlobSettings:
         """What a segment holds beside its header."""
         return self.segment_bytes - self.header_bytes
 
-    def replay(self, workload: Workload, policy: Policy, *, seed: int,
+    def replay(self, workload: Workload, policy: BlobPolicy, *, seed: int,
                observer: Observer | None = None) -> ReplayReport:
         """See `replay_blobs`, and `Setup.replay`."""
         return replay_blobs(workload, policy, self, seed=seed, observer=observer)
@@ -102,7 +102,7 @@ class BlobSettings:
         """See `Setup.read_report`."""
         return ReplayReport.from_json(text)
 
-    def name_of(self, policy: Policy) -> str:
+    def name_of(self, policy: BlobPolicy) -> str:
         """See `Setup.name_of`."""
         return policy.name
 
@@ -144,7 +144,7 @@ class BlobSettings:
                    **values)
 
 
-def replay_blobs(workload: Workload, policy: Policy, settings: BlobSettings, *, seed: int = 0,
+def replay_blobs(workload: Workload, policy: BlobPolicy, settings: BlobSettings, *, seed: int = 0,
                  observer: Observer | None = None) -> ReplayReport:
     """What `policy` makes of `workload`. About a microsecond an operation; memory follows the records in the log.
 
@@ -183,7 +183,7 @@ class BlobReplay:
         store: what the store is called in views and plans.
     """
 
-    def __init__(self, policy: Policy, settings: BlobSettings, *, expected_operations: int = 0,
+    def __init__(self, policy: BlobPolicy, settings: BlobSettings, *, expected_operations: int = 0,
                  store: str = "lab") -> None:
         self.log: BlobLog = BlobLog(settings, name=store)
         self.operations: int = 0
@@ -331,7 +331,7 @@ class BlobReplay:
 
     # ------------------------------------------------------------------------------------------------------ deciding
 
-    def check(self) -> Choice:
+    def check(self) -> BlobChoice:
         """Ask the policy now, and carry out its choice; gives the choice."""
         log, counts = self.log, self._counts
         view = log.view(self._now_ms)

@@ -18,10 +18,10 @@ from compactlib.lab.results.measures import Measures
 from compactlib.lab.results.reports import ReplayReport
 from compactlib.lab.traces.operations import DELETE, READ, Operations
 from compactlib.lab.traces.workloads import Workload
-from compactlib.raftlog.compaction.plan.plan import CompactionPlan, PlannedGroup, plan_for
+from compactlib.raftlog.compaction.plan.plan import LogPlan, PlannedGroup, plan_for
 from compactlib.raftlog.compaction.plan.policies import DropDead
-from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
-from compactlib.raftlog.compaction.plan.view import CompactionView
+from compactlib.raftlog.compaction.plan.policy import LogPolicy
+from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.compaction.sense.cadence import MajorCadence
 from compactlib.raftlog.compaction.sense.trigger import Trigger
 from compactlib.raftlog.model.values import INDEX_RECORD_BYTES, SegmentLimits, SegmentRef, SegmentStats, segment_bytes
@@ -62,7 +62,7 @@ class RaftLogSettings:
             if getattr(self, name) < least:
                 raise InvalidInput(f"{name} is {getattr(self, name)}; give at least {least}")
 
-    def replay(self, workload: Workload, policy: CompactionPolicy, *, seed: int,
+    def replay(self, workload: Workload, policy: LogPolicy, *, seed: int,
                observer: Observer | None = None) -> ReplayReport:
         """See `replay_raftlog`, and `Setup.replay`."""
         return replay_raftlog(workload, policy, self, seed=seed, observer=observer)
@@ -71,12 +71,12 @@ class RaftLogSettings:
         """See `Setup.read_report`."""
         return ReplayReport.from_json(text)
 
-    def name_of(self, policy: CompactionPolicy) -> str:
+    def name_of(self, policy: LogPolicy) -> str:
         """See `Setup.name_of`."""
         return policy.name
 
 
-def replay_raftlog(workload: Workload, policy: CompactionPolicy, settings: RaftLogSettings | None = None, *,
+def replay_raftlog(workload: Workload, policy: LogPolicy, settings: RaftLogSettings | None = None, *,
                    seed: int = 0, observer: Observer | None = None) -> ReplayReport:
     """What `policy` makes of `workload`. Equal arguments give equal reports; memory follows the entries in the log.
 
@@ -155,7 +155,7 @@ class RaftLogReplay:
         expected_operations: how many will come, for the length of an interval; 0: an interval a piece.
     """
 
-    def __init__(self, policy: CompactionPolicy, settings: RaftLogSettings, *, expected_operations: int = 0) -> None:
+    def __init__(self, policy: LogPolicy, settings: RaftLogSettings, *, expected_operations: int = 0) -> None:
         self.operations: int = 0
         self.last_index: int = 0
         self.snapshot_index: int | None = None
@@ -241,12 +241,12 @@ class RaftLogReplay:
 
     # ------------------------------------------------------------------------------------------------------ deciding
 
-    def view(self) -> CompactionView:
+    def view(self) -> LogView:
         """The log as a plan sees it. O(segments)."""
-        return CompactionView(segments=tuple(each.stats for each in self._segments.values() if each.indexes),
+        return LogView(segments=tuple(each.stats for each in self._segments.values() if each.indexes),
                               snapshot_index=self.snapshot_index, limits=self._settings.limits)
 
-    def compact_when_due(self) -> CompactionPlan:
+    def compact_when_due(self) -> LogPlan:
         """A compaction by `DropDead`, or by the policy if the trigger or `major_every` says so; right after a snapshot.
 
         Raises:
@@ -264,7 +264,7 @@ class RaftLogReplay:
         cadence.ended(plan, ())
         return plan
 
-    def compact(self, policy: CompactionPolicy | None = None) -> CompactionPlan:
+    def compact(self, policy: LogPolicy | None = None) -> LogPlan:
         """Plan as the real log does, and carry it out; only right after a snapshot, before anything else is appended.
 
         Args:

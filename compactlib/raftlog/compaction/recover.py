@@ -32,7 +32,7 @@ from compactlib.raftlog.segment.reader import SegmentReader
 
 
 @attrs.frozen
-class RecoveryReport:
+class LogRecoveryReport:
     """What was found and done.
 
     Attributes:
@@ -54,7 +54,7 @@ class RecoveryReport:
         return bool(self.finished or self.undone or self.removed)
 
 
-def recover_folder(files: Files, folder: StrPath) -> RecoveryReport:
+def recover_folder(files: Files, folder: StrPath) -> LogRecoveryReport:
     """Bring the folder of a log into a state with no compaction under way. The caller holds the log's lock.
 
     Raises:
@@ -77,7 +77,7 @@ def recover_folder(files: Files, folder: StrPath) -> RecoveryReport:
     removed = [name for name in list_folder(folder) if _remove_leftover(files, folder, name)]
     if finished or undone or removed:
         files.sync_folder(folder)
-    return RecoveryReport(tuple(finished), tuple(undone), tuple(removed))
+    return LogRecoveryReport(tuple(finished), tuple(undone), tuple(removed))
 
 
 def leftovers(folder: StrPath) -> list[str]:

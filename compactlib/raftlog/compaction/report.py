@@ -39,7 +39,7 @@ GroupOutcome: TypeAlias = GroupStats | GroupFailed
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class CompactionReport(Printed):
+class LogCompactionReport(Printed):
     """What one compaction did. Sizes are whole files, in bytes.
 
     `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` gives its rows as data.
@@ -74,7 +74,7 @@ class CompactionReport(Printed):
 
     @property
     def drops_only(self) -> bool:
-        """See `CompactionPlan.drops_only`."""
+        """See `LogPlan.drops_only`."""
         return self.policy == DROP_DEAD
 
     @property
@@ -140,7 +140,7 @@ class CompactionFailed(Failed):
         report: what was done all the same, and each failure.
     """
 
-    report: CompactionReport
+    report: LogCompactionReport
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The row of a failure, and those of the report."""
@@ -148,11 +148,11 @@ class CompactionFailed(Failed):
                 *({"outcome": "failed", **row} for row in self.report.to_dicts())]
 
 
-CompactionOutcome: TypeAlias = Done[CompactionReport] | Skipped | Failed
+CompactionOutcome: TypeAlias = Done[LogCompactionReport] | Skipped | Failed
 """What `SegmentLog.compact` answers; where something of a plan failed, the `Failed` is a `CompactionFailed`."""
 
 
-def outcome_of(report: CompactionReport) -> Done[CompactionReport] | CompactionFailed:
+def outcome_of(report: LogCompactionReport) -> Done[LogCompactionReport] | CompactionFailed:
     """`Done` if everything was carried out, else `CompactionFailed` with the first error."""
     if not report.failed:
         return Done(report)
@@ -164,7 +164,7 @@ def outcome_of(report: CompactionReport) -> Done[CompactionReport] | CompactionF
                             report=report)
 
 
-def report_of(outcome: CompactionOutcome) -> CompactionReport | None:
+def report_of(outcome: CompactionOutcome) -> LogCompactionReport | None:
     """What a compaction did, whatever it ended in; `None` if it did nothing."""
     if isinstance(outcome, Done):
         return outcome.stats
@@ -172,7 +172,7 @@ def report_of(outcome: CompactionOutcome) -> CompactionReport | None:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class ReclaimReport(Printed):
+class LogReclaimReport(Printed):
     """What was freed of what nobody could read any more.
 
     Attributes:

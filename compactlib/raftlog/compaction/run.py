@@ -21,10 +21,10 @@ from compactlib.executors.tasks import foreign_error
 from compactlib.files.disk import Files, list_folder
 from compactlib.raftlog.compaction.commit import finish_group, place_leader
 from compactlib.raftlog.compaction.plan.feasible import set_aside, without_blocked, without_drops
-from compactlib.raftlog.compaction.plan.plan import CompactionPlan, GroupFailed, PlannedGroup
+from compactlib.raftlog.compaction.plan.plan import LogPlan, GroupFailed, PlannedGroup
 from compactlib.raftlog.compaction.reclaim import purge_links, remove_segments
-from compactlib.raftlog.compaction.recover import RecoveryReport, recover_folder, remove_private_folder
-from compactlib.raftlog.compaction.report import CompactionReport, GroupOutcome, GroupStats, ReclaimReport
+from compactlib.raftlog.compaction.recover import LogRecoveryReport, recover_folder, remove_private_folder
+from compactlib.raftlog.compaction.report import LogCompactionReport, GroupOutcome, GroupStats, LogReclaimReport
 from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
 from compactlib.raftlog.model.names import REWRITE_PREFIX, compacting_members, compacting_name, segment_name
 from compactlib.raftlog.model.snapshot_state import SnapshotState
@@ -75,8 +75,8 @@ class Compactor:
         # Guards the two above, and the removal of files: a `sync` that discards may meet a compaction that reclaims.
         self._reclaiming = threading.RLock()
 
-    def run(self, plan: CompactionPlan, state: SnapshotState, *, limits: SegmentLimits, executor: Executor, run: Run,
-            observer: Observer, fence: CommitFence | None = None) -> CompactionReport:
+    def run(self, plan: LogPlan, state: SnapshotState, *, limits: SegmentLimits, executor: Executor, run: Run,
+            observer: Observer, fence: CommitFence | None = None) -> LogCompactionReport:
         """Carry out `plan`, which fits this log's segments and `state`.
 
         Args:
@@ -116,7 +116,7 @@ class Compactor:
                 groups += blocked
             groups += self._rewrite(free, state, limits, executor, run, told, fence)
         purged, unreclaimed = self._try_to_reclaim()
-        report = CompactionReport(
+        report = LogCompactionReport(
             policy=plan.policy, why=plan.why, snapshot_index=state.index, dropped=dropped, dropped_bytes=dropped_bytes,
             groups=tuple(groups), waiting=waiting, left_out=plan.left_out,
             purged_links=tuple(sorted({*early, *purged})), unreclaimed=unreclaimed,
@@ -124,7 +124,7 @@ class Compactor:
         _tell(report, told)
         return report
 
-    def settle(self) -> RecoveryReport:
+    def settle(self) -> LogRecoveryReport:
         """Finish or undo what an earlier run in this process left half done, as opening the log would.
 
         Returns what there was.
@@ -140,12 +140,12 @@ class Compactor:
                     self._adopt_from_disk(members)
             return recover_folder(self._files, self._folder)
 
-    def hiding(self, plan: CompactionPlan) -> frozenset[int]:
+    def hiding(self, plan: LogPlan) -> frozenset[int]:
         """Those of the plan's drops without which entries that were taken back would count again."""
         return self._segments.hiding({stats.number for stats in plan.drops},
                                      -1 if plan.snapshot_index is None else plan.snapshot_index)
 
-    def feasible(self, plan: CompactionPlan) -> CompactionPlan:
+    def feasible(self, plan: LogPlan) -> LogPlan:
         """The plan without what must wait.
 
         That is a drop that would uncover entries which were taken back, and a group that would reach across a segment
@@ -171,7 +171,7 @@ class Compactor:
         with self._reclaiming:
             self._garbage.extend(_Garbage(number, self._segments.epoch) for number in numbers)
 
-    def reclaim(self) -> ReclaimReport:
+    def reclaim(self) -> LogReclaimReport:
         """Remove what nobody can still read; returns what is gone.
 
         Raises:
@@ -190,7 +190,7 @@ class Compactor:
                 is_leased=lambda number: self._segments.is_leased(self._link_epochs.get(number, 0)))
             for number in purged:
                 self._link_epochs.pop(number, None)
-            return ReclaimReport(segments=tuple(removed), links=purged, leftovers=(), bytes_freed=freed,
+            return LogReclaimReport(segments=tuple(removed), links=purged, leftovers=(), bytes_freed=freed,
                                  waiting=len(self._garbage))
 
     def _try_to_reclaim(self) -> tuple[tuple[int, ...], StorageError | None]:
@@ -321,7 +321,7 @@ class Compactor:
         return file_bytes(self._folder, number)
 
 
-def _tell(report: CompactionReport, observer: Observer) -> None:
+def _tell(report: LogCompactionReport, observer: Observer) -> None:
     policy = {"policy": report.policy.name}
     for name, value in (("raftlog_compactions", 1), ("raftlog_freed_bytes", report.bytes_freed),
                         ("raftlog_read_bytes", report.bytes_read), ("raftlog_written_bytes", report.bytes_written),

@@ -14,10 +14,10 @@ from compactlib.errors import Busy, InvalidInput, NotFound
 from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import folder_path, whole
-from compactlib.raftlog.compaction.plan.plan import CompactionPlan, plan_for
+from compactlib.raftlog.compaction.plan.plan import LogPlan, plan_for
 from compactlib.raftlog.compaction.plan.policies import SeedPolicy
-from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
-from compactlib.raftlog.compaction.plan.view import CompactionView
+from compactlib.raftlog.compaction.plan.policy import LogPolicy
+from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.compaction.recover import leftovers
 from compactlib.raftlog.log.folder import Examination, read_folder, require_log, room_in, wal_of
 from compactlib.raftlog.log.read_path import SegmentReadPath
@@ -32,10 +32,10 @@ from compactlib.raftlog.model.snapshot_state import (
 from compactlib.raftlog.model.values import (
     MAX_INDEX,
     Answer,
-    Damaged,
-    Dead,
+    DamagedEntry,
+    DeadEntry,
     Entry,
-    Missing,
+    MissingEntry,
     SegmentLimits,
     SegmentRef,
     SegmentStats,
@@ -157,7 +157,7 @@ class LogReader:
         """The highest index in the log, `None` if it is empty."""
         return self._reads.last_index
 
-    def read(self, index: int) -> Entry | Dead | Missing:
+    def read(self, index: int) -> Entry | DeadEntry | MissingEntry:
         """The entry of `index`, or that it is dead, or that the log never held it. One bisection and one `pread`.
 
         Raises:
@@ -168,7 +168,7 @@ class LogReader:
     def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
         """One answer for each of `indexes` (strictly ascending), in order; physical neighbours are read together.
 
-        Damage to one entry is its answer, `Damaged`, and does not hide the others.
+        Damage to one entry is its answer, `DamagedEntry`, and does not hide the others.
 
         Raises:
             Unsorted: the indexes do not ascend strictly.
@@ -194,8 +194,8 @@ class LogReader:
         """
         return self._reads.entries(first, last)
 
-    def scan(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry | Damaged]:
-        """As `entries`, but goes on behind damage, which it answers as `Damaged`.
+    def scan(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry | DamagedEntry]:
+        """As `entries`, but goes on behind damage, which it answers as `DamagedEntry`.
 
         Goes by the list of segments as it is when each is reached, so that compactions may run meanwhile: an entry that
         dies before is left out. What is appended meanwhile is left out too.
@@ -210,7 +210,7 @@ class LogReader:
         """What a policy may know of each segment, oldest to newest: `view().segments`."""
         return self.view().segments
 
-    def view(self, *, budget: Budget | None = None) -> CompactionView:
+    def view(self, *, budget: Budget | None = None) -> LogView:
         """The log as a plan sees it now. A segment that cannot be judged is listed as damaged.
 
         Args:
@@ -229,7 +229,7 @@ class LogReader:
             state = SnapshotState(state.index, state.live.at_most(unflushed.base - 1), state.term)
         return state, self._reads.segments.known() if self.refs else ()
 
-    def plan(self, policy: CompactionPolicy | None = None, *, view: CompactionView | None = None) -> CompactionPlan:
+    def plan(self, policy: LogPolicy | None = None, *, view: LogView | None = None) -> LogPlan:
         """What a compaction would do now, and why it would leave the rest: a dry run that changes nothing.
 
         Args:

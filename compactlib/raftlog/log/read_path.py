@@ -22,17 +22,17 @@ from compactlib.errors import (
 )
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import require_budget, whole
-from compactlib.raftlog.compaction.plan.view import CompactionView, DamagedSegment
+from compactlib.raftlog.compaction.plan.view import LogView, DamagedSegment
 from compactlib.raftlog.compaction.sense.statistics import StatsCache
 from compactlib.raftlog.log.folder import Examination, examine_segments, wal_of
 from compactlib.raftlog.log.read_plan import ReadPlan, plan_parts
 from compactlib.raftlog.model.refs import next_ref
 from compactlib.raftlog.model.snapshot_state import SnapshotState
 from compactlib.raftlog.model.values import (
-    Damaged,
-    Dead,
+    DamagedEntry,
+    DeadEntry,
     Entry,
-    Missing,
+    MissingEntry,
     SegmentLimits,
     SegmentRef,
 )
@@ -65,7 +65,7 @@ class SegmentReadPath:
     """
 
     def __init__(self, segments: SegmentSet, state: SnapshotState | None, *,
-                 read: Callable[[int], Entry | Dead | Missing], follow: Callable[[], object] = lambda: None,
+                 read: Callable[[int], Entry | DeadEntry | MissingEntry], follow: Callable[[], object] = lambda: None,
                  refresh: Callable[[], object] = lambda: None, is_behind: Callable[[], bool] = lambda: False,
                  require_mine: Callable[[], object] = lambda: None) -> None:
         self.segments: SegmentSet = segments
@@ -102,7 +102,7 @@ class SegmentReadPath:
             return unflushed.slabs[-1].last
         return refs[-1].last if refs else None
 
-    def read(self, index: int) -> Entry | Dead | Missing:
+    def read(self, index: int) -> Entry | DeadEntry | MissingEntry:
         """The entry of `index`, or that it is dead, or that the log never held it. One bisection and one `pread`.
 
         Raises:
@@ -114,7 +114,7 @@ class SegmentReadPath:
             index = whole("the index", index)
         state = self.state
         if state is not None and index <= state.index and index not in state.live:
-            return Dead(index, state.index)
+            return DeadEntry(index, state.index)
         try:
             entry = self.segments.read(index) if self.unflushed is None else self._find(index)
         except NotFound:
@@ -132,33 +132,33 @@ class SegmentReadPath:
             return unflushed.find(index)
         return self.segments.read(index)
 
-    def absent(self, index: int) -> Entry | Dead | Missing:
+    def absent(self, index: int) -> Entry | DeadEntry | MissingEntry:
         """What to answer for an index that was not found where it would be."""
         self.require_open()
         state = self.state
         above = state is None or index > state.index
-        return Missing(index) if above and not self._is_behind() else self._look_again(index)
+        return MissingEntry(index) if above and not self._is_behind() else self._look_again(index)
 
     def _has_died(self, index: int) -> bool:
         try:
-            return isinstance(self._read(index), Dead)
+            return isinstance(self._read(index), DeadEntry)
         except CorruptData:
             return False
 
-    def _look_again(self, index: int) -> Entry | Dead | Missing:
+    def _look_again(self, index: int) -> Entry | DeadEntry | MissingEntry:
         """What to answer for an index that a snapshot and a compaction may have overtaken while it was looked up."""
         for _ in range(_MAX_LOOKS):
             self.require_open()
             self._refresh()
             state = self.state
             if state is not None and state.is_dead(index):
-                return Dead(index, state.index)
+                return DeadEntry(index, state.index)
             with contextlib.suppress(NotFound):
                 entry = self._find(index)
                 if entry is not None:
                     return entry
                 if state is None or index > state.index:
-                    return Missing(index)
+                    return MissingEntry(index)
                 if state is self.state:
                     break
         raise CorruptData(path=self._folder, offset=0, index=index, found="none",
@@ -183,7 +183,7 @@ class SegmentReadPath:
         return ReadPlan(parts, lease, reader=lambda number: self.segments.reader(number), state=lambda: self.state,
                         again=self._read)
 
-    def scan(self, first: int, last: int) -> Iterator[Entry | Damaged]:
+    def scan(self, first: int, last: int) -> Iterator[Entry | DamagedEntry]:
         """Every entry from `first` to `last` that is not dead, ascending, and what is damaged; see `LogReader.scan`."""
         self.require_open()
         first, last = whole("first", first), whole("last", last)
@@ -206,7 +206,7 @@ class SegmentReadPath:
                     continue
                 for answer in reader.answers_at(kept):
                     # As above: what has died meanwhile is left out.
-                    if not (isinstance(answer, Damaged) and self._has_died(answer.index)):
+                    if not (isinstance(answer, DamagedEntry) and self._has_died(answer.index)):
                         yield answer
                 first = part.last + 1
         for slab in () if unflushed is None else unflushed.slabs:
@@ -221,7 +221,7 @@ class SegmentReadPath:
             CorruptData: an entry is damaged; those before it have been given.
         """
         for answer in self.scan(first, last):
-            if isinstance(answer, Damaged):
+            if isinstance(answer, DamagedEntry):
                 raise answer.error
             yield answer
 
@@ -250,7 +250,7 @@ class SegmentReadPath:
     # -- as a compaction sees it
 
     def view(self, look: Callable[[], tuple[SnapshotState | None, Sequence[KnownSegment]]], limits: SegmentLimits,
-             budget: Budget | None) -> CompactionView:
+             budget: Budget | None) -> LogView:
         """What a policy sees of the state and the segments that `look` gives; looks again for what has gone meanwhile.
 
         Raises:
@@ -267,22 +267,22 @@ class SegmentReadPath:
         return self.view_of(*look(), limits, budget)
 
     def view_of(self, state: SnapshotState | None, known: Sequence[KnownSegment], limits: SegmentLimits,
-                budget: Budget | None) -> CompactionView:
+                budget: Budget | None) -> LogView:
         """What a policy sees of these segments. One that cannot be judged is listed as damaged."""
         self.require_open()
         damaged: dict[int, CompactlibError] = {}
         stats = self._stats.gather(self.segments, state, known=known, damaged=damaged, budget=budget)
-        return CompactionView(
+        return LogView(
             segments=stats, limits=limits, snapshot_index=None if state is None else state.index,
             folder=self._folder, damaged=tuple(DamagedSegment(*each) for each in sorted(damaged.items())))
 
-    def require_own(self, view: CompactionView) -> CompactionView:
+    def require_own(self, view: LogView) -> LogView:
         """The view, if it may be of this log.
 
         Raises:
             InvalidInput: it is none, or of another log.
         """
-        if not isinstance(view, CompactionView):
+        if not isinstance(view, LogView):
             raise InvalidInput(f"the view is {view!r:.100}; give one that view() made")
         if view.folder and view.folder != self._folder:
             raise InvalidInput(f"the view is of the log in {view.folder}, and this is the one in {self._folder}")

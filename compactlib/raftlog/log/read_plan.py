@@ -10,7 +10,7 @@ import attrs
 
 from compactlib.errors import CorruptData, NotFound, Unsorted
 from compactlib.raftlog.model.snapshot_state import SnapshotState
-from compactlib.raftlog.model.values import Answer, Damaged, Dead, Entry, Missing, SegmentRef
+from compactlib.raftlog.model.values import Answer, DamagedEntry, DeadEntry, Entry, MissingEntry, SegmentRef
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.segment_set import Lease
 
@@ -53,11 +53,11 @@ class ReadPlan:
     """Answers for many indexes; stays valid while it is open, whatever compactions do meanwhile.
 
     A context manager: it holds a lease on the files until it is closed. An index that dies before it is read is
-    answered as `Dead`.
+    answered as `DeadEntry`.
     """
 
     def __init__(self, parts: Sequence[ReadPart], lease: Lease, *, reader: Callable[[int], SegmentReader],
-                 state: Callable[[], SnapshotState | None], again: Callable[[int], Entry | Dead | Missing]) -> None:
+                 state: Callable[[], SnapshotState | None], again: Callable[[int], Entry | DeadEntry | MissingEntry]) -> None:
         self._parts = tuple(parts)
         self._lease = lease
         self._reader = reader
@@ -70,7 +70,7 @@ class ReadPlan:
         return self._parts
 
     def answers(self) -> Iterator[Answer]:
-        """One answer per index, ascending; neighbours in a file are read together, damage is answered as `Damaged`.
+        """One answer per index, ascending; neighbours in a file are read together, damage is answered as `DamagedEntry`.
 
         Raises:
             CorruptData: a whole segment is damaged.
@@ -81,26 +81,26 @@ class ReadPlan:
             found = self._found(part.number, alive)
             for index in part.indexes:
                 if state is not None and state.is_dead(index):
-                    yield Dead(index, state.index)
+                    yield DeadEntry(index, state.index)
                     continue
                 answer = next(found)
                 # A gap, or an entry that has died since, perhaps by a snapshot that this reader does not know yet.
-                yield self._look_again(index) if isinstance(answer, Missing | Damaged) else answer
+                yield self._look_again(index) if isinstance(answer, MissingEntry | DamagedEntry) else answer
 
     def _found(self, number: int | None, alive: Sequence[int]) -> Iterator[Answer]:
         if number is None or not alive:
-            return map(Missing, alive)
+            return map(MissingEntry, alive)
         try:
             return self._reader(number).read_many(alive)
         except NotFound:
             # Another process has compacted, or links could not be made on a full disk.
-            return map(Missing, alive)
+            return map(MissingEntry, alive)
 
     def _look_again(self, index: int) -> Answer:
         try:
             return self._again(index)
         except CorruptData as error:
-            return Damaged(index, error)
+            return DamagedEntry(index, error)
 
     def close(self) -> None:
         """Give the lease back; closing again does nothing."""

@@ -26,12 +26,12 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.arguments import folder_path, index_set, require_budget, whole
 from compactlib.raftlog.compaction.holes import DEFAULT_MIN_HOLE_BYTES, HoleReport, punch_holes
 from compactlib.raftlog.compaction.plan.feasible import require_fitting
-from compactlib.raftlog.compaction.plan.plan import CompactionPlan, plan_for
+from compactlib.raftlog.compaction.plan.plan import LogPlan, plan_for
 from compactlib.raftlog.compaction.plan.policies.drop import DropDead
-from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
-from compactlib.raftlog.compaction.plan.view import CompactionView
-from compactlib.raftlog.compaction.recover import RecoveryReport, leftovers, recover_folder
-from compactlib.raftlog.compaction.report import CompactionReport, ReclaimReport, outcome_of
+from compactlib.raftlog.compaction.plan.policy import LogPolicy
+from compactlib.raftlog.compaction.plan.view import LogView
+from compactlib.raftlog.compaction.recover import LogRecoveryReport, leftovers, recover_folder
+from compactlib.raftlog.compaction.report import LogCompactionReport, LogReclaimReport, outcome_of
 from compactlib.raftlog.compaction.run import Compactor
 from compactlib.raftlog.compaction.sense.cadence import MajorCadence
 from compactlib.raftlog.log.folder import (
@@ -50,7 +50,7 @@ from compactlib.raftlog.model.names import segment_number
 from compactlib.raftlog.model.row import LogRow
 from compactlib.raftlog.model.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
 from compactlib.raftlog.model.status import LogStatus
-from compactlib.raftlog.model.values import MAX_INDEX, Answer, Damaged, Dead, Entry, Missing, SegmentRef, SegmentStats
+from compactlib.raftlog.model.values import MAX_INDEX, Answer, DamagedEntry, DeadEntry, Entry, MissingEntry, SegmentRef, SegmentStats
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.segment.known import KnownSegment
 from compactlib.raftlog.segment.liveness import require_live
@@ -86,7 +86,7 @@ class _Sensed:
 
     state: SnapshotState | None
     known: tuple[KnownSegment, ...]
-    view: CompactionView
+    view: LogView
 
 
 class SegmentLog:
@@ -180,7 +180,7 @@ class SegmentLog:
         return self._folder
 
     @property
-    def recovery(self) -> RecoveryReport:
+    def recovery(self) -> LogRecoveryReport:
         """What opening the log had to finish, undo or remove."""
         return self._recovery
 
@@ -195,7 +195,7 @@ class SegmentLog:
         return self._tail
 
     @property
-    def policy(self) -> CompactionPolicy:
+    def policy(self) -> LogPolicy:
         """The log's own policy: what is rewritten when the trigger asks for it."""
         return self._options.policy
 
@@ -346,7 +346,7 @@ class SegmentLog:
             newest = self._tail.settled()
         return self._reads.last_index if newest is None else newest.ref.last
 
-    def read(self, index: int) -> Entry | Dead | Missing:
+    def read(self, index: int) -> Entry | DeadEntry | MissingEntry:
         """See `LogReader.read`."""
         if type(index) is not int:
             index = whole("the index", index)
@@ -378,7 +378,7 @@ class SegmentLog:
         """See `LogReader.entries`."""
         return self._reads.entries(first, last)
 
-    def scan(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry | Damaged]:
+    def scan(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry | DamagedEntry]:
         """See `LogReader.scan`."""
         return self._reads.scan(first, last)
 
@@ -409,11 +409,11 @@ class SegmentLog:
         """What a policy may know of each segment, oldest to newest: `view().segments`."""
         return self.view().segments
 
-    def view(self, *, budget: Budget | None = None) -> CompactionView:
+    def view(self, *, budget: Budget | None = None) -> LogView:
         """The log as a policy sees it now; see `LogReader.view`. What is pinned counts as alive."""
         return self._reads.view(self._look, self._options.limits, budget)
 
-    def plan(self, policy: CompactionPolicy | None = None, *, view: CompactionView | None = None) -> CompactionPlan:
+    def plan(self, policy: LogPolicy | None = None, *, view: LogView | None = None) -> LogPlan:
         """What `compact` would do now, and why it would leave the rest: a dry run that changes nothing.
 
         Without a policy the log's trigger decides: the log's own policy is asked if the trigger wants that and there is
@@ -432,10 +432,10 @@ class SegmentLog:
         require_policy("the policy", policy, or_none=True)
         return self._planned(self.view() if view is None else self._reads.require_own(view), policy)
 
-    def _planned(self, view: CompactionView, policy: CompactionPolicy | None) -> CompactionPlan:
+    def _planned(self, view: LogView, policy: LogPolicy | None) -> LogPlan:
         now, room = self._options.clock.now(), room_in(self._files, self._folder)
 
-        def planned(chosen: CompactionPolicy, why: str) -> CompactionPlan:
+        def planned(chosen: LogPolicy, why: str) -> LogPlan:
             return self._compactor.feasible(plan_for(view, chosen, now, why=why, bytes_available=room))
 
         if policy is not None:
@@ -452,9 +452,9 @@ class SegmentLog:
             return plan
         return planned(DropDead(), f"nothing is rewritten for want of room: {_without_room(plan.bytes_needed, room)}")
 
-    def compact(self, plan: CompactionPlan | None = None, *, policy: CompactionPolicy | None = None,
+    def compact(self, plan: LogPlan | None = None, *, policy: LogPolicy | None = None,
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
-                fence: CommitFence | None = None) -> Done[CompactionReport] | Skipped | Failed:
+                fence: CommitFence | None = None) -> Done[LogCompactionReport] | Skipped | Failed:
         """Free what the last snapshot left dead. Appends and reads go on meanwhile.
 
         What an earlier compaction was interrupted in is finished first.
@@ -487,18 +487,18 @@ class SegmentLog:
         if plan is not None:
             self._require_own(plan, policy)
 
-        def made(sensed: _Sensed) -> CompactionPlan:
+        def made(sensed: _Sensed) -> LogPlan:
             return self._planned(sensed.view, policy) if plan is None else plan
 
-        def carried_out(chosen: CompactionPlan, sensed: _Sensed, run: Run) -> Done[CompactionReport] | Skipped | Failed:
+        def carried_out(chosen: LogPlan, sensed: _Sensed, run: Run) -> Done[LogCompactionReport] | Skipped | Failed:
             if plan is not None:
                 require_fitting(plan, sensed.view, self._compactor.hiding(plan))
             return self._compact(chosen, sensed, executor, run, observer, fence)
 
         return self._work(budget, made, carried_out)
 
-    def _require_own(self, plan: CompactionPlan, policy: CompactionPolicy | None) -> None:
-        if not isinstance(plan, CompactionPlan):
+    def _require_own(self, plan: LogPlan, policy: LogPolicy | None) -> None:
+        if not isinstance(plan, LogPlan):
             raise InvalidInput(f"the plan is {plan!r:.100}; give one that plan() made, or policy= for a policy")
         if policy is not None:
             raise InvalidInput("a plan and a policy were given; a plan says already what its policy chose")
@@ -506,8 +506,8 @@ class SegmentLog:
             whose = f"the log in {plan.folder}" if plan.folder else "no log, but of a view made by hand"
             raise InvalidInput(f"the plan is of {whose}, and this is the one in {self._folder}; plan with this log")
 
-    def _work(self, budget: Budget | None, made: Callable[[_Sensed], CompactionPlan],
-              carried_out: Callable[[CompactionPlan, _Sensed, Run], Done[_ReportT] | Skipped | Failed]
+    def _work(self, budget: Budget | None, made: Callable[[_Sensed], LogPlan],
+              carried_out: Callable[[LogPlan, _Sensed, Run], Done[_ReportT] | Skipped | Failed]
               ) -> Done[_ReportT] | Skipped | Failed:
         """Own the log, finish what was interrupted, look, plan, and carry the plan out."""
         self._reads.require_open()
@@ -574,8 +574,8 @@ class SegmentLog:
         live = live - (suspects - IndexSet().union(*found))
         return SnapshotState(state.index, live, state.term)
 
-    def _compact(self, plan: CompactionPlan, sensed: _Sensed, executor: Executor | None, run: Run,
-                 observer: Observer | None, fence: CommitFence | None) -> Done[CompactionReport] | Skipped | Failed:
+    def _compact(self, plan: LogPlan, sensed: _Sensed, executor: Executor | None, run: Run,
+                 observer: Observer | None, fence: CommitFence | None) -> Done[LogCompactionReport] | Skipped | Failed:
         if plan.groups:
             # Others than this thread may copy all groups before the first is committed.
             needed = plan.bytes_needed if executor is None else plan.bytes_to_copy
@@ -616,7 +616,7 @@ class SegmentLog:
         if whole("min_bytes", min_bytes) < 1:
             raise InvalidInput(f"min_bytes is {min_bytes}; a hole has at least 1 byte")
 
-        def carried_out(plan: CompactionPlan, sensed: _Sensed, run: Run) -> Done[HoleReport] | Skipped | Failed:
+        def carried_out(plan: LogPlan, sensed: _Sensed, run: Run) -> Done[HoleReport] | Skipped | Failed:
             if sensed.state is None:
                 return Skipped(plan.why)
             if self._segments.is_leased(self._segments.epoch + 1):
@@ -630,7 +630,7 @@ class SegmentLog:
         return self._work(budget, lambda sensed: plan_for(sensed.view, self._options.policy, self._options.clock.now()),
                           carried_out)
 
-    def reclaim(self, *, budget: Budget | None = None) -> Done[ReclaimReport] | Skipped | Failed:
+    def reclaim(self, *, budget: Budget | None = None) -> Done[LogReclaimReport] | Skipped | Failed:
         """Remove what leases or `keep_links_seconds` held back, and what an interrupted compaction has left.
 
         Every compaction does this as well.

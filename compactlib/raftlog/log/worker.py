@@ -1,4 +1,4 @@
-"""`CompactionWorker`: compacts a log in a thread of its own, so that no thread of the server ever does. A `LogWorker`.
+"""`LogCompactionWorker`: compacts a log in a thread of its own, so that no thread of the server ever does. A `LogWorker`.
 
 ```
 asked ──▶ compaction, what it replaces held in place ──▶ the server is told ──▶ files removed ──▶ again, if it was asked
@@ -22,8 +22,8 @@ from compactlib.executors.tasks import foreign_error
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.raftlog.arguments import require_budget
 from compactlib.raftlog.compaction.plan.policies.drop import DropDead
-from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
-from compactlib.raftlog.compaction.report import CompactionReport, GroupStats, report_of
+from compactlib.raftlog.compaction.plan.policy import LogPolicy
+from compactlib.raftlog.compaction.report import LogCompactionReport, GroupStats, report_of
 from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.model.refs import merge_refs
 from compactlib.raftlog.model.row import LogRow
@@ -69,7 +69,7 @@ class SegmentChanges:
         return bool(self.dropped or self.merged)
 
     @classmethod
-    def of(cls, report: CompactionReport, refs: Sequence[SegmentRef]) -> SegmentChanges:
+    def of(cls, report: LogCompactionReport, refs: Sequence[SegmentRef]) -> SegmentChanges:
         """The changes in a report, with the ranges from the log's list after it."""
         found = {ref.number: ref for ref in refs}
         groups = [group.members for group in report.groups if isinstance(group, GroupStats)]
@@ -88,12 +88,12 @@ class SegmentChanges:
         return merge_refs([], sorted([*kept, *(each.ref for each in self.merged)])).refs
 
 
-WorkerOutcome: TypeAlias = Done[CompactionReport] | Skipped | Failed
+WorkerOutcome: TypeAlias = Done[LogCompactionReport] | Skipped | Failed
 Server: TypeAlias = Callable[[SegmentChanges, WorkerOutcome], object]
 """Told of each compaction's end, by the worker, before a file goes. It may use the log."""
 
 
-class CompactionWorker(ServiceFace):
+class LogCompactionWorker(ServiceFace):
     """See the module; a `Service`. Any thread may call any method; those of `LogWorker` never block.
 
     Whatever a compaction raises ends in a `Failed` outcome, is kept in `last_error`, and lets everything go that was
@@ -126,7 +126,7 @@ class CompactionWorker(ServiceFace):
         self._log = log
         self._server: Server = _tell_nobody if server is None else server
         self._executor = executor
-        self._policy: CompactionPolicy | None = None
+        self._policy: LogPolicy | None = None
         self._has_snapshot = False
         self._may_pass = False
         self._last: WorkerOutcome = Skipped("nothing was asked for yet")
@@ -141,7 +141,7 @@ class CompactionWorker(ServiceFace):
         if self._has_snapshot:
             self.request(DropDead())
 
-    def request(self, policy: CompactionPolicy | None = None) -> None:
+    def request(self, policy: LogPolicy | None = None) -> None:
         """Ask for a compaction; one that runs is followed by the strongest that was asked for meanwhile.
 
         Args:
@@ -174,7 +174,7 @@ class CompactionWorker(ServiceFace):
         return self._last
 
     def __repr__(self) -> str:
-        return f"<CompactionWorker: {self._service.report()._summary()}>"
+        return f"<LogCompactionWorker: {self._service.report()._summary()}>"
 
     # -- inside
 
@@ -207,7 +207,7 @@ class CompactionWorker(ServiceFace):
             self._service.request(_WORK, job.turn.strength)
         return self._last
 
-    def _compact(self, job: Job, policy: CompactionPolicy | None) -> WorkerOutcome:
+    def _compact(self, job: Job, policy: LogPolicy | None) -> WorkerOutcome:
         try:
             outcome: WorkerOutcome = self._log.compact(policy=policy, executor=self._executor, budget=job.budget)
         except CompactlibError as error:

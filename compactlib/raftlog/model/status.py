@@ -65,7 +65,7 @@ class LogStatus(Printed):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class StoreStatus(Printed):
+class RaftLogStoreStatus(Printed):
     """A store of logs at one moment.
 
     Attributes:

@@ -40,7 +40,7 @@ entry_of: Callable[[tuple[int, int, bytes]], Entry] = partial(tuple.__new__, Ent
 
 
 @attrs.frozen
-class Dead:
+class DeadEntry:
     """The index lies at or below the snapshot and is not live: its entry is gone or may go at any time."""
 
     index: int
@@ -48,21 +48,21 @@ class Dead:
 
 
 @attrs.frozen
-class Missing:
+class MissingEntry:
     """No segment ever held the index, as far as this log knows: above its end, or in a gap of a sparse log."""
 
     index: int
 
 
 @attrs.frozen
-class Damaged:
+class DamagedEntry:
     """The entry is there, but its bytes fail their checksum; `error` says where."""
 
     index: int
     error: CorruptData
 
 
-Answer: TypeAlias = Entry | Dead | Missing | Damaged
+Answer: TypeAlias = Entry | DeadEntry | MissingEntry | DamagedEntry
 """What a read of one index can answer; never one for the other."""
 
 

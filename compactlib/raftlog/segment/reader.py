@@ -12,7 +12,7 @@ import attrs
 from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import StrPath, read_exactly
-from compactlib.raftlog.model.values import Answer, Damaged, Entry, Missing, entry_of
+from compactlib.raftlog.model.values import Answer, DamagedEntry, Entry, MissingEntry, entry_of
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex, picked
 from compactlib.raftlog.segment.load import LoadedSegment, SegmentFormat, TailRule, load_segment
@@ -230,7 +230,7 @@ class SegmentReader:
     def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
         """Answer each of `indexes` (strictly ascending), in order; neighbours in the file are read together.
 
-        A damaged entry is answered as `Damaged`, an index that the segment does not hold as `Missing`.
+        A damaged entry is answered as `DamagedEntry`, an index that the segment does not hold as `MissingEntry`.
 
         Raises:
             InvalidInput: the indexes do not ascend.
@@ -241,20 +241,20 @@ class SegmentReader:
         held = [position for position in positions if position >= 0]
         answers = self.answers_at(held)
         for index, position in zip(indexes, positions, strict=True):
-            yield Missing(index) if position < 0 else next(answers)
+            yield MissingEntry(index) if position < 0 else next(answers)
 
-    def scan(self, first: int = 0, last: int = (1 << 64) - 1) -> Iterator[Entry | Damaged]:
-        """Every entry from `first` to `last`, ascending; damaged ones as `Damaged`."""
+    def scan(self, first: int = 0, last: int = (1 << 64) - 1) -> Iterator[Entry | DamagedEntry]:
+        """Every entry from `first` to `last`, ascending; damaged ones as `DamagedEntry`."""
         return self.answers_at(self._loaded.index.positions_between(first, last))
 
-    def answers_at(self, positions: Sequence[int]) -> Iterator[Entry | Damaged]:
+    def answers_at(self, positions: Sequence[int]) -> Iterator[Entry | DamagedEntry]:
         """The entries at ascending positions of the index, read in spans."""
         try:
             yield from self._answers_at(positions)
         except OSError as error:
             raise self._refused(error) from error
 
-    def _answers_at(self, positions: Sequence[int]) -> Iterator[Entry | Damaged]:
+    def _answers_at(self, positions: Sequence[int]) -> Iterator[Entry | DamagedEntry]:
         columns = self._loaded.index.columns
         for span in read_payloads(self.fileno(), PickedPayloads.of(self._loaded.index, positions)):
             entries = map(entry_of, zip(picked(columns.indexes, span.positions), picked(columns.terms, span.positions),
@@ -264,7 +264,7 @@ class SegmentReader:
                 continue
             damaged = set(span.damaged)
             for position, entry in zip(span.positions, entries, strict=True):
-                yield Damaged(entry.index, self.damage_at(position)) if position in damaged else entry
+                yield DamagedEntry(entry.index, self.damage_at(position)) if position in damaged else entry
 
     def damaged_entries(self) -> list[CorruptData]:
         """Read everything and list what fails its checksum."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from compactlib.errors import CorruptData, NotFound
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.model.values import Damaged, Entry
+from compactlib.raftlog.model.values import DamagedEntry, Entry
 from compactlib.raftlog.segment.reader import SegmentReader
 
 
@@ -71,7 +71,7 @@ class Pin:
                 while place < len(waiting) and waiting[place][0] < answer.index:
                     yield waiting[place][1]
                     place += 1
-                if isinstance(answer, Damaged):
+                if isinstance(answer, DamagedEntry):
                     raise answer.error
                 if not isinstance(answer, Entry):
                     raise CorruptData(path=reader.path, offset=0, index=answer.index, expected="a pinned entry",

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.compaction.report import CompactionReport
+from compactlib.raftlog.compaction.report import LogCompactionReport
 from compactlib.raftlog.model.row import LogRow
-from compactlib.raftlog.model.values import Answer, Dead, Entry, Missing
+from compactlib.raftlog.model.values import Answer, DeadEntry, Entry, MissingEntry
 from compactlib.raftlog.snapshots.model import SnapshotMeta
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class ReplicatedLog(Protocol):
     def sync(self) -> None:
         """Return when everything appended before is durable."""
 
-    def read(self, index: int) -> Entry | Dead | Missing:
+    def read(self, index: int) -> Entry | DeadEntry | MissingEntry:
         """One entry, or that it is dead, or that the log does not hold it."""
 
     def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
@@ -157,7 +157,7 @@ class ReplicatedLog(Protocol):
             LiveIndexMissing: the log does not hold a live entry; nothing was changed.
         """
 
-    def compact(self) -> Done[CompactionReport] | Skipped | Failed:
+    def compact(self) -> Done[LogCompactionReport] | Skipped | Failed:
         """Run one compaction in this thread; see `SegmentLog.compact`."""
 
 

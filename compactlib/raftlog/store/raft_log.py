@@ -22,10 +22,10 @@ from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.arguments import index_set, listed, require_budget, whole
 from compactlib.raftlog.compaction.holes import DEFAULT_MIN_HOLE_BYTES, HoleReport
-from compactlib.raftlog.compaction.plan.plan import CompactionPlan
-from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
-from compactlib.raftlog.compaction.plan.view import CompactionView
-from compactlib.raftlog.compaction.report import CompactionReport, ReclaimReport
+from compactlib.raftlog.compaction.plan.plan import LogPlan
+from compactlib.raftlog.compaction.plan.policy import LogPolicy
+from compactlib.raftlog.compaction.plan.view import LogView
+from compactlib.raftlog.compaction.report import LogCompactionReport, LogReclaimReport
 from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.memtable.flush import FlushPlan, plan_flush
@@ -33,7 +33,7 @@ from compactlib.raftlog.memtable.table import Memtable
 from compactlib.raftlog.model.row import LogRow, LogRows
 from compactlib.raftlog.model.snapshot_state import SnapshotState
 from compactlib.raftlog.model.status import LogStatus, told
-from compactlib.raftlog.model.values import MAX_INDEX, Answer, Dead, Entry, Missing
+from compactlib.raftlog.model.values import MAX_INDEX, Answer, DeadEntry, Entry, MissingEntry
 from compactlib.raftlog.snapshots.model import SnapshotMeta
 from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.raftlog.store.pins import Pin
@@ -207,7 +207,7 @@ class RaftLog:
         """The term of the entry of `index`, or of the snapshot that ends there; `None` if it is not known any more."""
         return self._reads.term_of(index)
 
-    def read(self, index: int) -> Entry | Dead | Missing:
+    def read(self, index: int) -> Entry | DeadEntry | MissingEntry:
         """The entry of `index`, or that it is dead, or that the log does not hold it.
 
         From memory, or with one bisection and one `pread`.
@@ -223,7 +223,7 @@ class RaftLog:
     def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
         """One answer for each of `indexes` (strictly ascending), in order; physical neighbours are read together.
 
-        Damage to one entry is its answer, `Damaged`; a dead or missing index hides none behind it.
+        Damage to one entry is its answer, `DamagedEntry`; a dead or missing index hides none behind it.
 
         Raises:
             Unsorted: the indexes do not ascend strictly.
@@ -520,28 +520,28 @@ class RaftLog:
         self._make_room()
 
     @property
-    def policy(self) -> CompactionPolicy:
+    def policy(self) -> LogPolicy:
         """The log's own policy; see `SegmentLog.policy`."""
         return self._log.policy
 
-    def view(self, *, budget: Budget | None = None) -> CompactionView:
+    def view(self, *, budget: Budget | None = None) -> LogView:
         """The log's segments as a policy sees them now. What is pinned counts as alive. See `SegmentLog.view`."""
         self._require_open()
         return self._log.view(budget=budget)
 
-    def plan(self, policy: CompactionPolicy | None = None, *, view: CompactionView | None = None) -> CompactionPlan:
+    def plan(self, policy: LogPolicy | None = None, *, view: LogView | None = None) -> LogPlan:
         """What `compact` would do now, and why: a dry run that changes nothing. See `SegmentLog.plan`."""
         self._require_open()
         return self._log.plan(policy, view=view)
 
-    def compact(self, plan: CompactionPlan | None = None, *, policy: CompactionPolicy | None = None,
+    def compact(self, plan: LogPlan | None = None, *, policy: LogPolicy | None = None,
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
-                fence: CommitFence | None = None) -> Done[CompactionReport] | Skipped | Failed:
+                fence: CommitFence | None = None) -> Done[LogCompactionReport] | Skipped | Failed:
         """Free what the last snapshot left dead, in this thread; appends and reads go on. See `SegmentLog.compact`."""
         return self._work(budget, lambda lent: self._log.compact(
             plan, policy=policy, executor=executor, budget=lent, observer=observer, fence=fence))
 
-    def reclaim(self, *, budget: Budget | None = None) -> Done[ReclaimReport] | Skipped | Failed:
+    def reclaim(self, *, budget: Budget | None = None) -> Done[LogReclaimReport] | Skipped | Failed:
         """Remove what leases or `keep_links_seconds` held back; see `SegmentLog.reclaim`."""
         return self._work(budget, lambda lent: self._log.reclaim(budget=lent))
 

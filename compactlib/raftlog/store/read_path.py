@@ -10,7 +10,7 @@ from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import listed, whole
 from compactlib.raftlog.memtable.table import Memtable, Table, visible_runs, visible_slabs
 from compactlib.raftlog.model.row import LogRow
-from compactlib.raftlog.model.values import MAX_INDEX, Answer, Damaged, Dead, Entry, Missing
+from compactlib.raftlog.model.values import MAX_INDEX, Answer, DamagedEntry, DeadEntry, Entry, MissingEntry
 from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.raftlog.store.pins import Pin
 
@@ -66,27 +66,27 @@ class RaftReadPath:
                 return table.term_of(index)
         return self._segments.term_of(index)
 
-    def read(self, index: int) -> Entry | Dead | Missing:
+    def read(self, index: int) -> Entry | DeadEntry | MissingEntry:
         """The entry of `index`, or that it is dead, or that the log does not hold it."""
         if type(index) is not int:
             index = whole("the index", index)
         row = self._row()
         if index <= row.snapshot_index and index not in row.live:
-            return Dead(index, row.snapshot_index)
+            return DeadEntry(index, row.snapshot_index)
         # The tables before the segments: what leaves the tables is in segments by then.
         for table in reversed(self._memtable.tables):
             if index >= table.base:
                 return table.find(index) or self._absent(index)
         return self._log.read(index)
 
-    def _absent(self, index: int) -> Dead | Missing:
+    def _absent(self, index: int) -> DeadEntry | MissingEntry:
         row = self._row()
         if row.is_dead(index):
-            return Dead(index, row.snapshot_index)
+            return DeadEntry(index, row.snapshot_index)
         if index <= row.snapshot_index:
             raise CorruptData(path=self._log.folder, offset=0, index=index, found="none",
                               expected=f"a segment that holds the live entry {index}")
-        return Missing(index)
+        return MissingEntry(index)
 
     def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
         """One answer for each of `indexes` (strictly ascending), in order."""
@@ -107,14 +107,14 @@ class RaftReadPath:
     def _from_tables(self, tables: Sequence[Table], index: int) -> Answer:
         row = self._row()
         if row.is_dead(index):
-            return Dead(index, row.snapshot_index)
+            return DeadEntry(index, row.snapshot_index)
         for table in reversed(tables):
             if index >= table.base:
                 try:
                     return table.find(index) or self._absent(index)
                 except CorruptData as error:
-                    return Damaged(index, error)
-        return Missing(index)
+                    return DamagedEntry(index, error)
+        return MissingEntry(index)
 
     def entries(self, first: int, last: int) -> Iterator[Entry]:
         """Every entry from `first` to `last` that is not dead, ascending."""

@@ -41,7 +41,7 @@ from compactlib.raftlog.log.unflushed import examine_wal
 from compactlib.raftlog.memtable.replay import replay
 from compactlib.raftlog.memtable.table import DEFAULT_MAX_ENTRIES, Memtable
 from compactlib.raftlog.model.row import LogRow, LogRows
-from compactlib.raftlog.model.status import StoreStatus, told
+from compactlib.raftlog.model.status import RaftLogStoreStatus, told
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.store.log_folders import FoundFolders, find_folders, what_is_there
 from compactlib.raftlog.store.log_segments import LogSegments
@@ -431,12 +431,12 @@ class RaftLogStore:
 
     # -- the store itself
 
-    def status(self) -> StoreStatus:
+    def status(self) -> RaftLogStoreStatus:
         """What the store says of itself."""
         stopped = self._wal.stopped
         logs = list(self._logs.values())
         unexpected = [part for part in (self._committer, self._flusher, self._outbox) if part.failures]
-        return StoreStatus(
+        return RaftLogStoreStatus(
             logs=len(self._logs), wal_files=len(self._wal.file_numbers), wal_bytes=self._wal.size_bytes,
             queued_bytes=self._wal.queued_bytes, unflushed_files=len(self._wal.file_numbers) - 1,
             flush_error=None if self._flush_error is None else str(self._flush_error),

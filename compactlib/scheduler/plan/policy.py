@@ -165,7 +165,7 @@ class AssignmentView(Printed):
 
 
 @attrs.frozen(slots=False, repr=False)
-class Choice(Printed):
+class JobChoice(Printed):
     """What a poll is to give out.
 
     Attributes:
@@ -204,7 +204,7 @@ class AssignmentPolicy(Protocol):
     def name(self) -> str:
         """A short name for updates and reports."""
 
-    def choose(self, view: AssignmentView, now: float) -> Choice:
+    def choose(self, view: AssignmentView, now: float) -> JobChoice:
         """What to give out at `now`, seconds. Pure: equal arguments give equal choices; never `None`."""
 
 
@@ -212,7 +212,7 @@ Order: TypeAlias = Callable[[LevelView], Iterator[tuple[WaitingJob, Turn | None]
 """The ready jobs of a level in a policy's order, each with the turn that its assignment takes, if it takes one."""
 
 
-def choose_by_level(view: AssignmentView, order: Order, why: str, higher_level_share: float) -> Choice:
+def choose_by_level(view: AssignmentView, order: Order, why: str, higher_level_share: float) -> JobChoice:
     """A choice level by level: the lowest with a job is next, unless its turn goes to the ones above.
 
     In a level, ready jobs go first, in the policy's order, then those that somebody has had before. O(1) for each job
@@ -233,7 +233,7 @@ def choose_by_level(view: AssignmentView, order: Order, why: str, higher_level_s
         jobs.append(job.name)
         if turn is not None:
             turns[turn[:2]] = turn
-    return Choice(tuple(jobs), why if jobs else view.why_nothing(), tuple(shared.items()), tuple(turns.values()))
+    return JobChoice(tuple(jobs), why if jobs else view.why_nothing(), tuple(shared.items()), tuple(turns.values()))
 
 
 def _in_order(level: LevelView, order: Order) -> Iterator[tuple[WaitingJob, Turn | None]]:

@@ -28,14 +28,14 @@ from compactlib.scheduler.model.values import Command, CompactedBlocks, JobStatu
 from compactlib.scheduler.persistence.plain import misfit
 from compactlib.scheduler.plan.planner import PlanCursor
 from compactlib.scheduler.plan.policies.by_priority import ByPriority
-from compactlib.scheduler.plan.policy import AssignmentPolicy, Choice
+from compactlib.scheduler.plan.policy import AssignmentPolicy, JobChoice
 from compactlib.scheduler.plan.schedule import Schedule
 from compactlib.scheduler.queue.job import Job
 from compactlib.scheduler.queue.results import result_problem
 from compactlib.scheduler.queue.state import SchedulerState
 
 _USUAL = ByPriority()
-_NO_ROOM = Choice((), "the worker has no room: job_capacity=0, and it has lost no job in this poll")
+_NO_ROOM = JobChoice((), "the worker has no room: job_capacity=0, and it has lost no job in this poll")
 MAX_UPDATES = 10_000
 """Status updates and confirmations that one request may have, each."""
 

@@ -19,7 +19,7 @@ from compactlib.scheduler.model.values import Command, JobPlan, JobState, JobSta
 from compactlib.scheduler.plan.policy import (
     AssignmentPolicy,
     AssignmentView,
-    Choice,
+    JobChoice,
     Lazily,
     LevelView,
     TenantLine,
@@ -149,14 +149,14 @@ class Schedule:
         for tenant, virtual_time, line in level.ready.turns.in_order():
             yield TenantLine(tenant, virtual_time, Lazily(self._waiting, line))
 
-    def assign(self, policy: AssignmentPolicy, capacity: int) -> tuple[tuple[AssignedJob, ...], Choice]:
+    def assign(self, policy: AssignmentPolicy, capacity: int) -> tuple[tuple[AssignedJob, ...], JobChoice]:
         """The jobs that a policy gives to the worker, and its choice. O(log n) a job, and what the policy costs.
 
         Raises:
             InvalidInput: the choice is none, or names what may not be assigned.
         """
         choice: object = policy.choose(self.view(capacity), self._command.appended_at)
-        if not isinstance(choice, Choice):
+        if not isinstance(choice, JobChoice):
             raise InvalidInput(f"the policy {policy!r:.200} chose {choice!r:.200}; answer a Choice, an empty one "
                                f"with its reason if no job is worth it")
         if len(choice.jobs) > capacity:
@@ -218,7 +218,7 @@ class Schedule:
         return None
 
 
-def _are_turns(choice: Choice) -> bool:
+def _are_turns(choice: JobChoice) -> bool:
     """Whether what is to be recorded of a choice can be."""
     shared: tuple[object, ...] = choice.shared
     turns: tuple[object, ...] = choice.turns

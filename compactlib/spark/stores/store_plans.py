@@ -16,7 +16,7 @@ import attrs
 
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.outcome import Failed, Skipped
-from compactlib.raftlog import CompactionPolicy, LogReader, SeedPolicy, SegmentLimits, leftovers
+from compactlib.raftlog import LogPolicy, LogReader, SeedPolicy, SegmentLimits, leftovers
 from compactlib.report import Printed
 from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
@@ -200,7 +200,7 @@ class PlanLog:
     """
 
     limits: SegmentLimits = attrs.field(factory=SegmentLimits)
-    policy: CompactionPolicy = attrs.field(factory=SeedPolicy)
+    policy: LogPolicy = attrs.field(factory=SeedPolicy)
 
     def __call__(self, folder: str) -> StoreWork | Skipped:
         """What this log has to do; raises what `LogReader` does."""

@@ -12,7 +12,7 @@ from itertools import islice
 from compactlib.runtime.budget import Budget
 from compactlib.staging.committed.formats.split import record_bytes
 from compactlib.staging.committed.interface import RecordScan
-from compactlib.staging.compaction.plan import CompactionView
+from compactlib.staging.compaction.plan import StagingView
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, TooManyTries
 from compactlib.staging.records.branch_store import FoundBranch
 from compactlib.staging.records.context import StagingContext
@@ -24,7 +24,7 @@ _QUICK_LOOK_ENTRIES = 1000
 
 
 def look(context: StagingContext, branch: str, budget: Budget | None = None, *, is_quick: bool = False,
-         ) -> tuple[FoundBranch, CompactionView]:
+         ) -> tuple[FoundBranch, StagingView]:
     """See what a compaction would find: the staged entries up to `options.max_scanned`, and which ranges they touch.
 
     Args:
@@ -61,7 +61,7 @@ def look(context: StagingContext, branch: str, budget: Budget | None = None, *, 
     raise TooManyTries(operation="look", branch=branch, tries=tries)
 
 
-def _seen(context: StagingContext, found: FoundBranch, budget: Budget, *, is_quick: bool) -> CompactionView:
+def _seen(context: StagingContext, found: FoundBranch, budget: Budget, *, is_quick: bool) -> StagingView:
     committed, record = context.committed, found.record
     base = record.compacted_metarange_id
     if base is None:
@@ -84,7 +84,7 @@ def _seen(context: StagingContext, found: FoundBranch, budget: Budget, *, is_qui
             staged_bytes += record_bytes(key, staged.record)
         if ranges:
             touched.add(min(bisect_left(last_keys, key), len(ranges) - 1))
-    return CompactionView(
+    return StagingView(
         repository=context.repository, branch=found.branch, record=record, puts=puts, tombstones=runs.tombstones,
         longest_run=runs.longest, staged_bytes=staged_bytes, all_seen=puts + runs.tombstones < limit,
         ranges=len(ranges), ranges_touched=len(touched), bytes_touched=sum(ranges[at].size_bytes for at in touched),

@@ -1,6 +1,6 @@
 """What a compaction of a branch would do, and what it would gain: a dry run.
 
-`look` (in `look.py`) reads the staged entries, up to a limit, into a `CompactionView`; a policy chooses, and `plan_for`
+`look` (in `look.py`) reads the staged entries, up to a limit, into a `StagingView`; a policy chooses, and `plan_for`
 is a pure function of both. Nothing is written.
 
 What is to be gained: a listing no longer passes over tombstones, and a read of a key that is not staged no longer asks
@@ -19,7 +19,7 @@ from compactlib.staging.records.record import BranchRecord
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class CompactionView(Printed):
+class StagingView(Printed):
     """What was seen of a branch.
 
     Attributes:
@@ -88,7 +88,7 @@ _NUMBERS = ("puts", "tombstones", "longest_run", "staged_bytes", "all_seen", "ra
 
 
 @attrs.frozen
-class Choice:
+class StagingChoice:
     """What a policy decided.
 
     Attributes:
@@ -101,7 +101,7 @@ class Choice:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class CompactionPlan(Printed):
+class StagingPlan(Printed):
     """What a compaction would do, why, and what it would gain.
 
     It holds as long as the branch's record names the same layers: what is staged meanwhile is compacted too.
@@ -113,7 +113,7 @@ class CompactionPlan(Printed):
         is_empty: whether there is nothing to do.
     """
 
-    view: CompactionView
+    view: StagingView
     policy: PolicyRecord
     why: str
     is_empty: bool
@@ -161,11 +161,11 @@ class CompactionPlan(Printed):
         return f"compaction of {self.view.repository}/{self.view.branch} {verdict}: {self.why}"
 
 
-def plan_for(view: CompactionView, choice: Choice, policy: PolicyRecord) -> CompactionPlan:
+def plan_for(view: StagingView, choice: StagingChoice, policy: PolicyRecord) -> StagingPlan:
     """The plan for what was seen and chosen. Pure."""
     if view.is_clean:
-        choice = Choice(CLEAN, is_empty=True)
-    return CompactionPlan(view=view, policy=policy, why=choice.why, is_empty=choice.is_empty)
+        choice = StagingChoice(CLEAN, is_empty=True)
+    return StagingPlan(view=view, policy=policy, why=choice.why, is_empty=choice.is_empty)
 
 
 CLEAN = "nothing to compact: 0 entries are staged, and 0 tokens are sealed"

@@ -8,17 +8,17 @@ import attrs
 
 from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
-from compactlib.staging.compaction.plan import CLEAN, Choice, CompactionView
+from compactlib.staging.compaction.plan import CLEAN, StagingChoice, StagingView
 from compactlib.staging.compaction.sense_policies import positive
 
-CompactionPolicy: TypeAlias = Policy[CompactionView, Choice]
+StagingPolicy: TypeAlias = Policy[StagingView, StagingChoice]
 """Decides, from what lies on a branch, whether it is compacted."""
 
 DEFAULT_WINDOW_SECONDS = 300.0
 """At most one compaction per branch starts within this time."""
 
 
-def window_gate(view: CompactionView, now: float, window_seconds: float) -> Choice | None:
+def window_gate(view: StagingView, now: float, window_seconds: float) -> StagingChoice | None:
     """An empty choice while the window of the last compaction lasts; `None` when another one may start.
 
     The window is measured by the start time in the branch's record, so that it counts for all processes. A start that
@@ -27,7 +27,7 @@ def window_gate(view: CompactionView, now: float, window_seconds: float) -> Choi
     started = view.compaction_started_at
     if started is None or not started - window_seconds <= now < started + window_seconds:
         return None
-    return Choice(f"a compaction of the branch started at {started:.3f}, and another one may start {window_seconds} "
+    return StagingChoice(f"a compaction of the branch started at {started:.3f}, and another one may start {window_seconds} "
                   f"seconds later, at {started + window_seconds:.3f}; wait, or give a policy with a smaller "
                   f"window_seconds", is_empty=True)
 
@@ -48,18 +48,18 @@ class AlwaysPolicy:
     name: ClassVar[str] = "always"
     window_seconds: float = attrs.field(default=DEFAULT_WINDOW_SECONDS, validator=_not_negative)
 
-    def choose(self, view: CompactionView, now: float) -> Choice:
+    def choose(self, view: StagingView, now: float) -> StagingChoice:
         """See `Policy.choose`."""
         if view.is_clean:
-            return Choice(CLEAN, is_empty=True)
+            return StagingChoice(CLEAN, is_empty=True)
         some = "" if view.all_seen else "at least "
-        return window_gate(view, now, self.window_seconds) or Choice(
+        return window_gate(view, now, self.window_seconds) or StagingChoice(
             f"{some}{view.tombstones} tombstones, at most {view.longest_run} in a row, and {view.sealed_tokens} sealed "
             f"tokens would go; {some}{view.ranges_touched} of {view.ranges} ranges would be written anew")
 
 
 @attrs.frozen(kw_only=True)
-class CostPolicy:
+class TombstoneCostPolicy:
     """Compact where much is gained for little: runs of tombstones, many sealed tokens, or cheap ranges.
 
     Attributes:
@@ -75,20 +75,20 @@ class CostPolicy:
     bytes_per_tombstone: float = attrs.field(default=4096.0, validator=_not_negative)
     window_seconds: float = attrs.field(default=DEFAULT_WINDOW_SECONDS, validator=_not_negative)
 
-    def choose(self, view: CompactionView, now: float) -> Choice:
+    def choose(self, view: StagingView, now: float) -> StagingChoice:
         """See `Policy.choose`."""
         if view.is_clean:
-            return Choice(CLEAN, is_empty=True)
+            return StagingChoice(CLEAN, is_empty=True)
         return window_gate(view, now, self.window_seconds) or self._weighed(view)
 
-    def _weighed(self, view: CompactionView) -> Choice:
+    def _weighed(self, view: StagingView) -> StagingChoice:
         if view.longest_run >= self.long_run:
-            return Choice(f"{view.longest_run} tombstones in a row")
+            return StagingChoice(f"{view.longest_run} tombstones in a row")
         if view.sealed_tokens >= self.many_sealed:
-            return Choice(f"{view.sealed_tokens} sealed tokens")
+            return StagingChoice(f"{view.sealed_tokens} sealed tokens")
         cost = (view.bytes_touched + view.staged_bytes) / view.tombstones if view.tombstones else float("inf")
         if cost <= self.bytes_per_tombstone:
-            return Choice(f"{cost:.0f} bytes for each of {view.tombstones} tombstones")
-        return Choice(f"not worth its cost: {view.longest_run} tombstones in a row, below long_run={self.long_run}; "
+            return StagingChoice(f"{cost:.0f} bytes for each of {view.tombstones} tombstones")
+        return StagingChoice(f"not worth its cost: {view.longest_run} tombstones in a row, below long_run={self.long_run}; "
                       f"{view.sealed_tokens} sealed tokens, below many_sealed={self.many_sealed}; {cost:.0f} bytes for "
                       f"each tombstone, above bytes_per_tombstone={self.bytes_per_tombstone:.0f}", is_empty=True)

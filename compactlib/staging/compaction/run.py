@@ -20,8 +20,8 @@ from compactlib.staging.compaction.flights import Flights
 from compactlib.staging.compaction.look import look
 from compactlib.staging.compaction.metrics import report_compaction
 from compactlib.staging.compaction.outcome import CompactionOutcome, outcome_name
-from compactlib.staging.compaction.plan import Choice, CompactionPlan, CompactionView, plan_for
-from compactlib.staging.compaction.policies import AlwaysPolicy, CompactionPolicy
+from compactlib.staging.compaction.plan import StagingChoice, StagingPlan, StagingView, plan_for
+from compactlib.staging.compaction.policies import AlwaysPolicy, StagingPolicy
 from compactlib.staging.compaction.rewrite import RewriteStores
 from compactlib.staging.errors import BranchNotFound, CommitNotFound, OutdatedPlan
 from compactlib.staging.records.branch_store import FoundBranch
@@ -40,21 +40,21 @@ class Compactions:
         flights: what is under way.
     """
 
-    def __init__(self, context: StagingContext, *, policy: CompactionPolicy | None = None,
+    def __init__(self, context: StagingContext, *, policy: StagingPolicy | None = None,
                  stores: RewriteStores | None = None, flights: Flights | None = None) -> None:
         self._context = context
-        self._policy: CompactionPolicy = AlwaysPolicy() if policy is None else policy
+        self._policy: StagingPolicy = AlwaysPolicy() if policy is None else policy
         self._flights = Flights(f"the repository {context.repository!r}") if flights is None else flights
         self._compactor = Compactor(context, stores)
         self._outcomes: Counter[str] = Counter()
         self._last_error: BaseException | None = None
         self._failures = 0
 
-    def view(self, branch: str, *, budget: Budget | None = None) -> CompactionView:
+    def view(self, branch: str, *, budget: Budget | None = None) -> StagingView:
         """See `Repository.view`."""
         return look(self._context, branch, budget)[1]
 
-    def plan(self, policy: CompactionPolicy | None, view: CompactionView) -> CompactionPlan:
+    def plan(self, policy: StagingPolicy | None, view: StagingView) -> StagingPlan:
         """See `Repository.plan`. No request."""
         require_policy("the policy", policy, or_none=True)
         if view.repository != self._context.repository:
@@ -62,12 +62,12 @@ class Compactions:
                                f"{self._context.repository!r}; take one with view()")
         chosen = self._policy if policy is None else policy
         choice = chosen.choose(view, self._context.clock.now())
-        if not isinstance(choice, Choice):
+        if not isinstance(choice, StagingChoice):
             raise InvalidInput(f"the policy {chosen.name!r} answered {choice!r}; choose() answers a Choice, also "
                                f"to say that nothing is to be done")
         return plan_for(view, choice, PolicyRecord.of(chosen))
 
-    def compact(self, branch: str, plan: CompactionPlan | None = None, *, policy: CompactionPolicy | None = None,
+    def compact(self, branch: str, plan: StagingPlan | None = None, *, policy: StagingPolicy | None = None,
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
                 fence: CommitFence | None = None) -> CompactionOutcome:
         """See `Repository.compact`."""
@@ -111,7 +111,7 @@ class Compactions:
             last_error="" if last is None else f"{type(last).__name__}: {last}",
             failures=self._failures + sum(each.failures for each in watching))
 
-    def _outcome(self, branch: str, plan: CompactionPlan | None, policy: CompactionPolicy | None, run: Run,
+    def _outcome(self, branch: str, plan: StagingPlan | None, policy: StagingPolicy | None, run: Run,
                  executor: Executor | None, told: Observer, fence: CommitFence | None) -> CompactionOutcome:
         try:
             if plan is None:
@@ -143,7 +143,7 @@ class Compactions:
                                                              needed=plan.bytes_to_copy))
         return outcome
 
-    def _refusal(self, plan: CompactionPlan) -> Skipped | None:
+    def _refusal(self, plan: StagingPlan) -> Skipped | None:
         if plan.is_empty:
             return Skipped(plan.why)
         view, available = plan.view, self._context.committed.available_bytes()
@@ -154,7 +154,7 @@ class Compactions:
                            f"make room, or have reclaim() collect ranges that nobody needs")
         return None
 
-    def _require_mine(self, plan: CompactionPlan, branch: str, policy: CompactionPolicy | None) -> None:
+    def _require_mine(self, plan: StagingPlan, branch: str, policy: StagingPolicy | None) -> None:
         if policy is not None:
             raise InvalidInput("a plan and a policy were given; give one of them: the plan has been chosen already")
         view = plan.view
@@ -162,7 +162,7 @@ class Compactions:
             raise InvalidInput(f"the plan is for branch {view.branch!r} of repository {view.repository!r}, and not for "
                                f"{branch!r} of {self._context.repository!r}; make one with plan()")
 
-    def _current(self, plan: CompactionPlan, branch: str) -> FoundBranch:
+    def _current(self, plan: StagingPlan, branch: str) -> FoundBranch:
         """The branch, if it has the layers of the plan.
 
         Raises:
@@ -187,7 +187,7 @@ class Compactions:
             ("its tokens", planned.tokens, record.tokens)) if before != now]
         raise OutdatedPlan(branch=branch, detail=f"{', '.join(changed)} changed meanwhile")
 
-    def _require_known(self, plan: CompactionPlan) -> None:
+    def _require_known(self, plan: StagingPlan) -> None:
         """Whether the plan was made here: its token is in the register until long after, its commit for ever."""
         planned, context = plan.view.record, self._context
         if context.tokens.knows(planned.staging_token):

@@ -1,8 +1,8 @@
-"""When is a branch worth a look? Policies are pure: what was seen of a branch in, a `Choice` with its reason out.
+"""When is a branch worth a look? Policies are pure: what was seen of a branch in, a `StagingChoice` with its reason out.
 
 There are two kinds, alike but for what they see. The sensor asks a *sense policy* with what it has counted in memory
 (`BranchPressure`), which costs nothing and says when to look; a repository asks its *policy* with what lies on the
-branch (`CompactionView`), and that decides what is done: see `policies.py`.
+branch (`StagingView`), and that decides what is done: see `policies.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import attrs
 from compactlib.arguments import require_policy, require_type
 from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
-from compactlib.staging.compaction.plan import Choice
+from compactlib.staging.compaction.plan import StagingChoice
 
 
 @attrs.frozen(kw_only=True)
@@ -36,7 +36,7 @@ class BranchPressure:
         return [attrs.asdict(self)]
 
 
-SensePolicy: TypeAlias = Policy[BranchPressure, Choice]
+SensePolicy: TypeAlias = Policy[BranchPressure, StagingChoice]
 """Decides, from counts alone, whether a branch should be looked at."""
 
 
@@ -52,10 +52,10 @@ def _policies(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         require_policy("each policy", policy)
 
 
-def _reached(count: int, what: str, threshold: int) -> Choice:
+def _reached(count: int, what: str, threshold: int) -> StagingChoice:
     if count < threshold:
-        return Choice(f"{count} {what}, below threshold={threshold}; lower it, or wait", is_empty=True)
-    return Choice(f"{count} {what}, of which {threshold} are enough")
+        return StagingChoice(f"{count} {what}, below threshold={threshold}; lower it, or wait", is_empty=True)
+    return StagingChoice(f"{count} {what}, of which {threshold} are enough")
 
 
 @attrs.frozen
@@ -69,7 +69,7 @@ class DeletesPolicy:
     name: ClassVar[str] = "deletes"
     threshold: int = attrs.field(default=1000, validator=positive)
 
-    def choose(self, view: BranchPressure, now: float) -> Choice:
+    def choose(self, view: BranchPressure, now: float) -> StagingChoice:
         """See `Policy.choose`."""
         return _reached(view.deletes, "deletes", self.threshold)
 
@@ -85,7 +85,7 @@ class SealedTokensPolicy:
     name: ClassVar[str] = "sealed tokens"
     threshold: int = attrs.field(default=8, validator=positive)
 
-    def choose(self, view: BranchPressure, now: float) -> Choice:
+    def choose(self, view: BranchPressure, now: float) -> StagingChoice:
         """See `Policy.choose`."""
         return _reached(view.sealed_tokens, "sealed tokens", self.threshold)
 
@@ -104,7 +104,7 @@ class ListingCostPolicy:
     name: ClassVar[str] = "listing cost"
     threshold: int = attrs.field(default=10_000, validator=positive)
 
-    def choose(self, view: BranchPressure, now: float) -> Choice:
+    def choose(self, view: BranchPressure, now: float) -> StagingChoice:
         """See `Policy.choose`."""
         return _reached(view.tombstones_listed, "tombstones passed over by listings", self.threshold)
 
@@ -125,7 +125,7 @@ class AnyOf:
         """See `Policy.name`."""
         return "any of " + ", ".join(policy.name for policy in self.policies)
 
-    def choose(self, view: BranchPressure, now: float) -> Choice:
+    def choose(self, view: BranchPressure, now: float) -> StagingChoice:
         """See `Policy.choose`. The first choice that is not empty; if all are, the reasons of all."""
         choices = []
         for policy in self.policies:
@@ -133,4 +133,4 @@ class AnyOf:
             if not choice.is_empty:
                 return choice
             choices.append(choice.why)
-        return Choice("; ".join(choices) or "policies is empty; give at least one", is_empty=True)
+        return StagingChoice("; ".join(choices) or "policies is empty; give at least one", is_empty=True)

@@ -19,9 +19,9 @@ from compactlib.runtime.observe import Observer
 from compactlib.staging.committed.interface import Committed
 from compactlib.staging.compaction.flights import Flights
 from compactlib.staging.compaction.outcome import CompactionOutcome
-from compactlib.staging.compaction.plan import CompactionPlan, CompactionView
-from compactlib.staging.compaction.policies import CompactionPolicy
-from compactlib.staging.compaction.reclaim.reclaim import ReclaimReport, reclaim
+from compactlib.staging.compaction.plan import StagingPlan, StagingView
+from compactlib.staging.compaction.policies import StagingPolicy
+from compactlib.staging.compaction.reclaim.reclaim import StagingReclaimReport, reclaim
 from compactlib.staging.compaction.rewrite import RewriteStores
 from compactlib.staging.compaction.run import Compactions
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, PreconditionFailed
@@ -70,7 +70,7 @@ class Repository:
     """
 
     def __init__(self, store: KVStore, committed: Committed, *, name: str = "main",
-                 policy: CompactionPolicy | None = None, options: StagingOptions | None = None,
+                 policy: StagingPolicy | None = None, options: StagingOptions | None = None,
                  stores: RewriteStores | None = None, clock: Clock | None = None, rng: Random | None = None,
                  events: StagingEvents | None = None, observer: Observer | None = None) -> None:
         require_method("the store", store, "get", "set_if", "scan")
@@ -101,7 +101,7 @@ class Repository:
 
     # --- compaction
 
-    def view(self, *, branch: str | Branch = "main", budget: Budget | None = None) -> CompactionView:
+    def view(self, *, branch: str | Branch = "main", budget: Budget | None = None) -> StagingView:
         """A branch as a policy sees it now. Reads its staged entries up to `max_scanned`, and ranges they touch.
 
         Raises:
@@ -114,8 +114,8 @@ class Repository:
         with self._flights.reading(budget) as lent:
             return self._compactions.view(self._name_of(branch), budget=lent)
 
-    def plan(self, policy: CompactionPolicy | None = None, *, branch: str | Branch | None = None,
-             view: CompactionView | None = None) -> CompactionPlan:
+    def plan(self, policy: StagingPolicy | None = None, *, branch: str | Branch | None = None,
+             view: StagingView | None = None) -> StagingPlan:
         """What `compact` would do and gain: a dry run, pure if it is given a view.
 
         Args:
@@ -129,7 +129,7 @@ class Repository:
         """
         self._flights.require_open()
         require_policy("the policy", policy, or_none=True)
-        require_type("the view", view, CompactionView, or_none=True)
+        require_type("the view", view, StagingView, or_none=True)
         if view is None:
             view = self.view(branch="main" if branch is None else branch)
         elif branch is not None and self._name_of(branch) != view.branch:
@@ -137,8 +137,8 @@ class Repository:
                                f"{self._name_of(branch)!r}; give one of them")
         return self._compactions.plan(policy, view)
 
-    def compact(self, plan: CompactionPlan | None = None, *, branch: str | Branch | None = None,
-                policy: CompactionPolicy | None = None, executor: Executor | None = None,
+    def compact(self, plan: StagingPlan | None = None, *, branch: str | Branch | None = None,
+                policy: StagingPolicy | None = None, executor: Executor | None = None,
                 budget: Budget | None = None, observer: Observer | None = None,
                 fence: CommitFence | None = None) -> CompactionOutcome:
         """Compact a branch: what is staged becomes ranges, and reads the same. O(staged entries + ranges they touch).
@@ -163,13 +163,13 @@ class Repository:
             BranchNotFound: there is no such branch.
             Closed: it was closed.
         """
-        require_type("the plan", plan, CompactionPlan, or_none=True)
+        require_type("the plan", plan, StagingPlan, or_none=True)
         if branch is None:
             branch = "main" if plan is None else plan.view.branch
         return self._compactions.compact(self._name_of(branch), plan, policy=policy, executor=executor, budget=budget,
                                          observer=observer, fence=fence)
 
-    def reclaim(self, *, budget: Budget | None = None) -> Done[ReclaimReport] | Skipped | Failed:
+    def reclaim(self, *, budget: Budget | None = None) -> Done[StagingReclaimReport] | Skipped | Failed:
         """Free what nobody can read any more: entries of tokens that were dropped, tokens that were forgotten, ranges.
 
         A compaction only marks the tokens it has replaced: reads that began before may still look into them, so their

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from compactlib.errors import CompactlibError, CorruptData, Unsupported
-from compactlib.kv.store import Entry
+from compactlib.kv.store import KVEntry
 from compactlib.report import Finding, VerifyReport
 from compactlib.runtime.budget import Budget
 from compactlib.staging.model.names import (
@@ -71,10 +71,10 @@ class _Records:
             self._partition, BRANCHES, lambda entry, place: decode_branch_record(entry.value, place))}
 
     def commits(self) -> dict[CommitId, Commit]:
-        def decode(entry: Entry, place: str) -> Commit:
+        def decode(entry: KVEntry, place: str) -> Commit:
             return self._context.commits.checked(name(entry), entry.value, entry.key)
 
-        def name(entry: Entry) -> CommitId:
+        def name(entry: KVEntry) -> CommitId:
             return CommitId(entry.key[len(COMMITS):].decode("ascii", "replace"))
 
         return {name(entry): commit for entry, commit in self._read(self._partition, COMMITS, decode)}
@@ -83,8 +83,8 @@ class _Records:
         for _ in self._read(token_partition(token), b"", lambda entry, place: decode_staged(entry.value, place)):
             pass
 
-    def _read(self, partition: bytes, prefix: bytes, decode: Callable[[Entry, str], T],
-              ) -> Iterator[tuple[Entry, T]]:
+    def _read(self, partition: bytes, prefix: bytes, decode: Callable[[KVEntry, str], T],
+              ) -> Iterator[tuple[KVEntry, T]]:
         with self._context.store.scan(partition, prefix=prefix) as entries:
             for entry in entries:
                 self._budget.check()

@@ -1,4 +1,4 @@
-"""`CompactionWorker`: turns the sensor's triggers into compactions, and reclaims now and then; a `contract.Service`.
+"""`StagingWorker`: turns the sensor's triggers into compactions, and reclaims now and then; a `contract.Service`.
 
 Each branch that the sensor names is a piece of work of its own: one that fails is tried again after a growing delay,
 and keeps no other one back. The machinery is `runtime.WorkService`; what is decided here is what the work is.
@@ -19,7 +19,7 @@ from compactlib.rewrite import Executor
 from compactlib.runtime import Job, Removed, ServiceFace, WorkReport, WorkService
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
-from compactlib.staging.compaction.policies import CompactionPolicy
+from compactlib.staging.compaction.policies import StagingPolicy
 from compactlib.staging.compaction.sense import CompactionSensor
 from compactlib.staging.errors import BranchNotFound
 from compactlib.staging.repository.repository import Repository
@@ -29,7 +29,7 @@ _MAX_LISTED = 1000
 """How many branches are listed as work; those with which nothing is to be done are forgotten then."""
 
 
-class CompactionWorker(ServiceFace):
+class StagingWorker(ServiceFace):
     """Compacts the branches that a sensor names, and reclaims. It owns neither the sensor nor the repositories.
 
     Without `start`, `run_pending` does in the caller's thread what is due. The work of a worker is done one after the
@@ -51,7 +51,7 @@ class CompactionWorker(ServiceFace):
     """
 
     def __init__(self, sensor: CompactionSensor, repositories: Iterable[Repository], *,
-                 policy: CompactionPolicy | None = None, executor: Executor | None = None,
+                 policy: StagingPolicy | None = None, executor: Executor | None = None,
                  reclaim_seconds: float | None = DEFAULT_RECLAIM_SECONDS, clock: Clock | None = None,
                  budget: Budget | None = None, observer: Observer | None = None) -> None:
         require_type("the sensor", sensor, CompactionSensor)
@@ -137,7 +137,7 @@ class CompactionWorker(ServiceFace):
         return self._service.report()
 
     def __repr__(self) -> str:
-        return f"<CompactionWorker: {self._service.report()._summary()}>"
+        return f"<StagingWorker: {self._service.report()._summary()}>"
 
     def _take_triggers(self) -> None:
         """Make the sensor's triggers requests; in the thread of whoever has triggered one, or of a caller."""

@@ -32,7 +32,7 @@ from compactlib.errors import Closed, CompactlibError
 from compactlib.kv.errors import OutcomeUnknown, PredicateFailed, SlowDown, StoreFailed
 from compactlib.kv.parts.arguments import checked_partition
 from compactlib.kv.parts.entries import PagedEntries
-from compactlib.kv.store import Condition, Delete, Entry, KVLimits, KVStore, Predicate, Put, Versioned
+from compactlib.kv.store import Condition, Delete, KVEntry, KVLimits, KVStore, Predicate, Put, Versioned
 from compactlib.testing.faults.plan import Crash, Fault
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class FaultyStore:
         partition = checked_partition(partition, self.limits)
         self._require_open()
 
-        def load(position: bytes, limit: int) -> tuple[Sequence[Entry], bool]:
+        def load(position: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
             with self._step("scan", partition, position), \
                     self._store.scan(partition, position, page_size=limit) as entries:
                 page = list(islice(entries, limit))

@@ -9,7 +9,7 @@ from typing import Self, TypeAlias, TypeVar
 
 import attrs
 
-from compactlib.objects.errors import StoreFailed
+from compactlib.objects.errors import ObjectStoreFailed
 from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore
 from compactlib.testing.faults.plan import Crash, Fault
 
@@ -41,7 +41,7 @@ ObjectFaultChoice: TypeAlias = Callable[[ObjectRequest], Fault | None]
 class FaultyObjects:
     """An `ObjectStore` in front of another one. Threads may share it.
 
-    `REFUSED` and `UNKNOWN_LOST` are not carried out, `UNKNOWN_DONE` is; all three end in `StoreFailed`. After a crash
+    `REFUSED` and `UNKNOWN_LOST` are not carried out, `UNKNOWN_DONE` is; all three end in `ObjectStoreFailed`. After a crash
     every request raises `Crash`. Other faults do not happen here. Closing it does not close the store behind it.
 
     Args:
@@ -114,12 +114,12 @@ class FaultyObjects:
         if fault is Fault.CRASH_BEFORE:
             raise self._crash(request)
         if fault in (Fault.REFUSED, Fault.UNKNOWN_LOST):
-            raise StoreFailed(operation=name, key=key, detail=f"an injected fault at {request}")
+            raise ObjectStoreFailed(operation=name, key=key, detail=f"an injected fault at {request}")
         answer = act()
         if fault is Fault.CRASH_AFTER:
             raise self._crash(request)
         if fault is Fault.UNKNOWN_DONE:
-            raise StoreFailed(operation=name, key=key, detail=f"an injected time-out at {request}")
+            raise ObjectStoreFailed(operation=name, key=key, detail=f"an injected time-out at {request}")
         return answer
 
     def _crash(self, request: ObjectRequest) -> Crash:

@@ -21,7 +21,7 @@ from typing import Self, TypeAlias
 import attrs
 
 from compactlib.blobstore.compaction.plan.policies import CompactAll
-from compactlib.blobstore.compaction.plan.policy import Policy
+from compactlib.blobstore.compaction.plan.policy import BlobPolicy
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import StoreFull
 from compactlib.blobstore.model.values import Blob, BlobInfo, GetOptions
@@ -174,9 +174,9 @@ class BlobHistory:
         clock: the store's.
     """
 
-    def __init__(self, folder: StrPath, policy: Policy | None = None) -> None:
+    def __init__(self, folder: StrPath, policy: BlobPolicy | None = None) -> None:
         self.clock: ManualClock = ManualClock(1_000.0)
-        self._policy: Policy = policy or CompactAll()
+        self._policy: BlobPolicy = policy or CompactAll()
         self._written: dict[int, bytes] = {}
         self._deleted_at: dict[int, float] = {}
         self._folder = Path(folder)

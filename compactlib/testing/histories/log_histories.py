@@ -23,9 +23,9 @@ from compactlib.files.disk import StrPath
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Failed
 from compactlib.raftlog.compaction.plan.policies import DropDead, SeedPolicy
-from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
+from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.log.segment_log import SegmentLog
-from compactlib.raftlog.model.values import Dead, Entry, Missing, SegmentLimits
+from compactlib.raftlog.model.values import DeadEntry, Entry, MissingEntry, SegmentLimits
 from compactlib.raftlog.options import LogOptions
 from compactlib.testing.histories.index_strategies import live_sets
 from compactlib.testing.kit.examples import histories_of
@@ -132,7 +132,7 @@ class LogHistory:
         snapshot: the snapshot's index, -1 without one.
     """
 
-    def __init__(self, folder: StrPath, policy: CompactionPolicy | None = None,
+    def __init__(self, folder: StrPath, policy: LogPolicy | None = None,
                  limits: SegmentLimits | None = None) -> None:
         self.entries: dict[int, bytes] = {}
         self.snapshot: int = -1
@@ -186,7 +186,7 @@ class LogHistory:
                 assert answer.payload == wanted, (
                     f"after {after} entry {index} holds {answer.payload!r}, and {wanted!r} was written last")
             else:
-                assert isinstance(answer, Dead | Missing), (
+                assert isinstance(answer, DeadEntry | MissingEntry), (
                     f"after {after} the log answers {answer!r} for index {index}, which is "
                     f"{'dead' if index <= self.snapshot else 'not there'}")
 
@@ -199,7 +199,7 @@ class LogHistory:
         self._last = index
 
     def _compact(self, step: Compact) -> None:
-        policies: dict[str, CompactionPolicy] = {"drop": DropDead(), "policy": self._options.policy}
+        policies: dict[str, LogPolicy] = {"drop": DropDead(), "policy": self._options.policy}
         outcome = self._log.compact(policy=policies.get(step.by))
         if isinstance(outcome, Failed):
             raise AssertionError(

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
         SteppedObjects,
         SteppedStore,
         cell,
-        explore,
-        replay,
-        sample,
+        explore_schedules,
+        replay_schedule,
+        sample_schedules,
         take_step,
     )
 
@@ -39,14 +39,14 @@ __all__ = [
     "SteppedObjects",
     "SteppedStore",
     "cell",
-    "explore",
-    "replay",
-    "sample",
+    "explore_schedules",
+    "replay_schedule",
+    "sample_schedules",
     "take_step",
 ]
 
 load_lazily(__name__, {
     ".explore": ("Access", "ActorStuck", "Interval", "InterleavingFailed", "InterleavingReport", "NotDeterministic",
-                 "Span", "Stage", "Step", "SteppedObjects", "SteppedStore", "cell", "explore", "replay", "sample",
+                 "Span", "Stage", "Step", "SteppedObjects", "SteppedStore", "cell", "explore_schedules", "replay_schedule", "sample_schedules",
                  "take_step"),
 })

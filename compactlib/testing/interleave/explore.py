@@ -61,9 +61,9 @@ __all__ = [
     "SteppedObjects",
     "SteppedStore",
     "cell",
-    "explore",
-    "replay",
-    "sample",
+    "explore_schedules",
+    "replay_schedule",
+    "sample_schedules",
     "take_step",
 ]
 
@@ -95,7 +95,7 @@ class InterleavingReport:
     complete: bool
 
 
-def explore(actors: Actors[WorldT], make_world: Callable[[Stage], WorldT], check: Check[WorldT], *,
+def explore_schedules(actors: Actors[WorldT], make_world: Callable[[Stage], WorldT], check: Check[WorldT], *,
             reduce: bool = True, max_schedules: int | None = None) -> InterleavingReport:
     """Run the actors under every schedule; a run costs what its actors do, and 10 microseconds a change of actor.
 
@@ -123,7 +123,7 @@ def explore(actors: Actors[WorldT], make_world: Callable[[Stage], WorldT], check
                 return theatre.report(complete=False)
 
 
-def sample(actors: Actors[WorldT], make_world: Callable[[Stage], WorldT], check: Check[WorldT], *,
+def sample_schedules(actors: Actors[WorldT], make_world: Callable[[Stage], WorldT], check: Check[WorldT], *,
            schedules: int, random: Random) -> InterleavingReport:
     """Run the actors under many random schedules: for more actors, or more steps, than can be explored.
 
@@ -131,9 +131,9 @@ def sample(actors: Actors[WorldT], make_world: Callable[[Stage], WorldT], check:
     mistakes need long stretches of one actor and others a close fight.
 
     Args:
-        actors: as for `explore`.
-        make_world: as for `explore`.
-        check: as for `explore`.
+        actors: as for `explore_schedules`.
+        make_world: as for `explore_schedules`.
+        check: as for `explore_schedules`.
         schedules: how many.
         random: where chance comes from; the same one gives the same schedules.
 
@@ -147,7 +147,7 @@ def sample(actors: Actors[WorldT], make_world: Callable[[Stage], WorldT], check:
         return theatre.report(complete=False)
 
 
-def replay(actors: Actors[WorldT], make_world: Callable[[Stage], WorldT], check: Check[WorldT], schedule: str) -> str:
+def replay_schedule(actors: Actors[WorldT], make_world: Callable[[Stage], WorldT], check: Check[WorldT], schedule: str) -> str:
     """Run one schedule, as `InterleavingFailed.schedule` gives it, and tell it as a story.
 
     Where the schedule names an actor that has ended, and after its end, whoever runs goes on.

@@ -17,7 +17,7 @@ class InterleavingFailed(AssertionError):
     """A schedule under which the check, or an actor, failed.
 
     Attributes:
-        schedule: the schedule, for `replay`: `"writer*3 compactor writer"`.
+        schedule: the schedule, for `replay_schedule`: `"writer*3 compactor writer"`.
         story: its steps and what came of them, a line each.
         error: what was raised.
     """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from compactlib.errors import CompactlibError
 from compactlib.kv.parts.arguments import checked_partition
 from compactlib.kv.parts.entries import PagedEntries
-from compactlib.kv.store import Condition, Delete, Entry, KVLimits, KVStore, Predicate, Put, Versioned
+from compactlib.kv.store import Condition, Delete, KVEntry, KVLimits, KVStore, Predicate, Put, Versioned
 from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore
 from compactlib.testing.interleave.access import Access, Span, cell
 from compactlib.testing.interleave.stage import Stage
@@ -75,12 +75,12 @@ class SteppedStore:
         """See `KVStore.scan`."""
         partition = checked_partition(partition, self.limits)
 
-        def read(position: bytes, limit: int) -> tuple[Sequence[Entry], bool]:
+        def read(position: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
             with self._store.scan(partition, position, page_size=limit) as entries:
                 page = list(islice(entries, limit))
             return page, len(page) < limit
 
-        def load(position: bytes, limit: int) -> tuple[Sequence[Entry], bool]:
+        def load(position: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
             # What the page will hold is not known yet, so it reads to the end.
             access = Access("scan", (Span(self._name + partition, position, _last(prefix), False),))
             return self._step(access, lambda: read(position, limit))
@@ -212,7 +212,7 @@ def _shown(value: object) -> str:
         case Versioned(value=held):
             return _shown(held)
         case (list() as page, bool() as last):
-            keys = (entry.key.decode("ascii", "backslashreplace") for entry in page if isinstance(entry, Entry))
+            keys = (entry.key.decode("ascii", "backslashreplace") for entry in page if isinstance(entry, KVEntry))
             return f"[{', '.join(keys)}]" + ("" if last else " …")
         case bytes():
             text = _UNPRINTABLE.sub("·", value.decode("ascii", "replace"))

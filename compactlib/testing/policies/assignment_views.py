@@ -6,7 +6,7 @@ from compactlib.errors import MissingDependency
 from compactlib.scheduler.plan.policy import (
     AssignmentPolicy,
     AssignmentView,
-    Choice,
+    JobChoice,
     LevelView,
     TenantLine,
     WaitingJob,
@@ -59,7 +59,7 @@ def check_assignment_policy(policy: AssignmentPolicy, *, max_examples: int = 100
     check_policy(policy, assignment_views(), max_examples=max_examples, judge=_judge)
 
 
-def _judge(view: AssignmentView, now: float, choice: Choice) -> None:
+def _judge(view: AssignmentView, now: float, choice: JobChoice) -> None:
     there = {job.name for level in view.levels for jobs in (level.ready, level.again) for job in jobs}
     strange = [name for name in choice.jobs if name not in there]
     if strange or len(set(choice.jobs)) < len(choice.jobs) or len(choice.jobs) > view.capacity:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans
-from compactlib.blobstore.compaction.plan.plan import CompactionPlan, forecast, plan_for_choice
-from compactlib.blobstore.compaction.plan.policy import Choice, Dying, Policy, SegmentView, StoreView
+from compactlib.blobstore.compaction.plan.plan import BlobPlan, forecast, plan_for_choice
+from compactlib.blobstore.compaction.plan.policy import BlobChoice, Dying, BlobPolicy, SegmentView, BlobView
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind
 from compactlib.errors import InvalidInput, MissingDependency
@@ -63,7 +63,7 @@ def segment_views(draw: st.DrawFn, name: SegmentName, room_bytes: int, fill_byte
 
 
 @st.composite
-def store_views(draw: st.DrawFn, *, max_segments: int = 12) -> StoreView:
+def store_views(draw: st.DrawFn, *, max_segments: int = 12) -> BlobView:
     """Whole stores: any number of segments at any positions, some of which may not be taken; nearly empty and full.
 
     Args:
@@ -78,7 +78,7 @@ def store_views(draw: st.DrawFn, *, max_segments: int = 12) -> StoreView:
     active = SegmentName(sum(steps) + 1, 0)
     segments.append(SegmentView(name=active, used_bytes=0, valid_bytes=0, eligible=False))
     capacity = segment_bytes * (len(segments) + draw(st.sampled_from([0, 0, 1, 20])))
-    return StoreView(store=draw(st.sampled_from(["disk1/7", "disk2/7", ""])), capacity_bytes=capacity,
+    return BlobView(store=draw(st.sampled_from(["disk1/7", "disk2/7", ""])), capacity_bytes=capacity,
                      segment_bytes=segment_bytes, header_bytes=header, max_blob_bytes=reserve,
                      used_bytes=segment_bytes * len(names), reference_time=NOW - 7 * _DAY,
                      retention_seconds=7 * _DAY, segments=tuple(segments), history=draw(plan_histories()))
@@ -158,7 +158,7 @@ def _laid_out(name: SegmentName, entries: Sequence[IndexEntry]) -> tuple[IndexEn
 
 # ------------------------------------------------------------------------------------------------- trying a policy
 
-def check_blob_policy(policy: Policy, *, max_examples: int = 100, max_segments: int = 12,
+def check_blob_policy(policy: BlobPolicy, *, max_examples: int = 100, max_segments: int = 12,
                       comes_to_rest: bool = True) -> None:
     """Try `policy` on random stores and return if it keeps its contract on all of them.
 
@@ -178,7 +178,7 @@ def check_blob_policy(policy: Policy, *, max_examples: int = 100, max_segments: 
     Raises:
         AssertionError: it does not; the message says which rule, and Hypothesis shows the smallest store it found.
     """
-    def judge(view: StoreView, now: float, choice: Choice) -> None:
+    def judge(view: BlobView, now: float, choice: BlobChoice) -> None:
         note(f"{policy.name} chose {choice!r}")
         if not _checked_plan(policy, view, choice).is_empty and comes_to_rest:
             rounds_to_rest(policy, view)
@@ -196,7 +196,7 @@ def check_blob_policy(policy: Policy, *, max_examples: int = 100, max_segments: 
         blobs_stay()
 
 
-def rounds_to_rest(policy: Policy, view: StoreView) -> int:
+def rounds_to_rest(policy: BlobPolicy, view: BlobView) -> int:
     """How many plans follow one another, each on what the one before would leave, until there is nothing to do.
 
     Raises:
@@ -213,17 +213,17 @@ def rounds_to_rest(policy: Policy, view: StoreView) -> int:
     return rounds
 
 
-def _size(view: StoreView) -> tuple[int, int]:
+def _size(view: BlobView) -> tuple[int, int]:
     return len(view.segments), sum(segment.used_bytes - segment.valid_bytes for segment in view.segments)
 
 
-def _told(view: StoreView) -> str:
+def _told(view: BlobView) -> str:
     segments, dead = _size(view)
     return f"{segments} segments with {dead:,} dead bytes"
 
 
-def _checked_plan(policy: Policy, view: StoreView, choice: object) -> CompactionPlan:
-    assert isinstance(choice, Choice), (
+def _checked_plan(policy: BlobPolicy, view: BlobView, choice: object) -> BlobPlan:
+    assert isinstance(choice, BlobChoice), (
         f"{policy.name}: choose() answered {choice!r}; give a Choice, an empty one that says why if nothing is worth "
         f"it")
     try:

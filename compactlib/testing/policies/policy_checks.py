@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.lab.raftlog.replay import RaftLogReplay, RaftLogSettings
 from compactlib.lab.traces.workloads import AppendMostly, HotCold, Synthetic, Uniform
-from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
+from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.testing.histories.log_histories import LogHistory, LogStep, log_histories
@@ -44,7 +44,7 @@ _SCHEDULER_HISTORIES = 30
 _CALM_SECONDS = 600.0
 
 
-def check_raftlog_policy(policy: CompactionPolicy, *, max_examples: int = 100) -> None:
+def check_raftlog_policy(policy: LogPolicy, *, max_examples: int = 100) -> None:
     """Try a Raft log's policy on random logs, then over histories short and long; return if it keeps its contract.
 
     The contract is that of `compactlib.raftlog.compaction.plan.policy`; see `raftlog_strategies.check_policy` for the
@@ -71,7 +71,7 @@ def check_raftlog_policy(policy: CompactionPolicy, *, max_examples: int = 100) -
             f"filled_groups(), which cuts such groups") from error
 
 
-def _live_in_a_log(policy: CompactionPolicy, max_examples: int) -> None:
+def _live_in_a_log(policy: LogPolicy, max_examples: int) -> None:
     @as_always(max_examples)
     @given(log_histories())
     def entries_stay(history: tuple[LogStep, ...]) -> None:
@@ -84,7 +84,7 @@ def _live_in_a_log(policy: CompactionPolicy, max_examples: int) -> None:
         entries_stay()
 
 
-def _live_through(policy: CompactionPolicy, history: Synthetic) -> None:
+def _live_through(policy: LogPolicy, history: Synthetic) -> None:
     replay = RaftLogReplay(policy, _SETTINGS)
     for piece in history.pieces(0):
         replay.feed(piece)

@@ -13,13 +13,13 @@ import attrs
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.raftlog.compaction.plan.plan import plan_for
 from compactlib.raftlog.compaction.plan.policy import (
-    Choice,
-    CompactionPolicy,
+    LogChoice,
+    LogPolicy,
     checked_choice,
     is_worthwhile,
     stored_dead_bytes,
 )
-from compactlib.raftlog.compaction.plan.view import CompactionView
+from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
 from compactlib.report import PolicyRecord
 
@@ -103,25 +103,25 @@ def segment_sequences(draw: st.DrawFn, *, min_live: int = 0, max_segments: int =
     return tuple(segments)
 
 
-def view_of_candidates(segments: Sequence[SegmentStats], limits: SegmentLimits) -> CompactionView:
+def view_of_candidates(segments: Sequence[SegmentStats], limits: SegmentLimits) -> LogView:
     """A log in which a policy may choose from `segments`, each with something alive: a newest one follows them."""
     number, last = (segments[-1].number, segments[-1].ref.last) if segments else (0, 0)
     newest = SegmentStats(ref=SegmentRef(number + 1, last + 1, last + 1), entries=1, data_bytes=1, live_entries=1,
                           live_bytes=1)
-    return CompactionView(segments=(*segments, newest), snapshot_index=last, limits=limits)
+    return LogView(segments=(*segments, newest), snapshot_index=last, limits=limits)
 
 
 @st.composite
-def compaction_views(draw: st.DrawFn, *, max_segments: int = 24) -> CompactionView:
+def compaction_views(draw: st.DrawFn, *, max_segments: int = 24) -> LogView:
     """Whole logs: any number of segments, the snapshot anywhere or not taken yet."""
     segments = draw(segment_sequences(max_segments=max_segments))
     ends = [segment.ref.last for segment in segments]
     end = ends[-1] if ends else 0
     snapshot = draw(st.none() | st.just(end) | st.integers(0, end) | st.sampled_from([0, *ends]))
-    return CompactionView(segments=segments, snapshot_index=snapshot, limits=draw(segment_limits()))
+    return LogView(segments=segments, snapshot_index=snapshot, limits=draw(segment_limits()))
 
 
-def check_policy(policy: CompactionPolicy, *, max_examples: int = 100, max_segments: int = 24) -> None:
+def check_policy(policy: LogPolicy, *, max_examples: int = 100, max_segments: int = 24) -> None:
     """Try `policy` on random logs and return if it keeps its contract on all of them.
 
     It must have a name, answer the same question the same way, leave its settings alone, put each candidate into one
@@ -147,14 +147,14 @@ def check_policy(policy: CompactionPolicy, *, max_examples: int = 100, max_segme
 
     @as_always(max_examples)
     @given(compaction_views(max_segments=max_segments))
-    def plans_come_to_rest(view: CompactionView) -> None:
+    def plans_come_to_rest(view: LogView) -> None:
         rounds_to_rest(policy, view)
 
     choices_are_valid()
     plans_come_to_rest()
 
 
-def rounds_to_rest(policy: CompactionPolicy, view: CompactionView) -> int:
+def rounds_to_rest(policy: LogPolicy, view: LogView) -> int:
     """How many plans follow one another, each on what the one before would leave, until one is empty.
 
     Raises:
@@ -169,16 +169,16 @@ def rounds_to_rest(policy: CompactionPolicy, view: CompactionView) -> int:
     return rounds
 
 
-def _size(view: CompactionView) -> tuple[int, int]:
+def _size(view: LogView) -> tuple[int, int]:
     return len(view.segments), sum(map(stored_dead_bytes, view.segments))
 
 
-def _check_identity(policy: CompactionPolicy) -> None:
+def _check_identity(policy: LogPolicy) -> None:
     assert type(policy.name) is str, f"a policy's name is text, found {policy.name!r}"
     assert policy.name, "a policy needs a name"
 
 
-def _check_one_choice(policy: CompactionPolicy, view: CompactionView) -> None:
+def _check_one_choice(policy: LogPolicy, view: LogView) -> None:
     record = PolicyRecord.of(policy)
     choice = _asked(policy, view)
     note(f"{policy.name} chose {choice}")
@@ -204,7 +204,7 @@ def _check_one_choice(policy: CompactionPolicy, view: CompactionView) -> None:
                         f"choosing anything, with its value")
 
 
-def _asked(policy: CompactionPolicy, view: CompactionView) -> Choice:
+def _asked(policy: LogPolicy, view: LogView) -> LogChoice:
     try:
         choice: object = policy.choose(view, NOW)
     except InvalidInput:
@@ -213,6 +213,6 @@ def _asked(policy: CompactionPolicy, view: CompactionView) -> Choice:
         raise AssertionError(
             f"{policy.name}: choose() raised {error!r}. It is asked about every log, also one without segments "
             f"that can be compacted; leave out what is not worth it") from error
-    assert isinstance(choice, Choice), (
+    assert isinstance(choice, LogChoice), (
         f"{policy.name}: choose() answered {choice!r}; give a Choice: groups, what is left out with reasons, and why")
     return choice

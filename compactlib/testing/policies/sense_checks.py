@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from compactlib.errors import MissingDependency
-from compactlib.staging.compaction.plan import Choice
+from compactlib.staging.compaction.plan import StagingChoice
 from compactlib.staging.compaction.sense import CompactionSensor
 from compactlib.staging.compaction.sense_policies import BranchPressure, SensePolicy
 from compactlib.staging.model.names import StagingToken
@@ -43,7 +43,7 @@ def branch_pressures() -> st.SearchStrategy[BranchPressure]:
 def check_sense_policy(policy: SensePolicy, *, max_examples: int = 200) -> None:
     """Try `policy` on random counts and in a real sensor, and return if it keeps its contract.
 
-    It must answer the same question the same way, with a `Choice` that says why; want nothing on a branch on which
+    It must answer the same question the same way, with a `StagingChoice` that says why; want nothing on a branch on which
     nothing happened; want a compaction under some pressure; never change its mind because there is more pressure; and
     begin anew after a trigger, as the counts do.
 
@@ -98,7 +98,7 @@ def _wanted(policy: SensePolicy, pressure: BranchPressure) -> str | None:
     except Exception as error:
         raise AssertionError(f"{name}: choose({pressure}, {_NOW}) raised {error!r}. It is called with every write, and "
                              f"nothing is triggered then; answer an empty Choice if it does not know") from error
-    assert isinstance(choice, Choice), (
+    assert isinstance(choice, StagingChoice), (
         f"{name}: choose() answered {choice!r}; give a Choice, also to say that nothing is to be done")
     why: Any = choice.why
     assert isinstance(why, str) and why.strip(), (

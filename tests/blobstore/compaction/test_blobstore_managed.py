@@ -14,7 +14,7 @@ import pytest
 
 from compactlib.blobstore.compaction.plan.last_plans import read_last_plans
 from compactlib.blobstore.compaction.plan.policies import CompactAll, Hybrid, StatsBased
-from compactlib.blobstore.compaction.plan.policy import Choice, Policy, StoreView
+from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, BlobView
 from compactlib.blobstore.compaction.run.events import CONTENTS_ERASED
 from compactlib.blobstore.compaction.run.work import Questions
 from compactlib.blobstore.compaction.sense.look import Sensor
@@ -44,14 +44,14 @@ def managing(clock: ManualClock, observer: Observer | None = None) -> Compaction
                              observer=observer)
 
 
-def opened(folder: Path, clock: ManualClock, *, policy: Policy | None = None, questions: Questions | None = None,
+def opened(folder: Path, clock: ManualClock, *, policy: BlobPolicy | None = None, questions: Questions | None = None,
            files: Files | None = None, observer: Observer | None = None, **changed: Any) -> BlobStore:
     """A store whose policy takes what frees anything, however empty the store is."""
     return BlobStore(folder, attrs.evolve(CONFIG, **changed), clock=clock, questions=questions, files=files,
                      observer=observer, policy=StatsBased(min_used_fraction=0.0) if policy is None else policy)
 
 
-def filled(folder: Path, clock: ManualClock, *, policy: Policy | None = None, questions: Questions | None = None,
+def filled(folder: Path, clock: ManualClock, *, policy: BlobPolicy | None = None, questions: Questions | None = None,
            **changed: Any) -> BlobStore:
     """Twelve blobs of 1000 bytes, three in a segment; every other one expires after an hour."""
     store = opened(folder, clock, policy=policy, questions=questions, **changed)
@@ -257,7 +257,7 @@ def test_a_writer_that_takes_the_last_segment_meanwhile_stops_no_full_round(tmp_
         class WritesMeanwhile:
             name = "writes meanwhile"
 
-            def choose(self, view: StoreView, now: float) -> Choice:
+            def choose(self, view: BlobView, now: float) -> BlobChoice:
                 with contextlib.suppress(StoreFull):
                     for number in numbers:
                         store.put(f"meanwhile {number}", b"x" * 1000)

@@ -13,7 +13,7 @@ import pytest
 from compactlib.blobstore import (
     BlobStore,
     BlobStoreConfig,
-    Choice,
+    BlobChoice,
     CompactAll,
     CopyBudget,
     CostBenefit,
@@ -21,9 +21,9 @@ from compactlib.blobstore import (
     ExpiryForecast,
     Greedy,
     Hybrid,
-    Policy,
+    BlobPolicy,
     StatsBased,
-    StoreView,
+    BlobView,
 )
 from compactlib.clock import ManualClock
 from compactlib.lab import BlobReplay, BlobSettings, Operations
@@ -37,7 +37,7 @@ _START = 1_700_000_000
 class BothWorlds:
     """A real store, and a log of numbers, that are told the same."""
 
-    def __init__(self, folder: Path, policy: Policy, *, retention: float, swaps: int, buckets: int) -> None:
+    def __init__(self, folder: Path, policy: BlobPolicy, *, retention: float, swaps: int, buckets: int) -> None:
         self.config = BlobStoreConfig(
             capacity_bytes=40 * 4096, segment_bytes=4096, durability="interval", journal_max_entries=0,
             max_blob_bytes=0, deleted_retention_seconds=retention, swap_segments=swaps,
@@ -79,7 +79,7 @@ class BothWorlds:
         """Step to the next eighth of a second: the store pauses for breath now and then, by this clock."""
         self.clock.advance(math.ceil(self.clock.now() * 8) / 8 - self.clock.now())
 
-    def decide(self) -> Choice:
+    def decide(self) -> BlobChoice:
         self.settle()
         self.replay.wait_until(self.now_ms())
         view = self.store.view()
@@ -100,7 +100,7 @@ class BothWorlds:
         return choice
 
 
-def shared(view: StoreView, reach: float) -> StoreView:
+def shared(view: BlobView, reach: float) -> BlobView:
     """What the lab knows, too: nothing of files, and forecasts as far as both look."""
     return attrs.evolve(
         view, incarnation=b"", index_max_entries=0,
@@ -120,7 +120,7 @@ def shared(view: StoreView, reach: float) -> StoreView:
     (CompactAll(**_GATE, skip_valid="ends"), 2.0, 1, 0),
     (ExpiryForecast(**_GATE, horizon_seconds=20.0), 4.0, 1, 50),
 ], ids=lambda value: getattr(value, "name", str(value)))
-def test_a_decision_in_the_lab_is_the_stores_own(tmp_path: Path, policy: Policy, retention: float,
+def test_a_decision_in_the_lab_is_the_stores_own(tmp_path: Path, policy: BlobPolicy, retention: float,
                                                  swaps: int, buckets: int) -> None:
     random = Random(f"{policy.name} {retention}")
     both = BothWorlds(tmp_path, policy, retention=retention, swaps=swaps, buckets=buckets)

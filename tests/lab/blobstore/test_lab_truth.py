@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import CostBenefit, Greedy, Policy
+from compactlib.blobstore import CostBenefit, Greedy, BlobPolicy
 from compactlib.errors import InvalidInput
 from compactlib.lab import (
     BlobSettings,
@@ -29,7 +29,7 @@ NEARLY_FULL = pytest.mark.parametrize("fill", [0.85, 0.9])
 _TRIGGER: dict[str, Any] = {"min_used_fraction": 0.0, "min_reclaimed_segments": 6}
 
 
-def steady(policy: Policy, fill: float, *, hot: bool = False, overwrites: int = 4,
+def steady(policy: BlobPolicy, fill: float, *, hot: bool = False, overwrites: int = 4,
            segments: int = SEGMENTS) -> Measures:
     slots = segments * PER_SEGMENT
     kind = HotCold if hot else Uniform

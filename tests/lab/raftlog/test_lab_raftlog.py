@@ -12,7 +12,7 @@ from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.lab import DELETE, PUT, HotCold, Operations, RaftLogReplay, RaftLogSettings, Uniform, replay_raftlog
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import (
-    CompactionPolicy,
+    LogPolicy,
     CostPolicy,
     DeadBytes,
     DeadRatio,
@@ -32,7 +32,7 @@ LIMITS = SegmentLimits(max_entries=6, max_bytes=4_000)
 
 @pytest.mark.parametrize("policy", [SeedPolicy(), SeedPolicy(max_sources=3, reclaim_fraction=0.2), RaPolicy(),
                                     CostPolicy()], ids=str)
-def test_a_plan_in_the_lab_is_the_logs_own(tmp_path: Path, policy: CompactionPolicy) -> None:
+def test_a_plan_in_the_lab_is_the_logs_own(tmp_path: Path, policy: LogPolicy) -> None:
     random = Random(str(policy))
     settings = RaftLogSettings(limits=LIMITS, snapshot_every=1 << 30)
     replay = RaftLogReplay(policy, settings)

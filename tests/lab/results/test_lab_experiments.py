@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.blobstore import Choice, Greedy, Policy, StatsBased, StoreView
+from compactlib.blobstore import BlobChoice, Greedy, BlobPolicy, StatsBased, BlobView
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.executors import ProcessExecutor
 from compactlib.lab import BlobSettings, Comparison, HotCold, Uniform, compare, run_experiments, sweep
 from compactlib.runtime.observe import RecordingObserver
 
 SETTINGS = BlobSettings.of_slots(60, 16)
-POLICIES: list[Policy] = [Greedy(min_used_fraction=0.5, min_reclaimed_segments=2),
+POLICIES: list[BlobPolicy] = [Greedy(min_used_fraction=0.5, min_reclaimed_segments=2),
                           StatsBased(min_used_fraction=0.5)]
 WORKLOADS = [Uniform(keys=500, writes=2_000), HotCold(keys=500, writes=2_000)]
 
@@ -53,7 +53,7 @@ def test_a_sweep_tries_every_combination(tmp_path: Path) -> None:
 
 
 class BadPolicy(Greedy):
-    def choose(self, view: StoreView, now: float) -> Choice:
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
         raise CompactlibError("planted")
 
 

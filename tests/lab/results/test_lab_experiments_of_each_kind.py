@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib.blobstore import Greedy, Policy, StatsBased
+from compactlib.blobstore import Greedy, BlobPolicy, StatsBased
 from compactlib.errors import InvalidInput
 from compactlib.executors import ProcessExecutor
 from compactlib.lab import (
@@ -28,7 +28,7 @@ from compactlib.lab import (
     run_experiments,
     sweep,
 )
-from compactlib.raftlog import CompactionPolicy, CostPolicy, DeadRatio, EveryNMinors, SeedPolicy, SegmentLimits
+from compactlib.raftlog import LogPolicy, CostPolicy, DeadRatio, EveryNMinors, SeedPolicy, SegmentLimits
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.scheduler import LevelConfig, SchedulerConfig
 from compactlib.staging.compaction.sense_policies import AnyOf, DeletesPolicy
@@ -41,7 +41,7 @@ COMMON = {"write_amplification", "space_amplification", "copied_per_reclaimed", 
 
 
 def blobs() -> tuple[Experiment, ...]:
-    policies: list[Policy] = [Greedy(min_used_fraction=0.5), StatsBased(min_used_fraction=0.5)]
+    policies: list[BlobPolicy] = [Greedy(min_used_fraction=0.5), StatsBased(min_used_fraction=0.5)]
     return compare(policies, [Uniform(keys=300, writes=900), HotCold(keys=300, writes=900)],
                    BlobSettings.of_slots(40, 16))
 
@@ -49,7 +49,7 @@ def blobs() -> tuple[Experiment, ...]:
 def raftlogs() -> tuple[Experiment, ...]:
     workload = HotCold(keys=100, writes=900, record_bytes=50)
     setups = {"every fourth": RAFTLOG, "half dead": attrs.evolve(RAFTLOG, trigger=DeadRatio(1.0))}
-    policies: list[CompactionPolicy] = [SeedPolicy(), CostPolicy()]
+    policies: list[LogPolicy] = [SeedPolicy(), CostPolicy()]
     return compare(policies, [workload], setups, seeds=(1, 2))
 
 

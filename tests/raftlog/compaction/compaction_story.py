@@ -36,13 +36,13 @@ from compactlib.errors import CorruptData, DiskFull
 from compactlib.files import Files, LocalFiles
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
-    CompactionReport,
+    LogCompactionReport,
     CostPolicy,
-    Dead,
+    DeadEntry,
     DropDead,
     Entry,
     LogReader,
-    Missing,
+    MissingEntry,
     RaPolicy,
     ReadPlan,
     SeedPolicy,
@@ -82,7 +82,7 @@ class Story:
         self.unsynced: list[tuple[int, int]] = []
         self.written: dict[int, Entry] = {}
         self.snapshot: tuple[int, list[int]] = (-1, [])
-        self.outcome: Done[CompactionReport] | Skipped | Failed = Skipped("nothing was asked for yet")
+        self.outcome: Done[LogCompactionReport] | Skipped | Failed = Skipped("nothing was asked for yet")
         self.plan: ReadPlan | None = None
         self.plan_indexes: list[int] = []
         self.lease: Any = None
@@ -322,7 +322,7 @@ class Story:
                 answer = self.log.read(index)
                 found = f"term{answer.term}" if isinstance(answer, Entry) else type(answer).__name__.lower()
                 assert found == what, answer
-                assert isinstance(answer, Entry | Dead | Missing)
+                assert isinstance(answer, Entry | DeadEntry | MissingEntry)
 
     def do_expect_plan(self, *_: str) -> None:
         """The read that was decided before answers everything, each as the log does now."""

@@ -13,7 +13,7 @@ from compactlib.executors import LocalExecutor
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import (
     CostPolicy,
-    Dead,
+    DeadEntry,
     DropDead,
     Elapsed,
     Entry,
@@ -185,7 +185,7 @@ def test_reports_print_themselves(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, options()) as log:
         report = done(log.compact(policy=log.policy))
     assert "\n" not in repr(report)
-    assert repr(report).startswith("<CompactionReport: seed(max_sources=8, reclaim_fraction=0.5) at snapshot 64 "
+    assert repr(report).startswith("<LogCompactionReport: seed(max_sources=8, reclaim_fraction=0.5) at snapshot 64 "
                                    "(neighbours fit into one segment, or more than 50% of one can go): dropped 2, "
                                    "rewrote 2 segments into 1, kept 1; read ")
     rows = report.to_dicts()
@@ -289,7 +289,7 @@ def test_vector_59_a_major_with_nothing_alive_drops_everything_and_counts_as_a_m
         report = done(log.compact())
         assert (report.policy.name, report.dropped, report.groups) == ("drop", (1, 2, 3), ())
         assert log.refs == (SegmentRef(4, 49, 49),)
-        assert log.read(40) == Dead(40, 48)
+        assert log.read(40) == DeadEntry(40, 48)
         assert log.read(49) == entry_of(49)
 
 

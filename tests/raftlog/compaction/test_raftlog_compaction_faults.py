@@ -11,7 +11,7 @@ import pytest
 from compactlib.errors import CompactlibError, DiskFull, StorageError
 from compactlib.files import Files
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import CompactionFailed, CompactionReport, DropDead, SeedPolicy, SegmentLog, report_of
+from compactlib.raftlog import CompactionFailed, LogCompactionReport, DropDead, SeedPolicy, SegmentLog, report_of
 from compactlib.raftlog.model.names import segment_name
 from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (
@@ -45,7 +45,7 @@ def pairs(folder: Path) -> Expected:
     return filled(folder, last=97, snapshot=96, live=[1, 2, 4, 40, 49, 51, 70], policy=PAIRS)
 
 
-def errors_of(outcome: Done[CompactionReport] | Skipped | Failed) -> list[CompactlibError]:
+def errors_of(outcome: Done[LogCompactionReport] | Skipped | Failed) -> list[CompactlibError]:
     """Whatever the outcome says went wrong."""
     report = report_of(outcome)
     if report is None:

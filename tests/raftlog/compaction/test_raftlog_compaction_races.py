@@ -19,12 +19,12 @@ from compactlib.errors import Busy, Closed
 from compactlib.files.disk import StrPath
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
-    Choice,
+    LogChoice,
     CompactionFailed,
-    CompactionView,
-    Dead,
+    LogView,
+    DeadEntry,
     LogReader,
-    Missing,
+    MissingEntry,
     SeedPolicy,
     SegmentLog,
 )
@@ -68,7 +68,7 @@ class HookedPolicy:
 
     name: ClassVar[str] = "hooked"
 
-    def choose(self, view: CompactionView, now: float) -> Choice:
+    def choose(self, view: LogView, now: float) -> LogChoice:
         self.hook()
         return SeedPolicy().choose(view, now)
 
@@ -181,8 +181,8 @@ def test_an_index_that_dies_while_it_is_looked_up_is_dead_not_missing(tmp_path: 
             log.record_snapshot(48, [1, 40])
             done(log.compact(policy=log.policy))
             # 2 was read together with 1; the others are looked up now.
-            assert list(answers) == [entry_of(2), Dead(20, 48), entry_of(40)]
-        assert log.read(20) == Dead(20, 48)
+            assert list(answers) == [entry_of(2), DeadEntry(20, 48), entry_of(40)]
+        assert log.read(20) == DeadEntry(20, 48)
 
 
 def test_a_reader_of_another_process_follows_compactions(tmp_path: Path) -> None:
@@ -304,9 +304,9 @@ def everything_at_once(folder: Path, last: int) -> None:
         def read() -> None:
             for index in live[:20]:
                 answer = log.read(index)
-                assert answer == entry_of(index) or isinstance(answer, Missing), answer
+                assert answer == entry_of(index) or isinstance(answer, MissingEntry), answer
             for index, found in zip(live[:20], log.read_many(live[:20]), strict=True):
-                assert found == entry_of(index) or isinstance(found, Missing), found
+                assert found == entry_of(index) or isinstance(found, MissingEntry), found
             for entry in log.entries(0, 300):
                 assert entry == entry_of(entry.index)
 
@@ -320,7 +320,7 @@ def everything_at_once(folder: Path, last: int) -> None:
             with LogReader(folder) as reader:
                 for index in live[:10]:
                     answer = reader.read(index)
-                    assert answer == entry_of(index) or isinstance(answer, Missing), answer
+                    assert answer == entry_of(index) or isinstance(answer, MissingEntry), answer
 
         threads = [threading.Thread(target=guarded(work)) for work in (read, compact, look)]
         for thread in threads:

@@ -17,7 +17,7 @@ from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, Storag
 from compactlib.files.disk import LocalFiles, LocalOutFile, OutFile, StrPath
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import Dead, Entry, LogReader, SegmentLimits, SegmentLog, SnapshotState
+from compactlib.raftlog import DeadEntry, Entry, LogReader, SegmentLimits, SegmentLog, SnapshotState
 from compactlib.raftlog.compaction.holes import BLOCK_BYTES, HoleReport, plan_holes
 from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.runtime.budget import Budget
@@ -52,7 +52,7 @@ def done(outcome: Done[HoleReport] | Skipped | Failed) -> HoleReport:
 def check(log: LogReader | SegmentLog, live: IndexSet, *, torn: bool = False) -> None:
     for index in range(1, 41):
         answer = log.read(index)
-        assert answer == (Entry(index, 1, payload(index)) if index in live else Dead(index, 40)), index
+        assert answer == (Entry(index, 1, payload(index)) if index in live else DeadEntry(index, 40)), index
     assert [entry.index for entry in log.entries()] == list(live)
     # A disk changes whole sectors, of which a hole's are found by their zeros; the harness also tears single bytes off.
     assert [error for error in damaged(log) if not torn or error.index in live] == []
@@ -195,11 +195,11 @@ def test_a_reader_of_another_process_that_is_behind_answers_dead_not_damaged(tmp
             assert next(scan).index == 1
             log.record_snapshot(40, LIVE)
             done(log.punch_holes(min_bytes=BLOCK_BYTES))
-            assert [answer for answer in plan.answers() if isinstance(answer, Dead)] == [
-                Dead(index, 40) for index in range(6, 10)]
+            assert [answer for answer in plan.answers() if isinstance(answer, DeadEntry)] == [
+                DeadEntry(index, 40) for index in range(6, 10)]
             # What it had read already it gives; nothing is damaged, and nothing alive is missing.
             assert LIVE.issubset(IndexSet.from_iterable([1, *(entry.index for entry in scan)]))
-            assert other.read(7) == Dead(7, 40)
+            assert other.read(7) == DeadEntry(7, 40)
 
 
 @settings(max_examples=60)

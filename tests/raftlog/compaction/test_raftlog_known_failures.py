@@ -19,11 +19,11 @@ from compactlib.errors import CompactlibError, CorruptData, LiveIndexMissing, St
 from compactlib.outcome import Failed
 from compactlib.raftlog import (
     CompactionFailed,
-    Damaged,
-    Dead,
+    DamagedEntry,
+    DeadEntry,
     Entry,
     LogReader,
-    Missing,
+    MissingEntry,
     RaPolicy,
     SeedPolicy,
     SegmentLimits,
@@ -252,5 +252,5 @@ def test_9_a_read_plan_answers_each_index_by_itself(tmp_path_factory: pytest.Tem
                 now = Expected.of(written, snapshot, kept)
                 answers = list(plan.answers())
                 assert answers == [now.answer(index) for index in wanted]
-                assert not any(isinstance(answer, Damaged) for answer in answers)
-                assert all(isinstance(answer, Entry | Dead | Missing) for answer in answers)
+                assert not any(isinstance(answer, DamagedEntry) for answer in answers)
+                assert all(isinstance(answer, Entry | DeadEntry | MissingEntry) for answer in answers)

@@ -12,7 +12,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import StorageError
 from compactlib.files import LocalFiles
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import Dead, DropDead, SegmentLog
+from compactlib.raftlog import DeadEntry, DropDead, SegmentLog
 from compactlib.raftlog.compaction.reclaim import purge_links, remove_segments
 from compactlib.raftlog.model.names import segment_name
 from compactlib.testing import FailingFiles
@@ -138,7 +138,7 @@ def test_links_to_a_leader_that_was_dropped_go_with_it(tmp_path: Path) -> None:
         assert report.dropped == (1,)
         assert report.purged_links == (2, 3)
         assert names(tmp_path) == {segment_name(4)}
-        assert log.read(40) == Dead(40, 48)
+        assert log.read(40) == DeadEntry(40, 48)
 
 
 def test_chained_links_lead_to_the_end_of_the_chain_until_they_go(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_plan_made_before_answers_everything_after(tmp_path: Path) -> None:
             assert list(plan.answers()) == [expected.answer(index) for index in range(1, 50)]
             log.record_snapshot(49, [2, 40])
             log.compact(policy=log.policy)
-            assert list(plan.answers()) == [entry_of(index) if index in (2, 40) else Dead(index, 49)
+            assert list(plan.answers()) == [entry_of(index) if index in (2, 40) else DeadEntry(index, 49)
                                             for index in range(1, 50)]
         log.reclaim()
         assert links(tmp_path) == {}

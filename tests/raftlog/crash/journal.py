@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 
 from compactlib.outcome import Failed
-from compactlib.raftlog import Dead, DropDead, LogReader, Missing, SeedPolicy, SegmentLog
+from compactlib.raftlog import DeadEntry, DropDead, LogReader, MissingEntry, SeedPolicy, SegmentLog
 from tests.raftlog.compaction_logs import entry_of
 
 Line = str
@@ -87,7 +87,7 @@ class Journal:
         assert read in kept, f"{read} in snapshot {index}, expected {kept[0]} and a part of {self.pending}"
         for other in range(max([index, *read], default=0) + 3):
             expected = (entry_of(other, read[other]) if other in read
-                        else Dead(other, index) if other <= index else Missing(other))
+                        else DeadEntry(other, index) if other <= index else MissingEntry(other))
             assert log.read(other) == expected, other
         assert log.verify().is_sound
         log.audit()

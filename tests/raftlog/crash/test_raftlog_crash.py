@@ -19,7 +19,7 @@ import pytest
 from compactlib.errors import StorageError
 from compactlib.files import Files
 from compactlib.outcome import Failed, Skipped
-from compactlib.raftlog import CompactionPolicy, DropDead, LogReader, SeedPolicy, SegmentLog
+from compactlib.raftlog import LogPolicy, DropDead, LogReader, SeedPolicy, SegmentLog
 from compactlib.testing import CrashReport, FailingFiles, Recording, RecordingFiles, explore, explore_recovery, record
 from compactlib.testing.crash.operations import Write
 from tests.raftlog.compaction_logs import (
@@ -54,7 +54,7 @@ class Story:
     """
 
     build: Callable[[Path], Expected]
-    by: CompactionPolicy | None = None
+    by: LogPolicy | None = None
     policy: SeedPolicy = attrs.field(factory=SeedPolicy)
 
     def compact(self, folder: Path, files: Files) -> None:

@@ -27,14 +27,14 @@ from compactlib.files.disk import LocalFiles, LocalOutFile, OutFile, StrPath
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import (
-    CompactionReport,
-    Dead,
+    LogCompactionReport,
+    DeadEntry,
     DropDead,
     Entry,
     EveryNMinors,
     LogOptions,
     LogReader,
-    Missing,
+    MissingEntry,
     SegmentLimits,
     SegmentLog,
     SegmentRef,
@@ -76,9 +76,9 @@ def ranges(log: LogReader | SegmentLog) -> list[tuple[int, int]]:
     return [(ref.first, ref.last) for ref in log.refs]
 
 
-def report(outcome: object) -> CompactionReport:
+def report(outcome: object) -> LogCompactionReport:
     assert isinstance(outcome, Done), outcome
-    found: CompactionReport = outcome.stats
+    found: LogCompactionReport = outcome.stats
     return found
 
 
@@ -103,7 +103,7 @@ def test_vector_18_five_then_two(tmp_path: Path) -> None:
         log.append(5, 1, b"five")
         log.append(2, 2, b"two")
         assert ranges(log) == [(2, 2)]
-        expected = {1: Missing(1), 2: Entry(2, 2, b"two"), 5: Missing(5)}
+        expected = {1: MissingEntry(1), 2: Entry(2, 2, b"two"), 5: MissingEntry(5)}
         assert log_answers(log, [1, 2, 5]) == expected
     with LogReader(tmp_path) as reader:
         assert log_answers(reader, [1, 2, 5]) == expected
@@ -130,7 +130,7 @@ def test_vector_21_a_newest_file_of_no_bytes_is_replaced(tmp_path: Path) -> None
     write_segment(tmp_path, 1, [(1, 1, b"one")])
     (tmp_path / segment_name(2)).touch()
     with LogReader(tmp_path) as reader:
-        assert log_answers(reader, [1, 2]) == {1: Entry(1, 1, b"one"), 2: Missing(2)}
+        assert log_answers(reader, [1, 2]) == {1: Entry(1, 1, b"one"), 2: MissingEntry(2)}
     with SegmentLog(tmp_path) as log:
         log.append(2, 1, b"two")
         assert log.refs == (SegmentRef(1, 1, 1), SegmentRef(2, 2, 2))
@@ -252,7 +252,7 @@ def test_a_new_log_is_a_folder_with_an_empty_segment(tmp_path: Path) -> None:
     with SegmentLog(tmp_path / "log") as log:
         assert (log.refs, log.first_index, log.last_index, log.snapshot) == ((), None, None, None)
         assert (log.recovery, log.torn_entries) == (type(log.recovery)(), 0)
-        assert log_answers(log, [0, 1]) == {0: Missing(0), 1: Missing(1)}
+        assert log_answers(log, [0, 1]) == {0: MissingEntry(0), 1: MissingEntry(1)}
         assert "0 segments, None to None, snapshot None" in repr(log)
     assert sorted(os.listdir(tmp_path / "log")) == [segment_name(1), "LOCK"]
     with LogReader(tmp_path / "log") as reader:
@@ -331,7 +331,7 @@ def test_the_largest_index(tmp_path: Path) -> None:
             log.append(MAX_INDEX + 1, 1, b"")
         log.record_snapshot(MAX_INDEX, [MAX_INDEX])
         assert log.read(MAX_INDEX) == Entry(MAX_INDEX, MAX_INDEX, b"last")
-        assert log.read(MAX_INDEX - 1) == Dead(MAX_INDEX - 1, MAX_INDEX)
+        assert log.read(MAX_INDEX - 1) == DeadEntry(MAX_INDEX - 1, MAX_INDEX)
         assert [entry.index for entry in log.entries()] == [MAX_INDEX]
         report(log.compact())
     with SegmentLog(tmp_path) as log:
@@ -358,7 +358,7 @@ def test_an_entry_that_was_taken_back_is_missing_at_once(tmp_path: Path) -> None
         append(log, model, range(1, 8))
         model.check(log)
         append(log, model, [3], term=2)
-        assert log.read(5) == Missing(5)
+        assert log.read(5) == MissingEntry(5)
         model.check(log)
 
 
@@ -370,7 +370,7 @@ def test_an_overwrite_after_reopening_a_sealed_segment(tmp_path: Path) -> None:
     with SegmentLog(tmp_path) as log:
         model.check(log)
         append(log, model, [2], term=2)
-        assert log.read(6) == Missing(6)
+        assert log.read(6) == MissingEntry(6)
         model.check(log)
         log.sync()
         # Segment 2 holds nothing that counts any more.
@@ -417,7 +417,7 @@ def test_what_was_taken_back_stays_so_when_a_whole_segment_is_dropped(tmp_path: 
         model.check(log)
     with SegmentLog(tmp_path, options(3)) as log:
         model.check(log)
-        assert log.read(9) == Missing(9)
+        assert log.read(9) == MissingEntry(9)
         # Once the snapshot has passed the gap it may go.
         record(log, model, 20, [1, 20])
         assert report(log.compact(policy=DropDead())).dropped == (2,)
@@ -435,8 +435,8 @@ def test_dead_missing_and_live_are_three_answers(tmp_path: Path) -> None:
         log.record_snapshot(3, [2])
         for opened in (log, LogReader(tmp_path)):
             assert log_answers(opened, range(7)) == {
-                0: Dead(0, 3), 1: Dead(1, 3), 2: Entry(2, 1, payload(2)), 3: Dead(3, 3), 4: Missing(4),
-                5: Entry(5, 1, payload(5)), 6: Missing(6)}
+                0: DeadEntry(0, 3), 1: DeadEntry(1, 3), 2: Entry(2, 1, payload(2)), 3: DeadEntry(3, 3), 4: MissingEntry(4),
+                5: Entry(5, 1, payload(5)), 6: MissingEntry(6)}
 
 
 def test_a_snapshot_that_cannot_be_leaves_the_one_before_in_force(tmp_path: Path) -> None:
@@ -505,7 +505,7 @@ def test_an_empty_live_set_is_written_out(tmp_path: Path) -> None:
     with SegmentLog(tmp_path) as log:
         assert log.snapshot is not None
         assert (log.snapshot.index, list(log.snapshot.live)) == (5, [])
-        assert log.read(5) == Dead(5, 5)
+        assert log.read(5) == DeadEntry(5, 5)
 
 
 def test_old_links_go_when_their_time_has_come(tmp_path: Path) -> None:
@@ -654,7 +654,7 @@ def test_while_the_disk_is_broken_everything_that_needs_it_says_so(tmp_path: Pat
         assert log.read(2) == Entry(2, 1, payload(2))
         files.broken = False
         assert log.last_index == 6
-        assert (log.read(6), log.read(7)) == (Entry(6, 1, payload(6)), Missing(7))
+        assert (log.read(6), log.read(7)) == (Entry(6, 1, payload(6)), MissingEntry(7))
         log.append(7, 2, b"again")
     with SegmentLog(tmp_path) as log:
         assert [entry.term for entry in log.entries()] == [1] * 6 + [2]
@@ -671,7 +671,7 @@ def test_a_read_that_cannot_flush_does_not_end_the_log(tmp_path: Path) -> None:
         with pytest.raises(StorageError):
             log.read(2)
         files.broken = False
-        assert log_answers(log, [1, 2]) == {1: Entry(1, 1, payload(1)), 2: Missing(2)}
+        assert log_answers(log, [1, 2]) == {1: Entry(1, 1, payload(1)), 2: MissingEntry(2)}
         log.append(2, 2, payload(2))
         assert log.read(2) == Entry(2, 2, payload(2))
 

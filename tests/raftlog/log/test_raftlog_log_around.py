@@ -16,14 +16,14 @@ import pytest
 from compactlib.errors import Closed
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
-    CompactionPolicy,
+    LogPolicy,
     CostPolicy,
-    Dead,
+    DeadEntry,
     DropDead,
     Entry,
     EveryNMinors,
     LogOptions,
-    Missing,
+    MissingEntry,
     RaPolicy,
     SeedPolicy,
     SegmentLimits,
@@ -104,11 +104,11 @@ def require_kept(folder: Path, acknowledged: Sequence[Promised]) -> None:
                     assert found == index
                     assert found_term >= term
                     assert payload in (payload_of(index, found_term), b"after", b"never synced")
-                case Dead():
+                case DeadEntry():
                     # Only by a snapshot of which nothing was acknowledged yet, when it was alive by the last one.
                     assert state is not None
                     assert state.index > promised.snapshot
-                case Missing():
+                case MissingEntry():
                     assert newest > term, f"{index} is gone, and nothing newer has taken it back"
         assert log.verify().is_sound
         log.audit()
@@ -177,7 +177,7 @@ def ask(log: SegmentLog, name: str) -> object:
 # ------------------------------------------------------------------------------------------------------- new settings
 
 
-POLICIES: list[CompactionPolicy] = [SeedPolicy(), RaPolicy(), CostPolicy(), SeedPolicy(max_sources=2)]
+POLICIES: list[LogPolicy] = [SeedPolicy(), RaPolicy(), CostPolicy(), SeedPolicy(max_sources=2)]
 SETTINGS = [
     LogOptions(limits=SegmentLimits(max_entries=entries, max_bytes=size), policy=policy, trigger=trigger,
                keep_links_seconds=keep, max_open_segments=opened, files=UnsyncedFiles())
@@ -198,10 +198,10 @@ class Held:
     snapshot: int = -1
     live: frozenset[int] = frozenset()
 
-    def answer(self, index: int) -> Entry | Dead | Missing:
+    def answer(self, index: int) -> Entry | DeadEntry | MissingEntry:
         if index <= self.snapshot and index not in self.live:
-            return Dead(index, self.snapshot)
-        return self.entries.get(index, Missing(index))
+            return DeadEntry(index, self.snapshot)
+        return self.entries.get(index, MissingEntry(index))
 
     def alive(self, index: int) -> bool:
         return isinstance(self.answer(index), Entry)

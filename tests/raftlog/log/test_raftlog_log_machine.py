@@ -20,14 +20,14 @@ from compactlib.errors import InvalidInput, LiveAboveSnapshot, LiveIndexMissing,
 from compactlib.executors import LocalExecutor
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import (
-    CompactionPolicy,
-    Dead,
+    LogPolicy,
+    DeadEntry,
     DropDead,
     Entry,
     Lease,
     LogOptions,
     LogReader,
-    Missing,
+    MissingEntry,
     RaPolicy,
     ReadPlan,
     SeedPolicy,
@@ -37,7 +37,7 @@ from compactlib.raftlog import (
 from compactlib.raftlog.model.names import segment_number
 from tests.raftlog.reading import PlainLog, Told, told
 
-POLICIES: dict[str, CompactionPolicy] = {"seed": SeedPolicy(max_sources=3), "ra": RaPolicy()}
+POLICIES: dict[str, LogPolicy] = {"seed": SeedPolicy(max_sources=3), "ra": RaPolicy()}
 payloads = st.sampled_from([b"", b"a", b"payload of some length", b"x" * 70])
 
 
@@ -57,7 +57,7 @@ class Held:
     def may_be(self, index: int, now: PlainLog) -> list[Told]:
         """What it may answer for an index: what is true now, or, if it was taken back since, anything that ever was."""
         answer = now.answer(index)
-        if index < self.written_from or isinstance(answer, Dead):
+        if index < self.written_from or isinstance(answer, DeadEntry):
             return [answer]
         return [answer, self.then.answer(index), *self.ever(index)]
 
@@ -67,7 +67,7 @@ class Held:
         return [now.answer(index), self.then.answer(index), *taken_back]
 
     def ever(self, index: int) -> list[Told]:
-        return [Missing(index), *(entry for entry in self.written if entry.index == index)]
+        return [MissingEntry(index), *(entry for entry in self.written if entry.index == index)]
 
 
 class LogMachine(RuleBasedStateMachine):

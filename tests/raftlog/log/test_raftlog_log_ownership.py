@@ -22,7 +22,7 @@ from compactlib.executors import (
     attempt_task,
 )
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import Choice, CompactionFailed, CompactionView, SegmentLog
+from compactlib.raftlog import LogChoice, CompactionFailed, LogView, SegmentLog
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Progress
 from tests.raftlog.compaction_logs import Expected, compact_to_rest, entries_of, options, strays
@@ -45,8 +45,8 @@ class _EachAlone:
 
     name: ClassVar[str] = "each alone"
 
-    def choose(self, view: CompactionView, now: float) -> Choice:
-        return Choice(tuple((segment.number,) for segment in view.candidates), (), "each alone")
+    def choose(self, view: LogView, now: float) -> LogChoice:
+        return LogChoice(tuple((segment.number,) for segment in view.candidates), (), "each alone")
 
 
 def usable(log: SegmentLog, folder: Path) -> None:
@@ -149,7 +149,7 @@ class _PolicyThat:
 
     name: ClassVar[str] = "acts"
 
-    def choose(self, view: CompactionView, now: float) -> Choice:
+    def choose(self, view: LogView, now: float) -> LogChoice:
         self.act()
         return _EachAlone().choose(view, now)
 

@@ -14,12 +14,12 @@ from compactlib.files import LocalFiles
 from compactlib.outcome import Done
 from compactlib.raftlog import (
     Answer,
-    Dead,
+    DeadEntry,
     DropDead,
     Entry,
     LogOptions,
     LogReader,
-    Missing,
+    MissingEntry,
     RaPolicy,
     SegmentLimits,
     SegmentLog,
@@ -92,7 +92,7 @@ def test_compactions_and_snapshots_that_it_has_not_seen(tmp_path: Path, max_open
                     # It died since; the old file is still open.
                     assert answer == Entry(*rows(index, index)[0])
                 else:
-                    assert answer == (Dead(index, 20) if index < 23 else Missing(23))
+                    assert answer == (DeadEntry(index, 20) if index < 23 else MissingEntry(23))
             reader.refresh()
             assert log_answers(reader, range(24)) == log_answers(log, range(24))
 
@@ -105,7 +105,7 @@ def test_what_died_by_a_snapshot_that_it_has_not_seen_is_not_missing(tmp_path: P
         with LogReader(tmp_path, max_open_segments=1) as single, LogReader(tmp_path, max_open_segments=1) as bulk:
             log.record_snapshot(4, [2])
             assert isinstance(log.compact(policy=RaPolicy()), Done)
-            expected = [Dead(1, 4), Entry(*rows(2, 2)[0]), Dead(3, 4), Dead(4, 4), Entry(*rows(5, 5)[0]), Missing(6)]
+            expected = [DeadEntry(1, 4), Entry(*rows(2, 2)[0]), DeadEntry(3, 4), DeadEntry(4, 4), Entry(*rows(5, 5)[0]), MissingEntry(6)]
             assert [single.read(index) for index in range(1, 7)] == expected
             assert list(bulk.read_many(range(1, 7))) == expected
 
@@ -129,7 +129,7 @@ def test_a_read_in_bulk_goes_on_over_a_compaction_elsewhere(tmp_path: Path, how:
             for index in (2, 6, 14, 18, 21, 22):
                 assert given[index] == Entry(*rows(index, index)[0])
             for index in set(given) - {2, 6, 14, 18, 21, 22, 23}:
-                assert given[index] in (Dead(index, 20), Entry(*rows(index, index)[0]))
+                assert given[index] in (DeadEntry(index, 20), Entry(*rows(index, index)[0]))
 
 
 def test_a_folder_in_the_middle_of_a_commit(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_list_and_a_snapshot_of_one_moment(tmp_path: Path) -> None:
             log.extend(rows(7, 14))
             log.record_snapshot(12, [2, 9, 12])
             # By the list it knows, 9 is above the end; it must not say that it was lost.
-            assert reader.read(9) in (Missing(9), Entry(*rows(9, 9)[0]))
+            assert reader.read(9) in (MissingEntry(9), Entry(*rows(9, 9)[0]))
             assert [error.index for error in damaged(reader)] == []
             reader.refresh()
             assert reader.read(9) == Entry(*rows(9, 9)[0])

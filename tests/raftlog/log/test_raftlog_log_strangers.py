@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotALog
-from compactlib.raftlog import Dead, Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
+from compactlib.raftlog import DeadEntry, Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.values import MAX_INDEX
 from tests.raftlog.compaction_logs import Expected, compact_to_rest, entries_of, options
@@ -157,9 +157,9 @@ def test_the_ends_of_index_and_term_are_kept(tmp_path: Path, index: int, term: i
             with pytest.raises(InvalidInput):
                 log.append(index + 1, term, b"one more")
         log.record_snapshot(MAX_INDEX, [])
-        assert log.read(index) == Dead(index, MAX_INDEX)
+        assert log.read(index) == DeadEntry(index, MAX_INDEX)
     with SegmentLog(tmp_path, small()) as log:
-        assert log.read(index) == Dead(index, MAX_INDEX)
+        assert log.read(index) == DeadEntry(index, MAX_INDEX)
         with pytest.raises(InvalidInput):
             log.append(MAX_INDEX, 1, b"covered")
 

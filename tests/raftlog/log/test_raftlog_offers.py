@@ -22,11 +22,11 @@ from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
-    Choice,
+    LogChoice,
     CompactionFailed,
-    CompactionPlan,
-    CompactionReport,
-    CompactionView,
+    LogPlan,
+    LogCompactionReport,
+    LogView,
     CostPolicy,
     DeadBytes,
     DeadRatio,
@@ -40,7 +40,7 @@ from compactlib.raftlog import (
     PlanOutdated,
     RaftLogStore,
     RaPolicy,
-    ReclaimReport,
+    LogReclaimReport,
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
@@ -70,7 +70,7 @@ from tests.raftlog.compaction_logs import (
 )
 from tests.raftlog.wrapped_files import WatchedFiles
 
-OffersLog: TypeAlias = Compaction[CompactionView, Choice, CompactionPlan, CompactionReport, ReclaimReport]
+OffersLog: TypeAlias = Compaction[LogView, LogChoice, LogPlan, LogCompactionReport, LogReclaimReport]
 PAIRS = SeedPolicy(max_sources=2)
 LIVE = [1, 2, 24, 49, 50, 70, 91]
 
@@ -104,7 +104,7 @@ def test_both_logs_offer_the_contract(tmp_path: Path) -> None:
     """By their types; that they keep it is shown in `tests/contract`."""
     with SegmentLog(tmp_path / "a", options()) as log, open_log(tmp_path / "b") as whole:
         offered: list[OffersLog] = [log, whole]
-        policies: list[Policy[CompactionView, Choice]] = [DropDead(), SeedPolicy(), RaPolicy(), CostPolicy()]
+        policies: list[Policy[LogView, LogChoice]] = [DropDead(), SeedPolicy(), RaPolicy(), CostPolicy()]
         for each in offered:
             assert [each.plan(policy).is_empty for policy in policies] == [True] * 4
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from compactlib.errors import Closed, CorruptData, Unsorted
 from compactlib.outcome import Done
 from compactlib.raftlog import (
-    Damaged,
-    Dead,
+    DamagedEntry,
+    DeadEntry,
     Entry,
     LogOptions,
     LogReader,
-    Missing,
+    MissingEntry,
     SegmentLimits,
     SegmentLog,
     SegmentRef,
@@ -86,8 +86,8 @@ def test_a_plan_stays_valid_across_a_compaction(log: SegmentLog, tmp_path: Path)
         assert [group.members for group in outcome.stats.done] == [(1, 2, 3, 4)]
         for _ in range(2):
             assert dict(told(plan.answers())) == {
-                **{index: Dead(index, 16) for index in range(1, 17)},
-                **{row[0]: Entry(*row) for row in rows(1, 18) if row[0] in (2, 6, 11, 14, 17, 18)}, 19: Missing(19)}
+                **{index: DeadEntry(index, 16) for index in range(1, 17)},
+                **{row[0]: Entry(*row) for row in rows(1, 18) if row[0] in (2, 6, 11, 14, 17, 18)}, 19: MissingEntry(19)}
 
 
 def test_what_dies_while_a_plan_is_held_is_dead_in_it(log: SegmentLog) -> None:
@@ -97,7 +97,7 @@ def test_what_dies_while_a_plan_is_held_is_dead_in_it(log: SegmentLog) -> None:
         log.record_snapshot(28, [6, 18, 28])
         log.compact(policy=log.policy)
         assert dict(told(plan.answers())) == {
-            2: Dead(2, 28), 6: Entry(*rows(6, 6)[0]), 17: Dead(17, 28), 18: Entry(*rows(18, 18)[0])}
+            2: DeadEntry(2, 28), 6: Entry(*rows(6, 6)[0]), 17: DeadEntry(17, 28), 18: Entry(*rows(18, 18)[0])}
 
 
 def test_answers_may_be_taken_slowly(log: SegmentLog) -> None:
@@ -109,7 +109,7 @@ def test_answers_may_be_taken_slowly(log: SegmentLog) -> None:
         assert next(answers) == Entry(*rows(6, 6)[0])
         log.record_snapshot(16, [11])
         log.compact(policy=log.policy)
-        assert list(answers) == [Entry(*rows(11, 11)[0]), Dead(14, 16), Entry(*rows(17, 17)[0])]
+        assert list(answers) == [Entry(*rows(11, 11)[0]), DeadEntry(14, 16), Entry(*rows(17, 17)[0])]
 
 
 def test_names_and_files_stay_as_long_as_the_plan_is_held(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_damage_to_one_entry_is_its_answer_and_hides_no_other(log: SegmentLog, t
     assert dict(told(log.read_many([2, 6, 11]))) == {
         2: Entry(*rows(2, 2)[0]), 6: "damaged", 11: Entry(*rows(11, 11)[0])}
     answer = next(log.read_many([6]))
-    assert isinstance(answer, Damaged)
+    assert isinstance(answer, DamagedEntry)
     assert (answer.error.index, answer.error.path) == (6, str(tmp_path / segment_name(2)))
 
 
@@ -143,7 +143,7 @@ def test_a_live_entry_that_no_segment_holds_is_damage(log: SegmentLog, tmp_path:
     (tmp_path / segment_name(2)).unlink()
     with LogReader(tmp_path) as reader:
         assert dict(told(reader.read_many([2, 6, 7, 17]))) == {
-            2: Entry(*rows(2, 2)[0]), 6: "damaged", 7: Dead(7, 16), 17: Entry(*rows(17, 17)[0])}
+            2: Entry(*rows(2, 2)[0]), 6: "damaged", 7: DeadEntry(7, 16), 17: Entry(*rows(17, 17)[0])}
         with pytest.raises(CorruptData, match=r"\(index 6\): expected a segment that holds the live entry 6"):
             reader.read(6)
         assert [error.index for error in damaged(reader)] == [6]

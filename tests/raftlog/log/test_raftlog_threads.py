@@ -14,14 +14,14 @@ from compactlib.executors import LocalExecutor
 from compactlib.outcome import Failed
 from compactlib.raftlog import (
     Answer,
-    CompactionPolicy,
-    Damaged,
-    Dead,
+    LogPolicy,
+    DamagedEntry,
+    DeadEntry,
     DropDead,
     Entry,
     LogOptions,
     LogReader,
-    Missing,
+    MissingEntry,
     RaPolicy,
     SeedPolicy,
     SegmentLimits,
@@ -55,16 +55,16 @@ class Shared:
     def is_right(self, answer: Answer, committed: int, *, asked_at_once: bool = True) -> None:
         """Check an answer that was asked for when everything up to `committed` was acknowledged for good."""
         index = answer.index
-        assert not isinstance(answer, Damaged), answer.error
+        assert not isinstance(answer, DamagedEntry), answer.error
         if isinstance(answer, Entry):
             assert answer.payload == payload(index, answer.term)
             assert index > committed or answer.term == term_of(index)
         elif index <= committed:
             # It may have died, but what every snapshot keeps is there, and nothing that was there is missing.
-            assert isinstance(answer, Dead), answer
+            assert isinstance(answer, DeadEntry), answer
             assert index % KEEP_EVERY
         elif asked_at_once:
-            assert isinstance(answer, Missing | Dead)
+            assert isinstance(answer, MissingEntry | DeadEntry)
 
 
 def append(shared: Shared, rng: random.Random) -> None:
@@ -83,7 +83,7 @@ def append(shared: Shared, rng: random.Random) -> None:
 
 
 def compact(shared: Shared, rng: random.Random) -> None:
-    policies: list[CompactionPolicy | None] = [None, DropDead(), SeedPolicy(), RaPolicy()]
+    policies: list[LogPolicy | None] = [None, DropDead(), SeedPolicy(), RaPolicy()]
     while not shared.done.is_set():
         outcome = shared.log.compact(policy=rng.choice(policies), executor=LocalExecutor(rng.choice([1, 2])))
         assert not isinstance(outcome, Failed), outcome.error
@@ -174,6 +174,6 @@ def check_the_end(shared: Shared) -> None:
         for index in range(1, shared.committed + 1):
             expected = Entry(index, term_of(index), payload(index, term_of(index)))
             gone = index <= log.snapshot.index and index % KEEP_EVERY
-            assert log.read(index) == (Dead(index, log.snapshot.index) if gone else expected)
+            assert log.read(index) == (DeadEntry(index, log.snapshot.index) if gone else expected)
         assert log.verify().is_sound
         log.audit()

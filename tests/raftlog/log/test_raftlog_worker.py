@@ -18,7 +18,7 @@ from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, R
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
-    CompactionReport,
+    LogCompactionReport,
     CostPolicy,
     DropDead,
     SeedPolicy,
@@ -29,9 +29,9 @@ from compactlib.raftlog import (
     merge_refs,
     open_log,
 )
-from compactlib.raftlog.compaction.plan.policy import CompactionPolicy
+from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.compaction.report import report_of
-from compactlib.raftlog.log.worker import CompactionWorker, MergedSegments, WorkerOutcome
+from compactlib.raftlog.log.worker import LogCompactionWorker, MergedSegments, WorkerOutcome
 from compactlib.raftlog.model.row import LogRow
 from compactlib.raftlog.store.protocols import LogWorker
 from compactlib.report import PolicyRecord
@@ -67,7 +67,7 @@ class FakeLog:
 
         return Held()
 
-    def compact(self, *, policy: CompactionPolicy | None, **_: object) -> Any:
+    def compact(self, *, policy: LogPolicy | None, **_: object) -> Any:
         self.done.append(f"compact {'as the log says' if policy is None else policy.name}")
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
@@ -75,7 +75,7 @@ class FakeLog:
         dropped = self.drops.pop(0) if self.drops else ()
         if not dropped:
             return Skipped("nothing to do")
-        return Done(CompactionReport(policy=PolicyRecord.of(policy or self.policy), why="", snapshot_index=1,
+        return Done(LogCompactionReport(policy=PolicyRecord.of(policy or self.policy), why="", snapshot_index=1,
                                      dropped=dropped, dropped_bytes=0, groups=(), left_out=(), purged_links=(),
                                      unreclaimed=None, seconds=0.0))
 
@@ -89,7 +89,7 @@ class Quiet:
 
     def __init__(self) -> None:
         self.log = FakeLog()
-        self.worker = CompactionWorker(self.log, server=self.told)  # type: ignore[arg-type]
+        self.worker = LogCompactionWorker(self.log, server=self.told)  # type: ignore[arg-type]
 
     def told(self, changes: SegmentChanges, outcome: object) -> None:
         self.log.done.append(f"tell {changes.dropped}" if changes else "tell")
@@ -117,7 +117,7 @@ def test_one_at_a_time_and_the_server_hears_before_a_file_goes() -> None:
 def test_vector_57_requests_during_one_are_coalesced_to_the_strongest_not_dropped() -> None:
     """Upstream drops a second major request while the first runs; here it runs afterwards."""
     seed, cost = SeedPolicy(), CostPolicy()
-    asked: list[tuple[tuple[CompactionPolicy | None, ...], str]] = [
+    asked: list[tuple[tuple[LogPolicy | None, ...], str]] = [
         ((seed,), "seed"), ((DropDead(),), "drop"), ((DropDead(), None), "as the log says"),
         ((seed, DropDead(), None), "seed"), ((seed, cost, None), cost.name)]
     for policies, expected in asked:
@@ -363,7 +363,7 @@ def test_every_order_of_events_during_a_major(first: int, tmp_path: Path) -> Non
     for number, order in enumerate(ORDERS[first:first + 15]):
         run = OrderedRun(tmp_path / str(number), order)
         moments = Moments(run.act)
-        with CompactionWorker(run.log, server=run.told, executor=moments) as worker:
+        with LogCompactionWorker(run.log, server=run.told, executor=moments) as worker:
             worker.request(run.log.policy)
             worker.wait_until_idle()
             run.act("reported")
@@ -386,7 +386,7 @@ def test_what_cannot_be_meant_is_refused(wrong: dict[str, Any], tmp_path: Path) 
         if value == "the whole log":
             given["log"] = whole
         with pytest.raises(InvalidInput, match=f"the {name} is "):
-            CompactionWorker(**given)
+            LogCompactionWorker(**given)
 
 
 def test_a_manager_knows_the_disk_of_a_whole_log(tmp_path: Path) -> None:
@@ -398,9 +398,9 @@ def test_a_manager_knows_the_disk_of_a_whole_log(tmp_path: Path) -> None:
 def test_it_is_a_log_worker_and_compacts_after_snapshots(tmp_path: Path) -> None:
     filled(tmp_path, last=120, snapshot=0, live=[])
     with SegmentLog(tmp_path, options()) as log:
-        worker: LogWorker = CompactionWorker(log)
+        worker: LogWorker = LogCompactionWorker(log)
         worker.start()
-        assert isinstance(worker, CompactionWorker)
+        assert isinstance(worker, LogCompactionWorker)
         log.record_snapshot(96, [20])
         worker.snapshot_recorded(LogRow(96, 1, IndexSet.from_sorted([20])))
         outcome = worker.wait_until_idle()
@@ -428,7 +428,7 @@ def test_files_go_only_when_the_server_knows(tmp_path: Path) -> None:
         told.set()
         assert answer.wait(30)
 
-    with SegmentLog(tmp_path, options()) as log, CompactionWorker(log, server=server) as worker:
+    with SegmentLog(tmp_path, options()) as log, LogCompactionWorker(log, server=server) as worker:
         worker.request(DropDead())
         assert told.wait(30)
         # The list has moved on, the files are there.
@@ -444,7 +444,7 @@ def test_files_go_only_when_the_server_knows(tmp_path: Path) -> None:
 def test_a_major_also_merges_across_what_it_dropped(tmp_path: Path) -> None:
     """Under a lease 1 and 3 wait for the file of 2; the worker looks again once the server knows that 2 is gone."""
     expected = filled(tmp_path, last=49, snapshot=48, live=[1, 2, 40])
-    with SegmentLog(tmp_path, options()) as log, CompactionWorker(log) as worker:
+    with SegmentLog(tmp_path, options()) as log, LogCompactionWorker(log) as worker:
         worker.request(log.policy)
         worker.wait_until_idle()
         assert [(each.number, each.last) for each in log.refs] == [(1, 40), (4, 49)]
@@ -457,7 +457,7 @@ def test_5_2_item_14_a_failed_group_does_not_discard_the_others_and_is_tried_aga
     flip_byte(path, place)
     seen: list[SegmentChanges] = []
     with SegmentLog(tmp_path, options()) as log, \
-            CompactionWorker(log, server=lambda changes, outcome: seen.append(changes)) as worker:
+            LogCompactionWorker(log, server=lambda changes, outcome: seen.append(changes)) as worker:
         worker.request(log.policy)
         report = report_of(worker.wait_until_idle())
         assert report is not None
@@ -477,7 +477,7 @@ def test_a_server_that_fails_ends_neither_the_worker_nor_the_removal(tmp_path: P
     def server(changes: SegmentChanges, outcome: WorkerOutcome) -> None:
         raise raised.pop(0)
 
-    with SegmentLog(tmp_path, options()) as log, CompactionWorker(log, server=server) as worker:
+    with SegmentLog(tmp_path, options()) as log, LogCompactionWorker(log, server=server) as worker:
         worker.request(DropDead())
         outcome = worker.wait_until_idle()
         assert isinstance(outcome, Failed)
@@ -503,7 +503,7 @@ def test_closing_cancels_what_runs_and_a_closed_log_is_no_surprise(tmp_path: Pat
         except Busy as error:
             refused.append(error)
 
-    worker = CompactionWorker(log, executor=Moments(act))
+    worker = LogCompactionWorker(log, executor=Moments(act))
     worker.start()
     worker.request(log.policy)
     assert entered.wait(30)
@@ -515,7 +515,7 @@ def test_closing_cancels_what_runs_and_a_closed_log_is_no_surprise(tmp_path: Pat
     assert refused
     expected.check(log)
     log.close()
-    late = CompactionWorker(log)
+    late = LogCompactionWorker(log)
     late.start()
     late.request(DropDead())
     assert isinstance(late.wait_until_idle(), Failed)
@@ -524,10 +524,10 @@ def test_closing_cancels_what_runs_and_a_closed_log_is_no_surprise(tmp_path: Pat
 
 def test_many_threads_may_ask_at_once(tmp_path: Path) -> None:
     expected = filled(tmp_path, last=200, snapshot=150, live=[1, 20, 40, 60, 80, 100, 120, 140])
-    with SegmentLog(tmp_path, options()) as log, CompactionWorker(log) as worker:
-        kinds: tuple[CompactionPolicy | None, ...] = (DropDead(), None, log.policy)
+    with SegmentLog(tmp_path, options()) as log, LogCompactionWorker(log) as worker:
+        kinds: tuple[LogPolicy | None, ...] = (DropDead(), None, log.policy)
 
-        def ask(kind: CompactionPolicy | None) -> None:
+        def ask(kind: LogPolicy | None) -> None:
             for _ in range(50):
                 worker.request(kind)
 

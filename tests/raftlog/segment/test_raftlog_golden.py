@@ -20,7 +20,7 @@ from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
 from compactlib.raftlog import (
-    Dead,
+    DeadEntry,
     Entry,
     LogOptions,
     LogReader,
@@ -119,7 +119,7 @@ def test_a_compacted_segment_is_read(tmp_path: Path) -> None:
     write_snapshot_state(LocalFiles(), tmp_path, SnapshotState(12, IndexSet.from_sorted([2, 3, 7, 12])))
     with LogReader(tmp_path) as log:
         assert list(log.entries()) == [Entry(index, 5, b"entry %d" % index) for index in (2, 3, 7, 12)]
-        assert log.read(5) == Dead(5, 12)
+        assert log.read(5) == DeadEntry(5, 12)
 
 
 @pytest.mark.parametrize(("name", "state"), [

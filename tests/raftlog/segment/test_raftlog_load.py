@@ -14,7 +14,7 @@ import pytest
 
 from compactlib.errors import CorruptData, StorageError, Unsupported
 from compactlib.files import Files, LocalFiles, OutFile
-from compactlib.raftlog import Entry, Missing, SegmentLimits, SegmentReader, SegmentWriter
+from compactlib.raftlog import Entry, MissingEntry, SegmentLimits, SegmentReader, SegmentWriter
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.load import LoadedSegment, TailRule, TornTail, load_segment
@@ -103,7 +103,7 @@ def test_a_torn_tail_is_cut_back_to_the_last_whole_entry(unsealed: Path, tear: s
     assert loaded.torn_tail == TornTail(entries=3, records=2, data_end=PAYLOAD_4)
     with SegmentReader(unsealed) as reader:
         assert segment_answers(reader, [3, 4, 5]) == {
-            3: Entry(3, 1, b"payload 3"), 4: Missing(4), 5: Missing(5)}
+            3: Entry(3, 1, b"payload 3"), 4: MissingEntry(4), 5: MissingEntry(5)}
 
 
 def test_bytes_behind_the_last_entry_are_a_torn_tail_too(unsealed: Path) -> None:

@@ -19,7 +19,7 @@ from compactlib.raftlog import (
     Entry,
     LogOptions,
     LogReader,
-    Missing,
+    MissingEntry,
     RaPolicy,
     SeedPolicy,
     SegmentLimits,
@@ -40,7 +40,7 @@ def test_vector_16_a_file_to_the_byte(tmp_path: Path) -> None:
     assert zlib.crc32(b"hello") == 907_060_870
     with SegmentReader(path) as reader:
         assert (reader.format, reader.index.entries, reader.index.data_bytes) == ("ra2", 1, 5)
-        assert segment_answers(reader, [6, 7, 8]) == {6: Missing(6), 7: Entry(7, 3, b"hello"), 8: Missing(8)}
+        assert segment_answers(reader, [6, 7, 8]) == {6: MissingEntry(6), 7: Entry(7, 3, b"hello"), 8: MissingEntry(8)}
 
 
 def test_vector_23_version_1_is_read(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_vector_23_version_1_is_read(tmp_path: Path) -> None:
     path.write_bytes(struct.pack(">4sHH", b"RASG", 1, 4) + (first + second).ljust(112, b"\0") + b"one")
     with SegmentReader(path) as reader:
         assert reader.format == "ra1"
-        assert segment_answers(reader, [1, 2, 3]) == {1: Entry(1, 1, b"one"), 2: Entry(2, 1, b""), 3: Missing(3)}
+        assert segment_answers(reader, [1, 2, 3]) == {1: Entry(1, 1, b"one"), 2: Entry(2, 1, b""), 3: MissingEntry(3)}
 
 
 def test_vector_40_payloads_of_no_bytes_are_entries_like_any_other(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def as_told() -> dict[int, Entry]:
 def test_every_entry_of_ra_is_read_in_every_way(ra_log: Path) -> None:
     expected = as_told()
     with LogReader(ra_log) as reader:
-        assert log_answers(reader, range(213)) == {index: expected.get(index, Missing(index)) for index in range(213)}
+        assert log_answers(reader, range(213)) == {index: expected.get(index, MissingEntry(index)) for index in range(213)}
         assert list(reader.entries()) == list(expected.values())
         assert reader.refs == (SegmentRef(1, 1, 54), SegmentRef(2, 60, 200), SegmentRef(3, 201, 210))
         assert [(stats.format, stats.entries) for stats in reader.stats()] == [("ra2", 64), ("ra2", 21), ("ra2", 10)]
@@ -184,7 +184,7 @@ def damaged_readings(data: bytes, path: Path, entries: dict[int, Entry]) -> Iter
     with reader:
         for answer in reader.scan():
             if not isinstance(answer, Entry):
-                yield "Damaged"
+                yield "DamagedEntry"
             elif answer.payload in payloads:
                 yield "Entry"
             else:
@@ -204,7 +204,7 @@ def test_every_flipped_byte_of_a_file_of_ra(tmp_path: Path, version: int) -> Non
             seen.update(damaged_readings(flipped(whole, place, mask), path, entries))
     for size in range(len(whole)):
         seen.update(damaged_readings(whole[:size], path, entries))
-    assert seen == {"CorruptData", "Unsupported", "Damaged", "Entry"}
+    assert seen == {"CorruptData", "Unsupported", "DamagedEntry", "Entry"}
 
 
 @settings(max_examples=200)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError
 from compactlib.files import LocalFiles
-from compactlib.raftlog import Damaged, Entry, Missing, SegmentLimits, SegmentReader, SegmentWriter
+from compactlib.raftlog import DamagedEntry, Entry, MissingEntry, SegmentLimits, SegmentReader, SegmentWriter
 from compactlib.raftlog.segment.reader import PickedPayloads, read_payloads
 from tests.raftlog.compaction_logs import flip_byte, ra_segment
 from tests.raftlog.reading import PlainLog, segment_answers, write_segment
@@ -37,7 +37,7 @@ def test_vector_18_five_then_two(tmp_path: Path) -> None:
     path = write_segment(tmp_path, 1, [(5, 1, b"five"), (2, 2, b"two")])
     with SegmentReader(path) as reader:
         assert (reader.index.first, reader.index.last) == (2, 2)
-        assert segment_answers(reader, [2, 5]) == {2: Entry(2, 2, b"two"), 5: Missing(5)}
+        assert segment_answers(reader, [2, 5]) == {2: Entry(2, 2, b"two"), 5: MissingEntry(5)}
 
 
 @pytest.mark.parametrize("sealed", [True, False])
@@ -118,7 +118,7 @@ def test_vector_24_a_flipped_byte_is_found_by_every_way_of_reading(tmp_path: Pat
         with pytest.raises(CorruptData) as raised:
             reader.read(3)
         assert (raised.value.path, raised.value.offset, raised.value.index) == (str(path), offset, 3)
-        assert [type(answer) for answer in reader.scan(2, 4)] == [Entry, Damaged, Entry]
+        assert [type(answer) for answer in reader.scan(2, 4)] == [Entry, DamagedEntry, Entry]
         assert [error.index for error in reader.damaged_entries()] == [3]
 
 

@@ -11,7 +11,7 @@ from compactlib.app import KvMachine
 from compactlib.app.kv_machine import Put
 from compactlib.errors import NotFound
 from compactlib.raftlog import LogOptions, SegmentLimits
-from compactlib.raftlog.log.worker import CompactionWorker
+from compactlib.raftlog.log.worker import LogCompactionWorker
 from compactlib.raftlog.snapshots import LiveSetLost, SnapshotFolder
 from compactlib.raftlog.store.store import StoreOptions
 from examples.raft_kv import KvStore
@@ -28,7 +28,7 @@ def settle(store: KvStore) -> None:
     """Everything to segments, and the worker at rest."""
     store.log.flush()
     worker = store.log._worker  # noqa: SLF001
-    assert isinstance(worker, CompactionWorker)
+    assert isinstance(worker, LogCompactionWorker)
     worker.wait_until_idle()
 
 

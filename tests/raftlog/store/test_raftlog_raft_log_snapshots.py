@@ -1,4 +1,4 @@
-"""`RaftLog` with a `SnapshotFolder` and a `CompactionWorker`: both halves of a snapshot under crashes."""
+"""`RaftLog` with a `SnapshotFolder` and a `LogCompactionWorker`: both halves of a snapshot under crashes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from compactlib.files import Files, LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import Entry, RaftLog, SnapshotMeta, open_log
-from compactlib.raftlog.log.worker import CompactionWorker
+from compactlib.raftlog.log.worker import LogCompactionWorker
 from compactlib.raftlog.snapshots import SnapshotFolder
 from compactlib.testing.crash import RecordingFiles, explore, record
 from tests.raftlog.raft_world import RaftModel, check_log, found_state, install_plain, store_options
@@ -91,10 +91,10 @@ def test_a_crash_between_any_two_steps_of_a_snapshot_leaves_one_snapshot_and_all
 
 def test_a_worker_compacts_after_snapshots_while_entries_come_in(tmp_path: Path) -> None:
     log, _ = opened(tmp_path, LocalFiles())
-    workers: list[CompactionWorker] = []
+    workers: list[LogCompactionWorker] = []
 
-    def make(_: object) -> CompactionWorker:
-        workers.append(CompactionWorker(log.segments))
+    def make(_: object) -> LogCompactionWorker:
+        workers.append(LogCompactionWorker(log.segments))
         return workers[-1]
 
     with log:

@@ -18,7 +18,7 @@ from compactlib.errors import (
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
 from compactlib.raftlog import (
-    Dead,
+    DeadEntry,
     DropDead,
     Entry,
     GapDetected,
@@ -107,7 +107,7 @@ def test_vector_73_a_sparse_log_and_a_snapshot(log: RaftLog) -> None:
     log.append([(16, 1, b"16")])
     for _ in range(2):
         assert [log.read(index) for index in (3, 5, 7, 9)] == [Entry(index, 1, b"%d" % index) for index in (3, 5, 7, 9)]
-        assert log.read(1) == Dead(1, 15)
+        assert log.read(1) == DeadEntry(1, 15)
         log = reopened(log)
     log.close()
 
@@ -118,10 +118,10 @@ def test_vector_77_reading_across_a_segment_that_was_dropped(log: RaftLog) -> No
     log.flush()
     log.snapshot(400, [1, *range(200, 400), 400])
     log.compact(policy=DropDead())
-    assert list(log.read_many([128, 301])) == [Dead(128, 400), Entry(301, 1, b"301")]
+    assert list(log.read_many([128, 301])) == [DeadEntry(128, 400), Entry(301, 1, b"301")]
     log.append(rows(500, 520))
     assert [type(each).__name__ for each in log.read_many([2, 399, 450, 510, 521, 999])] == [
-        "Dead", "Entry", "Entry", "Entry", "Missing", "Missing"]
+        "DeadEntry", "Entry", "Entry", "Entry", "MissingEntry", "MissingEntry"]
 
 
 def test_item_8_entries_of_no_bytes_and_live_indexes_in_no_segment(log: RaftLog) -> None:
@@ -179,7 +179,7 @@ def test_item_9_an_old_pin_answers_what_has_died_since(log: RaftLog) -> None:
         log.snapshot(43, [7])
         log.flush()
         log.compact(policy=log.policy)
-        assert log.read(3) == Dead(3, 43)
+        assert log.read(3) == DeadEntry(3, 43)
         # Whoever works on the files is told too: a hole in one would not ask for its name.
         assert IndexSet.from_sorted([3, 20]).issubset(log.segments.holding(IndexSet.range(1, 40)))
         assert [entry.payload for entry in pin.entries()] == [b"3", b"20", b"42"]

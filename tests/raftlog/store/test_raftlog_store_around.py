@@ -20,13 +20,13 @@ from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
     CostPolicy,
-    Dead,
+    DeadEntry,
     Entry,
     EveryNMinors,
     LogOptions,
     LogStopped,
     Manual,
-    Missing,
+    MissingEntry,
     RaftLog,
     RaftLogStore,
     SegmentLimits,
@@ -165,9 +165,9 @@ def require_log_kept(log: RaftLog, promised: Promised, *, may_be_anew: bool) -> 
                 assert found == index
                 assert found_term >= term or may_be_anew
                 assert payload in (payload_of(index, found_term), b"never synced")
-            case Dead():
+            case DeadEntry():
                 assert log.state.snapshot_index > promised.snapshot
-            case Missing():
+            case MissingEntry():
                 assert highest > promised.highest or may_be_anew, f"{index} is gone, and nothing newer took it back"
 
 

@@ -21,7 +21,7 @@ from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, DiskFu
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
-    Dead,
+    DeadEntry,
     Entry,
     GapDetected,
     LogOptions,
@@ -122,7 +122,7 @@ def test_the_highest_index_and_both_terms_are_kept(term: int, flushed: bool, tmp
         log.snapshot(HIGHEST, [HIGHEST - 1])
         log.compact(policy=log.policy)
         store.flush()
-        assert log.read(HIGHEST) == Dead(HIGHEST, HIGHEST)
+        assert log.read(HIGHEST) == DeadEntry(HIGHEST, HIGHEST)
         assert list(log.entries()) == kept[2:3]
     with RaftLogStore(tmp_path, PLAIN) as store:
         log = store.log("a")
@@ -504,7 +504,7 @@ def test_a_dead_entry_that_cannot_be_read_keeps_no_flush_back(first: int, tmp_pa
             wanted = [first]
         log.flush()
         assert [each for each in indexes(log) if each > 32] == wanted
-        assert log.read(32) == Dead(32, 32)
+        assert log.read(32) == DeadEntry(32, 32)
         assert log.status().memtable_entries == 0
     with open_log(tmp_path / "s", PLAIN) as log:
         assert [(entry.index, entry.term) for entry in log.entries(33)] == [(each, 2) for each in wanted]

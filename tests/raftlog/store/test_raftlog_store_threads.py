@@ -16,7 +16,7 @@ from compactlib.errors import AuditFailed, Busy, DiskFull
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
-    CompactionWorker,
+    LogCompactionWorker,
     Confirmed,
     LogOptions,
     RaftLog,
@@ -310,7 +310,7 @@ class Fails:
 def test_an_executor_that_raises_leaves_the_worker_at_work_and_no_lease_behind(tmp_path: Path) -> None:
     told = RecordingObserver()
     with no_thread_dies(), dying(tmp_path) as log, \
-            CompactionWorker(log, executor=Fails(*[RuntimeError("py4j went away")] * 2), observer=told) as worker:
+            LogCompactionWorker(log, executor=Fails(*[RuntimeError("py4j went away")] * 2), observer=told) as worker:
         worker.request(log.policy)
         outcome = worker.wait_until_idle(30)
         assert isinstance(outcome, Failed)
@@ -338,7 +338,7 @@ def test_what_an_executor_raised_is_tried_again_without_being_asked(tmp_path: Pa
             merged.set()
 
     # The first time it drops what is dead and looks again at once, the second time there is nothing left but to wait.
-    with dying(tmp_path) as log, CompactionWorker(log, executor=Fails(*[RuntimeError("twice")] * 2),
+    with dying(tmp_path) as log, LogCompactionWorker(log, executor=Fails(*[RuntimeError("twice")] * 2),
                                                   server=server) as worker:
         worker.request(log.policy)
         assert merged.wait(30)
@@ -349,7 +349,7 @@ def test_what_an_executor_raised_is_tried_again_without_being_asked(tmp_path: Pa
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_an_exit_lets_go_what_the_worker_held_and_is_shown(kind: type[BaseException], tmp_path: Path) -> None:
     with dying(tmp_path) as log:
-        worker = CompactionWorker(log, executor=Fails(kind()))
+        worker = LogCompactionWorker(log, executor=Fails(kind()))
         worker.start()
         worker.request(log.policy)
         with pytest.raises(AuditFailed, match=kind.__name__):
@@ -374,7 +374,7 @@ def opened(folder: Path, observer: Observer | None = None) -> tuple[RaftLogStore
 def test_a_logs_status_shows_what_its_worker_met(tmp_path: Path) -> None:
     store, log = opened(tmp_path)
     with store:
-        worker = CompactionWorker(log.segments, executor=Fails(*[RuntimeError("py4j went away")] * 100))
+        worker = LogCompactionWorker(log.segments, executor=Fails(*[RuntimeError("py4j went away")] * 100))
         log.attach(worker=lambda made: worker)
         log.snapshot(30, [2, 6])
         worker.request(log.policy)
@@ -391,7 +391,7 @@ def test_what_an_earlier_life_left_dead_is_freed_without_another_snapshot(tmp_pa
         assert len(log.segments.refs) == 10
     with RaftLogStore(tmp_path, StoreOptions(log=small(), background=False)) as store:
         log = store.log("a")
-        worker = CompactionWorker(log.segments)
+        worker = LogCompactionWorker(log.segments)
         log.attach(worker=lambda made: worker)
         assert isinstance(worker.wait_until_idle(30), Done)
         assert len(log.segments.refs) == 4
@@ -423,7 +423,7 @@ def test_closing_from_inside_a_compaction_is_busy_on_any_thread(closer: str, by:
     store, log = opened(tmp_path, Closing())
     with store:
         if by == "worker":
-            worker = CompactionWorker(log.segments, executor=LocalExecutor(workers))
+            worker = LogCompactionWorker(log.segments, executor=LocalExecutor(workers))
             log.attach(worker=lambda made: worker)
             log.snapshot(30, [2, 6])
             worker.request(log.policy)
@@ -463,7 +463,7 @@ def test_the_server_that_a_worker_tells_cannot_close_it_or_the_log(tmp_path: Pat
     store = RaftLogStore(tmp_path, StoreOptions(log=small(), background=False))
     with store:
         log = store.log("a")
-        log.attach(worker=lambda made: CompactionWorker(log.segments, server=server))
+        log.attach(worker=lambda made: LogCompactionWorker(log.segments, server=server))
         log.append(rows(1, 40))
         store.flush()
         log.snapshot(30, [2])

@@ -42,7 +42,7 @@ from compactlib.scheduler import (
     encode_command,
 )
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
-from compactlib.scheduler.plan.policy import Choice, Lazily
+from compactlib.scheduler.plan.policy import JobChoice, Lazily
 from compactlib.testing import PromiseBroken, check_assignment_policy
 from tests.scheduler.build import Host, P, say
 
@@ -101,9 +101,9 @@ class Greedy:
 
     name = "greedy"
 
-    def choose(self, view: AssignmentView, now: float) -> Choice:
+    def choose(self, view: AssignmentView, now: float) -> JobChoice:
         jobs = tuple(job.name for level in view.levels for job in level.ready)
-        return Choice(jobs, "all of them" if jobs else view.why_nothing())
+        return JobChoice(jobs, "all of them" if jobs else view.why_nothing())
 
 
 def test_a_policy_that_does_not_is_told_what_to_do() -> None:
@@ -205,7 +205,7 @@ class Strange:
     answer: Callable[[AssignmentView], Any]
     name: Any = "strange"
 
-    def choose(self, view: AssignmentView, now: float) -> Choice:
+    def choose(self, view: AssignmentView, now: float) -> JobChoice:
         answer = self.answer(view)
         if isinstance(answer, Exception):
             raise answer
@@ -219,12 +219,12 @@ def names(view: AssignmentView) -> list[str]:
 @pytest.mark.parametrize(("answer", "message"), [
     (lambda view: None, "chose None; answer a Choice"),
     (lambda view: ["a"], "answer a Choice"),
-    (lambda view: Choice(("nobody",), "x"), "job 'nobody', which may not be assigned now"),
-    (lambda view: Choice((names(view)[0],) * 2, "x"), "or a second time"),
-    (lambda view: Choice(tuple(names(view)), "x"), "3 jobs, where the poll has room for 2"),
-    (lambda view: Choice((), "x", shared=((0, "one"),)), "the turns"),  # type: ignore[arg-type]
-    (lambda view: Choice((), "x", turns=((0, "A", 1),)), "the turns"),  # type: ignore[arg-type]
-    (lambda view: Choice((), None), "the turns"),  # type: ignore[arg-type]
+    (lambda view: JobChoice(("nobody",), "x"), "job 'nobody', which may not be assigned now"),
+    (lambda view: JobChoice((names(view)[0],) * 2, "x"), "or a second time"),
+    (lambda view: JobChoice(tuple(names(view)), "x"), "3 jobs, where the poll has room for 2"),
+    (lambda view: JobChoice((), "x", shared=((0, "one"),)), "the turns"),  # type: ignore[arg-type]
+    (lambda view: JobChoice((), "x", turns=((0, "A", 1),)), "the turns"),  # type: ignore[arg-type]
+    (lambda view: JobChoice((), None), "the turns"),  # type: ignore[arg-type]
 ])
 def test_a_choice_that_cannot_be_carried_out_is_refused_and_changes_nothing(answer: Callable[[AssignmentView], Any],
                                                                             message: str) -> None:
@@ -253,11 +253,11 @@ def test_a_policy_that_calls_its_scheduler_is_told_that_it_is_busy() -> None:
         lambda: scheduler.close(), lambda: scheduler.poll(PollRequest()), lambda: scheduler.apply(AddBlocks(())),
         lambda: scheduler.checkpoint(), lambda: scheduler.audit()]
 
-    def choose(view: AssignmentView) -> Choice:
+    def choose(view: AssignmentView) -> JobChoice:
         for call in calls:
             with pytest.raises(Busy, match="called from within it"):
                 call()
-        return Choice((), view.why_nothing())
+        return JobChoice((), view.why_nothing())
 
     scheduler = StoredScheduler(MemoryStore(), ONE_EACH, policy=Strange(choose))
     # In a thread, so that a call that waits for itself fails the test instead of hanging it.
@@ -282,7 +282,7 @@ def test_what_is_no_policy_is_refused(policy: Any) -> None:
 def test_a_policy_sees_what_may_be_assigned_and_nothing_else() -> None:
     seen: list[list[str]] = []
 
-    def look(view: AssignmentView) -> Choice:
+    def look(view: AssignmentView) -> JobChoice:
         seen.append([job.name for level in view.levels for jobs in (level.ready, level.again) for job in jobs])
         for level in view.levels:
             assert sorted(job.name for line in level.tenants for job in line.jobs) == sorted(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from compactlib.blobstore import Greedy, Policy, StatsBased
+from compactlib.blobstore import Greedy, BlobPolicy, StatsBased
 from compactlib.lab import (
     BlobSettings,
     HotCold,
@@ -27,7 +27,7 @@ from compactlib.staging.compaction.sense_policies import DeletesPolicy
 
 def test_a_data_frame_job_gives_the_same_results(spark: SparkSession, tmp_path: Path) -> None:
     workloads = [Uniform(keys=300, writes=900), HotCold(keys=300, writes=900)]
-    policies: list[Policy] = [Greedy(min_used_fraction=0.5), StatsBased(min_used_fraction=0.5)]
+    policies: list[BlobPolicy] = [Greedy(min_used_fraction=0.5), StatsBased(min_used_fraction=0.5)]
     experiments = [
         *compare(policies, workloads, BlobSettings.of_slots(40, 16), seeds=(1, 2)),
         *compare([SeedPolicy()], workloads, RaftLogSettings(snapshot_every=200, trigger=DeadRatio(1.0))),

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from compactlib.executors import Executor, LocalExecutor, RewriteOutcome, RewriteTask
 from compactlib.outcome import Done, Skipped
-from compactlib.raftlog import CompactionReport, LogOptions, LogReader, SegmentLimits, SegmentLog
+from compactlib.raftlog import LogCompactionReport, LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from compactlib.spark import SparkExecutor, StoreJob, compact_stores
@@ -44,7 +44,7 @@ def log(tmp_path: Path) -> Path:
     return build_log(tmp_path / "log", entries=130, max_entries=10, snapshot=110)
 
 
-def compacted(log: Path, copy: Path, executor: Executor) -> CompactionReport:
+def compacted(log: Path, copy: Path, executor: Executor) -> LogCompactionReport:
     shutil.copytree(log, copy)
     with SegmentLog(copy, LogOptions(limits=SegmentLimits(max_entries=10), keep_links_seconds=0)) as writer:
         outcome = writer.compact(policy=writer.policy, executor=executor)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput
-from compactlib.objects import MemoryObjects, StoreFailed
+from compactlib.objects import MemoryObjects, ObjectStoreFailed
 from compactlib.runtime.budget import Budget
 from compactlib.staging.committed.committed_ranges import CommittedRanges
 from compactlib.staging.committed.formats.metarange import MetaRange
@@ -168,7 +168,7 @@ def test_each_format_reads_the_other_ones_files(range_format: RangeFormat) -> No
 def test_an_error_of_the_store_is_never_an_answer() -> None:
     def fail(operation: str, key: str) -> None:
         if operation == "get" and key.startswith("ranges/"):
-            raise StoreFailed(operation=operation, key=key, detail="on purpose")
+            raise ObjectStoreFailed(operation=operation, key=key, detail="on purpose")
 
     objects = HookedObjects(MemoryObjects())
     layer = CommittedRanges(objects, rule=SplitRule(raggedness=4), cache_bytes=0)
@@ -177,7 +177,7 @@ def test_an_error_of_the_store_is_never_an_answer() -> None:
     for call in (lambda: list(layer.scan(base)), lambda: list(layer.diff(None, base)),
                  lambda: layer.get(base, b"key03"), lambda: layer.apply(base, [(b"key03", None)]),
                  lambda: layer.merge(None, base, base), lambda: layer.get_many(base, [b"key03"])):
-        with pytest.raises(StoreFailed):
+        with pytest.raises(ObjectStoreFailed):
             call()
 
 

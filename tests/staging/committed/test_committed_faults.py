@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from compactlib.files import Files
-from compactlib.objects import LocalObjects, MemoryObjects, ObjectExists, StoreFailed
+from compactlib.objects import LocalObjects, MemoryObjects, ObjectExists, ObjectStoreFailed
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.staging.committed.committed_ranges import CommittedRanges
 from compactlib.staging.committed.formats.rows import RangeFormat
@@ -41,7 +41,7 @@ def stores(*, happened: bool) -> Iterator[tuple[MemoryObjects, HookedObjects, Me
                 if happened and operation == "create":
                     with contextlib.suppress(ObjectExists):
                         inner.create(key, waiting[key])
-                raise StoreFailed(operation=operation, key=key, detail="on purpose")
+                raise ObjectStoreFailed(operation=operation, key=key, detail="on purpose")
 
         yield inner, HookedObjects(inner, fail), base
         if next(steps) <= step:
@@ -63,7 +63,7 @@ def test_an_apply_that_fails_at_any_step_has_changed_nothing_and_can_be_repeated
     for inner, failing, base in stores(happened=happened):
         try:
             CommittedRanges(failing, rule=RULE, cache_bytes=0).apply(base, sorted(CHANGES.items()))
-        except StoreFailed:
+        except ObjectStoreFailed:
             failures += 1
         layer = CommittedRanges(inner, rule=RULE, cache_bytes=0)
         assert dict(layer.scan(base)) == BASE
@@ -94,7 +94,7 @@ def test_the_background_changes_no_result(range_format: RangeFormat) -> None:
 def test_an_error_in_the_background_comes_to_the_caller(operation: str) -> None:
     def fail(found: str, key: str) -> None:
         if found == operation and key.startswith("ranges/"):
-            raise StoreFailed(operation=operation, key=key, detail="on purpose")
+            raise ObjectStoreFailed(operation=operation, key=key, detail="on purpose")
 
     objects = HookedObjects(MemoryObjects())
     content = {b"key%04d" % number: Record.of(b"%d" % number) for number in range(2000)}
@@ -103,7 +103,7 @@ def test_an_error_in_the_background_comes_to_the_caller(operation: str) -> None:
         base = written(layer, content)
         before = {file.id for file in layer.list_metaranges()}
         objects.hook = fail
-        with pytest.raises(StoreFailed):
+        with pytest.raises(ObjectStoreFailed):
             layer.apply(base, [(key, Record.of(b"new")) for key in content])
         assert {file.id for file in layer.list_metaranges()} == before
 
@@ -152,11 +152,11 @@ def test_after_a_crash_of_the_disk_every_metarange_is_whole(tmp_path: Path) -> N
 def test_changes_that_end_in_an_error_publish_nothing(threads: int) -> None:
     def broken() -> Iterator[tuple[bytes, Change]]:
         yield from ((b"key%04d" % number, Record.of(b"new")) for number in range(3000))
-        raise StoreFailed(operation="scan", key="token", detail="on purpose")
+        raise ObjectStoreFailed(operation="scan", key="token", detail="on purpose")
 
     with ThreadPoolExecutor(threads or 1) as pool:
         layer = CommittedRanges(MemoryObjects(), rule=SplitRule(raggedness=50), background=pool if threads else None)
         base = written(layer, BASE)
-        with pytest.raises(StoreFailed):
+        with pytest.raises(ObjectStoreFailed):
             layer.apply(base, broken())
         assert [file.id for file in layer.list_metaranges()] == [base]

@@ -15,7 +15,7 @@ from compactlib.objects import LocalObjects
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.staging import BranchNotFound, CommittedRanges, CostPolicy, Repository, SplitRule, StagingOptions
+from compactlib.staging import BranchNotFound, CommittedRanges, TombstoneCostPolicy, Repository, SplitRule, StagingOptions
 from compactlib.staging.compaction.outcome import LostRace
 from compactlib.staging.records.record import MAX_SEALED_TOKENS
 from compactlib.testing import FaultyStore, KVFault, KVOperation
@@ -170,14 +170,14 @@ def test_the_cost_policy_pays_for_runs_and_not_for_scattered_deletes() -> None:
     world = World(rule=SplitRule(raggedness=40, max_bytes=1 << 20))
     branch = world.branch({f"key{number:04}": "v" * 2000 for number in range(1000)})
     branch.delete_many([b"key%04d" % number for number in range(0, 1000, 100)])
-    policy = CostPolicy(long_run=50)
+    policy = TombstoneCostPolicy(long_run=50)
     refused = world.repo.plan(policy)
     assert refused.is_empty
     assert "below long_run=50" in refused.why
     assert world.repo.compact(policy=policy) == Skipped(refused.why)
     branch.delete_many([b"key%04d" % number for number in range(500, 600)])
     assert world.repo.plan(policy).why == "101 tombstones in a row"
-    assert not world.repo.plan(CostPolicy(long_run=10_000, bytes_per_tombstone=1e9)).is_empty
+    assert not world.repo.plan(TombstoneCostPolicy(long_run=10_000, bytes_per_tombstone=1e9)).is_empty
 
 
 def test_a_spent_budget_is_a_failure_after_which_everything_reads_as_before() -> None:

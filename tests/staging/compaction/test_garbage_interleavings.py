@@ -21,8 +21,8 @@ from compactlib.testing.interleave import (
     Stage,
     SteppedObjects,
     SteppedStore,
-    explore,
-    sample,
+    explore_schedules,
+    sample_schedules,
 )
 from tests.staging.branch_world import LoggedStore
 
@@ -122,7 +122,7 @@ def test_using_a_forgotten_commit_against_a_collection_under_every_schedule(use:
                                                                             most: int | None) -> None:
     """A reset tries again while it is being collected, which makes thousands of schedules: the first so many."""
     told: Counter[str] = Counter()
-    report = explore({"use": use, "collect": collect}, World, check_into(told), max_schedules=most)
+    report = explore_schedules({"use": use, "collect": collect}, World, check_into(told), max_schedules=most)
     assert told["str"] >= 5
     if most is None:
         assert report.complete
@@ -131,7 +131,7 @@ def test_using_a_forgotten_commit_against_a_collection_under_every_schedule(use:
 
 def test_using_a_forgotten_commit_against_two_collections_at_random() -> None:
     told: Counter[str] = Counter()
-    sample({"use": again, "one": collect, "two": collect}, World, check_into(told), schedules=150, random=Random(1))
+    sample_schedules({"use": again, "one": collect, "two": collect}, World, check_into(told), schedules=150, random=Random(1))
     assert told["str"] > 0
 
 
@@ -139,4 +139,4 @@ def test_looking_whether_it_is_there_is_not_enough(monkeypatch: pytest.MonkeyPat
     """The tests above can fail."""
     monkeypatch.setattr(CommittedRanges, "claim", lambda self, metarange_id: self.ranges_of(metarange_id))
     with pytest.raises(InterleavingFailed):
-        explore({"use": again, "collect": collect}, World, check_into(Counter()))
+        explore_schedules({"use": again, "collect": collect}, World, check_into(Counter()))

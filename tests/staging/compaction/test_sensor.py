@@ -10,7 +10,7 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.staging.compaction.plan import Choice
+from compactlib.staging.compaction.plan import StagingChoice
 from compactlib.staging.compaction.sense import CompactionSensor, CompactionTrigger
 from compactlib.staging.compaction.sense_policies import (
     AnyOf,
@@ -187,7 +187,7 @@ def test_tombstones_that_listings_pass_over_fire_too() -> None:
 
 def test_policies_are_pure_and_refuse_nonsense() -> None:
     pressure = BranchPressure(deletes=1000, sealed_tokens=8, tombstones_listed=10_000)
-    assert AnyOf().choose(pressure, 0) == Choice("1000 deletes, of which 1000 are enough")
+    assert AnyOf().choose(pressure, 0) == StagingChoice("1000 deletes, of which 1000 are enough")
     assert AnyOf().choose(attrs.evolve(pressure, deletes=999), 0).why == "8 sealed tokens, of which 8 are enough"
     nothing = AnyOf().choose(BranchPressure(deletes=999, sealed_tokens=7, tombstones_listed=9_999), 0)
     assert nothing.is_empty
@@ -226,9 +226,9 @@ def test_a_policy_is_told_the_time() -> None:
     class Sense:
         name = "a host's"
 
-        def choose(self, view: BranchPressure, now: float) -> Choice:
+        def choose(self, view: BranchPressure, now: float) -> StagingChoice:
             asked.append(now)
-            return Choice("never", is_empty=True)
+            return StagingChoice("never", is_empty=True)
 
     sensor = CompactionSensor(Sense(), clock=clock)
     delete(sensor, "b", 1)

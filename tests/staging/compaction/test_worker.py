@@ -12,7 +12,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import Closed, InvalidInput
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import Observer, RecordingObserver
-from compactlib.staging import BranchNotFound, CompactionWorker, CostPolicy, ReclaimReport, Repository, StagingOptions
+from compactlib.staging import BranchNotFound, StagingWorker, TombstoneCostPolicy, StagingReclaimReport, Repository, StagingOptions
 from compactlib.staging.compaction.metrics import StagingMetrics
 from compactlib.staging.compaction.sense import CompactionSensor
 from compactlib.staging.compaction.sense_policies import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy
@@ -25,8 +25,8 @@ def sensed_world(sensor: CompactionSensor, observer: RecordingObserver | None = 
     return World(events=events if observer is None else StagingMetrics(observer, "main", events))
 
 
-def worker_of(sensor: CompactionSensor, world: World, **options: Any) -> CompactionWorker:
-    return CompactionWorker(sensor, [world.repo], reclaim_seconds=None, clock=world.clock, **options)
+def worker_of(sensor: CompactionSensor, world: World, **options: Any) -> StagingWorker:
+    return StagingWorker(sensor, [world.repo], reclaim_seconds=None, clock=world.clock, **options)
 
 
 def test_n11_what_counts_as_a_delete() -> None:
@@ -118,7 +118,7 @@ def test_a_plan_that_is_not_worth_its_cost_is_not_carried_out() -> None:
     branch = world.branch({f"k{number:02}": "v" for number in range(10)})
     before = branch.record()
     branch.delete(b"k03")
-    policy = CostPolicy(long_run=2, bytes_per_tombstone=1)
+    policy = TombstoneCostPolicy(long_run=2, bytes_per_tombstone=1)
     (outcome,) = worker_of(sensor, world, policy=policy).run_pending()
     assert isinstance(outcome, Skipped)
     assert "not worth its cost" in outcome.reason
@@ -168,10 +168,10 @@ def test_it_reclaims_at_the_start_and_on_the_timer() -> None:
     branch = world.branch({"a": "1"})
     branch.put(b"b", b"2")
     branch.commit("c")
-    worker = CompactionWorker(CompactionSensor(), [world.repo], reclaim_seconds=60, clock=world.clock)
+    worker = StagingWorker(CompactionSensor(), [world.repo], reclaim_seconds=60, clock=world.clock)
     (outcome,) = worker.run_pending()
     assert isinstance(outcome, Done)
-    assert isinstance(outcome.stats, ReclaimReport)
+    assert isinstance(outcome.stats, StagingReclaimReport)
     assert not list(world.context.tokens.dropped())
     branch.put(b"c", b"3")
     branch.commit("c")
@@ -194,7 +194,7 @@ def test_the_thread_does_the_same_and_begins_anew_after_its_end() -> None:
             if name == "staging_compaction_triggered":
                 done.release()
 
-    worker = CompactionWorker(sensor, [world.repo], policy=NOW, clock=ManualClock(), observer=Told())
+    worker = StagingWorker(sensor, [world.repo], policy=NOW, clock=ManualClock(), observer=Told())
     with worker:
         worker.start()
         branch.delete(b"a")
@@ -241,9 +241,9 @@ def test_a_process_that_starts_learns_what_earlier_ones_left() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     world = World()
     with pytest.raises(InvalidInput, match="two repositories"):
-        CompactionWorker(CompactionSensor(), [world.repo, world.another_repo()])
+        StagingWorker(CompactionSensor(), [world.repo, world.another_repo()])
     with pytest.raises(InvalidInput, match="reclaim_seconds"):
-        CompactionWorker(CompactionSensor(), [], reclaim_seconds=0)
+        StagingWorker(CompactionSensor(), [], reclaim_seconds=0)
 
 
 def test_metrics_and_the_sensor_hear_the_same_events() -> None:

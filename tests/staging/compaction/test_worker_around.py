@@ -18,10 +18,10 @@ from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.staging import (
     BranchPressure,
-    Choice,
+    StagingChoice,
     CompactionSensor,
-    CompactionView,
-    CompactionWorker,
+    StagingView,
+    StagingWorker,
     DeletesPolicy,
     StagingEvents,
     StagingMetrics,
@@ -36,12 +36,12 @@ class Policy:
 
     name = "a host's"
 
-    def __init__(self, first: Callable[[CompactionView], object]) -> None:
+    def __init__(self, first: Callable[[StagingView], object]) -> None:
         self._first = first
 
-    def choose(self, view: CompactionView, now: float) -> Choice:
+    def choose(self, view: StagingView, now: float) -> StagingChoice:
         self._first(view)
-        return Choice("always")
+        return StagingChoice("always")
 
 
 class Raises:
@@ -70,8 +70,8 @@ def sensed(names: tuple[str, ...] = ("main",), observer: Observer | None = None)
 # --- what is raised
 
 
-def worker_of(sensor: CompactionSensor, world: World, **options: Any) -> CompactionWorker:
-    return CompactionWorker(sensor, [world.repo], reclaim_seconds=None, **options)
+def worker_of(sensor: CompactionSensor, world: World, **options: Any) -> StagingWorker:
+    return StagingWorker(sensor, [world.repo], reclaim_seconds=None, **options)
 
 
 def test_the_thread_survives_a_policy_that_raises_and_tries_again() -> None:
@@ -192,7 +192,7 @@ def test_a_reclaim_that_fails_is_tried_again() -> None:
         return KVFault.FAIL if failing[0] and operation.name == "scan" else None
 
     world = World(FaultyStore(MemoryStore(), choose))
-    worker = CompactionWorker(CompactionSensor(), [world.repo], reclaim_seconds=60, clock=world.clock)
+    worker = StagingWorker(CompactionSensor(), [world.repo], reclaim_seconds=60, clock=world.clock)
     (outcome,) = worker.run_pending()
     assert isinstance(outcome, Failed)
     failing[0] = False
@@ -235,7 +235,7 @@ def test_a_sense_policy_that_raises_breaks_no_write_and_may_ask_the_sensor() -> 
     class Sense:
         name = "a host's"
 
-        def choose(self, view: BranchPressure, now: float) -> Choice:
+        def choose(self, view: BranchPressure, now: float) -> StagingChoice:
             assert sensor.pressure("main", "main").deletes >= 0  # No lock is held meanwhile.
             raise ZeroDivisionError
 
@@ -303,7 +303,7 @@ def test_closing_from_within_is_busy(what: str, who: str, threads: bool) -> None
     class Events(StagingEvents):
         compacted = close
 
-    worker: list[CompactionWorker] = []
+    worker: list[StagingWorker] = []
     sensor = CompactionSensor(DeletesPolicy(1))
     events = StagingMetrics(Observer(), "main", sensor.events("main"), *[Events()] * (who == "events"))
     world = World(events=events, observer=Closes() if who == "repository's observer" else None)
@@ -336,7 +336,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
-from compactlib.staging import CommittedRanges, CompactionSensor, CompactionWorker, Repository
+from compactlib.staging import CommittedRanges, CompactionSensor, StagingWorker, Repository
 assert False, "asserts are off"
 repo = Repository(MemoryStore(), CommittedRanges(MemoryObjects()))
 main = repo.create_branch("main")
@@ -344,7 +344,7 @@ repo.audit()
 repo.context.tokens.mark_dropped([main.record().staging_token], "main")
 sensor = CompactionSensor(buffer=1)
 sensor._triggers.extend([None] * 3)
-worker = CompactionWorker(sensor, [repo], clock=ManualClock())
+worker = StagingWorker(sensor, [repo], clock=ManualClock())
 worker._service._agenda["reclaim main"].retry_at = float("inf")
 worker._service._agenda["reclaim main"].failures = 1
 for audit in (repo.audit, sensor.audit, worker.audit):

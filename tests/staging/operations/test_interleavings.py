@@ -23,7 +23,7 @@ from compactlib.staging.records.branch_store import BranchUpdate
 from compactlib.staging.records.commits import Commit
 from compactlib.staging.records.record import BranchRecord
 from compactlib.staging.records.staged import Staged
-from compactlib.testing.interleave import InterleavingFailed, explore, sample
+from compactlib.testing.interleave import InterleavingFailed, explore_schedules, sample_schedules
 from compactlib.testing.interleave.history import ABSENT, HistoryOperation
 from tests.staging.branch_oracle import check
 from tests.staging.branch_world import (
@@ -45,7 +45,7 @@ REQUIRED = ("put", "delete", "put_if", "get", "list", "commit", "compact", "rese
 
 def explore_programs(setup: str, *programs: Sequence[str], rules: dict[str, Act] | None = None) -> int:
     actors = actors_of(*programs, rules=rules)
-    report = explore(actors, world_of(setup, actors), check)
+    report = explore_schedules(actors, world_of(setup, actors), check)
     assert report.complete
     return report.schedules
 
@@ -82,7 +82,7 @@ def test_an_operation_against_a_rewrite_and_the_cleanup_after_it(operation: str,
     if name in ("commit", "compact", "cleanup"):
         # Thousands of schedules: the first few hundred here, all of them in the soak.
         actors = actors_of([name], [operation, "cleanup"])
-        explore(actors, world_of("staged", actors), check, max_schedules=150)
+        explore_schedules(actors, world_of("staged", actors), check, max_schedules=150)
     else:
         for setup in ("staged", "hidden"):
             explore_programs(setup, [name], [operation, "cleanup"])
@@ -94,7 +94,7 @@ def test_an_operation_against_a_garbage_collection(name: str) -> None:
     for setup in ("garbage", "compacted"):
         actors = actors_of([name], ["collect"])
         # A commit tries ten times against the collection, which makes more schedules than can be run.
-        report = explore(actors, world_of(setup, actors), check, max_schedules=100 if name == "commit" else None)
+        report = explore_schedules(actors, world_of(setup, actors), check, max_schedules=100 if name == "commit" else None)
         assert report.complete or name == "commit"
 
 
@@ -128,7 +128,7 @@ def run_random(seed: int, programs: int, schedules: int) -> None:
         setup = random.choice(SETUPS) + random.choice(("", "+cas"))
         actors = actors_of(*chosen)
         try:
-            sample(actors, world_of(setup, actors), check, schedules=schedules, random=random)
+            sample_schedules(actors, world_of(setup, actors), check, schedules=schedules, random=random)
         except InterleavingFailed as failed:
             failed.add_note(f"program {number} of seed {seed}: setup {setup!r}, actors {chosen}")
             raise
@@ -149,7 +149,7 @@ def test_three_actors_depth_first(setup: str) -> None:
     for programs in (("put", "commit", "compact"), ("delete", "commit", "compact"), ("get", "compact", "cleanup"),
                      ("reset_prefix", "commit", "compact")):
         actors = actors_of(*([name] for name in programs))
-        explore(actors, world_of(setup, actors), check, max_schedules=5000)
+        explore_schedules(actors, world_of(setup, actors), check, max_schedules=5000)
 
 
 # ------------------------------------------------------------------------------ mistakes, planted one by one
@@ -354,4 +354,4 @@ def test_a_compaction_that_compares_sealed_tokens_alone_is_found() -> None:
 def test_a_planted_mistake_is_found_at_random_too() -> None:
     actors = actors_of(["delete"], ["commit"], ["cleanup"], rules={"delete": delete_with_shortcut})
     with pytest.raises(InterleavingFailed):
-        sample(actors, world_of("staged", actors), check, schedules=500, random=Random(3))
+        sample_schedules(actors, world_of("staged", actors), check, schedules=500, random=Random(3))

@@ -19,7 +19,7 @@ from compactlib.kv import KVStore, MemoryStore
 from compactlib.objects import MemoryObjects
 from compactlib.staging import Branch, CommittedRanges, PreconditionFailed, Repository, StagingOptions
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
-from compactlib.testing.interleave import Stage, SteppedObjects, SteppedStore, explore, sample
+from compactlib.testing.interleave import Stage, SteppedObjects, SteppedStore, explore_schedules, sample_schedules
 from tests.staging.world import NOW
 
 OPTIONS = StagingOptions(first_backoff_seconds=0)
@@ -100,13 +100,13 @@ def one_has_it(datas: Mapping[str, bytes]) -> Callable[[World, Mapping[str, Any]
 def test_of_two_writers_one_gets_the_key_in_every_order(kind: str) -> None:
     datas = {"ann": b"1", "bob": b"1" if kind == "transact" else b"2"}
     actors = {name: wants(10 + number, data) for number, (name, data) in enumerate(datas.items())}
-    assert explore(actors, make_world(kind), one_has_it(datas)).schedules > 1
+    assert explore_schedules(actors, make_world(kind), one_has_it(datas)).schedules > 1
 
 
 @pytest.mark.parametrize("how", ["commit", "compact"])
 @pytest.mark.parametrize("kind", STORES)
 def test_a_writer_gets_the_key_whatever_settles_meanwhile(kind: str, how: str) -> None:
-    explore({"ann": wants(10, b"1"), "settler": settles(how)}, make_world(kind), one_has_it({"ann": b"1"}))
+    explore_schedules({"ann": wants(10, b"1"), "settler": settles(how)}, make_world(kind), one_has_it({"ann": b"1"}))
 
 
 def race(kind: str, how: str, schedules: int, seed: int) -> None:
@@ -114,7 +114,7 @@ def race(kind: str, how: str, schedules: int, seed: int) -> None:
     actors: dict[str, Callable[[World], object]] = {
         name: wants(10 + number, data) for number, (name, data) in enumerate(datas.items())}
     actors["settler"] = settles(how, twice=True)
-    sample(actors, make_world(kind), one_has_it(datas), schedules=schedules, random=random.Random(seed))
+    sample_schedules(actors, make_world(kind), one_has_it(datas), schedules=schedules, random=random.Random(seed))
 
 
 @pytest.mark.parametrize("how", ["commit", "compact"])
@@ -144,6 +144,6 @@ def two(world: World, results: Mapping[str, Any]) -> None:
 
 @pytest.mark.parametrize("how", ["commit", "compact"])
 def test_two_updates_are_two_whatever_settles_meanwhile(how: str) -> None:
-    explore({"ann": adds(10), "bob": adds(11)}, make_world("transact"), two)
-    sample({"ann": adds(10), "bob": adds(11), "settler": settles(how, twice=True)}, make_world("transact"), two,
+    explore_schedules({"ann": adds(10), "bob": adds(11)}, make_world("transact"), two)
+    sample_schedules({"ann": adds(10), "bob": adds(11), "settler": settles(how, twice=True)}, make_world("transact"), two,
            schedules=100, random=random.Random(3))

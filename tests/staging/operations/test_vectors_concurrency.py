@@ -30,7 +30,7 @@ from compactlib.staging.compaction.outcome import LostRace
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.model.names import token_partition
 from compactlib.testing import FaultyStore, KVFault, KVOperation
-from compactlib.testing.interleave import sample
+from compactlib.testing.interleave import sample_schedules
 from tests.staging.branch_oracle import check
 from tests.staging.branch_world import actors_of, world_of
 from tests.staging.world import NOW
@@ -397,7 +397,7 @@ def test_x26_everybody_at_once() -> None:
     """Eight writers would be eight actors; four, with more to do, meet in as many ways and can be judged exactly."""
     actors = actors_of(["put", "delete", "put2"], ["commit", "compact", "cleanup"], ["compact", "commit", "cleanup"],
                        ["get", "reset_key", "list"])
-    sample(actors, world_of("sealed", actors), check, schedules=100, random=Random(26))
+    sample_schedules(actors, world_of("sealed", actors), check, schedules=100, random=Random(26))
 
 
 def test_a_deleted_key_stays_deleted_whoever_is_in_between() -> None:

@@ -29,8 +29,8 @@ from compactlib.staging import (
     CommittedRanges,
     CommittedView,
     CompactionSensor,
-    CompactionWorker,
-    CostPolicy,
+    StagingWorker,
+    TombstoneCostPolicy,
     DeletesPolicy,
     OutdatedPlan,
     PlainFormat,
@@ -434,7 +434,7 @@ def _subjects() -> Iterator[object]:
     yield main.head()
     sensor = CompactionSensor()
     yield sensor
-    yield CompactionWorker(sensor, [world.repo], reclaim_seconds=None, clock=world.clock)
+    yield StagingWorker(sensor, [world.repo], reclaim_seconds=None, clock=world.clock)
 
 
 def _calls(subject: object) -> Iterator[tuple[str, inspect.Signature]]:
@@ -448,7 +448,7 @@ def _calls(subject: object) -> Iterator[tuple[str, inspect.Signature]]:
             yield name, inspect.signature(method)
 
 
-@pytest.mark.parametrize("kind", [Repository, Branch, CommittedView, CompactionSensor, CompactionWorker])
+@pytest.mark.parametrize("kind", [Repository, Branch, CommittedView, CompactionSensor, StagingWorker])
 def test_arguments_of_wrong_types_are_named(kind: type) -> None:
     tried = 0
     surprises: list[str] = []
@@ -494,11 +494,11 @@ def _valid(parameter: inspect.Parameter) -> object:
     *(lambda wrong, name=name: CommittedRanges(MemoryObjects(), **{name: wrong})
       for name in ("range_format", "rule", "cache_bytes", "prefix", "clock")),
     CompactionSensor,
-    *(lambda wrong, name=name: CompactionWorker(CompactionSensor(), [], **{name: wrong})
+    *(lambda wrong, name=name: StagingWorker(CompactionSensor(), [], **{name: wrong})
       for name in ("policy", "executor", "reclaim_seconds", "clock", "budget", "observer")),
-    lambda wrong: CompactionWorker(wrong, []), lambda wrong: CompactionWorker(CompactionSensor(), wrong),
-    lambda wrong: CompactionWorker(CompactionSensor(), [wrong]),
-    DeletesPolicy, lambda wrong: AlwaysPolicy(window_seconds=wrong), lambda wrong: CostPolicy(long_run=wrong),
+    lambda wrong: StagingWorker(wrong, []), lambda wrong: StagingWorker(CompactionSensor(), wrong),
+    lambda wrong: StagingWorker(CompactionSensor(), [wrong]),
+    DeletesPolicy, lambda wrong: AlwaysPolicy(window_seconds=wrong), lambda wrong: TombstoneCostPolicy(long_run=wrong),
     AnyOf, lambda wrong: SplitRule(min_bytes=wrong), lambda wrong: SplitRule(raggedness=wrong),
     *(lambda wrong, name=name: StagingOptions(**{name: wrong})
       for name in ("max_write_tries", "on_new_sealed", "grace_seconds", "owns_ranges")),

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from compactlib.errors import CompactlibError, DiskFull, InvalidInput, StorageError
 from compactlib.files import LocalFiles, write_durably
 from compactlib.kv import EXISTS, MemoryStore
-from compactlib.kv.errors import OutcomeUnknown, PredicateFailed, SlowDown, StoreFailed
+from compactlib.kv.errors import OutcomeUnknown, PredicateFailed, SlowDown, ObjectStoreFailed
 from compactlib.objects import MemoryObjects
-from compactlib.objects.errors import StoreFailed as ObjectsFailed
+from compactlib.objects.errors import ObjectStoreFailed as ObjectsFailed
 from compactlib.testing import Crash, FailingFiles, Fault, FaultPlan, FaultyObjects, KVCrash
 from compactlib.testing.faults.fault_plans import FILE_FAULTS, OBJECT_FAULTS, STORE_FAULTS
 from compactlib.testing.strategies import fault_plans
@@ -87,7 +87,7 @@ def test_a_plan_and_a_single_failure_work_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("fault", "kind", "left"), [
-    (Fault.REFUSED, StoreFailed, b"old"), (Fault.SLOW_DOWN, SlowDown, b"old"),
+    (Fault.REFUSED, ObjectStoreFailed, b"old"), (Fault.SLOW_DOWN, SlowDown, b"old"),
     (Fault.CONFLICT, PredicateFailed, b"old"), (Fault.CRASH_BEFORE, KVCrash, b"old"),
     (Fault.CRASH_AFTER, KVCrash, b"new"),
     (Fault.UNKNOWN_DONE, OutcomeUnknown, b"new"), (Fault.UNKNOWN_LOST, OutcomeUnknown, b"old"),

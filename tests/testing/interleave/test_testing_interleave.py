@@ -18,9 +18,9 @@ from compactlib.testing.interleave import (
     Stage,
     SteppedObjects,
     SteppedStore,
-    explore,
-    replay,
-    sample,
+    explore_schedules,
+    replay_schedule,
+    sample_schedules,
 )
 
 BANK, ANN, BOB = b"bank", b"ann", b"bob"
@@ -55,7 +55,7 @@ def all_is_there(store: SteppedStore, results: Any) -> None:
 
 def test_a_lost_update_is_found_and_told_as_a_story() -> None:
     with pytest.raises(InterleavingFailed) as failed:
-        explore({"left": pay_in, "right": pay_in}, bank, all_is_there)
+        explore_schedules({"left": pay_in, "right": pay_in}, bank, all_is_there)
     assert failed.value.schedule == "left right*2 left"
     assert failed.value.story.splitlines() == [
         "     1  left   get bank ann → 0",
@@ -68,16 +68,16 @@ def test_a_lost_update_is_found_and_told_as_a_story() -> None:
 def test_a_failing_schedule_can_be_replayed() -> None:
     actors = {"left": pay_in, "right": pay_in}
     with pytest.raises(InterleavingFailed) as failed:
-        sample(actors, bank, all_is_there, schedules=100, random=Random(1))
+        sample_schedules(actors, bank, all_is_there, schedules=100, random=Random(1))
     with pytest.raises(InterleavingFailed) as again:
-        replay(actors, bank, all_is_there, failed.value.schedule)
+        replay_schedule(actors, bank, all_is_there, failed.value.schedule)
     assert again.value.story == failed.value.story
-    assert "left" in replay(actors, bank, all_is_there, "left*2 right*2")
+    assert "left" in replay_schedule(actors, bank, all_is_there, "left*2 right*2")
 
 
 def test_compare_and_set_loses_nothing_under_any_schedule() -> None:
     actors = {"left": pay_in_safely, "right": pay_in_safely, "third": pay_in_safely}
-    report = explore(actors, bank, all_is_there)
+    report = explore_schedules(actors, bank, all_is_there)
     assert report.complete
     assert report.longest > 6  # somebody had to try again
 
@@ -86,7 +86,7 @@ def test_actors_that_touch_nothing_in_common_need_one_schedule() -> None:
     def writes(partition: bytes) -> Any:
         return lambda store: [store.set(partition, b"%d" % number, b"") for number in range(10)]
 
-    report = explore({"left": writes(b"l"), "right": writes(b"r")}, bank, lambda store, results: None)
+    report = explore_schedules({"left": writes(b"l"), "right": writes(b"r")}, bank, lambda store, results: None)
     assert (report.schedules, report.abandoned, report.complete) == (1, 0, True)
 
 
@@ -95,9 +95,9 @@ def test_without_the_reduction_every_order_is_run() -> None:
         store.get(BANK, ANN)
         store.get(BANK, ANN)
 
-    report = explore({"left": twice, "right": twice}, bank, lambda store, results: None, reduce=False)
+    report = explore_schedules({"left": twice, "right": twice}, bank, lambda store, results: None, reduce=False)
     assert report.schedules == 6  # 4 over 2
-    assert explore({"left": twice, "right": twice}, bank, lambda store, results: None).schedules == 1
+    assert explore_schedules({"left": twice, "right": twice}, bank, lambda store, results: None).schedules == 1
 
 
 def test_the_order_of_an_end_and_a_beginning_is_explored_although_the_operations_commute() -> None:
@@ -121,7 +121,7 @@ def test_the_order_of_an_end_and_a_beginning_is_explored_although_the_operations
         left, right = world.spans["left"], world.spans["right"]
         seen.add((left.end < right.begin, right.end < left.begin))
 
-    explore({"left": reads("left"), "right": reads("right")}, World, check)
+    explore_schedules({"left": reads("left"), "right": reads("right")}, World, check)
     assert seen == {(True, False), (False, True), (False, False)}
 
 
@@ -208,7 +208,7 @@ def check_reduction(seed: int, max_schedules: int) -> tuple[int, int] | None:
         def check(toy: Toy, results: Any, found: set[Any] = outcomes[reduce]) -> None:
             found.add(toy.outcome(results))
 
-        report = explore(actors, Toy, check, reduce=reduce, max_schedules=max_schedules)
+        report = explore_schedules(actors, Toy, check, reduce=reduce, max_schedules=max_schedules)
         if not report.complete:
             return None
         reports.append(report.schedules + report.abandoned)
@@ -243,7 +243,7 @@ def test_a_run_that_does_not_repeat_is_refused() -> None:
         store.set(BANK, ANN, b"5")
 
     with pytest.raises(NotDeterministic, match="fresh world"):
-        explore({"left": fickle, "right": pay_in}, bank, lambda store, results: None)
+        explore_schedules({"left": fickle, "right": pay_in}, bank, lambda store, results: None)
 
 
 def test_an_actor_that_waits_off_the_stage_is_named() -> None:
@@ -270,24 +270,24 @@ def test_what_an_actor_raises_fails_the_run_unless_it_is_the_librarys() -> None:
         store.get(BANK, BOB)
 
     with pytest.raises(InterleavingFailed, match="ZeroDivisionError: a bug"):
-        explore({"left": fails, "right": pay_in}, bank, lambda store, results: None)
+        explore_schedules({"left": fails, "right": pay_in}, bank, lambda store, results: None)
 
     def check(store: SteppedStore, results: Any) -> None:
         assert isinstance(results["left"], KeyNotFound)
 
-    explore({"left": misses, "right": pay_in}, bank, check)
+    explore_schedules({"left": misses, "right": pay_in}, bank, check)
 
 
 def test_actors_and_schedules_that_make_no_sense_are_refused() -> None:
     nothing: Any = lambda store, results: None  # noqa: E731
     with pytest.raises(InvalidInput, match="no actors"):
-        explore({}, bank, nothing)
+        explore_schedules({}, bank, nothing)
     with pytest.raises(InvalidInput, match="letters"):
-        explore({"a b": pay_in}, bank, nothing)
+        explore_schedules({"a b": pay_in}, bank, nothing)
     with pytest.raises(InvalidInput, match="names right"):
-        replay({"left": pay_in}, bank, nothing, "left right")
+        replay_schedule({"left": pay_in}, bank, nothing, "left right")
     with pytest.raises(InvalidInput, match="no part"):
-        replay({"left": pay_in}, bank, nothing, "left*x")
+        replay_schedule({"left": pay_in}, bank, nothing, "left*x")
 
 
 def test_the_same_seed_gives_the_same_runs_ten_times() -> None:
@@ -297,7 +297,7 @@ def test_the_same_seed_gives_the_same_runs_ten_times() -> None:
         def check(store: SteppedStore, results: Any) -> None:
             schedules.append(repr(results))
 
-        sample({"left": pay_in_safely, "right": pay_in_safely}, bank, check, schedules=20, random=Random(7))
+        sample_schedules({"left": pay_in_safely, "right": pay_in_safely}, bank, check, schedules=20, random=Random(7))
         return schedules
 
     assert len({tuple(trace()) for _ in range(10)}) == 1
@@ -319,5 +319,5 @@ def test_objects_take_steps_too() -> None:
     def check(objects: SteppedObjects, results: Any) -> None:
         seen.add(tuple(results.values()))
 
-    explore({"left": creates, "right": creates}, world, check)
+    explore_schedules({"left": creates, "right": creates}, world, check)
     assert seen == {(True, False), (False, True)}

@@ -8,7 +8,7 @@ import pytest
 
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import MemoryStore
-from compactlib.testing.interleave import InterleavingFailed, Stage, SteppedStore, explore
+from compactlib.testing.interleave import InterleavingFailed, Stage, SteppedStore, explore_schedules
 from compactlib.testing.interleave.history import ABSENT, History, HistoryOperation
 
 K = b"k"
@@ -82,9 +82,9 @@ def test_it_judges_real_runs_and_finds_a_cache_that_is_never_refreshed() -> None
     def check(world: World, results: Any) -> None:
         world.history.check_reads()
 
-    explore({"writer": write, "reader": lambda world: read(world, cached=False)}, World, check)
+    explore_schedules({"writer": write, "reader": lambda world: read(world, cached=False)}, World, check)
     with pytest.raises(InterleavingFailed, match="found b'old'"):
-        explore({"writer": write, "reader": lambda world: read(world, cached=True)}, World, check)
+        explore_schedules({"writer": write, "reader": lambda world: read(world, cached=True)}, World, check)
 
 
 def test_what_an_operation_raises_makes_it_a_failed_one() -> None:
@@ -101,4 +101,4 @@ def test_what_an_operation_raises_makes_it_a_failed_one() -> None:
         world.history.check_final({K: b"lost"}, [K])
         world.history.check_final({K: b"old"}, [K])
 
-    explore({"writer": fail}, World, check)
+    explore_schedules({"writer": fail}, World, check)

@@ -21,11 +21,11 @@ from compactlib.blobstore.compaction.plan.policies import (
     Hybrid,
     StatsBased,
 )
-from compactlib.blobstore.compaction.plan.policy import Choice, Policy, StoreView
+from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, BlobView
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.testing.policies.blob_strategies import check_blob_policy, rounds_to_rest, store_views
 
-Chooses = Callable[["Planted", StoreView, float], Choice]
+Chooses = Callable[["Planted", BlobView, float], BlobChoice]
 
 
 @attrs.frozen
@@ -36,58 +36,58 @@ class Planted:
     limit: int = 3
     name: str = "planted"
 
-    def choose(self, view: StoreView, now: float) -> Choice:
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
         return self._how(self, view, now)
 
 
-def first_eligible(policy: Planted, view: StoreView, now: float) -> Choice:
+def first_eligible(policy: Planted, view: BlobView, now: float) -> BlobChoice:
     """Well made, but it copies for nothing."""
-    return Choice(view.eligible[:1], why="the first of 1 or none")
+    return BlobChoice(view.eligible[:1], why="the first of 1 or none")
 
 
-def whatever_is_there(policy: Planted, view: StoreView, now: float) -> Choice:
-    return Choice(view.segments, why="all")
+def whatever_is_there(policy: Planted, view: BlobView, now: float) -> BlobChoice:
+    return BlobChoice(view.segments, why="all")
 
 
-def makes_one_up(policy: Planted, view: StoreView, now: float) -> Choice:
-    return Choice([SegmentName(10**6, 0)], why="out of thin air")
+def makes_one_up(policy: Planted, view: BlobView, now: float) -> BlobChoice:
+    return BlobChoice([SegmentName(10**6, 0)], why="out of thin air")
 
 
-def gives_no_reason(policy: Planted, view: StoreView, now: float) -> Choice:
-    return Choice(view.eligible[:1], why="")
+def gives_no_reason(policy: Planted, view: BlobView, now: float) -> BlobChoice:
+    return BlobChoice(view.eligible[:1], why="")
 
 
-def changes_its_settings(policy: Planted, view: StoreView, now: float) -> Choice:
+def changes_its_settings(policy: Planted, view: BlobView, now: float) -> BlobChoice:
     object.__setattr__(policy, "limit", policy.limit + 1)
-    return Choice(why="3 times as many")
+    return BlobChoice(why="3 times as many")
 
 
-def names_a_segment_twice(policy: Planted, view: StoreView, now: float) -> Choice:
-    return Choice(view.eligible[:1] * 2, why="1 of them twice")
+def names_a_segment_twice(policy: Planted, view: BlobView, now: float) -> BlobChoice:
+    return BlobChoice(view.eligible[:1] * 2, why="1 of them twice")
 
 
-def counts_on_segments(policy: Planted, view: StoreView, now: float) -> Choice:
-    return Choice([view.eligible[3]], why="the fourth")
+def counts_on_segments(policy: Planted, view: BlobView, now: float) -> BlobChoice:
+    return BlobChoice([view.eligible[3]], why="the fourth")
 
 
-def changes_the_view(policy: Planted, view: StoreView, now: float) -> Choice:
+def changes_the_view(policy: Planted, view: BlobView, now: float) -> BlobChoice:
     object.__setattr__(view, "segments", view.segments[:1])
-    return Choice(why="0 are left")
+    return BlobChoice(why="0 are left")
 
 
-def answers_names(policy: Planted, view: StoreView, now: float) -> Any:
+def answers_names(policy: Planted, view: BlobView, now: float) -> Any:
     return [segment.name for segment in view.eligible]
 
 
-def answers_nothing(policy: Planted, view: StoreView, now: float) -> Any:
+def answers_nothing(policy: Planted, view: BlobView, now: float) -> Any:
     return None
 
 
 _CALLS = itertools.count()
 
 
-def changes_its_mind(policy: Planted, view: StoreView, now: float) -> Choice:
-    return Choice(why=f"call {next(_CALLS)}")
+def changes_its_mind(policy: Planted, view: BlobView, now: float) -> BlobChoice:
+    return BlobChoice(why=f"call {next(_CALLS)}")
 
 
 @attrs.frozen
@@ -98,7 +98,7 @@ class Another:
     is_empty: bool = False
 
 
-def answers_another(policy: Planted, view: StoreView, now: float) -> Any:
+def answers_another(policy: Planted, view: BlobView, now: float) -> Any:
     return Another()
 
 
@@ -109,8 +109,8 @@ class Drawing:
     _random: Random = attrs.field(factory=lambda: Random(1), eq=False)
     name: str = "drawing"
 
-    def choose(self, view: StoreView, now: float) -> Choice:
-        return Choice([each for each in view.eligible if self._random.random() < 0.5], why="each with 50 %")
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        return BlobChoice([each for each in view.eligible if self._random.random() < 0.5], why="each with 50 %")
 
 
 @pytest.mark.parametrize(("how", "told"), [
@@ -149,7 +149,7 @@ def test_a_policy_has_a_name() -> None:
     CostBenefit(min_reclaimed_segments=2), ExpiryForecast(), ExpiryForecast(max_dying_fraction=0.0),
     CopyBudget(max_copied_bytes=1_500), DChoices(seed=3), DChoices(choices=1, seed=3),
 ], ids=repr)
-def test_each_of_the_librarys_policies_keeps_the_contract(policy: Policy) -> None:
+def test_each_of_the_librarys_policies_keeps_the_contract(policy: BlobPolicy) -> None:
     check_blob_policy(policy, max_examples=15)
 
 
@@ -161,7 +161,7 @@ def test_compact_all_without_an_option_keeps_all_of_it_but_rest() -> None:
 
 @given(store_views())
 @settings(max_examples=30)
-def test_stats_based_rests_after_at_most_as_many_rounds_as_there_are_segments(view: StoreView) -> None:
+def test_stats_based_rests_after_at_most_as_many_rounds_as_there_are_segments(view: BlobView) -> None:
     assert rounds_to_rest(StatsBased(), view) <= len(view.segments)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from compactlib.raftlog import Choice, CompactionPolicy, CompactionView, CostPolicy, LeftOut, RaPolicy, SeedPolicy
+from compactlib.raftlog import LogChoice, LogPolicy, LogView, CostPolicy, LeftOut, RaPolicy, SeedPolicy
 from compactlib.scheduler import LevelConfig, SchedulerConfig
 from compactlib.testing.policies.policy_checks import check_blob_policy, check_raftlog_policy, check_scheduler_config
 from compactlib.testing.scheduler import simulation as scheduler_simulation
@@ -15,7 +15,7 @@ SMALL = SchedulerConfig(levels=(LevelConfig(max_blocks=4, max_age_seconds=30),))
 
 
 @pytest.mark.parametrize("policy", [SeedPolicy(), SeedPolicy(max_sources=3), RaPolicy(), CostPolicy()], ids=str)
-def test_the_librarys_own_policies_pass(policy: CompactionPolicy) -> None:
+def test_the_librarys_own_policies_pass(policy: LogPolicy) -> None:
     check_raftlog_policy(policy, max_examples=15)
 
 
@@ -29,14 +29,14 @@ class Planted:
     def name(self) -> str:
         return self.fault
 
-    def choose(self, view: CompactionView, now: float) -> Choice:
+    def choose(self, view: LogView, now: float) -> LogChoice:
         numbers = tuple(segment.number for segment in view.candidates)
         if self.fault == "names twice":
             again = tuple(LeftOut(number, "again") for number in numbers)
-            return Choice(tuple((number,) for number in numbers), again, "planted")
+            return LogChoice(tuple((number,) for number in numbers), again, "planted")
         if self.fault == "forgets":
-            return Choice((), (), "planted")
-        return Choice((numbers,) if numbers else (), (), "planted")
+            return LogChoice((), (), "planted")
+        return LogChoice((numbers,) if numbers else (), (), "planted")
 
 
 @pytest.mark.parametrize(("fault", "lesson"), [

@@ -12,8 +12,8 @@ from hypothesis import Phase, given, settings
 
 from compactlib.errors import InvalidInput
 from compactlib.raftlog.compaction.plan.policies import SeedPolicy
-from compactlib.raftlog.compaction.plan.policy import Choice, CompactionPolicy, LeftOut
-from compactlib.raftlog.compaction.plan.view import CompactionView
+from compactlib.raftlog.compaction.plan.policy import LogChoice, LogPolicy, LeftOut
+from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
 from compactlib.testing.policies.raftlog_strategies import (
     check_policy,
@@ -24,7 +24,7 @@ from compactlib.testing.policies.raftlog_strategies import (
     segments_of,
 )
 
-Chooses = Callable[[CompactionView], Choice]
+Chooses = Callable[[LogView], LogChoice]
 
 
 @attrs.frozen
@@ -34,7 +34,7 @@ class Planted:
     how: Chooses
     name: str = "planted"
 
-    def choose(self, view: CompactionView, now: float) -> Choice:
+    def choose(self, view: LogView, now: float) -> LogChoice:
         return self.how(view)
 
 
@@ -45,50 +45,50 @@ def keep(segments: Sequence[SegmentStats]) -> tuple[LeftOut, ...]:
     return tuple(LeftOut(each.number, "kept") for each in segments)
 
 
-def nothing(view: CompactionView) -> Choice:
-    return Choice((), keep(view.candidates), WHY)
+def nothing(view: LogView) -> LogChoice:
+    return LogChoice((), keep(view.candidates), WHY)
 
 
-def forgets_the_last(view: CompactionView) -> Choice:
-    return Choice((), keep(view.candidates[:-1]), WHY)
+def forgets_the_last(view: LogView) -> LogChoice:
+    return LogChoice((), keep(view.candidates[:-1]), WHY)
 
 
-def names_one_twice(view: CompactionView) -> Choice:
-    return Choice((), keep([*view.candidates, *view.candidates[:1]]), WHY)
+def names_one_twice(view: LogView) -> LogChoice:
+    return LogChoice((), keep([*view.candidates, *view.candidates[:1]]), WHY)
 
 
-def makes_one_up(view: CompactionView) -> Choice:
-    return Choice(((10**6,),), keep(view.candidates), WHY)
+def makes_one_up(view: LogView) -> LogChoice:
+    return LogChoice(((10**6,),), keep(view.candidates), WHY)
 
 
-def merges_all(view: CompactionView) -> Choice:
+def merges_all(view: LogView) -> LogChoice:
     if len(view.candidates) < 2:
         return nothing(view)
-    return Choice((tuple(each.number for each in view.candidates),), (), WHY)
+    return LogChoice((tuple(each.number for each in view.candidates),), (), WHY)
 
 
-def skips_the_middle(view: CompactionView) -> Choice:
+def skips_the_middle(view: LogView) -> LogChoice:
     if len(view.candidates) < 3:
         return nothing(view)
     first, second, third, *others = view.candidates
-    return Choice(((first.number, third.number),), keep([second, *others]), WHY)
+    return LogChoice(((first.number, third.number),), keep([second, *others]), WHY)
 
 
-def newest_first(view: CompactionView) -> Choice:
-    return Choice(tuple((each.number,) for each in reversed(view.candidates) if each.live_entries < each.entries),
+def newest_first(view: LogView) -> LogChoice:
+    return LogChoice(tuple((each.number,) for each in reversed(view.candidates) if each.live_entries < each.entries),
                   keep([each for each in view.candidates if each.live_entries == each.entries]), WHY)
 
 
-def rewrites_for_nothing(view: CompactionView) -> Choice:
-    return Choice(tuple((each.number,) for each in view.candidates), (), WHY)
+def rewrites_for_nothing(view: LogView) -> LogChoice:
+    return LogChoice(tuple((each.number,) for each in view.candidates), (), WHY)
 
 
-def gives_no_reason(view: CompactionView) -> Choice:
-    return Choice((), tuple(LeftOut(each.number, "") for each in view.candidates), WHY)
+def gives_no_reason(view: LogView) -> LogChoice:
+    return LogChoice((), tuple(LeftOut(each.number, "") for each in view.candidates), WHY)
 
 
-def says_nothing(view: CompactionView) -> Choice:
-    return Choice((), keep(view.candidates), "")
+def says_nothing(view: LogView) -> LogChoice:
+    return LogChoice((), keep(view.candidates), "")
 
 
 @attrs.define
@@ -98,24 +98,24 @@ class Forgetful:
     name: str = "planted"
     calls: int = 0
 
-    def choose(self, view: CompactionView, now: float) -> Choice:
+    def choose(self, view: LogView, now: float) -> LogChoice:
         self.calls += 1
         return nothing(view)
 
 
-def divides_by_the_live(view: CompactionView) -> Choice:
-    return nothing(view) if 1 // len(view.candidates) else Choice((), (), WHY)
+def divides_by_the_live(view: LogView) -> LogChoice:
+    return nothing(view) if 1 // len(view.candidates) else LogChoice((), (), WHY)
 
 
-def answers_none(view: CompactionView) -> Any:
+def answers_none(view: LogView) -> Any:
     return None
 
 
 def changes_its_mind() -> Chooses:
     calls = itertools.count()
 
-    def choose(view: CompactionView) -> Choice:
-        return Choice((), tuple(LeftOut(each.number, f"call {next(calls)}") for each in view.candidates), WHY)
+    def choose(view: LogView) -> LogChoice:
+        return LogChoice((), tuple(LeftOut(each.number, f"call {next(calls)}") for each in view.candidates), WHY)
 
     return choose
 
@@ -141,7 +141,7 @@ def test_a_planted_mistake_is_found_and_named(how: Chooses, error: type[Exceptio
 
 @pytest.mark.parametrize(("policy", "told"), [(Planted(nothing, name=""), "needs a name"),
                                              (Forgetful(), "changed the settings")])
-def test_a_policy_that_cannot_be_recorded_is_named(policy: CompactionPolicy, told: str) -> None:
+def test_a_policy_that_cannot_be_recorded_is_named(policy: LogPolicy, told: str) -> None:
     with pytest.raises(AssertionError, match=told):
         check_policy(policy)
 
@@ -152,7 +152,7 @@ def test_doing_nothing_keeps_the_contract() -> None:
 
 def test_rounds_are_counted_until_a_plan_is_empty() -> None:
     segments = segments_of(*[(1, 1, 10, 10)] * 10)
-    view = CompactionView(segments=segments, snapshot_index=10, limits=SegmentLimits())
+    view = LogView(segments=segments, snapshot_index=10, limits=SegmentLimits())
     assert rounds_to_rest(SeedPolicy(max_sources=3), view) == 2
     assert rounds_to_rest(SeedPolicy(max_sources=9), view) == 1
     assert rounds_to_rest(Planted(nothing), view) == 0
@@ -167,10 +167,10 @@ def test_segments_of_counts_cover_the_log_without_gaps() -> None:
 @given(segment_sequences(min_live=1), segment_limits())
 def test_what_a_policy_is_shown_is_alive(segments: tuple[SegmentStats, ...], limits: SegmentLimits) -> None:
     assert all(each.live_entries >= 1 for each in segments)
-    CompactionView(segments=segments, snapshot_index=None, limits=limits)
+    LogView(segments=segments, snapshot_index=None, limits=limits)
 
 
-CASES: dict[str, Callable[[CompactionView], bool]] = {
+CASES: dict[str, Callable[[LogView], bool]] = {
     "no snapshot yet": lambda view: view.snapshot_index is None,
     "no segments": lambda view: not view.segments,
     "many segments": lambda view: len(view.compactable) > 15,
@@ -189,7 +189,7 @@ def test_the_random_logs_reach_the_cases_that_policies_trip_over() -> None:
 
     @settings(max_examples=200, derandomize=True, database=None, phases=[Phase.generate])
     @given(compaction_views())
-    def look(view: CompactionView) -> None:
+    def look(view: LogView) -> None:
         missing.difference_update([case for case in missing if CASES[case](view)])
 
     look()

@@ -19,7 +19,7 @@ import attrs
 
 from compactlib.arguments import refuses_misfits, require_policy
 from compactlib.blobstore.compaction.plan.last_plans import PlanKind
-from compactlib.blobstore.compaction.plan.policy import Choice, Policy, SegmentView, StoreView
+from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, SegmentView, BlobView
 from compactlib.blobstore.compaction.progress.compaction_format import most_log_bytes
 from compactlib.blobstore.compaction.progress.compaction_log import MAX_MOVES_PER_SOURCE
 from compactlib.blobstore.errors import PlanDoesNotFit
@@ -68,7 +68,7 @@ class LeftSegment:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class CompactionPlan(Printed):
+class BlobPlan(Printed):
     """Which segments a compaction takes, at what cost, to what benefit, and why; an empty one says why nothing is done.
 
     `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` gives its rows as data.
@@ -190,7 +190,7 @@ class CompactionPlan(Printed):
 
 
 @refuses_misfits
-def plan_for(view: StoreView, policy: Policy, now: float, *, bytes_available: int | None = None) -> CompactionPlan:
+def plan_for(view: BlobView, policy: BlobPolicy, now: float, *, bytes_available: int | None = None) -> BlobPlan:
     """What `policy` makes of `view` at `now` (seconds since the epoch). Pure; see `plan_for_choice`.
 
     What the policy raises comes through as it is.
@@ -203,9 +203,9 @@ def plan_for(view: StoreView, policy: Policy, now: float, *, bytes_available: in
 
 
 @refuses_misfits
-def plan_for_choice(view: StoreView, choice: Choice, policy: Policy, now: float, *,
-                    bytes_available: int | None = None) -> CompactionPlan:
-    """The plan that carries out `choice`, cost and benefit reckoned by the rules of `StoreView`. O(segments).
+def plan_for_choice(view: BlobView, choice: BlobChoice, policy: BlobPolicy, now: float, *,
+                    bytes_available: int | None = None) -> BlobPlan:
+    """The plan that carries out `choice`, cost and benefit reckoned by the rules of `BlobView`. O(segments).
 
     Args:
         view: the store.
@@ -215,10 +215,10 @@ def plan_for_choice(view: StoreView, choice: Choice, policy: Policy, now: float,
         bytes_available: the room on the disk, if it was asked.
 
     Raises:
-        InvalidInput: the choice names a segment twice, or one that is not eligible, or is no `Choice`; the message
+        InvalidInput: the choice names a segment twice, or one that is not eligible, or is no `BlobChoice`; the message
             names the policy.
     """
-    if not isinstance(choice, Choice):
+    if not isinstance(choice, BlobChoice):
         raise InvalidInput(f"policy {policy.name!r} answered {choice!r}; choose() answers a Choice, an empty one that "
                            f"says why if nothing is worth it")
     wanted = set(choice.victims)
@@ -231,7 +231,7 @@ def plan_for_choice(view: StoreView, choice: Choice, policy: Policy, now: float,
         # Statistics that look ahead are behind the time by up to a bucket, and a full round takes everything.
         reference_time = now - view.retention_seconds
     reckoned = _reckon(view, victims, valid)
-    return CompactionPlan(
+    return BlobPlan(
         store=view.store, incarnation=view.incarnation,
         victims=tuple(PlannedSegment(each.name, each.used_bytes, each.valid_bytes) for each in victims),
         left=tuple(LeftSegment(each.name, each.used_bytes, each.valid_bytes, _why_left(each, view))
@@ -245,7 +245,7 @@ def plan_for_choice(view: StoreView, choice: Choice, policy: Policy, now: float,
         bytes_needed=reckoned.needed, bytes_available=bytes_available)
 
 
-def _bad_choice(choice: Choice, view: StoreView, policy: Policy) -> InvalidInput:
+def _bad_choice(choice: BlobChoice, view: BlobView, policy: BlobPolicy) -> InvalidInput:
     eligible = {segment.name: segment.eligible for segment in view.segments}
     seen: set[SegmentName] = set()
     what = ""
@@ -263,7 +263,7 @@ def _bad_choice(choice: Choice, view: StoreView, policy: Policy) -> InvalidInput
                         f"view.eligible, each once (check_blob_policy finds such cases)")
 
 
-def _why_left(segment: SegmentView, view: StoreView) -> str:
+def _why_left(segment: SegmentView, view: BlobView) -> str:
     if segment is view.segments[-1]:
         return "the newest one, still written to"
     return "not chosen" if segment.eligible else "the journal reaches it"
@@ -278,7 +278,7 @@ class _Reckoned:
     needed: int
 
 
-def _reckon(view: StoreView, victims: list[SegmentView], valid: int) -> _Reckoned:
+def _reckon(view: BlobView, victims: list[SegmentView], valid: int) -> _Reckoned:
     if not valid:
         is_exact = all(victim.disk_bytes is not None and victim.valid is not None for victim in victims)
         return _Reckoned(0, is_exact, _notes(view, victims, 0, 0))
@@ -319,7 +319,7 @@ def _most_records(victim: SegmentView) -> int:
     return victim.valid_bytes // OVERHEAD_BYTES if victim.valid is None else victim.valid.records
 
 
-def _notes(view: StoreView, victims: list[SegmentView], outputs: int, index_files: int) -> int:
+def _notes(view: BlobView, victims: list[SegmentView], outputs: int, index_files: int) -> int:
     """What is noted of a compaction, at most."""
     if not victims:
         return 0
@@ -340,7 +340,7 @@ def _outputs(valid: int, room: int, records: int, smallest: int, largest: int) -
 
 
 @refuses_misfits
-def check_plan(plan: CompactionPlan, view: StoreView) -> None:
+def check_plan(plan: BlobPlan, view: BlobView) -> None:
     """Return if `plan` can be carried out on the store that `view` shows. O(segments).
 
     Raises:
@@ -356,7 +356,7 @@ def check_plan(plan: CompactionPlan, view: StoreView) -> None:
 
 
 @refuses_misfits
-def forecast(plan: CompactionPlan, view: StoreView) -> StoreView:
+def forecast(plan: BlobPlan, view: BlobView) -> BlobView:
     """The view after `plan` was carried out on `view`, if nothing is written, deleted or expired meanwhile.
 
     Outputs reuse the victims' first places, one generation on, and are filled as the benefit reckons.

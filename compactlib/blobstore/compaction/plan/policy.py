@@ -116,7 +116,7 @@ class SegmentView:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class StoreView(Printed):
+class BlobView(Printed):
     """A store as a policy sees it, at one moment. `repr()` is one line, `str()` a table of its segments.
 
     Attributes:
@@ -242,7 +242,7 @@ def _is_series(given: object) -> bool:
 
 
 @attrs.frozen
-class Choice:
+class BlobChoice:
     """What a policy wants compacted, and why; or nothing, and why not.
 
     Attributes:
@@ -275,7 +275,7 @@ class Choice:
         return not self.victims
 
 
-class Policy(Protocol):
+class BlobPolicy(Protocol):
     """Decides whether a store is compacted now, and which segments; a small frozen attrs class, whose public fields are
     its settings.
 
@@ -287,7 +287,7 @@ class Policy(Protocol):
     def name(self) -> str:
         """A short name for plans and reports."""
 
-    def choose(self, view: StoreView, now: float) -> Choice:
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
         """What to compact now; a choice of nothing says why not.
 
         Pure: equal arguments give equal choices.
@@ -306,12 +306,12 @@ def check_view(view: object) -> None:
     Raises:
         InvalidInput: it was not.
     """
-    if not isinstance(view, StoreView):
-        raise InvalidInput(f"a policy chooses from a StoreView, not from {type(view).__name__}; take one with view()")
+    if not isinstance(view, BlobView):
+        raise InvalidInput(f"a policy chooses from a BlobView, not from {type(view).__name__}; take one with view()")
 
 
 @refuses_misfits
-def shut_by_use(view: StoreView, min_used_fraction: float) -> str:
+def shut_by_use(view: BlobView, min_used_fraction: float) -> str:
     """As `shut_gate`, of this gate alone."""
     check_view(view)
     if view.used_bytes < min_used_fraction * view.capacity_bytes:
@@ -321,7 +321,7 @@ def shut_by_use(view: StoreView, min_used_fraction: float) -> str:
 
 
 @refuses_misfits
-def shut_gate(view: StoreView, min_used_fraction: float = 0.0) -> str:
+def shut_gate(view: BlobView, min_used_fraction: float = 0.0) -> str:
     """Why a store is left alone whatever its segments hold, as the `why` of an empty choice; `""` if it is not.
 
     Args:
@@ -329,7 +329,7 @@ def shut_gate(view: StoreView, min_used_fraction: float = 0.0) -> str:
         min_used_fraction: how full the log has to be; exactly as full is enough.
 
     Raises:
-        InvalidInput: `view` is no `StoreView`.
+        InvalidInput: `view` is no `BlobView`.
     """
     if shut := shut_by_use(view, min_used_fraction):
         return shut
@@ -340,7 +340,7 @@ def shut_gate(view: StoreView, min_used_fraction: float = 0.0) -> str:
 
 
 @refuses_misfits
-def too_little(view: StoreView, min_reclaimed_segments: int, told: str = "", advice: str = "") -> Choice:
+def too_little(view: BlobView, min_reclaimed_segments: int, told: str = "", advice: str = "") -> BlobChoice:
     """The choice of nothing, because nothing frees as many segments as a policy asks for.
 
     Args:
@@ -354,12 +354,12 @@ def too_little(view: StoreView, min_reclaimed_segments: int, told: str = "", adv
     later = (f", as what is deleted is deleted_retention_seconds={view.retention_seconds:g} later"
              if view.retention_seconds else "")
     advice = ", or ".join(filter(None, (advice, lower, f"wait until more is dead{later}")))
-    return Choice(why=f"no choice among the {len(view.eligible)} eligible segments ({valid:,} valid bytes) is sure to "
+    return BlobChoice(why=f"no choice among the {len(view.eligible)} eligible segments ({valid:,} valid bytes) is sure to "
                       f"free min_reclaimed_segments={min_reclaimed_segments}{told}; {advice}")
 
 
 @refuses_misfits
-def fewest_that_free(view: StoreView, ordered: Sequence[SegmentView], segments: int) -> Sequence[SegmentView]:
+def fewest_that_free(view: BlobView, ordered: Sequence[SegmentView], segments: int) -> Sequence[SegmentView]:
     """The first so many of `ordered` that are sure to free `segments` together; none if not even all of them are.
 
     What frees nothing by being there is passed over: a segment too full to make room for itself. O(segments).

@@ -19,8 +19,8 @@ import attrs
 
 from compactlib.arguments import require_method
 from compactlib.blobstore.compaction.plan.last_plans import PlanKind
-from compactlib.blobstore.compaction.plan.plan import CompactionPlan
-from compactlib.blobstore.compaction.plan.policy import Policy, StoreView
+from compactlib.blobstore.compaction.plan.plan import BlobPlan
+from compactlib.blobstore.compaction.plan.policy import BlobPolicy, BlobView
 from compactlib.blobstore.compaction.progress.compaction_log import Phase
 from compactlib.blobstore.compaction.rewrite.task import CopyRecords
 from compactlib.blobstore.compaction.run.events import StoreEvents
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-StoreWork: TypeAlias = "tuple[OwnedStore, CompactionPlan | None]"
+StoreWork: TypeAlias = "tuple[OwnedStore, BlobPlan | None]"
 """A store and its plan, or `None` for the plan that its own policy makes now."""
 
 
@@ -77,7 +77,7 @@ def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None,
 
 def _checked(item: object) -> StoreTask:
     match item:
-        case (store, plan) if hasattr(store, "compactions") and isinstance(plan, CompactionPlan | None):
+        case (store, plan) if hasattr(store, "compactions") and isinstance(plan, BlobPlan | None):
             return StoreTask(cast("OwnedStore", store), plan)
     raise InvalidInput(f"{item!r:.200} is no pair of a store and its plan; give (store, plan), or (store, None) for "
                        f"what the store's own policy chooses")
@@ -95,8 +95,8 @@ class StoreTask:
     """
 
     store: OwnedStore
-    plan: CompactionPlan | None = None
-    policy: Policy | None = None
+    plan: BlobPlan | None = None
+    policy: BlobPolicy | None = None
     only_resume: bool = False
 
 
@@ -146,7 +146,7 @@ class _Active:
     run: Run
     events: StoreEvents
     began: float
-    plan: CompactionPlan | None = None
+    plan: BlobPlan | None = None
     finished: BlobCompactionReport | None = None
     committed: int = 0
     interrupted: bool = False
@@ -246,7 +246,7 @@ class _Rounds:
             self._guarded(active, partial(store.compactions.begin, plan, active.events))
             active.plan = plan
 
-    def _planned(self, active: _Active) -> CompactionPlan | None:
+    def _planned(self, active: _Active) -> BlobPlan | None:
         """What the policy chooses now; `None` if the store could not be looked at. What the policy raises is raised."""
         store, policy, plan = active.store, active.task.policy, None
         compactions, budget = store.compactions, active.run.budget
@@ -396,7 +396,7 @@ class _Rounds:
                    else Done(attrs.evolve(report, finished=active.finished)))
 
 
-def _has_free_segment(view: StoreView) -> bool:
+def _has_free_segment(view: BlobView) -> bool:
     return len(view.segments) < view.capacity_bytes // view.segment_bytes
 
 
@@ -406,7 +406,7 @@ def _close_active_segment(store: OwnedStore) -> None:
         store.close_active_segment()
 
 
-def _no_room(store: OwnedStore, plan: CompactionPlan) -> str | None:
+def _no_room(store: OwnedStore, plan: BlobPlan) -> str | None:
     """Why a plan is not begun, if the disk has no room for what it writes before it gives any back."""
     if not plan.bytes_needed:
         return None

@@ -32,7 +32,7 @@ class BlobCompactionReport(Printed):
         copied_bytes: bytes of records copied, by all cycles.
         bytes_written: of the new segments on disk, their headers and indexes included; of the cycles that ended in this
             process.
-        bytes_freed: by how much less is on disk, as far as those cycles go; compare `CompactionPlan.bytes_freed`.
+        bytes_freed: by how much less is on disk, as far as those cycles go; compare `BlobPlan.bytes_freed`.
         verdicts: how many records had which verdict; of the cycles that this process decided.
         left_out: victims that stay because a record in them is damaged.
         damage: what was found there.
@@ -98,7 +98,7 @@ class HardDeleteReport:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class ReclaimReport(Printed):
+class BlobReclaimReport(Printed):
     """What `BlobStore.reclaim` did.
 
     Attributes:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from compactlib.blobstore.compaction.commit.publish import bytes_of, remove_names
 from compactlib.blobstore.compaction.commit.recover import leftovers
-from compactlib.blobstore.compaction.plan.plan import CompactionPlan, plan_for
-from compactlib.blobstore.compaction.plan.policy import Policy, StoreView
+from compactlib.blobstore.compaction.plan.plan import BlobPlan, plan_for
+from compactlib.blobstore.compaction.plan.policy import BlobPolicy, BlobView
 from compactlib.blobstore.compaction.progress.compaction_file import (
     LOG_NAME,
     CompactionFile,
@@ -60,12 +60,12 @@ class StoreCompactions:
         failures: how often that was.
     """
 
-    def __init__(self, store: CompactableStore, policy: Policy, questions: Questions,
+    def __init__(self, store: CompactableStore, policy: BlobPolicy, questions: Questions,
                  found: CompactionLog | None = None) -> None:
         self._store = store
         self._found = found
         self._questions = questions
-        self.policy: Policy = policy
+        self.policy: BlobPolicy = policy
         self.ownership: Ownership = Ownership(f"the blob store {store.name}")
         self.sensor: Sensor = Sensor(store, self._purge_rules(), self.ownership)
         self._work: CompactionWork | None = None
@@ -104,12 +104,12 @@ class StoreCompactions:
         pace = self._store.config.pace
         return Budget(bytes_per_second=None if pace is None else pace.limit, clock=self._store.clock)
 
-    def view(self, policy: Policy | None = None, budget: Budget | None = None) -> StoreView:
+    def view(self, policy: BlobPolicy | None = None, budget: Budget | None = None) -> BlobView:
         """The store as a policy, default its own, sees it now; see `Sensor.view`."""
         chosen = self.policy if policy is None else policy
         return self.sensor.view(self._store.clock.now(), forecast=needs_forecast(chosen), budget=budget)
 
-    def plan(self, view: StoreView, policy: Policy | None, available: int | None) -> CompactionPlan:
+    def plan(self, view: BlobView, policy: BlobPolicy | None, available: int | None) -> BlobPlan:
         """What a policy, default the store's own, chooses of a view now. What it raises is raised.
 
         Args:
@@ -176,7 +176,7 @@ class StoreCompactions:
             self._work.questions, self._work.events = self._questions, told
         return self._work
 
-    def check(self, plan: CompactionPlan) -> None:
+    def check(self, plan: BlobPlan) -> None:
         """Return if a plan is one of this store.
 
         Raises:
@@ -191,7 +191,7 @@ class StoreCompactions:
             raise InvalidInput(f"the plan's reference time {plan.reference_time} is later than {latest}: deletes after "
                                f"that can still be undone; plan with an earlier one, or configure a shorter retention")
 
-    def begin(self, plan: CompactionPlan, events: StoreEvents) -> None:
+    def begin(self, plan: BlobPlan, events: StoreEvents) -> None:
         """PREPARE: check the plan against the store as it is now, and note it, durably.
 
         Raises:
@@ -343,7 +343,7 @@ class OwnedStore(CompactableStore, Protocol):
         """
 
 
-def require_forecast(config: BlobStoreConfig, policy: Policy) -> None:
+def require_forecast(config: BlobStoreConfig, policy: BlobPolicy) -> None:
     """Return if the statistics say what a policy has to know.
 
     Raises:
@@ -354,6 +354,6 @@ def require_forecast(config: BlobStoreConfig, policy: Policy) -> None:
                            f"that out, or give the number of buckets to look ahead")
 
 
-def needs_forecast(policy: Policy) -> bool:
+def needs_forecast(policy: BlobPolicy) -> bool:
     """Whether a policy has to be shown what dies when."""
     return getattr(policy, "needs_forecast", False) is True

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import attrs
 
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans, PlanKind, read_last_plans, write_last_plans
-from compactlib.blobstore.compaction.plan.policy import Dying, SegmentView, StoreView
+from compactlib.blobstore.compaction.plan.policy import Dying, SegmentView, BlobView
 from compactlib.blobstore.compaction.sense.kept_statistics import BucketSettings, KeptStatistics
 from compactlib.blobstore.compaction.sense.statistics import LogStatistics, log_statistics
 from compactlib.blobstore.compaction.swap import CompactableStore, Shown, Snapshot
@@ -60,7 +60,7 @@ class Sensor:
         # Not under the lock: a question of the host's may be what asks for it, in the middle of a count.
         self._rules = rules
 
-    def view(self, now: float, *, forecast: bool = False, budget: Budget | None = None) -> StoreView:
+    def view(self, now: float, *, forecast: bool = False, budget: Budget | None = None) -> BlobView:
         """The store as a policy sees it at `now` (seconds). Changes nothing.
 
         Args:
@@ -160,7 +160,7 @@ class Sensor:
 
 
 def view_of(store: Shown, snapshot: Snapshot, statistics: LogStatistics, history: LastPlans,
-            dying: Mapping[SegmentName, tuple[Dying, ...]] | None = None) -> StoreView:
+            dying: Mapping[SegmentName, tuple[Dying, ...]] | None = None) -> BlobView:
     """The view that these statistics of `snapshot` give."""
     eligible = set(snapshot.eligible())
     indexes = {info.name: 0 for info in snapshot.segments}
@@ -172,7 +172,7 @@ def view_of(store: Shown, snapshot: Snapshot, statistics: LogStatistics, history
                     last_modified=info.last_modified_ms / 1000, dying=() if dying is None else dying.get(info.name, ()),
                     disk_bytes=info.end + indexes[info.name], valid=statistics.valid.get(info.name))
         for info in snapshot.segments)
-    return StoreView(
+    return BlobView(
         store=store.name, incarnation=store.incarnation, swap_segments=store.config.swap_segments,
         index_max_entries=store.config.index_max_entries, capacity_bytes=store.capacity_bytes,
         segment_bytes=store.segment_bytes, header_bytes=SEGMENT_HEADER_BYTES,

@@ -38,7 +38,7 @@ from compactlib.kv.parts.arguments import (
 )
 from compactlib.kv.parts.entries import PagedEntries
 from compactlib.kv.parts.open_state import OpenState
-from compactlib.kv.store import Condition, Delete, Entry, KVLimits, Predicate, Put, Versioned
+from compactlib.kv.store import Condition, Delete, KVEntry, KVLimits, Predicate, Put, Versioned
 from compactlib.kv.stores.dynamodb import wire
 from compactlib.kv.stores.dynamodb.errors import CANCELED, CONDITION_FAILED, NO_TABLE, TABLE_IN_USE, code_of, refused
 
@@ -173,7 +173,7 @@ class DynamoStore:
         partition = checked_partition(partition, _LIMITS)
         self._state.require()
 
-        def load(position: bytes, limit: int) -> tuple[list[Entry], bool]:
+        def load(position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
             return self._load_page(partition, position, limit)
 
         return PagedEntries(load, start, prefix=prefix, after=after, page_size=page_size, largest_page=self._page_size)
@@ -216,7 +216,7 @@ class DynamoStore:
 
     # -- reading
 
-    def _load_page(self, partition: bytes, position: bytes, limit: int) -> tuple[list[Entry], bool]:
+    def _load_page(self, partition: bytes, position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
         request: dict[str, Any] = {**wire.from_position(partition, position), "ConsistentRead": True, "Limit": limit}
         while True:
             reply = self._ask("scan", "query", **request)

@@ -14,7 +14,7 @@ import attrs
 
 from compactlib.files.checksum import crc32
 from compactlib.kv.parts.arguments import Transaction
-from compactlib.kv.store import EXISTS, Entry, Predicate, Versioned
+from compactlib.kv.store import EXISTS, KVEntry, Predicate, Versioned
 
 KEY_SCHEMA = [{"AttributeName": "p", "KeyType": "HASH"}, {"AttributeName": "k", "KeyType": "RANGE"}]
 ATTRIBUTES = [{"AttributeName": "p", "AttributeType": "B"}, {"AttributeName": "k", "AttributeType": "B"}]
@@ -65,14 +65,14 @@ def cell_in(item: Mapping[str, Any]) -> Versioned:
     return Versioned(value, version)
 
 
-def entry_in(item: Mapping[str, Any]) -> Entry:
+def entry_in(item: Mapping[str, Any]) -> KVEntry:
     """The entry of a scan.
 
     Raises:
         ForeignItem: see `cell_in`.
     """
     cell = cell_in(item)
-    return Entry(bytes(item["k"]["B"]), cell.value, cell.predicate)
+    return KVEntry(bytes(item["k"]["B"]), cell.value, cell.predicate)
 
 
 def from_position(partition: bytes, position: bytes) -> dict[str, Any]:

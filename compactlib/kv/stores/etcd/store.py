@@ -27,7 +27,7 @@ from compactlib.kv.parts.arguments import (
 )
 from compactlib.kv.parts.connections import Connections
 from compactlib.kv.parts.entries import PagedEntries
-from compactlib.kv.store import Condition, Delete, Entry, KVLimits, Predicate, Put, Versioned
+from compactlib.kv.store import Condition, Delete, KVEntry, KVLimits, Predicate, Put, Versioned
 from compactlib.kv.stores.etcd import wire
 from compactlib.kv.stores.etcd.errors import lost, refused
 
@@ -223,7 +223,7 @@ class _Pages:
     prefix: bytes
     largest: int = _FIRST_GUESS_BYTES
 
-    def load(self, position: bytes, limit: int) -> tuple[list[Entry], bool]:
+    def load(self, position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
         limit = min(limit, max(1, _PAGE_BYTES // self.largest))
         reply = self.store._ask("scan", "/kv/range",
                                 wire.read(self.prefix + position, wire.end_of(self.prefix), limit=limit))

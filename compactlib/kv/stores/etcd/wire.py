@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from compactlib.kv.store import EXISTS, Entry, Predicate
+from compactlib.kv.store import EXISTS, KVEntry, Predicate
 
 _LENGTH = struct.Struct(">H")
 
@@ -136,9 +136,9 @@ def revision_of(found: Mapping[str, Any]) -> Revision:
     return Revision(int(found["mod_revision"]))
 
 
-def entry_of(found: Mapping[str, Any], skip: int) -> Entry:
+def entry_of(found: Mapping[str, Any], skip: int) -> KVEntry:
     """One entry of a scan, its key without the first `skip` bytes."""
-    return Entry(name_of(found)[skip:], value_of(found), revision_of(found))
+    return KVEntry(name_of(found)[skip:], value_of(found), revision_of(found))
 
 
 def _text(data: bytes) -> str:

@@ -22,7 +22,7 @@ from compactlib.kv.errors import DamagedStore, KeyNotFound, NotAStore, OutcomeUn
 from compactlib.kv.parts.arguments import Transaction, checked_cell, checked_page_size, checked_seconds
 from compactlib.kv.parts.connections import Connections
 from compactlib.kv.parts.transactional import TransactionalStore
-from compactlib.kv.store import EXISTS, Entry, KVLimits, Predicate, Versioned
+from compactlib.kv.store import EXISTS, KVEntry, KVLimits, Predicate, Versioned
 from compactlib.kv.stores.sqlite.errors import named, named_errors, primary_code
 from compactlib.kv.stores.sqlite.schema import CREATE, checksum_of, counter_of, is_ready, require_sound
 
@@ -134,15 +134,15 @@ class SqliteStore(TransactionalStore):
 
     # -- reading
 
-    def _load_page(self, partition: bytes, position: bytes, limit: int) -> tuple[list[Entry], bool]:
-        page: list[Entry] = []
+    def _load_page(self, partition: bytes, position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
+        page: list[KVEntry] = []
         size = 0
         with named_errors("scan", self._path), self._connections.lent() as connection:
             cursor = connection.execute(_SCAN, (partition, position, limit))
             try:
                 for key, value, version, checksum in cursor:
                     require_sound(self._path, partition, key, value, version, checksum)
-                    page.append(Entry(key, value, version))
+                    page.append(KVEntry(key, value, version))
                     size += len(key) + len(value)
                     if size >= _PAGE_BYTES:
                         return page, False

@@ -10,12 +10,12 @@ from collections.abc import Collection
 import attrs
 
 from compactlib.errors import Busy, CompactlibError
-from compactlib.raftlog.compaction.plan.plan import CompactionPlan, GroupFailed, LeftOutSegment, PlannedGroup
-from compactlib.raftlog.compaction.plan.view import CompactionView
+from compactlib.raftlog.compaction.plan.plan import LogPlan, GroupFailed, LeftOutSegment, PlannedGroup
+from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.errors import PlanOutdated
 
 
-def require_fitting(plan: CompactionPlan, view: CompactionView, hiding: Collection[int]) -> None:
+def require_fitting(plan: LogPlan, view: LogView, hiding: Collection[int]) -> None:
     """Return if the log is, as far as the plan concerns it, as it was when the plan was made.
 
     Args:
@@ -41,7 +41,7 @@ def require_fitting(plan: CompactionPlan, view: CompactionView, hiding: Collecti
         raise PlanOutdated(f"segment {number} hides entries above the snapshot that were taken back")
 
 
-def without_drops(plan: CompactionPlan, needed: Collection[int]) -> CompactionPlan:
+def without_drops(plan: LogPlan, needed: Collection[int]) -> LogPlan:
     """The plan without the drops of segments that are still needed.
 
     Args:
@@ -56,7 +56,7 @@ def without_drops(plan: CompactionPlan, needed: Collection[int]) -> CompactionPl
     return _less(attrs.evolve(plan, drops=tuple(stats for stats in plan.drops if stats.number not in needed)), kept)
 
 
-def without_blocked(plan: CompactionPlan, kept: Collection[int]) -> CompactionPlan:
+def without_blocked(plan: LogPlan, kept: Collection[int]) -> LogPlan:
     """The plan without the groups between whose members lies a segment whose file cannot go yet.
 
     Args:
@@ -72,14 +72,14 @@ def without_blocked(plan: CompactionPlan, kept: Collection[int]) -> CompactionPl
     return _less(attrs.evolve(plan, groups=tuple(group for group in plan.groups if not between[group])), waiting)
 
 
-def _less(plan: CompactionPlan, left: list[LeftOutSegment]) -> CompactionPlan:
+def _less(plan: LogPlan, left: list[LeftOutSegment]) -> LogPlan:
     plan = attrs.evolve(plan, left_out=tuple(sorted([*plan.left_out, *left], key=lambda each: each.stats.number)))
     if not plan.is_empty:
         return plan
     return attrs.evolve(plan, why=f"segment {left[0].stats.number}: {left[0].reason}")
 
 
-def set_aside(plan: CompactionPlan, kept: Collection[int], error: CompactlibError | None = None
+def set_aside(plan: LogPlan, kept: Collection[int], error: CompactlibError | None = None
               ) -> tuple[tuple[PlannedGroup, ...], tuple[GroupFailed, ...]]:
     """The groups of a plan that can be rewritten, and those between whose members lies a file, as failures.
 

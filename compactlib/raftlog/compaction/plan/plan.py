@@ -13,8 +13,8 @@ import attrs
 
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.raftlog.compaction.plan.policies.drop import DropDead
-from compactlib.raftlog.compaction.plan.policy import Choice, CompactionPolicy, checked_choice, is_worthwhile
-from compactlib.raftlog.compaction.plan.view import CompactionView
+from compactlib.raftlog.compaction.plan.policy import LogChoice, LogPolicy, checked_choice, is_worthwhile
+from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.model.values import SegmentRef, SegmentStats, segment_bytes
 from compactlib.report import PolicyRecord, Printed, Table
 
@@ -108,7 +108,7 @@ class GroupFailed:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class CompactionPlan(Printed):
+class LogPlan(Printed):
     """What a compaction will drop and rewrite, and why it leaves the rest.
 
     `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` gives its rows as data. Bytes are
@@ -193,7 +193,7 @@ class CompactionPlan(Printed):
         """By how many segments the log becomes shorter."""
         return len(self.drops) + sum(len(group.members) - 1 for group in self.groups)
 
-    def forecast(self, view: CompactionView) -> CompactionView:
+    def forecast(self, view: LogView) -> LogView:
         """The view after the plan was carried out on `view`, if nothing is written and nothing dies meanwhile.
 
         Raises:
@@ -240,8 +240,8 @@ DROP_DEAD = PolicyRecord.of(DropDead())
 """Who is named by a plan that rewrites nothing because nobody was asked to."""
 
 
-def plan_for(view: CompactionView, policy: CompactionPolicy, now: float = 0.0, *, why: str = "",
-             bytes_available: int | None = None) -> CompactionPlan:
+def plan_for(view: LogView, policy: LogPolicy, now: float = 0.0, *, why: str = "",
+             bytes_available: int | None = None) -> LogPlan:
     """Plan to drop what holds nothing alive, and to rewrite the groups that `policy` chooses. Pure.
 
     Dropped is each compactable segment (not the newest, wholly at or below the snapshot) without a live entry. A group
@@ -257,7 +257,7 @@ def plan_for(view: CompactionView, policy: CompactionPolicy, now: float = 0.0, *
         bytes_available: the room there is, for the plan.
 
     Raises:
-        InvalidInput: the policy's choice breaks a rule of `CompactionPolicy`; the message names the policy and the
+        InvalidInput: the policy's choice breaks a rule of `LogPolicy`; the message names the policy and the
             segment.
     """
     choice = checked_choice(policy.choose(view, now), view, policy=policy.name)
@@ -280,14 +280,14 @@ def plan_for(view: CompactionView, policy: CompactionPolicy, now: float = 0.0, *
     touched = {segment.number for segment in drops}.union(reported, *(group.numbers for group in groups))
     left_out = tuple(LeftOutSegment(segment, reasons.get(segment.number) or _why_not_compactable(segment, view))
                      for segment in view.segments if segment.number not in touched)
-    return CompactionPlan(
+    return LogPlan(
         folder=view.folder, snapshot_index=view.snapshot_index, policy=PolicyRecord.of(policy), drops=drops,
         groups=tuple(groups), left_out=left_out, damaged=tuple(sorted(damaged, key=lambda failed: failed.members)),
         bytes_available=bytes_available,
         why=_why(view, choice, why, policy, is_empty=not (drops or groups or damaged), rewrites=bool(groups)))
 
 
-def _why(view: CompactionView, choice: Choice, why: str, policy: CompactionPolicy, *, is_empty: bool,
+def _why(view: LogView, choice: LogChoice, why: str, policy: LogPolicy, *, is_empty: bool,
          rewrites: bool) -> str:
     if rewrites:
         return f"{why}; {choice.why}" if why else choice.why
@@ -309,7 +309,7 @@ def _why(view: CompactionView, choice: Choice, why: str, policy: CompactionPolic
             f"{', but '.join(told)}")
 
 
-def _parts_of(choice: Choice, shown: tuple[SegmentStats, ...]) -> list[PlannedGroup]:
+def _parts_of(choice: LogChoice, shown: tuple[SegmentStats, ...]) -> list[PlannedGroup]:
     by_number = {segment.number: segment for segment in shown}
     parts: list[PlannedGroup] = []
     for group in choice.groups:
@@ -321,7 +321,7 @@ def _parts_of(choice: Choice, shown: tuple[SegmentStats, ...]) -> list[PlannedGr
     return parts
 
 
-def _why_not_compactable(segment: SegmentStats, view: CompactionView) -> str:
+def _why_not_compactable(segment: SegmentStats, view: LogView) -> str:
     if segment is view.segments[-1]:
         return "the newest segment, still written to"
     if view.snapshot_index is None:

@@ -22,7 +22,7 @@ import attrs
 
 from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
-from compactlib.raftlog.compaction.plan.view import CompactionView
+from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.model.values import INDEX_RECORD_BYTES, SegmentLimits, SegmentStats
 
 NOTHING_DEAD = "and nothing in them is dead; take a snapshot with fewer live indexes, or wait"
@@ -43,7 +43,7 @@ class LeftOut:
 
 
 @attrs.frozen
-class Choice:
+class LogChoice:
     """What a policy wants done with the candidates; each is in one group or left out.
 
     Attributes:
@@ -62,7 +62,7 @@ class Choice:
         return not self.groups
 
 
-class CompactionPolicy(Policy[CompactionView, Choice], Protocol):
+class LogPolicy(Policy[LogView, LogChoice], Protocol):
     """Chooses what a compaction rewrites; implement it as a small frozen attrs class, whose fields are its settings.
 
     `choose` groups some of `view.candidates` and leaves out the others. The members of a group stand side by side
@@ -111,13 +111,13 @@ def filled_groups(segments: Sequence[SegmentStats], limits: SegmentLimits,
     return groups
 
 
-def checked_choice(choice: object, view: CompactionView, *, policy: str) -> Choice:
-    """`choice`, if it keeps the rules of `CompactionPolicy`. O(segments).
+def checked_choice(choice: object, view: LogView, *, policy: str) -> LogChoice:
+    """`choice`, if it keeps the rules of `LogPolicy`. O(segments).
 
     Raises:
         InvalidInput: it does not; the message names the policy and the segment.
     """
-    if not isinstance(choice, Choice):
+    if not isinstance(choice, LogChoice):
         raise InvalidInput(f"policy {policy!r} answered {choice!r:.100}; give a Choice: groups, what is left out with "
                            f"reasons, and why")
     segments, limits = view.candidates, view.limits

@@ -1,4 +1,4 @@
-"""`CompactionView`: a log as policies and plans see it, at one moment."""
+"""`LogView`: a log as policies and plans see it, at one moment."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DamagedSegment:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class CompactionView(Printed):
+class LogView(Printed):
     """The log as a plan sees it, at one moment.
 
     Attributes:

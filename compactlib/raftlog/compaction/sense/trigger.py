@@ -50,7 +50,7 @@ class CompactionState:
     @classmethod
     def of(cls, compactable: Iterable[SegmentStats], *, minors_since_major: int, last_major_at: float,
            now: float) -> CompactionState:
-        """The state of a log whose `CompactionView.compactable` is given. O(segments)."""
+        """The state of a log whose `LogView.compactable` is given. O(segments)."""
         segments = tuple(compactable)
         live_entries = sum(segment.live_entries for segment in segments)
         return cls(

@@ -9,7 +9,7 @@ import attrs
 from compactlib.scheduler.model.update import Turn
 from compactlib.scheduler.plan.policy import (
     AssignmentView,
-    Choice,
+    JobChoice,
     LevelView,
     WaitingJob,
     check_share,
@@ -40,7 +40,7 @@ class ByPriority:
         """`"by_priority"`."""
         return "by_priority"
 
-    def choose(self, view: AssignmentView, now: float) -> Choice:
+    def choose(self, view: AssignmentView, now: float) -> JobChoice:
         """See `AssignmentPolicy.choose`."""
         return choose_by_level(view, _by_age, "by level, failures and age", self.higher_level_share)
 

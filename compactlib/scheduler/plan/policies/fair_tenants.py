@@ -11,7 +11,7 @@ from compactlib.errors import InvalidInput
 from compactlib.scheduler.model.update import Turn
 from compactlib.scheduler.plan.policy import (
     AssignmentView,
-    Choice,
+    JobChoice,
     LevelView,
     WaitingJob,
     check_share,
@@ -61,7 +61,7 @@ class FairTenants:
         """`"fair_tenants"`."""
         return "fair_tenants"
 
-    def choose(self, view: AssignmentView, now: float) -> Choice:
+    def choose(self, view: AssignmentView, now: float) -> JobChoice:
         """See `AssignmentPolicy.choose`."""
         return choose_by_level(view, self._in_turns, "tenants in weighted turns", self.higher_level_share)
 

@@ -11,7 +11,7 @@ from compactlib.errors import InvalidInput
 from compactlib.scheduler.model.update import Turn
 from compactlib.scheduler.plan.policy import (
     AssignmentView,
-    Choice,
+    JobChoice,
     LevelView,
     WaitingJob,
     check_share,
@@ -52,7 +52,7 @@ class SmallestFirst:
         """`"smallest_first"`."""
         return "smallest_first"
 
-    def choose(self, view: AssignmentView, now: float) -> Choice:
+    def choose(self, view: AssignmentView, now: float) -> JobChoice:
         """See `AssignmentPolicy.choose`. O(window * log window) for each level that is looked at."""
         def by_size(level: LevelView) -> Iterator[tuple[WaitingJob, Turn | None]]:
             left = iter(level.ready)

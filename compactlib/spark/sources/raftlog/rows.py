@@ -21,7 +21,7 @@ from compactlib.raftlog.log.log_reader import LogReader
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.refs import overlapping_refs
 from compactlib.raftlog.model.snapshot_state import SnapshotState, read_snapshot_state
-from compactlib.raftlog.model.values import MAX_INDEX, Damaged, Entry, SegmentRef
+from compactlib.raftlog.model.values import MAX_INDEX, DamagedEntry, Entry, SegmentRef
 from compactlib.raftlog.segment.index import SegmentIndex, picked
 from compactlib.raftlog.segment.liveness import live_positions
 from compactlib.raftlog.segment.reader import PickedPayloads, SegmentReader, Span, read_payloads
@@ -210,7 +210,7 @@ def _read_unflushed(part: UnflushedSlice, options: SourceOptions) -> Iterator[pa
         while chunk := list(itertools.islice(answers, MAX_BATCH_ROWS)):
             entries: list[Entry] = []
             for answer in chunk:
-                if isinstance(answer, Damaged):
+                if isinstance(answer, DamagedEntry):
                     raise answer.error
                 if not isinstance(answer, Entry):
                     # Taken back, or dead by a snapshot, since the plan.

@@ -16,7 +16,7 @@ from compactlib.staging.records.context import StagingContext
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class ReclaimReport(Printed):
+class StagingReclaimReport(Printed):
     """What a reclaim did.
 
     Attributes:
@@ -43,7 +43,7 @@ class ReclaimReport(Printed):
         return "; ".join((done, *self.left))
 
 
-def reclaim(context: StagingContext, budget: Budget) -> Outcome[ReclaimReport]:
+def reclaim(context: StagingContext, budget: Budget) -> Outcome[StagingReclaimReport]:
     """See `Repository.reclaim`."""
     cleaner = TokenCleaner(context)
     tokens, ranges = CleanupStats(), None
@@ -69,5 +69,5 @@ def reclaim(context: StagingContext, budget: Budget) -> Outcome[ReclaimReport]:
                 return failed
     if ranges is None and not (tokens.changes or tokens.refused):
         return Skipped("; ".join(left))
-    return Done(ReclaimReport(tokens=tokens, ranges=ranges, left=tuple(left)))
+    return Done(StagingReclaimReport(tokens=tokens, ranges=ranges, left=tuple(left)))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compactlib.blobstore.compaction.plan.policies import ExpiryForecast, Greedy, Hybrid, StatsBased
-from compactlib.blobstore.compaction.plan.policy import Policy
+from compactlib.blobstore.compaction.plan.policy import BlobPolicy
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
@@ -17,7 +17,7 @@ CONFIG = BlobStoreConfig(capacity_bytes=40 * 2048, segment_bytes=2048, max_blob_
                          durability="interval")
 
 
-def filled(folder: Path, clock: ManualClock, policy: Policy, config: BlobStoreConfig = CONFIG) -> BlobStore:
+def filled(folder: Path, clock: ManualClock, policy: BlobPolicy, config: BlobStoreConfig = CONFIG) -> BlobStore:
     store = BlobStore(folder / "store", config, policy=policy, clock=clock)
     for number in range(24):
         store.put(f"b{number}", bytes(150), ttl_seconds=20_000 if number % 3 else None)
@@ -28,7 +28,7 @@ def filled(folder: Path, clock: ManualClock, policy: Policy, config: BlobStoreCo
     (StatsBased(), False), (Greedy(), False), (Hybrid(), False), (ExpiryForecast(), True),
     (Hybrid(usual=ExpiryForecast()), True),
 ])
-def test_only_a_policy_that_looks_ahead_gets_time_buckets_unasked(tmp_path: Path, policy: Policy, looks_ahead: bool
+def test_only_a_policy_that_looks_ahead_gets_time_buckets_unasked(tmp_path: Path, policy: BlobPolicy, looks_ahead: bool
                                                                   ) -> None:
     with filled(tmp_path, ManualClock(NOW), policy) as store:
         assert any(segment.dying for segment in store.view().segments) == looks_ahead

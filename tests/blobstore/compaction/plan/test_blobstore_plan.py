@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from compactlib import contract
 from compactlib.blobstore.compaction.plan.last_plans import FILE_NAME, LastPlans, read_last_plans, write_last_plans
 from compactlib.blobstore.compaction.plan.plan import (
-    CompactionPlan,
+    BlobPlan,
     PlannedSegment,
     forecast,
     plan_for,
     plan_for_choice,
 )
 from compactlib.blobstore.compaction.plan.policies import CompactAll, Greedy, StatsBased
-from compactlib.blobstore.compaction.plan.policy import Choice, Dying, SegmentView, StoreView, ValidRecords
+from compactlib.blobstore.compaction.plan.policy import BlobChoice, Dying, SegmentView, BlobView, ValidRecords
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files import Files, LocalFiles
@@ -33,12 +33,12 @@ from compactlib.testing import explore, record
 from tests.blobstore.policy_views import NOW, a_view, places, shares, toy
 
 
-def a_plan(**changed: Any) -> CompactionPlan:
+def a_plan(**changed: Any) -> BlobPlan:
     fields: dict[str, Any] = {
         "store": "s", "victims": (PlannedSegment(SegmentName(0, 0), 10, 4), PlannedSegment(SegmentName(2, 1), 7, 0)),
         "reference_time": 1.0, "planned_at": 2.0, "policy": PolicyRecord("p", ()), "benefit_segments": 1,
         "why": "because", **changed}
-    return CompactionPlan(**fields)
+    return BlobPlan(**fields)
 
 
 @pytest.mark.parametrize(("changed", "told"), [
@@ -58,7 +58,7 @@ def test_a_plan_adds_up_and_prints_itself() -> None:
     assert (plan.valid_bytes, plan.dead_bytes, plan.ratio, plan.is_full) == (4, 13, 4.0, False)
     assert plan.names == (SegmentName(0, 0), SegmentName(2, 1))
     assert plan.drops == (SegmentName(2, 1),)
-    assert repr(plan) == ("<CompactionPlan: compaction of 0_0, 2_1 of s by p: writes about 0 bytes, frees about 0, "
+    assert repr(plan) == ("<BlobPlan: compaction of 0_0, 2_1 of s by p: writes about 0 bytes, frees about 0, "
                           "frees 1 for sure: because>")
     assert str(plan).splitlines()[1].split()[:3] == ["store", "segment", "action"]
     assert [row["action"] for row in plan.to_dicts()] == ["copy", "drop"]
@@ -125,14 +125,14 @@ def test_a_forecast_has_fewer_segments_by_the_benefit_and_all_valid_bytes(valid:
 
 def test_an_output_takes_the_first_places_of_its_victims_one_generation_on() -> None:
     view = toy([300, 900, 300, 300])
-    three = Choice([view.segments[3], view.segments[0], view.segments[2]], why="three")
+    three = BlobChoice([view.segments[3], view.segments[0], view.segments[2]], why="three")
     plan = plan_for_choice(view, three, CompactAll(), NOW)
     assert [str(segment.name) for segment in forecast(plan, view).segments] == ["0_1", "1_0", "4_0"]
 
 
 # ------------------------------------------------------------------------------------------------- bytes on the disk
 
-def counted(segments: Sequence[Sequence[int]], *, id_bytes: int = 8, tied: int = 0, **changed: Any) -> StoreView:
+def counted(segments: Sequence[Sequence[int]], *, id_bytes: int = 8, tied: int = 0, **changed: Any) -> BlobView:
     """A store of real geometry whose segments hold valid records of these sizes, counted one by one."""
     view = a_view([sum(sizes) for sizes in segments], used=[ROOM] * len(segments), **{
         "segment_bytes": HEADER + ROOM, "header_bytes": HEADER, "max_blob_bytes": 0, "index_max_entries": 4,
@@ -216,7 +216,7 @@ def test_a_plan_carries_its_store_and_the_room_there_is() -> None:
 
 def test_views_choices_plans_and_policies_are_those_of_the_contract() -> None:
     view: contract.View = toy([0, 300])
-    policy: contract.Policy[StoreView, Choice] = Greedy()
+    policy: contract.Policy[BlobView, BlobChoice] = Greedy()
     plan: contract.Plan = plan_for(toy([0, 300]), policy, NOW)
     assert view.to_dicts()
     assert plan.to_dicts()
@@ -225,7 +225,7 @@ def test_views_choices_plans_and_policies_are_those_of_the_contract() -> None:
 
 def test_a_view_prints_itself() -> None:
     view = toy([1, 2], eligible=[True, False])
-    assert repr(view) == "<StoreView: disk1/7: 3 segments, 1 of them eligible, 60.0% of the log used, 3 valid bytes>"
+    assert repr(view) == "<BlobView: disk1/7: 3 segments, 1 of them eligible, 60.0% of the log used, 3 valid bytes>"
     assert [row["valid_bytes"] for row in view.to_dicts()] == [1, 2, 0]
     assert pickle.loads(pickle.dumps(view)) == view
 

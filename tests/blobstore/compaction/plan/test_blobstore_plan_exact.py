@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactlib.blobstore.compaction.plan.plan import CompactionPlan
+from compactlib.blobstore.compaction.plan.plan import BlobPlan
 from compactlib.blobstore.compaction.plan.policies import CompactAll, ExpiryForecast, Greedy, StatsBased
-from compactlib.blobstore.compaction.plan.policy import Policy
+from compactlib.blobstore.compaction.plan.policy import BlobPolicy
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.model.names import place_of_index_file, segment_of_log_file
 from compactlib.blobstore.store.store import BlobStore
@@ -31,7 +31,7 @@ def disk_bytes(folder: Path) -> dict[str, int]:
             if segment_of_log_file(path.name) is not None or place_of_index_file(path.name) is not None}
 
 
-def carried_out(store: BlobStore, policy: Policy) -> tuple[CompactionPlan, int, int]:
+def carried_out(store: BlobStore, policy: BlobPolicy) -> tuple[BlobPlan, int, int]:
     """A plan, and what its compaction wrote and freed."""
     plan = store.plan(policy)
     before = disk_bytes(Path(store.folder))
@@ -71,7 +71,7 @@ def step(store: BlobStore, clock: ManualClock, number: int, what: str, blob: int
 @given(steps, st.integers(1, 3), st.booleans(),
        st.sampled_from([CompactAll(min_used_fraction=0), Greedy(min_used_fraction=0)]))
 def test_an_exact_plan_holds_to_the_byte(history: list[tuple[str, int, int]], swaps: int, purge: bool,
-                                         policy: Policy) -> None:
+                                         policy: BlobPolicy) -> None:
     clock = ManualClock(1_000_000.0)
     with tempfile.TemporaryDirectory() as folder, a_store(
             folder, clock, swap_segments=swaps, purge_tombstones=purge, ttl_update_buffer_seconds=0.0) as store:
@@ -109,7 +109,7 @@ def test_a_plan_from_a_forecast_is_no_promise(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", [Greedy(), CompactAll()])
-def test_an_empty_plan_writes_and_frees_nothing(tmp_path: Path, policy: Policy) -> None:
+def test_an_empty_plan_writes_and_frees_nothing(tmp_path: Path, policy: BlobPolicy) -> None:
     with a_store(tmp_path, ManualClock(1_000.0)) as store:
         assert carried_out(store, policy)[1:] == (0, 0)
         assert store.plan(policy).is_exact
@@ -139,7 +139,7 @@ class Peak:
             self.bytes = max(self.bytes, self.total() - self.before)
 
 
-def never_more_than_planned(store: BlobStore, peak: Peak, policy: Policy) -> tuple[CompactionPlan, int]:
+def never_more_than_planned(store: BlobStore, peak: Peak, policy: BlobPolicy) -> tuple[BlobPlan, int]:
     """A plan, and the room that its compaction took."""
     plan = store.plan(policy)
     peak.begin(store.folder)
@@ -156,7 +156,7 @@ EAGER = (CompactAll(min_used_fraction=0), Greedy(min_used_fraction=0), StatsBase
 @given(steps, st.sampled_from(EAGER), st.sampled_from([0, 200]), st.sampled_from([1, 2, 3, 100]),
        st.sampled_from([1, 2, 100]), st.sampled_from([1 << 10, 4 << 10]))
 def test_no_compaction_takes_more_room_than_its_plan_says_its_notes_included(
-        history: list[tuple[str, int, int]], policy: Policy, buckets: int, swaps: int, entries: int,
+        history: list[tuple[str, int, int]], policy: BlobPolicy, buckets: int, swaps: int, entries: int,
         segment_bytes: int) -> None:
     clock, peak = ManualClock(1_000_000.0), Peak()
     if isinstance(policy, ExpiryForecast):

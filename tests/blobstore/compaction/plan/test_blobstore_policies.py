@@ -22,7 +22,7 @@ from compactlib.blobstore.compaction.plan.policies import (
     Hybrid,
     StatsBased,
 )
-from compactlib.blobstore.compaction.plan.policy import Choice, Policy, StoreView
+from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, BlobView
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import InvalidInput
@@ -36,7 +36,7 @@ TOTAL = 10 * SEGMENT
 @pytest.mark.parametrize("policy", [StatsBased(), CompactAll()])
 @pytest.mark.parametrize(("percent", "compacts"), [(20, False), (40, False), (50, True), (51, True), (60, True),
                                                    (70, True), (90, True)])
-def test_g1_and_g2_half_full_is_full_enough(policy: Policy, percent: int, compacts: bool) -> None:
+def test_g1_and_g2_half_full_is_full_enough(policy: BlobPolicy, percent: int, compacts: bool) -> None:
     view = a_view([0] * 10, used_bytes=TOTAL * percent // 100)
     assert (not plan_for(view, policy, NOW).is_empty) == compacts
 
@@ -116,7 +116,7 @@ def test_an_unknown_way_to_skip_is_refused() -> None:
 
 # ----------------------------------------------------------------------------------------------------------- Hybrid
 
-def hybrid_view(last_full_at: float | None, **changed: Any) -> StoreView:
+def hybrid_view(last_full_at: float | None, **changed: Any) -> BlobView:
     return shares(SHARES_A, history=LastPlans(since=NOW - DAY, last_full_at=last_full_at), **changed)
 
 
@@ -177,14 +177,14 @@ def test_h6_a_plan_compares_by_what_a_freed_segment_costs() -> None:
 
 # ------------------------------------------------------------------------------------------------------ all of them
 
-def every_policy() -> list[Policy]:
+def every_policy() -> list[BlobPolicy]:
     return [StatsBased(), StatsBased(weight_on_benefit=True), CompactAll(), CompactAll(skip_valid="ends"),
             CompactAll(skip_valid="all"), Hybrid(), Greedy(), Greedy(fill_outputs=True), CostBenefit(),
             ExpiryForecast(), CopyBudget(), DChoices(seed=7)]
 
 
 @pytest.mark.parametrize("policy", every_policy(), ids=lambda policy: policy.name)
-def test_a_plan_says_its_cost_its_benefit_and_its_reason(policy: Policy) -> None:
+def test_a_plan_says_its_cost_its_benefit_and_its_reason(policy: BlobPolicy) -> None:
     view = shares((.1, .2, 0, .3, .1, .9))
     plan = planned(policy, view)
     assert plan.why
@@ -199,7 +199,7 @@ def test_a_plan_says_its_cost_its_benefit_and_its_reason(policy: Policy) -> None
 
 
 @pytest.mark.parametrize("policy", every_policy(), ids=lambda policy: policy.name)
-def test_ten_thousand_segments_are_no_problem(policy: Policy) -> None:
+def test_ten_thousand_segments_are_no_problem(policy: BlobPolicy) -> None:
     rng = Random(4)
     view = a_view([rng.randint(0, FILL) for _ in range(10_000)], capacity_bytes=10_000 * SEGMENT,
                   used_bytes=10_000 * SEGMENT, last_modified=[rng.uniform(0, NOW) for _ in range(10_000)])
@@ -208,14 +208,14 @@ def test_ten_thousand_segments_are_no_problem(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("policy", every_policy(), ids=lambda policy: policy.name)
-def test_a_choice_of_nothing_names_its_gate_and_every_setting_says_its_name(policy: Policy) -> None:
+def test_a_choice_of_nothing_names_its_gate_and_every_setting_says_its_name(policy: BlobPolicy) -> None:
     choice = policy.choose(shares((.1, .2), used_bytes=1), NOW)
     assert choice.is_empty
     assert "below min_used_fraction=0.5; lower it, or wait" in choice.why
     plan = plan_for_choice(shares((.1, .2), used_bytes=1), choice, policy, NOW)
     assert (plan.is_empty, plan.bytes_to_copy, plan.bytes_freed, plan.bytes_needed) == (True, 0, 0, 0)
     assert plan.is_exact
-    assert repr(plan) == f"<CompactionPlan: nothing to compact in disk1/7 by {policy.name}: {choice.why}>"
+    assert repr(plan) == f"<BlobPlan: nothing to compact in disk1/7 by {policy.name}: {choice.why}>"
     assert [row["action"] for row in plan.to_dicts()] == ["keep"] * 3
     assert pickle.loads(pickle.dumps((plan, choice, policy))) == (plan, choice, policy)
     settings = {field.name for field in attrs.fields(type(policy))}  # type: ignore[arg-type]
@@ -223,8 +223,8 @@ def test_a_choice_of_nothing_names_its_gate_and_every_setting_says_its_name(poli
 
 
 @pytest.mark.parametrize("policy", every_policy(), ids=lambda policy: policy.name)
-def test_what_is_no_view_is_refused(policy: Policy) -> None:
-    with pytest.raises(InvalidInput, match="chooses from a StoreView, not from NoneType"):
+def test_what_is_no_view_is_refused(policy: BlobPolicy) -> None:
+    with pytest.raises(InvalidInput, match="chooses from a BlobView, not from NoneType"):
         policy.choose(None, NOW)  # type: ignore[arg-type]
 
 
@@ -246,10 +246,10 @@ def test_what_is_no_view_is_refused(policy: Policy) -> None:
     (lambda: DChoices(seed="x"), "seed is 'x'"),  # type: ignore[arg-type]
     (lambda: plan_for(toy([]), Greedy, NOW), "policy is <class .*give a policy"),  # type: ignore[arg-type]
     (lambda: plan_for(toy([]), None, NOW), "policy is None; give a policy"),  # type: ignore[arg-type]
-    (lambda: Choice(why=3), "gives the reason 3"),  # type: ignore[arg-type]
-    (lambda: Choice(["0_0"], why="x"), "names '0_0', which is no segment"),  # type: ignore[list-item]
-    (lambda: Choice(7, why="x"), "names 7, which is no segment"),  # type: ignore[arg-type]
-    (lambda: Choice(why="x", kind="odd"), "of the kind 'odd'"),  # type: ignore[arg-type]
+    (lambda: BlobChoice(why=3), "gives the reason 3"),  # type: ignore[arg-type]
+    (lambda: BlobChoice(["0_0"], why="x"), "names '0_0', which is no segment"),  # type: ignore[list-item]
+    (lambda: BlobChoice(7, why="x"), "names 7, which is no segment"),  # type: ignore[arg-type]
+    (lambda: BlobChoice(why="x", kind="odd"), "of the kind 'odd'"),  # type: ignore[arg-type]
 ])
 def test_arguments_of_other_types_are_refused_by_name(make: Callable[[], object], told: str) -> None:
     with pytest.raises(InvalidInput, match=told):
@@ -258,7 +258,7 @@ def test_arguments_of_other_types_are_refused_by_name(make: Callable[[], object]
 
 def test_a_store_is_told_of_a_full_round_also_where_nothing_is_eligible_yet() -> None:
     nothing = toy([0], eligible=[False])
-    assert CompactAll().choose(nothing, NOW) == Choice(why=CompactAll().choose(nothing, NOW).why, kind="full")
+    assert CompactAll().choose(nothing, NOW) == BlobChoice(why=CompactAll().choose(nothing, NOW).why, kind="full")
     assert CompactAll().choose(toy([0], used_bytes=0), NOW).kind == "normal"
     due = toy([0], eligible=[False], history=LastPlans(since=0.0))
     assert (Hybrid().choose(due, NOW).kind, Hybrid().choose(nothing, NOW).kind) == ("full", "normal")
@@ -274,16 +274,16 @@ class Answers:
     answer: Any
     name: str = "stubborn"
 
-    def choose(self, view: StoreView, now: float) -> Choice:
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
         return self.answer  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(("answer", "told"), [
     (None, "answered None; choose.. answers a Choice"),
     ([SegmentName(0, 0)], "answered .*; choose.. answers a Choice"),
-    (Choice([SegmentName(9, 9)], why="x"), "names segment 9_9, which store 'disk1/7' does not have"),
-    (Choice([SegmentName(2, 0)], why="x"), "names segment 2_0, which may not be compacted yet"),
-    (Choice([SegmentName(1, 0)] * 2, why="x"), "names segment 1_0 twice"),
+    (BlobChoice([SegmentName(9, 9)], why="x"), "names segment 9_9, which store 'disk1/7' does not have"),
+    (BlobChoice([SegmentName(2, 0)], why="x"), "names segment 2_0, which may not be compacted yet"),
+    (BlobChoice([SegmentName(1, 0)] * 2, why="x"), "names segment 1_0 twice"),
 ])
 def test_a_choice_that_breaks_a_rule_is_no_plan(answer: Any, told: str) -> None:
     with pytest.raises(InvalidInput, match=f"policy 'stubborn' (made a bad choice: it )?{told}"):

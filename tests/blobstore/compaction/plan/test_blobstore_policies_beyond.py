@@ -17,13 +17,13 @@ from compactlib.blobstore.compaction.plan.policies import (
     Greedy,
     StatsBased,
 )
-from compactlib.blobstore.compaction.plan.policy import Dying, StoreView
+from compactlib.blobstore.compaction.plan.policy import Dying, BlobView
 from compactlib.errors import InvalidInput
 from tests.blobstore.policy_views import DAY, NOW, SHARES_A, places, planned, shares, toy
 
 # ------------------------------------------------------------------------------------------------- beyond the notes
 
-def cheapest_subset(view: StoreView, at_least: int) -> int | None:
+def cheapest_subset(view: BlobView, at_least: int) -> int | None:
     """The fewest bytes that free so many segments, over all subsets."""
     valid = [segment.valid_bytes for segment in view.eligible]
     return min((sum(subset) for size in range(len(valid) + 1) for subset in combinations(valid, size)

@@ -13,7 +13,7 @@ from compactlib.blobstore.compaction.plan.best_range import SegmentRange, best_r
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans
 from compactlib.blobstore.compaction.plan.plan import plan_for
 from compactlib.blobstore.compaction.plan.policies import StatsBased
-from compactlib.blobstore.compaction.plan.policy import StoreView
+from compactlib.blobstore.compaction.plan.policy import BlobView
 from compactlib.errors import InvalidInput
 from tests.blobstore.policy_views import (
     DAY,
@@ -39,7 +39,7 @@ def span(first: int, last: int) -> list[int]:
     return list(range(first, last + 1))
 
 
-def expect(view: StoreView, policy: StatsBased, taken: list[int] | None, *, cost: int | None = None,
+def expect(view: BlobView, policy: StatsBased, taken: list[int] | None, *, cost: int | None = None,
            benefit: int | None = None, ratio: float | None = None, weighted: int | None = None) -> None:
     plan = plan_for(view, policy, NOW)
     assert places(plan) == taken
@@ -88,7 +88,7 @@ def test_the_notes_fill() -> None:
                  {"benefit": 3}, id="P22"),
     pytest.param(a_view([0] * 5, eligible=[False] * 5), {}, None, {}, id="P25"),
 ])
-def test_vector(view: StoreView, settings: dict[str, Any], taken: list[int] | None, numbers: dict[str, Any]) -> None:
+def test_vector(view: BlobView, settings: dict[str, Any], taken: list[int] | None, numbers: dict[str, Any]) -> None:
     expect(view, StatsBased(**settings), taken, **numbers)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib.blobstore.compaction.plan.plan import CompactionPlan
+from compactlib.blobstore.compaction.plan.plan import BlobPlan
 from compactlib.blobstore.errors import (
     PlanDoesNotFit,
 )
@@ -71,7 +71,7 @@ def test_c5_a_plan_that_does_not_fit(folder: Path, clock: ManualClock, wanted: t
         assert strays(folder) == []
 
 
-def refused(store: BlobStore, plan: CompactionPlan, why: str) -> None:
+def refused(store: BlobStore, plan: BlobPlan, why: str) -> None:
     """The plan is outdated, and nothing has changed."""
     before = segment_names(store)
     outcome = store.compact(plan)

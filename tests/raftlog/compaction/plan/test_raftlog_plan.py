@@ -16,19 +16,19 @@ from hypothesis import given, settings
 from compactlib.errors import InvalidInput
 from compactlib.raftlog.compaction.plan.plan import (
     MAX_GROUP_MEMBERS,
-    CompactionPlan,
+    LogPlan,
     PlannedGroup,
     plan_for,
 )
 from compactlib.raftlog.compaction.plan.policies import CostPolicy, DropDead, RaPolicy, SeedPolicy
-from compactlib.raftlog.compaction.plan.policy import Choice, CompactionPolicy, LeftOut
-from compactlib.raftlog.compaction.plan.view import CompactionView
+from compactlib.raftlog.compaction.plan.policy import LogChoice, LogPolicy, LeftOut
+from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.model.names import compacting_members, compacting_name
 from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
 from compactlib.testing.policies.raftlog_strategies import compaction_views, segments_of
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios" / "raftlog"
-POLICIES: dict[str, Callable[..., CompactionPolicy]] = {"drop": DropDead, "seed": SeedPolicy, "ra": RaPolicy,
+POLICIES: dict[str, Callable[..., LogPolicy]] = {"drop": DropDead, "seed": SeedPolicy, "ra": RaPolicy,
                                                    "cost": CostPolicy}
 SEGMENTS = re.compile(r"segments (\d+)(?:-(\d+))? \{(\d+),(\d+)\} +live (\d+) of (\d+), bytes (\d+) of (\d+)")
 
@@ -60,7 +60,7 @@ class Story:
             self.segments.extend(_segments(line))
         else:
             assert word in ("plan", "apply"), line
-            view = CompactionView(segments=tuple(self.segments), snapshot_index=self.snapshot, limits=self.limits)
+            view = LogView(segments=tuple(self.segments), snapshot_index=self.snapshot, limits=self.limits)
             plan = plan_for(view, POLICIES[rest[0]](**_settings(rest[1:])))
             self.planned = True
             if word == "apply":
@@ -69,7 +69,7 @@ class Story:
         return None
 
 
-def told(plan: CompactionPlan) -> list[str]:
+def told(plan: LogPlan) -> list[str]:
     """A plan as the scenarios tell it; neighbours that are kept for the same reason share a line."""
     lines: list[str] = []
     for (action, reason), same in groupby(plan.to_dicts(), key=lambda row: (row["action"], row["reason"])):
@@ -133,11 +133,11 @@ def test_scenario(path: Path) -> None:
 
 
 def view_of(*counts: tuple[int, int, int, int], newest: bool = True, limits: SegmentLimits | None = None,
-            ) -> CompactionView:
+            ) -> LogView:
     """A log of these segments with a snapshot above them, and a newest segment behind."""
     rows = (*counts, (1, 1, 10, 10)) if newest else counts
     segments = segments_of(*rows)
-    return CompactionView(segments=segments, snapshot_index=segments[-1].ref.last if segments else 0,
+    return LogView(segments=segments, snapshot_index=segments[-1].ref.last if segments else 0,
                           limits=limits or SegmentLimits(max_entries=128))
 
 
@@ -145,11 +145,11 @@ def view_of(*counts: tuple[int, int, int, int], newest: bool = True, limits: Seg
 class Fixed:
     """A policy that answers as it is told."""
 
-    choice: Choice
+    choice: LogChoice
 
     name: str = "fixed"
 
-    def choose(self, view: CompactionView, now: float) -> Choice:
+    def choose(self, view: LogView, now: float) -> LogChoice:
         return self.choice
 
 
@@ -158,7 +158,7 @@ class Recording(SeedPolicy):
 
     shown: list[int]
 
-    def choose(self, view: CompactionView, now: float) -> Choice:
+    def choose(self, view: LogView, now: float) -> LogChoice:
         object.__setattr__(self, "shown", [segment.number for segment in view.candidates])
         return super().choose(view, now)
 
@@ -173,9 +173,9 @@ def test_an_empty_log_and_a_single_segment_leave_nothing_to_do() -> None:
 def test_the_policy_sees_only_compactable_segments_with_something_alive() -> None:
     segments = segments_of((10, 5, 100, 50), (10, 0, 100, 0), (10, 1, 100, 10), (10, 10, 100, 100), (10, 9, 100, 90))
     policy = Recording()
-    plan_for(CompactionView(segments=segments, snapshot_index=35, limits=SegmentLimits()), policy)
+    plan_for(LogView(segments=segments, snapshot_index=35, limits=SegmentLimits()), policy)
     assert policy.shown == [1, 3]
-    plan_for(CompactionView(segments=segments, snapshot_index=None, limits=SegmentLimits()), policy)
+    plan_for(LogView(segments=segments, snapshot_index=None, limits=SegmentLimits()), policy)
     assert policy.shown == []
 
 
@@ -211,7 +211,7 @@ def test_the_policy_and_its_settings_are_recorded() -> None:
 def test_a_plan_prints_itself_in_one_line_as_a_table_as_html_and_as_data() -> None:
     plan = plan_for(view_of((100, 0, 1000, 0), (100, 10, 1000, 100), (100, 20, 1000, 200), (128, 128, 1280, 1280)),
                       SeedPolicy())
-    assert repr(plan) == ("<CompactionPlan: seed(max_sources=8, reclaim_fraction=0.5) at snapshot 429: drop 1, rewrite "
+    assert repr(plan) == ("<LogPlan: seed(max_sources=8, reclaim_fraction=0.5) at snapshot 429: drop 1, rewrite "
                           "2 into 1, keep 2; frees 13,708 bytes, copies 1,604: neighbours fit into one segment, or "
                           "more than 50% of one can go>")
     rows = plan.to_dicts()
@@ -253,7 +253,7 @@ def test_the_name_of_an_output_has_room_for_the_most_members_and_not_for_one_mor
 
 
 def test_a_wholly_live_segment_is_not_rewritten_alone_whatever_the_policy_says() -> None:
-    plan = plan_for(view_of((10, 10, 100, 100)), Fixed(Choice(((1,),), (), "told")))
+    plan = plan_for(view_of((10, 10, 100, 100)), Fixed(LogChoice(((1,),), (), "told")))
     assert plan.is_empty
     assert plan.left_out[0].reason == "all of it is live: the policy 'fixed' would rewrite it for nothing"
 
@@ -262,17 +262,17 @@ A, B, C = (LeftOut(number, "so it was told") for number in (1, 2, 3))
 
 
 @pytest.mark.parametrize(("choice", "segment", "what"), [
-    (Choice((), (A, B), "told"), 3, "neither in a group nor left out"),
-    (Choice(((1, 2),), (B, C), "told"), 2, "named twice"),
-    (Choice(((1, 1),), (B, C), "told"), 1, "named twice"),
-    (Choice(((4,),), (A, B, C), "told"), 4, "not among those shown"),
-    (Choice(((2, 1),), (C,), "told"), 1, "must ascend"),
-    (Choice(((2,), (1,)), (C,), "told"), 1, "must ascend"),
-    (Choice(((1, 3),), (B,), "told"), 3, "not adjacent"),
-    (Choice(((1, 2, 3),), (), "told"), 1, "150 live entries"),
-    (Choice(((1, 2),), (C,), "told"), 1, "1400 live bytes"),
+    (LogChoice((), (A, B), "told"), 3, "neither in a group nor left out"),
+    (LogChoice(((1, 2),), (B, C), "told"), 2, "named twice"),
+    (LogChoice(((1, 1),), (B, C), "told"), 1, "named twice"),
+    (LogChoice(((4,),), (A, B, C), "told"), 4, "not among those shown"),
+    (LogChoice(((2, 1),), (C,), "told"), 1, "must ascend"),
+    (LogChoice(((2,), (1,)), (C,), "told"), 1, "must ascend"),
+    (LogChoice(((1, 3),), (B,), "told"), 3, "not adjacent"),
+    (LogChoice(((1, 2, 3),), (), "told"), 1, "150 live entries"),
+    (LogChoice(((1, 2),), (C,), "told"), 1, "1400 live bytes"),
 ])
-def test_a_bad_choice_is_refused_with_the_policy_and_the_segment(choice: Choice, segment: int, what: str) -> None:
+def test_a_bad_choice_is_refused_with_the_policy_and_the_segment(choice: LogChoice, segment: int, what: str) -> None:
     view = view_of((100, 50, 1000, 700), (100, 50, 1000, 700), (100, 50, 1000, 100),
                    limits=SegmentLimits(max_entries=128, max_bytes=1000))
     with pytest.raises(InvalidInput, match=rf"'fixed' made a bad choice: segment {segment} .*{what}"):
@@ -281,13 +281,13 @@ def test_a_bad_choice_is_refused_with_the_policy_and_the_segment(choice: Choice,
 
 def test_a_group_without_members_is_refused() -> None:
     with pytest.raises(InvalidInput, match="'fixed' made a bad choice: a group has no members"):
-        plan_for(view_of((10, 1, 100, 10)), Fixed(Choice(((),), (A,), "told")))
+        plan_for(view_of((10, 1, 100, 10)), Fixed(LogChoice(((),), (A,), "told")))
 
 
 def test_an_exact_fit_and_an_oversize_single_are_accepted() -> None:
     limits = SegmentLimits(max_entries=100, max_bytes=1400)
     view = view_of((100, 50, 1000, 700), (100, 50, 1000, 700), (300, 150, 9000, 2000), limits=limits)
-    plan = plan_for(view, Fixed(Choice(((1, 2), (3,)), (), "told")))
+    plan = plan_for(view, Fixed(LogChoice(((1, 2), (3,)), (), "told")))
     assert [group.numbers for group in plan.groups] == [(1, 2), (3,)]
 
 
@@ -308,7 +308,7 @@ def segment(number: int, first: int, last: int, counts: tuple[int, int, int, int
 ])
 def test_a_view_that_cannot_be_is_refused_with_the_segment(segments: tuple[SegmentStats, ...]) -> None:
     with pytest.raises(InvalidInput, match=rf"segment {segments[1].number} "):
-        CompactionView(segments=segments, snapshot_index=20, limits=SegmentLimits())
+        LogView(segments=segments, snapshot_index=20, limits=SegmentLimits())
 
 
 def test_a_forecast_puts_each_output_in_the_place_of_its_oldest_member() -> None:
@@ -330,7 +330,7 @@ def test_a_forecast_refuses_a_view_that_has_moved_on() -> None:
 
 @settings(max_examples=150)
 @given(compaction_views())
-def test_each_segment_has_exactly_one_place_in_a_plan(view: CompactionView) -> None:
+def test_each_segment_has_exactly_one_place_in_a_plan(view: LogView) -> None:
     for plan in [plan_for(view, make()) for make in POLICIES.values()]:
         named = [number for row in plan.to_dicts() for number in row["members"]]
         assert sorted(named) == [each.number for each in view.segments]
@@ -344,7 +344,7 @@ def test_each_segment_has_exactly_one_place_in_a_plan(view: CompactionView) -> N
 
 @settings(max_examples=150)
 @given(compaction_views())
-def test_a_forecast_keeps_what_is_alive_and_loses_what_the_plan_frees(view: CompactionView) -> None:
+def test_a_forecast_keeps_what_is_alive_and_loses_what_the_plan_frees(view: LogView) -> None:
     for plan in [plan_for(view, make()) for make in POLICIES.values()]:
         after = plan.forecast(view)
         assert len(after.segments) == len(view.segments) - plan.segments_removed

@@ -19,8 +19,8 @@ from compactlib.errors import InvalidInput
 from compactlib.raftlog.compaction.plan.plan import plan_for
 from compactlib.raftlog.compaction.plan.policies import CostPolicy, DropDead, RaPolicy, SeedPolicy
 from compactlib.raftlog.compaction.plan.policy import (
-    Choice,
-    CompactionPolicy,
+    LogChoice,
+    LogPolicy,
     filled_groups,
     is_worthwhile,
     stored_dead_bytes,
@@ -39,7 +39,7 @@ from compactlib.testing.policies.raftlog_strategies import (
 CAP_128 = SegmentLimits(max_entries=128)
 CAP_4096 = SegmentLimits(max_entries=4096)
 
-POLICIES: list[CompactionPolicy] = [
+POLICIES: list[LogPolicy] = [
     DropDead(),
     SeedPolicy(),
     SeedPolicy(max_sources=2, reclaim_fraction=0.0),
@@ -52,12 +52,12 @@ POLICIES: list[CompactionPolicy] = [
 ]
 
 
-def grouped(policy: CompactionPolicy, counts: Sequence[tuple[int, int, int, int]], limits: SegmentLimits = CAP_128,
+def grouped(policy: LogPolicy, counts: Sequence[tuple[int, int, int, int]], limits: SegmentLimits = CAP_128,
             ) -> list[tuple[int, ...]]:
     return list(chosen_by(policy, segments_of(*counts), limits).groups)
 
 
-def chosen_by(policy: CompactionPolicy, segments: Sequence[SegmentStats], limits: SegmentLimits = CAP_128) -> Choice:
+def chosen_by(policy: LogPolicy, segments: Sequence[SegmentStats], limits: SegmentLimits = CAP_128) -> LogChoice:
     """What a policy chooses if these are the candidates."""
     view = view_of_candidates(segments, limits)
     assert view.candidates == tuple(segments)
@@ -72,12 +72,12 @@ def of_26(*counts: tuple[int, int]) -> list[tuple[int, int, int, int]]:
 # Every policy
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
-def test_the_policy_keeps_its_contract(policy: CompactionPolicy) -> None:
+def test_the_policy_keeps_its_contract(policy: LogPolicy) -> None:
     check_policy(policy, max_examples=60)
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
-def test_nothing_is_chosen_from_nothing(policy: CompactionPolicy) -> None:
+def test_nothing_is_chosen_from_nothing(policy: LogPolicy) -> None:
     choice = chosen_by(policy, ())
     assert choice.is_empty
     assert choice.left_out == ()
@@ -85,7 +85,7 @@ def test_nothing_is_chosen_from_nothing(policy: CompactionPolicy) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
-def test_the_settings_make_the_same_policy_again(policy: CompactionPolicy) -> None:
+def test_the_settings_make_the_same_policy_again(policy: LogPolicy) -> None:
     settings_of = attrs.asdict(policy)  # type: ignore[arg-type]
     assert type(policy)(**json.loads(json.dumps(settings_of))) == policy
     assert pickle.loads(pickle.dumps(policy)) == policy
@@ -100,7 +100,7 @@ def test_the_settings_make_the_same_policy_again(policy: CompactionPolicy) -> No
     lambda: CostPolicy(max_bytes_copied_per_byte_freed=float("nan")),
     lambda: CostPolicy(segment_overhead_bytes=-1), lambda: CostPolicy(max_bytes_copied=-1),
 ])
-def test_a_setting_out_of_range_is_refused_by_name(make: Callable[[], CompactionPolicy]) -> None:
+def test_a_setting_out_of_range_is_refused_by_name(make: Callable[[], LogPolicy]) -> None:
     with pytest.raises(InvalidInput, match=r"^(max|reclaim|segment)_\w+ is "):
         make()
 
@@ -115,7 +115,7 @@ def test_a_setting_that_is_no_number_is_refused_by_name(kind: Any, strange: obje
 
 @pytest.mark.parametrize("policy", [SeedPolicy(), SeedPolicy(reclaim_fraction=0.0), SeedPolicy(max_sources=1),
                                     CostPolicy(), CostPolicy(segment_overhead_bytes=0)], ids=str)
-def test_where_nothing_is_dead_no_setting_is_said_to_help(policy: CompactionPolicy) -> None:
+def test_where_nothing_is_dead_no_setting_is_said_to_help(policy: LogPolicy) -> None:
     choice = chosen_by(policy, segments_of(*of_26((128, 128), (128, 128))))
     assert choice.is_empty
     assert choice.why.endswith("and nothing in them is dead; take a snapshot with fewer live indexes, or wait")

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 import attrs
 
-from compactlib.blobstore.compaction.plan.policy import Choice, SegmentView, StoreView, fraction, shut_by_use, shut_gate
+from compactlib.blobstore.compaction.plan.policy import BlobChoice, SegmentView, BlobView, fraction, shut_by_use, shut_gate
 from compactlib.errors import InvalidInput
 
 SkipValid: TypeAlias = Literal["none", "ends", "all"]
@@ -38,21 +38,21 @@ class CompactAll:
         if self.skip_valid not in ("none", "ends", "all"):
             raise InvalidInput(f"skip_valid is {self.skip_valid!r}; it must be 'none', 'ends' or 'all'")
 
-    def choose(self, view: StoreView, now: float) -> Choice:
-        """See `Policy.choose`. O(segments)."""
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        """See `BlobPolicy.choose`. O(segments)."""
         if shut := shut_by_use(view, self.min_used_fraction):
-            return Choice(why=shut)
+            return BlobChoice(why=shut)
         if shut := shut_gate(view):
             # A full round all the same: a store may close its newest segment for it.
-            return Choice(why=shut, kind="full")
+            return BlobChoice(why=shut, kind="full")
         eligible = view.eligible
         taken = self._without_valid(eligible)
         if not taken:
-            return Choice(kind="full", why=f"each of the {len(eligible)} eligible segments is wholly valid, which "
+            return BlobChoice(kind="full", why=f"each of the {len(eligible)} eligible segments is wholly valid, which "
                                            f"skip_valid={self.skip_valid!r} leaves out; wait until something is dead")
         left = len(eligible) - len(taken)
         told = f"; {left} wholly valid left out" if left else ""
-        return Choice(taken, kind="full", why=f"all {len(taken)} eligible segments{told}")
+        return BlobChoice(taken, kind="full", why=f"all {len(taken)} eligible segments{told}")
 
     def _without_valid(self, eligible: Sequence[SegmentView]) -> Sequence[SegmentView]:
         if self.skip_valid == "none":

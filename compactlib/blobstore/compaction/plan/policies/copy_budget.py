@@ -7,9 +7,9 @@ from typing import ClassVar
 import attrs
 
 from compactlib.blobstore.compaction.plan.policy import (
-    Choice,
+    BlobChoice,
     SegmentView,
-    StoreView,
+    BlobView,
     emptiest_first,
     fewest_that_free,
     fraction,
@@ -41,14 +41,14 @@ class CopyBudget:
 
     name: ClassVar[str] = "copy_budget"
 
-    def choose(self, view: StoreView, now: float) -> Choice:
-        """See `Policy.choose`. O(n log n) for n segments.
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        """See `BlobPolicy.choose`. O(n log n) for n segments.
 
         Whatever their number, the emptiest segments are the cheapest; so the best choice is a beginning of the list
         sorted by valid bytes.
         """
         if shut := shut_gate(view, self.min_used_fraction):
-            return Choice(why=shut)
+            return BlobChoice(why=shut)
         cost = most = 0
         taken: list[SegmentView] = []
         best = 0
@@ -65,5 +65,5 @@ class CopyBudget:
             return too_little(view, self.min_reclaimed_segments,
                               f" by copying at most max_copied_bytes={self.max_copied_bytes}",
                               "raise max_copied_bytes" if more else "")
-        return Choice(taken[:best], why=f"the {best} with the fewest valid bytes free the most that copying "
+        return BlobChoice(taken[:best], why=f"the {best} with the fewest valid bytes free the most that copying "
                                         f"{self.max_copied_bytes:,} bytes can pay for")

@@ -8,9 +8,9 @@ import attrs
 
 from compactlib.arguments import refuses_misfits
 from compactlib.blobstore.compaction.plan.policy import (
-    Choice,
+    BlobChoice,
     SegmentView,
-    StoreView,
+    BlobView,
     fewest_that_free,
     fraction,
     shut_gate,
@@ -42,16 +42,16 @@ class CostBenefit:
 
     name: ClassVar[str] = "cost_benefit"
 
-    def score(self, segment: SegmentView, view: StoreView, now: float) -> float:
+    def score(self, segment: SegmentView, view: BlobView, now: float) -> float:
         """How much is to be had from `segment`: seconds of age, weighted with what it frees for what it costs."""
         valid = min(segment.valid_bytes / (view.segment_bytes - view.header_bytes), 1.0)
         return (1 - valid) * max(now - segment.last_modified, 0.0) / (1 + valid)
 
     @refuses_misfits
-    def choose(self, view: StoreView, now: float) -> Choice:
-        """See `Policy.choose`. O(n log n) for n segments."""
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        """See `BlobPolicy.choose`. O(n log n) for n segments."""
         if shut := shut_gate(view, self.min_used_fraction):
-            return Choice(why=shut)
+            return BlobChoice(why=shut)
 
         def best_first(segment: SegmentView) -> tuple[float, int, SegmentName]:
             return -self.score(segment, view, now), segment.valid_bytes, segment.name
@@ -60,5 +60,5 @@ class CostBenefit:
         if not taken:
             return too_little(view, self.min_reclaimed_segments)
         scores = [self.score(segment, view, now) for segment in taken]
-        return Choice(taken, why=f"the {len(taken)} of highest (1 - u) * age / (1 + u), {min(scores):,.0f} to "
+        return BlobChoice(taken, why=f"the {len(taken)} of highest (1 - u) * age / (1 + u), {min(scores):,.0f} to "
                                  f"{max(scores):,.0f} seconds")

@@ -8,9 +8,9 @@ from typing import ClassVar
 import attrs
 
 from compactlib.blobstore.compaction.plan.policy import (
-    Choice,
+    BlobChoice,
     SegmentView,
-    StoreView,
+    BlobView,
     fraction,
     shut_gate,
     too_little,
@@ -45,10 +45,10 @@ class DChoices:
 
     name: ClassVar[str] = "d_choices"
 
-    def choose(self, view: StoreView, now: float) -> Choice:
-        """See `Policy.choose`. O(segments + choices * segments taken)."""
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        """See `BlobPolicy.choose`. O(segments + choices * segments taken)."""
         if shut := shut_gate(view, self.min_used_fraction):
-            return Choice(why=shut)
+            return BlobChoice(why=shut)
         eligible = view.eligible
         random = Random(f"{self.seed} {view.store} {now!r} {[(each.name, each.valid_bytes) for each in eligible]}")
         pool = [segment for segment in eligible if segment.valid_bytes < view.fill_bytes]
@@ -63,4 +63,4 @@ class DChoices:
             cost += pool[place].valid_bytes
             pool[place] = pool[-1]
             pool.pop()
-        return Choice(taken, why=f"{len(taken)} segments, each the emptiest of {self.choices} drawn at random")
+        return BlobChoice(taken, why=f"{len(taken)} segments, each the emptiest of {self.choices} drawn at random")

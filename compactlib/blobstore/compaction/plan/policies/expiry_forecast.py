@@ -8,9 +8,9 @@ import attrs
 
 from compactlib.arguments import refuses_misfits
 from compactlib.blobstore.compaction.plan.policy import (
-    Choice,
+    BlobChoice,
     SegmentView,
-    StoreView,
+    BlobView,
     emptiest_first,
     fewest_that_free,
     fraction,
@@ -58,10 +58,10 @@ class ExpiryForecast:
         return valid - segment.valid_bytes_at(now + self.horizon_seconds) > self.max_dying_fraction * valid
 
     @refuses_misfits
-    def choose(self, view: StoreView, now: float) -> Choice:
-        """See `Policy.choose`. O(n log n) for n segments, and the length of their forecasts."""
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        """See `BlobPolicy.choose`. O(n log n) for n segments, and the length of their forecasts."""
         if shut := shut_gate(view, self.min_used_fraction):
-            return Choice(why=shut)
+            return BlobChoice(why=shut)
         eligible = emptiest_first(view.eligible)
         dead = sum(not segment.valid_bytes for segment in eligible)
         urgent = view.used_fraction > self.urgent_used_fraction
@@ -75,4 +75,4 @@ class ExpiryForecast:
                               "lower horizon_seconds" if is_enough else "")
         told = (f"{waiting} wait for what dies within {self.horizon_seconds:,.0f} seconds"
                 if not urgent else f"nothing waits, as {view.used_fraction:.1%} of the log is used")
-        return Choice(taken, why=f"{dead} died whole, {len(taken) - dead} of the rest hold the fewest bytes; {told}")
+        return BlobChoice(taken, why=f"{dead} died whole, {len(taken) - dead} of the rest hold the fewest bytes; {told}")

@@ -8,9 +8,9 @@ from typing import ClassVar
 import attrs
 
 from compactlib.blobstore.compaction.plan.policy import (
-    Choice,
+    BlobChoice,
     SegmentView,
-    StoreView,
+    BlobView,
     emptiest_first,
     fewest_that_free,
     flag,
@@ -44,10 +44,10 @@ class Greedy:
 
     name: ClassVar[str] = "greedy"
 
-    def choose(self, view: StoreView, now: float) -> Choice:
-        """See `Policy.choose`. O(n log n) for n segments."""
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        """See `BlobPolicy.choose`. O(n log n) for n segments."""
         if shut := shut_gate(view, self.min_used_fraction):
-            return Choice(why=shut)
+            return BlobChoice(why=shut)
         by_valid = emptiest_first(view.eligible)
         dead = sum(not segment.valid_bytes for segment in by_valid)
         taken = fewest_that_free(view, by_valid, max(self.min_reclaimed_segments, dead))
@@ -55,10 +55,10 @@ class Greedy:
             return too_little(view, self.min_reclaimed_segments)
         if self.fill_outputs:
             taken = _filled(view, by_valid, len(taken))
-        return Choice(taken, why=f"the {len(taken)} with the fewest valid bytes, {dead} of them without any")
+        return BlobChoice(taken, why=f"the {len(taken)} with the fewest valid bytes, {dead} of them without any")
 
 
-def _filled(view: StoreView, by_valid: Sequence[SegmentView], count: int) -> Sequence[SegmentView]:
+def _filled(view: BlobView, by_valid: Sequence[SegmentView], count: int) -> Sequence[SegmentView]:
     """The first `count` and those behind them that need no output more."""
     cost = sum(segment.valid_bytes for segment in by_valid[:count])
     room = -cost % view.fill_bytes

@@ -9,12 +9,12 @@ import attrs
 from compactlib.arguments import refuses_misfits, require_policy
 from compactlib.blobstore.compaction.plan.policies.compact_all import CompactAll
 from compactlib.blobstore.compaction.plan.policies.stats_based import StatsBased
-from compactlib.blobstore.compaction.plan.policy import Choice, Policy, StoreView, check_view, seconds
+from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, BlobView, check_view, seconds
 
 _DAY = 86_400.0
 
 
-def _is_policy(_: object, field: attrs.Attribute[Policy], value: object) -> None:
+def _is_policy(_: object, field: attrs.Attribute[BlobPolicy], value: object) -> None:
     require_policy(field.name, value)
 
 
@@ -36,8 +36,8 @@ class Hybrid:
         InvalidInput: a time is negative or not finite, or one of the two is no policy.
     """
 
-    usual: Policy = attrs.field(factory=StatsBased, validator=_is_policy)
-    thorough: Policy = attrs.field(factory=lambda: CompactAll(skip_valid="ends"), validator=_is_policy)
+    usual: BlobPolicy = attrs.field(factory=StatsBased, validator=_is_policy)
+    thorough: BlobPolicy = attrs.field(factory=lambda: CompactAll(skip_valid="ends"), validator=_is_policy)
     every_seconds: float = seconds(6 * _DAY)
     spread_seconds: float = seconds(0.0)
 
@@ -45,10 +45,10 @@ class Hybrid:
 
     @property
     def needs_forecast(self) -> bool:
-        """Whether one of the two does, see `Policy`."""
+        """Whether one of the two does, see `BlobPolicy`."""
         return any(getattr(policy, "needs_forecast", False) for policy in (self.usual, self.thorough))
 
-    def due_at(self, view: StoreView) -> float:
+    def due_at(self, view: BlobView) -> float:
         """When the next full round is due, seconds since the epoch."""
         check_view(view)
         history = view.history
@@ -56,8 +56,8 @@ class Hybrid:
         return last + self.every_seconds + view.spread(self.spread_seconds)
 
     @refuses_misfits
-    def choose(self, view: StoreView, now: float) -> Choice:
-        """See `Policy.choose`. What the policy in turn takes."""
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        """See `BlobPolicy.choose`. What the policy in turn takes."""
         due_for = now - self.due_at(view)
         if due_for < 0:
             return self.usual.choose(view, now)

@@ -9,9 +9,9 @@ import attrs
 
 from compactlib.blobstore.compaction.plan.best_range import SegmentRange, best_range
 from compactlib.blobstore.compaction.plan.policy import (
-    Choice,
+    BlobChoice,
     SegmentView,
-    StoreView,
+    BlobView,
     flag,
     fraction,
     seconds,
@@ -59,17 +59,17 @@ class StatsBased:
 
     name: ClassVar[str] = "stats_based"
 
-    def choose(self, view: StoreView, now: float) -> Choice:
-        """See `Policy.choose`. O(n log n) for n segments, see `best_range`."""
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        """See `BlobPolicy.choose`. O(n log n) for n segments, see `best_range`."""
         if shut := shut_gate(view, self.min_used_fraction):
-            return Choice(why=shut)
+            return BlobChoice(why=shut)
         if self._middle_range_is_due(view, now):
             choice = self._middle_range(view)
             if choice is not None:
                 return choice
         return self._best_range(view)
 
-    def _best_range(self, view: StoreView) -> Choice:
+    def _best_range(self, view: BlobView) -> BlobChoice:
         found: SegmentRange | None = None
         taken: Sequence[SegmentView] = ()
         for run in view.eligible_runs:
@@ -80,20 +80,20 @@ class StatsBased:
         if found is None:
             return too_little(view, self.min_reclaimed_segments)
         weighted = f", each counted as at least {self._least(view):,}" if self.weight_on_benefit else ""
-        return Choice(taken, weighted_cost=found.cost if self.weight_on_benefit else None,
+        return BlobChoice(taken, weighted_cost=found.cost if self.weight_on_benefit else None,
                       why=f"{found.cost / found.benefit:,.0f} bytes copied for each segment freed is the least of all "
                           f"ranges that free {self.min_reclaimed_segments} or more{weighted}")
 
-    def _least(self, view: StoreView) -> int:
+    def _least(self, view: BlobView) -> int:
         return int(view.segment_bytes * self.min_cost_fraction)
 
-    def _weighted(self, valid: Sequence[int], view: StoreView) -> Sequence[int] | None:
+    def _weighted(self, valid: Sequence[int], view: BlobView) -> Sequence[int] | None:
         if not self.weight_on_benefit:
             return None
         least = self._least(view)
         return [max(each, least) for each in valid]
 
-    def _middle_range_is_due(self, view: StoreView, now: float) -> bool:
+    def _middle_range_is_due(self, view: BlobView, now: float) -> bool:
         interval = self.middle_range_interval_seconds
         if not interval:
             return False
@@ -102,7 +102,7 @@ class StatsBased:
             return now >= view.history.since + view.spread(min(interval, _FIRST_MIDDLE_RANGE_WITHIN_SECONDS))
         return now - last >= interval
 
-    def _middle_range(self, view: StoreView) -> Choice | None:
+    def _middle_range(self, view: BlobView) -> BlobChoice | None:
         eligible = view.eligible
         most = self.middle_range_max_valid_fraction
         sparse = [place for place, segment in enumerate(eligible) if segment.valid_bytes / view.segment_bytes <= most]
@@ -111,6 +111,6 @@ class StatsBased:
         taken = eligible[sparse[0]:sparse[-1] + 1]
         if view.benefit(len(taken), sum(segment.valid_bytes for segment in taken)) < 2:
             return None
-        return Choice(taken, kind="middle range",
+        return BlobChoice(taken, kind="middle range",
                       why=f"from the first to the last of {len(sparse)} segments at most {most:.0%} valid, due every "
                           f"{self.middle_range_interval_seconds:,.0f} seconds")

@@ -15,12 +15,12 @@ from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.compaction.plan.policies.seed import DEFAULT_MAX_SOURCES
 from compactlib.raftlog.compaction.plan.policy import (
     NOTHING_DEAD,
-    Choice,
+    LogChoice,
     LeftOut,
     stored_dead_bytes,
     stored_live_bytes,
 )
-from compactlib.raftlog.compaction.plan.view import CompactionView
+from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.model.values import SegmentLimits, SegmentStats
 
 
@@ -75,8 +75,8 @@ class CostPolicy:
         if self.max_bytes_copied is not None and whole("max_bytes_copied", self.max_bytes_copied) < 0:
             raise InvalidInput(f"max_bytes_copied is {self.max_bytes_copied}; it cannot be negative")
 
-    def choose(self, view: CompactionView, now: float) -> Choice:
-        """See `CompactionPolicy`. O(segments * max_sources)."""
+    def choose(self, view: LogView, now: float) -> LogChoice:
+        """See `LogPolicy`. O(segments * max_sources)."""
         segments = view.candidates
         groups: list[tuple[int, ...]] = []
         why = {segment.number: self._why_too_dear(segment) for segment in segments}
@@ -93,10 +93,10 @@ class CostPolicy:
             groups.append(tuple(members))
             for number in members:
                 del why[number]
-        return Choice(tuple(sorted(groups)), tuple(LeftOut(number, reason) for number, reason in why.items()),
+        return LogChoice(tuple(sorted(groups)), tuple(LeftOut(number, reason) for number, reason in why.items()),
                       self._why(view, groups, held))
 
-    def _why(self, view: CompactionView, groups: list[tuple[int, ...]], held: _Group | None) -> str:
+    def _why(self, view: LogView, groups: list[tuple[int, ...]], held: _Group | None) -> str:
         limit = f"max_bytes_copied_per_byte_freed={self.max_bytes_copied_per_byte_freed:g}"
         if groups:
             return f"a byte freed costs at most {limit}"

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib.raftlog.compaction.plan.policy import Choice, LeftOut
-from compactlib.raftlog.compaction.plan.view import CompactionView
+from compactlib.raftlog.compaction.plan.policy import LogChoice, LeftOut
+from compactlib.raftlog.compaction.plan.view import LogView
 
 
 @attrs.frozen
@@ -19,10 +19,10 @@ class DropDead:
 
     name: ClassVar[str] = "drop"
 
-    def choose(self, view: CompactionView, now: float) -> Choice:
-        """See `CompactionPolicy`. O(segments)."""
+    def choose(self, view: LogView, now: float) -> LogChoice:
+        """See `LogPolicy`. O(segments)."""
         alive = view.candidates
-        return Choice((), tuple(LeftOut(segment.number, _holds(segment.live_entries)) for segment in alive),
+        return LogChoice((), tuple(LeftOut(segment.number, _holds(segment.live_entries)) for segment in alive),
                       f"{len(alive):,} hold something alive, and this policy rewrites nothing; give one that does")
 
 

@@ -9,8 +9,8 @@ import attrs
 
 from compactlib.errors import InvalidInput
 from compactlib.raftlog.arguments import whole
-from compactlib.raftlog.compaction.plan.policy import Choice, LeftOut, filled_groups
-from compactlib.raftlog.compaction.plan.view import CompactionView
+from compactlib.raftlog.compaction.plan.policy import LogChoice, LeftOut, filled_groups
+from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.model.values import SegmentLimits, SegmentStats
 
 
@@ -41,8 +41,8 @@ class RaPolicy:
         if self.max_sources is not None and whole("max_sources", self.max_sources) < 1:
             raise InvalidInput(f"max_sources is {self.max_sources}; a group has at least one member")
 
-    def choose(self, view: CompactionView, now: float) -> Choice:
-        """See `CompactionPolicy`. O(segments)."""
+    def choose(self, view: LogView, now: float) -> LogChoice:
+        """See `LogPolicy`. O(segments)."""
         groups: list[tuple[int, ...]] = []
         left_out: list[LeftOut] = []
         for eligible, run in groupby(view.candidates, _under_half_live):
@@ -54,10 +54,10 @@ class RaPolicy:
                     left_out.append(LeftOut(members[0].number, _why_oversize(members[0], view.limits)))
                 else:
                     groups.append(tuple(member.number for member in members))
-        return Choice(tuple(groups), tuple(left_out), _why(view, groups))
+        return LogChoice(tuple(groups), tuple(left_out), _why(view, groups))
 
 
-def _why(view: CompactionView, groups: list[tuple[int, ...]]) -> str:
+def _why(view: LogView, groups: list[tuple[int, ...]]) -> str:
     if groups:
         return "what is under half live is merged with such neighbours"
     return (f"of {len(view.candidates):,} that hold something alive none is under half live and fits into one segment; "

@@ -11,13 +11,13 @@ from compactlib.errors import InvalidInput
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.compaction.plan.policy import (
     NOTHING_DEAD,
-    Choice,
+    LogChoice,
     LeftOut,
     filled_groups,
     stored_dead_bytes,
     stored_live_bytes,
 )
-from compactlib.raftlog.compaction.plan.view import CompactionView
+from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.model.values import SegmentStats
 
 DEFAULT_MAX_SOURCES = 8
@@ -58,8 +58,8 @@ class SeedPolicy:
         if not 0 <= self.reclaim_fraction <= 1:
             raise InvalidInput(f"reclaim_fraction is {self.reclaim_fraction}; it must be between 0 and 1")
 
-    def choose(self, view: CompactionView, now: float) -> Choice:
-        """See `CompactionPolicy`. O(segments)."""
+    def choose(self, view: LogView, now: float) -> LogChoice:
+        """See `LogPolicy`. O(segments)."""
         groups: list[tuple[int, ...]] = []
         left_out: list[LeftOut] = []
         for members in filled_groups(view.candidates, view.limits, self.max_sources):
@@ -67,7 +67,7 @@ class SeedPolicy:
                 groups.append(tuple(member.number for member in members))
             else:
                 left_out.append(LeftOut(members[0].number, self._why_not(members[0])))
-        return Choice(tuple(groups), tuple(left_out), self._why(view, groups))
+        return LogChoice(tuple(groups), tuple(left_out), self._why(view, groups))
 
     def _enough_can_go(self, segment: SegmentStats) -> bool:
         dead = stored_dead_bytes(segment)
@@ -80,7 +80,7 @@ class SeedPolicy:
         return (f"no neighbour joins it, and {dead:,} of {dead + stored_live_bytes(segment):,} stored bytes can go, "
                 f"not more than {self.reclaim_fraction:.0%}")
 
-    def _why(self, view: CompactionView, groups: list[tuple[int, ...]]) -> str:
+    def _why(self, view: LogView, groups: list[tuple[int, ...]]) -> str:
         if groups:
             return f"neighbours fit into one segment, or more than {self.reclaim_fraction:.0%} of one can go"
         alive = view.candidates
