@@ -28,17 +28,17 @@ from typing import Any
 import attrs
 from measure import Figure, alternate, report
 
+from compactlib.blobstore import CompactAll, StatsBased
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans
 from compactlib.blobstore.compaction.plan.plan import plan_for
-from compactlib.blobstore.compaction.plan.policies import CompactAll, StatsBased
-from compactlib.blobstore.compaction.plan.policy import SegmentView, BlobView
+from compactlib.blobstore.compaction.plan.policy import BlobView, SegmentView
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import Blob, RecordKind
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.executors import LocalExecutor
-from compactlib.files import copy_range
+from compactlib.files.disk import copy_range
 from compactlib.outcome import Done
 from compactlib.runtime.budget import Budget
 

@@ -32,31 +32,22 @@ from compactlib.catalog import (
     ActiveTransactions,
     Assignments,
     CatalogView,
-    Column,
-    ColumnType,
-    Compact,
-    Factor,
-    Floor,
-    HostedPartitions,
     HybridClock,
-    Index,
-    IndexStatus,
     NodeId,
     NodeReport,
-    PutObject,
-    RetainedVersions,
-    Schema,
-    Table,
     Topology,
-    Update,
     UpdateLog,
-    Zone,
-    ZoneAssignments,
-    decide,
-    recover_history,
 )
 from compactlib.catalog.log.reclaim import reclaim
-from compactlib.catalog.schema.catalog import EMPTY, Catalog, Change
+from compactlib.catalog.log.records import Update
+from compactlib.catalog.log.recover import recover_history
+from compactlib.catalog.model.partitions import HostedPartitions
+from compactlib.catalog.model.values import Factor, Floor, ZoneAssignments
+from compactlib.catalog.plan.decision import decide
+from compactlib.catalog.plan.verdict import Compact
+from compactlib.catalog.schema.catalog import EMPTY, Catalog, Change, PutObject
+from compactlib.catalog.schema.descriptors import Column, ColumnType, Index, IndexStatus, Schema, Table, Zone
+from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.clock import SystemClock
 from compactlib.kv.stores.sqlite.store import SqliteStore
 

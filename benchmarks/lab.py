@@ -23,7 +23,9 @@ from lab_policies import policy_tables
 from measure import Figure, report
 
 from compactlib.blobstore import Greedy
-from compactlib.lab import BlobReplay, BlobSettings, Uniform, greedy_write_amplification, replay_blobs
+from compactlib.lab import BlobSettings, Uniform, replay_blobs
+from compactlib.lab.blobstore.closed_forms import greedy_write_amplification
+from compactlib.lab.blobstore.replay import BlobReplay
 from compactlib.report import Table
 
 PER_SEGMENT = 100

@@ -8,37 +8,35 @@ from typing import Any
 
 import attrs
 
-from compactlib.blobstore import CostBenefit, DChoices, ExpiryForecast, Greedy, BlobPolicy, StatsBased
+from compactlib.blobstore import BlobPolicy, CostBenefit, DChoices, ExpiryForecast, Greedy, StatsBased
 from compactlib.lab import (
     BlobSettings,
-    Bursts,
-    Comparison,
     Experiment,
     HotCold,
-    OldestFirst,
     RaftLogSettings,
     SchedulerLoad,
     SchedulerSettings,
     SensorSettings,
     TtlMix,
     Uniform,
-    WithReads,
-    Workload,
     Zipf,
     compare,
     grid,
     run_experiments,
 )
-from compactlib.raftlog import LogPolicy as RaftLogPolicy
+from compactlib.lab.blobstore.fifo import OldestFirst
+from compactlib.lab.results.experiments import Comparison
+from compactlib.lab.traces.workloads import Bursts, WithReads, Workload
 from compactlib.raftlog import (
     CostPolicy,
     DeadRatio,
     EveryNMinors,
-    Manual,
+    LogPolicy as RaftLogPolicy,
     RaPolicy,
     SeedPolicy,
     SegmentLimits,
 )
+from compactlib.raftlog.compaction.sense.trigger import Manual
 from compactlib.report import Table
 from compactlib.scheduler import LevelConfig, SchedulerConfig
 from compactlib.staging.compaction.sense_policies import AnyOf, DeletesPolicy, ListingCostPolicy, SensePolicy

@@ -22,10 +22,12 @@ from pathlib import Path
 
 from measure import Figure, alternate, report
 
-from compactlib.executors import Executor, LocalExecutor, RewriteOutcome, RewriteTask
+from compactlib.executors import Executor, LocalExecutor, RewriteTask
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
-from compactlib.raftlog import LogCompactionReport, LogOptions, SegmentLimits, SegmentLog
+from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
+from compactlib.raftlog.compaction.report import LogCompactionReport
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 

@@ -34,21 +34,19 @@ from compactlib.kv import MemoryStore
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
-    Command,
     CompactedBlocks,
     JobPlan,
-    JobState,
     JobStatus,
     LevelConfig,
-    MetadataIndex,
     PollRequest,
-    PollResponse,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
-    Tick,
-    Verdict,
 )
+from compactlib.scheduler.model.poll import PollResponse, Verdict
+from compactlib.scheduler.model.update import Tick
+from compactlib.scheduler.model.values import Command, JobState
+from compactlib.scheduler.queue.metadata_index import MetadataIndex
 
 SHARDS = 64
 BLOCKS_A_JOB = 20

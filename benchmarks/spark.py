@@ -25,25 +25,13 @@ from measure import Figure, alternate, report
 from raftlog_compaction import TimedExecutor, build_log, compact_copy
 from spark_rewrites import CORES, Rewrite, all_rewrites
 
-from compactlib.executors import (
-    Attempt,
-    Executor,
-    LocalExecutor,
-    RewriteOutcome,
-    RewriteResult,
-    RewriteTask,
-    RewrittenFile,
-)
+from compactlib.executors import Attempt, Executor, LocalExecutor, RewriteResult, RewriteTask, RewrittenFile
 from compactlib.report import Table
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
-from compactlib.spark import (
-    SparkCosts,
-    SparkExecutor,
-    local_session,
-    simulate,
-    suggested_partitioning,
-)
+from compactlib.spark import SparkExecutor, local_session, simulate
+from compactlib.spark.executors.simulation import SparkCosts, suggested_partitioning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

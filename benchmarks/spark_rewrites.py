@@ -31,11 +31,13 @@ from compactlib.outcome import Done
 from compactlib.runtime.budget import Budget
 from compactlib.scheduler import JobPlan, MemoryFence, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
-from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions, SparkExecutor, StagingMerge
-from compactlib.staging import CommittedRanges, CompactTokens, StagingToken
+from compactlib.spark import BlockFolder, MergeBlocks, SparkExecutor, StagingMerge
+from compactlib.spark.rewrites.blocks import MergeOptions
+from compactlib.staging import CommittedRanges
 from compactlib.staging.committed.formats.parquet import ParquetFormat
 from compactlib.staging.committed.interface import Committed
-from compactlib.staging.model.names import repository_partition, token_partition
+from compactlib.staging.compaction.rewrite import CompactTokens
+from compactlib.staging.model.names import StagingToken, repository_partition, token_partition
 from compactlib.staging.records.staged import Staged, encode_staged
 from compactlib.staging.records.tokens import StagingTokens
 

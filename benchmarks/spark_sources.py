@@ -29,14 +29,16 @@ import attrs
 from measure import Figure, alternate, report
 from raftlog_compaction import build_log
 
-from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig, RecordFlag, RecordKind
+from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig
+from compactlib.blobstore.model.values import RecordFlag, RecordKind
 from compactlib.blobstore.segment.reader import SegmentFile
 from compactlib.blobstore.segment.records import check_record, check_whole, content_range
 from compactlib.blobstore.store.store_reader import kept_offsets
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
-from compactlib.raftlog import LogReader, SegmentReader
+from compactlib.raftlog import LogReader
 from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.spark import local_session, register
 from compactlib.staging import CommittedRanges, Record, Repository
 from compactlib.staging.committed.formats.parquet import ParquetFormat

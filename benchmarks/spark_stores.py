@@ -27,7 +27,8 @@ from compactlib.executors import Executor, LocalExecutor
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
 from compactlib.runtime.budget import Budget
-from compactlib.spark import PlanLog, SparkExecutor, StoreJob, compact_stores, local_session, plan_stores
+from compactlib.spark import SparkExecutor, StoreJob, compact_stores, local_session, plan_stores
+from compactlib.spark.stores.store_plans import PlanLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from measure import Figure, alternate
 
 from compactlib.objects import LocalObjects
-from compactlib.staging import CommittedRanges, MetaRangeId, Record
+from compactlib.staging import CommittedRanges, Record
 from compactlib.staging.committed.formats.parquet import ParquetFormat
-from compactlib.staging.model.values import Change
+from compactlib.staging.model.values import Change, MetaRangeId
 
 Changes = list[tuple[bytes, Change]]
 

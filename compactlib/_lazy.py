@@ -1,15 +1,16 @@
-"""Packages whose public names are loaded when they are asked for, so that a host pays for what it uses.
+"""Packages that load their public names when they are asked for, so that a host pays for what it uses.
 
 A worker process that runs one rewrite, or a host of a log in segments, needs a third of its package's modules; from
-an archive, as on Spark, each of them is compiled anew in every process. Type checkers read the imports below
-`if TYPE_CHECKING:`; a test holds that they, `__all__` and what is given here name the same.
+an archive, as on Spark, each of them is compiled anew in every process. The names of a package stand once, in the stub
+`__init__.pyi` beside its `__init__.py`: type checkers read it, and so does `offer`.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
-from collections.abc import Mapping
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -23,7 +24,7 @@ class LazyPackage(ModuleType):
         home = vars(self)[_HOMES].get(name)
         if home is None:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}", name=name, obj=self)
-        value = getattr(importlib.import_module(home, self.__name__), name)
+        value = getattr(importlib.import_module(home), name)
         vars(self)[name] = value
         return value
 
@@ -36,13 +37,25 @@ class LazyPackage(ModuleType):
         return sorted({*vars(self), *vars(self)[_HOMES]} - {_HOMES})
 
 
-def load_lazily(package: str, names: Mapping[str, tuple[str, ...]]) -> None:
-    """Make `package`, which is being imported, load `names` when they are asked for.
+def offer(package: str) -> None:
+    """Make `package`, which is being imported, offer the names of its stub, and load each when it is asked for.
+
+    The stub consists of lines `from module import name as name`; it is read through the package's loader, so that it
+    may lie in an archive.
 
     Args:
         package: its `__name__`.
-        names: the public names of each module; a module of the package itself begins with a dot.
     """
     module = sys.modules[package]
-    vars(module)[_HOMES] = {name: home for home, listed in names.items() for name in listed}
+    assert module.__spec__ is not None, "a package that is imported has a spec"
+    loader: Any = module.__spec__.loader
+    stub = loader.get_data(os.path.join(os.path.dirname(str(module.__file__)), "__init__.pyi")).decode()
+    homes, home = dict[str, str](), ""
+    for line in stub.splitlines():
+        words = line.replace(",", " ").split()
+        if words[:1] == ["from"]:
+            home = words[1]
+        homes.update((name, home) for before, name in pairwise(words) if before == "as")
+    own = ["__version__"] if hasattr(module, "__version__") else []
+    vars(module).update({_HOMES: homes, "__all__": [*sorted(homes), *own]})
     module.__class__ = LazyPackage

@@ -21,9 +21,6 @@ from typing import Any
 from compactlib.catalog import (
     ActiveTransactions,
     CatalogService,
-    Column,
-    ColumnType,
-    Command,
     CreateSchema,
     CreateTable,
     CreateZone,
@@ -32,15 +29,16 @@ from compactlib.catalog import (
     LowWatermark,
     NodeId,
     PublishedTimes,
-    RenameTable,
     Topology,
     UpdateLog,
-    ZoneAssignments,
 )
-from compactlib.catalog.model.values import Assignments
+from compactlib.catalog.model.values import Assignments, ZoneAssignments
 from compactlib.catalog.round.messages import ZoneResult
 from compactlib.catalog.round.outbox import NodeOptions
 from compactlib.catalog.round.report import RoundReport
+from compactlib.catalog.schema.commands import Command
+from compactlib.catalog.schema.descriptors import Column, ColumnType
+from compactlib.catalog.schema.table_commands import RenameTable
 from compactlib.catalog.transport.local_host import LocalHost
 from compactlib.catalog.transport.node_service import CompactionService
 from compactlib.catalog.transport.tcp import TcpTransport

@@ -40,21 +40,21 @@ from compactlib.staging import (
     AlwaysPolicy,
     AnyOf,
     Branch,
-    CommitId,
-    CommitOutcome,
     CommittedRanges,
-    CompactionOutcome,
-    StagingPlan,
     CompactionSensor,
-    StagingWorker,
     DeletesPolicy,
     ListingCostPolicy,
-    MoveOutcome,
     Record,
     Repository,
     SealedTokensPolicy,
     StagingOptions,
+    StagingPlan,
+    StagingWorker,
 )
+from compactlib.staging.compaction.outcome import CompactionOutcome
+from compactlib.staging.model.names import CommitId
+from compactlib.staging.operations.commit import CommitOutcome
+from compactlib.staging.operations.head import MoveOutcome
 
 REPOSITORY = "catalogue"
 

@@ -10,8 +10,3 @@ out which indexes are live.
 >>> list(machine.live_set()), machine.place_of("colour")
 ([2], 2)
 """
-
-from compactlib.app.cli import main
-from compactlib.app.kv_machine import Command, Delete, KvMachine, Put, decode_command, encode_command
-
-__all__ = ["Command", "Delete", "KvMachine", "Put", "decode_command", "encode_command", "main"]

@@ -14,20 +14,20 @@ from compactlib.app.terminal import progress_bar, show_table, waiting
 from compactlib.errors import CorruptData
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import (
-    LogPlan,
-    LogPolicy,
-    CompactionState,
     CostPolicy,
     DeadRatio,
     DropDead,
     LogOptions,
+    LogPlan,
+    LogPolicy,
     LogReader,
     RaPolicy,
     SeedPolicy,
     SegmentLog,
-    plan_for,
-    report_of,
 )
+from compactlib.raftlog.compaction.plan.plan import plan_for
+from compactlib.raftlog.compaction.report import report_of
+from compactlib.raftlog.compaction.sense.trigger import CompactionState
 from compactlib.raftlog.log.folder import Examination, examine_segments
 from compactlib.raftlog.log.unflushed import logs_of_store
 from compactlib.report import VerifyReport

@@ -32,7 +32,8 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.disk import LocalFiles, list_folder
 from compactlib.outcome import Failed
-from compactlib.raftlog import LogCompactionReport, LogOptions, SegmentLimits, SegmentLog, report_of
+from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
+from compactlib.raftlog.compaction.report import LogCompactionReport, report_of
 from compactlib.rewrite import Executor
 
 DEFAULT_MAX_BYTES = 24_000_000

@@ -9,7 +9,7 @@ import attrs
 
 from compactlib.files.disk import list_folder
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog import LogView, LogReader, SegmentLimits, SegmentReader, SnapshotState
+from compactlib.raftlog import LogReader, LogView, SegmentLimits
 from compactlib.raftlog.model.names import (
     LOCK_NAME,
     SNAPSHOT_NAME,
@@ -19,7 +19,9 @@ from compactlib.raftlog.model.names import (
     segment_name,
     segment_number,
 )
+from compactlib.raftlog.model.snapshot_state import SnapshotState
 from compactlib.raftlog.segment.known import is_committed
+from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.report import Table
 
 

@@ -26,7 +26,7 @@ import attrs
 from compactlib.errors import AuditFailed, InvalidInput, NotFound
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.model.values import Entry
-from compactlib.raftlog.snapshots import LiveTracker
+from compactlib.raftlog.snapshots.machine import LiveTracker
 
 _HEAD = struct.Struct("<BI")
 _PUT, _DELETE = 1, 2

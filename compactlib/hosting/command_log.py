@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.scheduler import Command
+from compactlib.scheduler.model.values import Command
 
 
 class CommandMachine(Protocol):

@@ -28,8 +28,9 @@ from compactlib.kv.errors import OutcomeUnknown
 from compactlib.kv.parts.group_commit import GroupCommit
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import DropDead, Entry, LogOptions, SegmentLog
-from compactlib.runtime import LaterObserver, SteadyClock
-from compactlib.scheduler import Command
+from compactlib.runtime import SteadyClock
+from compactlib.runtime.later import LaterObserver
+from compactlib.scheduler.model.values import Command
 
 _HEAD = struct.Struct(">Bq")
 _COMMAND = 1

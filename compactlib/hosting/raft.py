@@ -28,7 +28,7 @@ from compactlib.hosting.command_log import CommandMachine
 from compactlib.hosting.errors import LogBroken, NoAnswer, NotLeader, NotStarted
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import SteadyClock
-from compactlib.scheduler import Command
+from compactlib.scheduler.model.values import Command
 
 try:
     from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, SyncObjConsumer, replicated
@@ -320,8 +320,8 @@ class RaftCommandLog:
         self.close()
 
     def __repr__(self) -> str:
-        return (f"RaftCommandLog({self._address!r}, {len(self._peers)} peers, {'leader' if self.is_leader else 'follower'}, "
-                f"last {self.last_index})")
+        return (f"RaftCommandLog({self._address!r}, {len(self._peers)} peers, "
+                f"{'leader' if self.is_leader else 'follower'}, last {self.last_index})")
 
     def _require_started(self) -> tuple[Any, _Replica]:
         broken = self._is_broken()

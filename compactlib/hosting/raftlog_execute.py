@@ -18,10 +18,13 @@ import attrs
 from compactlib.arguments import refuses_misfits, require_type
 from compactlib.errors import InvalidInput, NotFound
 from compactlib.outcome import Failed, Skipped
-from compactlib.raftlog import LogChoice, LogView, LeftOut, SegmentLog, report_of
-from compactlib.raftlog.compaction.plan.policy import filled_groups, is_worthwhile
+from compactlib.raftlog import LogChoice, LogView, SegmentLog
+from compactlib.raftlog.compaction.plan.policy import LeftOut, filled_groups, is_worthwhile
+from compactlib.raftlog.compaction.report import report_of
 from compactlib.rewrite import Executor
-from compactlib.scheduler import BlockMeta, CompactedBlocks, LockingFence, NoOutput, ReleaseJob, RunningJob, TokenFence
+from compactlib.scheduler import BlockMeta, CompactedBlocks, NoOutput, RunningJob, TokenFence
+from compactlib.scheduler.errors import ReleaseJob
+from compactlib.scheduler.fences.fence import LockingFence
 
 _DIGITS = 16
 

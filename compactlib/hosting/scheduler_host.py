@@ -23,35 +23,38 @@ from compactlib.hosting.errors import PollAgain
 from compactlib.hosting.snapshots import SnapshotStore
 from compactlib.kv import KVStore, OutcomeUnknown
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime import telling
-from compactlib.runtime.observe import Observer
+from compactlib.runtime.observe import Observer, telling
 from compactlib.scheduler import (
     AddBlocks,
+    AssignmentPolicy,
+    BlockMeta,
+    PollRequest,
+    SchedulerConfig,
+    SchedulerService,
+)
+from compactlib.scheduler.model.poll import PollResponse
+from compactlib.scheduler.model.update import (
     AlreadyApplied,
     Applied,
     ApplyResult,
-    AssignmentPolicy,
-    BlockMeta,
     BlocksAdded,
-    Command,
-    MetadataIndex,
     Operation,
-    PollRequest,
-    PollResponse,
     Requeue,
     Requeued,
     Retain,
     Retained,
-    SchedulerConfig,
-    SchedulerService,
-    SchedulerState,
     TermChanged,
     Tick,
     Ticked,
-    decode_message,
-    encode_message,
 )
-from compactlib.scheduler.persistence.codec import RecordKind, decode_record, encode_record
+from compactlib.scheduler.model.values import Command
+from compactlib.scheduler.persistence.codec import (
+    RecordKind,
+    decode_message,
+    decode_record,
+    encode_message,
+    encode_record,
+)
 from compactlib.scheduler.persistence.stored_settings import (
     decode_settings,
     dump_state,
@@ -60,6 +63,8 @@ from compactlib.scheduler.persistence.stored_settings import (
     load_state,
     under,
 )
+from compactlib.scheduler.queue.metadata_index import MetadataIndex
+from compactlib.scheduler.queue.state import SchedulerState
 
 SNAPSHOT_FAILED = "scheduler_snapshot_failed"
 """A snapshot was not written, or not surely; the next command tries again: `error`."""

@@ -23,8 +23,9 @@ from compactlib.arguments import refuses_misfits, require_type
 from compactlib.clock import Clock
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
-from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, OutcomeUnknown, Predicate, PredicateFailed
-from compactlib.runtime import look_until_seen
+from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed
+from compactlib.kv.store import Predicate
+from compactlib.runtime.look import look_until_seen
 
 _HEAD_KEY = b"head"
 _MAGIC = b"CLSNAP\0\2"

@@ -18,8 +18,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, repeat
-from operator import add, sub
-from operator import index as as_int
+from operator import add, index as as_int, sub
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias, final, get_args
 
 from attrs.exceptions import FrozenInstanceError
@@ -28,14 +27,8 @@ from compactlib.arguments import refuses_misfits
 from compactlib.errors import AuditFailed, InvalidInput, NotFound
 from compactlib.indexset import (
     algebra as _indexset_algebra,
-)
-from compactlib.indexset import (
     encoding as _indexset_bytes,
-)
-from compactlib.indexset import (
     roaring as _indexset_roaring,
-)
-from compactlib.indexset import (
     runs as _indexset_runs,
 )
 from compactlib.indexset.positions import common_positions, merge_positions

@@ -80,9 +80,9 @@ class RemoteObjects:
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
         """See `ObjectStore.create`. One request, so at most what the store takes in one (5 GB in S3).
 
-        A create whose answer was lost (`ObjectStoreFailed`) may have happened: `info` tells. If the client below tries again
-        by itself, that may also end in `ObjectExists`. Then, as always before that answer, a second request has seen
-        the object: what such a store shows is durable.
+        A create whose answer was lost (`ObjectStoreFailed`) may have happened: `info` tells. If the client below tries
+        again by itself, that may also end in `ObjectExists`. Then, as always before that answer, a second request has
+        seen the object: what such a store shows is durable.
         """
         self._check(key)
         size_bytes, digest = size_and_digest(data)

@@ -50,8 +50,8 @@ class ObjectStore(Protocol):
     """Immutable objects under keys. Threads may share one; several processes may use one store at once.
 
     Keys are those of `compactlib.objects.keys`. A key that continues another one's with a slash (`a` and `a/b`) may be
-    refused with `BadKey`: a folder on a disk cannot hold both. Every method raises `ObjectStoreFailed` when the store cannot
-    be asked, and `Closed` after `close`.
+    refused with `BadKey`: a folder on a disk cannot hold both. Every method raises `ObjectStoreFailed` when the store
+    cannot be asked, and `Closed` after `close`.
 
     What reading shows is durable, except where its creator is still at work: whoever is about to rely on an object that
     somebody else is making creates it as well, and goes on when that has returned or raised `ObjectExists`.

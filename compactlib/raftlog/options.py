@@ -12,7 +12,7 @@ from compactlib.errors import InvalidInput
 from compactlib.executors.tasks import new_attempt_id
 from compactlib.files.disk import Files, LocalFiles
 from compactlib.raftlog.arguments import whole
-from compactlib.raftlog.compaction.plan.policies import SeedPolicy
+from compactlib.raftlog.compaction.plan.policies.seed import SeedPolicy
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.compaction.sense.trigger import EveryNMinors, Trigger
 from compactlib.raftlog.model.values import SegmentLimits

@@ -41,7 +41,7 @@ def contents(folder: Path) -> dict[str, tuple[bytes | str, int]]:
 
 def compactlib_process(*arguments: str | Path, before: str = "") -> list[str]:
     """The command line of a process that runs the console script, after the Python statement `before`."""
-    script = f"import sys; {before or 'pass'}\nfrom compactlib.app import main\nsys.exit(main(sys.argv[1:]))"
+    script = f"import sys; {before or 'pass'}\nfrom compactlib.app.cli import main\nsys.exit(main(sys.argv[1:]))"
     return [sys.executable, "-c", script, *map(str, arguments)]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import compactlib
-from compactlib.app import main
+from compactlib.app.cli import main
 from compactlib.raftlog import DeadEntry, Entry, LogReader, RaftLogStore, SegmentLog, StoreOptions
 from compactlib.raftlog.model.names import segment_name
 from tests.app.log_folders import (

@@ -11,12 +11,13 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib.app import main
+from compactlib.app.cli import main
 from compactlib.app.demo import DemoSettings, run_demo
 from compactlib.app.demo_log import LogSize
 from compactlib.errors import BudgetSpent, CorruptData
-from compactlib.executors import Attempt, Executor, LocalExecutor, RewriteOutcome, RewriteResult, RewriteTask
+from compactlib.executors import Attempt, Executor, LocalExecutor, RewriteResult, RewriteTask
 from compactlib.raftlog import LogReader
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from tests.app.log_folders import flip_byte, run_compactlib

@@ -6,11 +6,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from compactlib.app import Command, Delete, KvMachine, Put, decode_command, encode_command
+from compactlib.app.kv_machine import Command, Delete, KvMachine, Put, decode_command, encode_command
 from compactlib.errors import CompactlibError, InvalidInput, Unsorted
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Failed

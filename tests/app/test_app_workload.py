@@ -7,8 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.app.kv_machine import Delete, Put
 from compactlib.app.workload import InputFile, Step, earlier_version, make_history, select_files

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from compactlib.blobstore import CompactAll
 from compactlib.blobstore.compaction.plan.plan import BlobPlan, PlannedSegment
-from compactlib.blobstore.compaction.plan.policies import CompactAll
 from compactlib.blobstore.compaction.plan.policy import BlobPolicy
 from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, BlobCompactionReport
 from compactlib.blobstore.compaction.run.work import Questions

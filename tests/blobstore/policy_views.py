@@ -7,7 +7,7 @@ from typing import Any
 
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans
 from compactlib.blobstore.compaction.plan.plan import BlobPlan, plan_for
-from compactlib.blobstore.compaction.plan.policy import BlobPolicy, SegmentView, BlobView
+from compactlib.blobstore.compaction.plan.policy import BlobPolicy, BlobView, SegmentView
 from compactlib.blobstore.model.names import SegmentName
 
 DAY = 86_400.0

@@ -18,9 +18,9 @@ from compactlib.blobstore import (
     ExpiryForecast,
     Greedy,
     Hybrid,
-    RecordKind,
     StatsBased,
 )
+from compactlib.blobstore.model.values import RecordKind
 from compactlib.clock import ManualClock
 from compactlib.files import Files
 from compactlib.testing import CompactionFactory

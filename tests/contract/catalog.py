@@ -14,8 +14,6 @@ from compactlib.catalog import (
     CreateSchema,
     CutReport,
     CutToBound,
-    Factor,
-    Floor,
     HybridClock,
     KeepSeconds,
     KeepVersions,
@@ -24,11 +22,11 @@ from compactlib.catalog import (
     NodeReport,
     Topology,
     UpdateLog,
-    ZoneResult,
 )
 from compactlib.catalog.log.update_log import DEFAULT_CHUNK_BYTES
 from compactlib.catalog.model.timestamp import Timestamp
-from compactlib.catalog.round.messages import Message
+from compactlib.catalog.model.values import Factor, Floor
+from compactlib.catalog.round.messages import Message, ZoneResult
 from compactlib.catalog.round.outbox import NodeOptions
 from compactlib.catalog.transport.interface import Receive
 from compactlib.catalog.transport.memory import MemoryHub, MemoryTransport
@@ -37,15 +35,12 @@ from compactlib.clock import ManualClock
 from compactlib.contract import Policy
 from compactlib.errors import Closed
 from compactlib.files import Files
-from compactlib.kv import Condition, Delete, MemoryStore, Put, Versioned
+from compactlib.kv import Condition, Delete, MemoryStore, Put
+from compactlib.kv.store import Versioned
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import Observer
-from compactlib.testing import (
-    AsyncServiceFactory,
-    CompactionFactory,
-    ServiceFactory,
-    ServiceHooks,
-)
+from compactlib.testing import AsyncServiceFactory, CompactionFactory, ServiceFactory
+from compactlib.testing.services.factory import ServiceHooks
 from tests.catalog.cases import given, history, report
 from tests.catalog.round.protocol import HOLD
 from tests.catalog.services import service_in

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from compactlib.clock import SystemClock
-from compactlib.hosting.transfer import SnapshotServer
+from compactlib.hosting import SnapshotServer
 from compactlib.raftlog.store.store import StoreOptions
 from compactlib.runtime.observe import Observer
-from compactlib.testing import AsyncServiceFactory, ServiceHooks
+from compactlib.testing import AsyncServiceFactory
+from compactlib.testing.services.factory import ServiceHooks
 from examples.raft_kv import KvStore
 
 

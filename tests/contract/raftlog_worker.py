@@ -8,10 +8,12 @@ from typing import Any
 
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.outcome import Done
-from compactlib.raftlog import LogCompactionWorker, LogOptions, SegmentChanges, SegmentLimits, SegmentLog
+from compactlib.raftlog import LogCompactionWorker, LogOptions, SegmentLimits, SegmentLog
+from compactlib.raftlog.log.worker import SegmentChanges
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
-from compactlib.testing import ServiceFactory, ServiceHooks
+from compactlib.testing import ServiceFactory
+from compactlib.testing.services.factory import ServiceHooks
 
 
 class _Hooked:

@@ -8,18 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from compactlib.outcome import Done, Outcome, Skipped
-from compactlib.runtime import (
-    AsyncServiceFace,
-    AsyncWork,
-    CompactionManager,
-    Job,
-    OnRequest,
-    Periodic,
-    WorkService,
-)
+from compactlib.runtime import CompactionManager, OnRequest, Periodic
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
-from compactlib.testing import AsyncServiceFactory, ServiceFactory, ServiceHooks
+from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork
+from compactlib.runtime.services.work_service import Job, WorkService
+from compactlib.testing import AsyncServiceFactory, ServiceFactory
+from compactlib.testing.services.factory import ServiceHooks
 
 
 class AnyWork(ServiceFactory):

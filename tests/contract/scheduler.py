@@ -9,7 +9,6 @@ from typing import Any
 
 from compactlib.runtime.observe import Observer
 from compactlib.scheduler import (
-    Assignment,
     ByPriority,
     CompactedBlocks,
     FairTenants,
@@ -17,15 +16,14 @@ from compactlib.scheduler import (
     JobStatus,
     NoOutput,
     PollRequest,
-    PollResponse,
     RunningJob,
     SmallestFirst,
-    StatusAnswer,
-    Verdict,
     Worker,
     WorkerOptions,
 )
-from compactlib.testing import ServiceFactory, ServiceHooks
+from compactlib.scheduler.model.poll import Assignment, PollResponse, StatusAnswer, Verdict
+from compactlib.testing import ServiceFactory
+from compactlib.testing.services.factory import ServiceHooks
 from compactlib.testing.strategies import assignment_views
 
 _EVERY = 3

@@ -9,33 +9,35 @@ from typing import Any
 from hypothesis import strategies as st
 
 from compactlib.clock import ManualClock
-from compactlib.executors import LocalExecutor, RewriteOutcome, RewriteTask
+from compactlib.executors import LocalExecutor, RewriteTask
 from compactlib.files import Files, LocalFiles
 from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectStore
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from compactlib.staging import (
     AlwaysPolicy,
     AnyOf,
-    BranchPressure,
-    BranchRecord,
-    StagingChoice,
     CommittedRanges,
-    StagingPolicy,
     CompactionSensor,
-    StagingView,
-    StagingWorker,
-    TombstoneCostPolicy,
     DeletesPolicy,
     ListingCostPolicy,
     Repository,
     SealedTokensPolicy,
     SplitRule,
+    StagingChoice,
     StagingOptions,
-    StagingToken,
+    StagingPolicy,
+    StagingView,
+    StagingWorker,
+    TombstoneCostPolicy,
 )
-from compactlib.testing import CompactionFactory, ServiceFactory, ServiceHooks
+from compactlib.staging.compaction.sense_policies import BranchPressure
+from compactlib.staging.model.names import StagingToken
+from compactlib.staging.records.record import BranchRecord
+from compactlib.testing import CompactionFactory, ServiceFactory
+from compactlib.testing.services.factory import ServiceHooks
 
 NOW = 1_000_000.0
 KEYS, FILLS = 6, 10
@@ -172,5 +174,6 @@ def views() -> st.SearchStrategy[StagingView]:
 COMPACTIONS = (Repositories(), RepositoriesOnDisk())
 SERVICES = (Workers(),)
 SENSE = (DeletesPolicy(), SealedTokensPolicy(), ListingCostPolicy(), AnyOf())
-PLAN = (AlwaysPolicy(), AlwaysPolicy(window_seconds=0), TombstoneCostPolicy(), TombstoneCostPolicy(long_run=1, bytes_per_tombstone=0))
+PLAN = (AlwaysPolicy(), AlwaysPolicy(window_seconds=0), TombstoneCostPolicy(),
+        TombstoneCostPolicy(long_run=1, bytes_per_tombstone=0))
 POLICIES = (*((policy, pressures()) for policy in SENSE), *((policy, views()) for policy in PLAN))

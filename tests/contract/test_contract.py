@@ -11,16 +11,11 @@ import pytest
 from compactlib.errors import BudgetSpent
 from compactlib.outcome import Failed
 from compactlib.runtime.budget import Budget
-from compactlib.testing import (
-    AsyncServiceConformance,
-    AsyncServiceFactory,
-    CompactionConformance,
-    CompactionFactory,
-    ServiceConformance,
-    ServiceFactory,
-    check_policy,
-)
+from compactlib.testing import AsyncServiceFactory, CompactionFactory, ServiceFactory, check_policy
+from compactlib.testing.compactions.conformance import CompactionConformance
 from compactlib.testing.crash.harness import scratch_folder
+from compactlib.testing.services.async_conformance import AsyncServiceConformance
+from compactlib.testing.services.conformance import ServiceConformance
 from tests.contract.offered import offered, promises
 
 EFFORT_PERCENT = 20

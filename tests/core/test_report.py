@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 
 import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.errors import InvalidInput
 from compactlib.report import MAX_ROWS, Finding, PolicyRecord, Printed, Table, VerifyReport

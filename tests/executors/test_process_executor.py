@@ -16,15 +16,8 @@ import pytest
 
 from compactlib.clock import ManualClock, SystemClock
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
-from compactlib.executors import (
-    Executor,
-    ProcessExecutor,
-    RewriteFailure,
-    RewriteOutcome,
-    RewriteResult,
-    RewriteTask,
-    RewrittenFile,
-)
+from compactlib.executors import Executor, ProcessExecutor, RewriteFailure, RewriteResult, RewriteTask, RewrittenFile
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Progress, RecordingObserver
 from compactlib.testing.executors.conformance import (

@@ -13,16 +13,11 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, InvalidInput, TaskFailed
-from compactlib.executors import (
+from compactlib.executors import Attempt, Executor, LocalExecutor, RewriteFailure, RewriteResult, RewrittenFile
+from compactlib.executors.tasks import (
     MAX_DETAIL_CHARS,
     MAX_MESSAGE_CHARS,
     MAX_NAME_CHARS,
-    Attempt,
-    Executor,
-    LocalExecutor,
-    RewriteFailure,
-    RewriteResult,
-    RewrittenFile,
     attempt_task,
     foreign_error,
     portable,

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.files import checksum
 from compactlib.files.checksum import CRC32_IMPLEMENTATION, Crc32, crc32, installed

@@ -16,21 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import Closed, DiskFull, InvalidInput, ReadOnly, StorageError
-from compactlib.files import (
-    Files,
-    LocalFiles,
-    copy_range,
-    list_folder,
-    read_exactly,
-    replace_with_link,
-    replace_with_symlink,
-    write_durably,
-)
-from compactlib.testing import FailingFiles, RecordingFiles, explore, record
+from compactlib.files import Files, LocalFiles, write_durably
+from compactlib.files.disk import copy_range, list_folder, read_exactly, replace_with_link, replace_with_symlink
+from compactlib.testing import FailingFiles, explore, record
+from compactlib.testing.crash.recorder import RecordingFiles
 
 FILES = LocalFiles()
 BROKEN_MESSAGE = "not in this environment: "

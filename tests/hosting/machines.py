@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compactlib.scheduler import Command
+from compactlib.scheduler.model.values import Command
 
 
 class Journal:

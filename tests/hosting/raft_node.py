@@ -13,7 +13,8 @@ from typing import Any
 from compactlib.errors import CompactlibError
 from compactlib.hosting import SchedulerHost
 from compactlib.hosting.raft import RaftCommandLog
-from compactlib.scheduler import AddBlocks, PollRequest, decode_message, encode_message
+from compactlib.scheduler import AddBlocks, PollRequest
+from compactlib.scheduler.persistence.codec import decode_message, encode_message
 from tests.hosting.workload import CONFIG
 
 QUICK: dict[str, Any] = {"raftMinTimeout": 0.4, "raftMaxTimeout": 0.9, "appendEntriesPeriod": 0.05,

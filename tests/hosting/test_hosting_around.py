@@ -20,17 +20,18 @@ from compactlib.outcome import Failed
 from compactlib.raftlog import LogOptions, SegmentLimits
 from compactlib.runtime import SteadyClock
 from compactlib.runtime.observe import Observer, RecordingObserver
-from compactlib.scheduler import AddBlocks, BlockMeta, Command, JobStatus, PollRequest, SchedulerConfig, StatusUpdate
+from compactlib.scheduler import AddBlocks, BlockMeta, JobStatus, PollRequest, SchedulerConfig, StatusUpdate
+from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.stored_settings import encode_settings
-from compactlib.testing import check_fork, check_settings, explore_kills, explore_lost_answers, explore_pauses
+from compactlib.testing import check_settings, explore_kills, explore_lost_answers, explore_pauses
 from compactlib.testing.crash.kills import LifeFiles
-from compactlib.testing.faults.jumps import DAY_SECONDS, JumpingClock, explore_clock_jumps
-from compactlib.testing.faults.jumps import Jump as ClockJump
+from compactlib.testing.faults.jumps import DAY_SECONDS, Jump as ClockJump, JumpingClock, explore_clock_jumps
 from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVOperation
 from compactlib.testing.faults.lost_answers import LostAnswer
 from compactlib.testing.interleave.pauses import SteppedFiles
 from compactlib.testing.interleave.stage import Stage
 from compactlib.testing.interleave.stores import SteppedStore
+from compactlib.testing.kit.forks import check_fork
 from tests.hosting.machines import Journal
 from tests.hosting.workload import CONFIG, blocks
 from tests.raftlog.wrapped_files import WatchedFiles

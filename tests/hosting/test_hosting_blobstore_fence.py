@@ -8,11 +8,13 @@ from pathlib import Path
 import attrs
 
 from compactlib.clock import ManualClock
-from compactlib.executors import LocalExecutor, RewriteOutcome, RewriteTask
+from compactlib.executors import LocalExecutor, RewriteTask
 from compactlib.outcome import Done, Failed
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
-from compactlib.scheduler import FencedOff, LockingFence, MemoryFence, TokenFence
+from compactlib.scheduler import FencedOff, MemoryFence, TokenFence
+from compactlib.scheduler.fences.fence import LockingFence
 from tests.blobstore.compaction_stores import START, answers, garbage_store, plan_of, segment_names
 
 

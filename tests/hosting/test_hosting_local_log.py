@@ -15,12 +15,14 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, StorageError, Unsupported
 from compactlib.files import Files
-from compactlib.hosting import LocalLog, LogBroken, NotStarted, OutOfStep
+from compactlib.hosting import LocalLog, LogBroken, NotStarted
+from compactlib.hosting.errors import OutOfStep
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.runtime.observe import Observer, RecordingObserver
-from compactlib.scheduler import Command
-from compactlib.testing import FailingFiles, RecordingFiles, explore, explore_recovery, record
+from compactlib.scheduler.model.values import Command
+from compactlib.testing import FailingFiles, explore, explore_recovery, record
+from compactlib.testing.crash.recorder import RecordingFiles
 from tests.hosting.machines import Journal
 from tests.raftlog.wrapped_files import WatchedFiles
 

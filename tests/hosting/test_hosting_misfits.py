@@ -13,20 +13,13 @@ import pytest
 
 from compactlib import hosting
 from compactlib.errors import Busy, InvalidInput, NotFound
-from compactlib.hosting import LocalLog, SchedulerHost, SchedulerMachine, SnapshotStore
-from compactlib.hosting.transfer import SnapshotServer, send_snapshot
+from compactlib.hosting import LocalLog, SchedulerHost, SchedulerMachine, SnapshotServer, SnapshotStore, send_snapshot
 from compactlib.kv import MemoryStore
-from compactlib.raftlog.snapshots import SnapshotFolder
-from compactlib.scheduler import (
-    BlockMeta,
-    Command,
-    MemoryFence,
-    PollRequest,
-    SchedulerConfig,
-    SchedulerService,
-    Tick,
-    encode_message,
-)
+from compactlib.raftlog import SnapshotFolder
+from compactlib.scheduler import BlockMeta, MemoryFence, PollRequest, SchedulerConfig, SchedulerService
+from compactlib.scheduler.model.update import Tick
+from compactlib.scheduler.model.values import Command
+from compactlib.scheduler.persistence.codec import encode_message
 from tests.core.misfits import Calls, misfits, public_calls
 
 BLOCK = BlockMeta(id="a", tenant="A", shard=1, level=0)

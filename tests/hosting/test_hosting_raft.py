@@ -21,8 +21,10 @@ from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed, ClockJumped, Closed, InvalidInput
 from compactlib.hosting import LogBroken, NotLeader, NotStarted, SchedulerMachine
 from compactlib.hosting.raft import RaftCommandLog
-from compactlib.scheduler import AddBlocks, Command, PollRequest, PollResponse, decode_message, encode_message
-from compactlib.scheduler.persistence.codec import RecordKind, decode_record
+from compactlib.scheduler import AddBlocks, PollRequest
+from compactlib.scheduler.model.poll import PollResponse
+from compactlib.scheduler.model.values import Command
+from compactlib.scheduler.persistence.codec import RecordKind, decode_message, decode_record, encode_message
 from tests.hosting.machines import Journal
 from tests.hosting.raft_node import QUICK
 from tests.hosting.workload import CONFIG, PlainWorker, blocks

@@ -9,18 +9,13 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput, NotFound
-from compactlib.executors import LocalExecutor, RewriteOutcome, RewriteTask
-from compactlib.hosting import (
-    LocalLog,
-    RaftlogExecute,
-    SchedulerHost,
-    TheseSegments,
-    segment_block_id,
-    segment_of_block,
-)
+from compactlib.executors import LocalExecutor, RewriteTask
+from compactlib.hosting import LocalLog, RaftlogExecute, SchedulerHost, segment_block_id
+from compactlib.hosting.raftlog_execute import TheseSegments, segment_of_block
 from compactlib.outcome import Done
 from compactlib.raftlog import Entry, LogOptions, SegmentLimits, SegmentLog
 from compactlib.report import PolicyRecord
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from compactlib.scheduler import (
@@ -29,14 +24,14 @@ from compactlib.scheduler import (
     FileFence,
     JobPlan,
     LevelConfig,
-    LockingFence,
     MemoryFence,
     NoOutput,
-    ReleaseJob,
     RunningJob,
     SchedulerConfig,
     Worker,
 )
+from compactlib.scheduler.errors import ReleaseJob
+from compactlib.scheduler.fences.fence import LockingFence
 from compactlib.scheduler.workers.worker_core import Start
 from compactlib.testing.policies.raftlog_strategies import check_policy
 

@@ -14,24 +14,19 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
-from compactlib.hosting import LocalLog, OutOfStep, PollAgain, SchedulerHost, SchedulerMachine, SnapshotStore
+from compactlib.hosting import LocalLog, PollAgain, SchedulerHost, SchedulerMachine, SnapshotStore
+from compactlib.hosting.errors import OutOfStep
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed, SqliteStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import LogOptions, SegmentLimits
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.scheduler import (
-    AddBlocks,
-    Command,
-    JobStatus,
-    PlanUpdate,
-    PollRequest,
-    PollResponse,
-    SchedulerService,
-    StatusUpdate,
-    Verdict,
-    encode_message,
-)
-from compactlib.testing import FaultyStore, KVFault, KVRun, explore_kv_faults
+from compactlib.scheduler import AddBlocks, JobStatus, PollRequest, SchedulerService, StatusUpdate
+from compactlib.scheduler.model.poll import PollResponse, Verdict
+from compactlib.scheduler.model.update import PlanUpdate
+from compactlib.scheduler.model.values import Command
+from compactlib.scheduler.persistence.codec import encode_message
+from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
+from compactlib.testing.faults.kv_faults import KVRun
 from tests.hosting.workload import CONFIG, PlainWorker, blocks, success
 
 

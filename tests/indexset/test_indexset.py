@@ -19,7 +19,8 @@ import pytest
 from attrs.exceptions import FrozenInstanceError
 
 from compactlib.errors import CompactlibError, InvalidInput, NotFound, Unsorted
-from compactlib.indexset import MAX_INDEX, IndexSet, IndexSetBuilder
+from compactlib.indexset import IndexSet, IndexSetBuilder
+from compactlib.indexset.runs import MAX_INDEX
 
 Runs = list[tuple[int, int]]
 

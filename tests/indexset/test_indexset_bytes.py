@@ -10,11 +10,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.errors import CorruptData, Unsupported
-from compactlib.indexset import MAX_INDEX, IndexSet
+from compactlib.indexset import IndexSet
+from compactlib.indexset.runs import MAX_INDEX
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "formats" / "indexset.md"

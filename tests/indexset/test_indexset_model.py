@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, multiple, rule
 
 from compactlib.errors import NotFound, Unsorted
-from compactlib.indexset import MAX_INDEX, IndexSet, IndexSetBuilder
+from compactlib.indexset import IndexSet, IndexSetBuilder
+from compactlib.indexset.runs import MAX_INDEX
 from compactlib.testing.histories.index_strategies import index_runs, indexes
 
 RUNS = index_runs()

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.errors import InvalidInput, Unsorted
-from compactlib.indexset import common_positions, merge_positions
+from compactlib.indexset.positions import common_positions, merge_positions
 from compactlib.testing.histories.index_strategies import indexes
 
 ASCENDING = (st.sets(st.integers(0, 60)) | st.sets(indexes())).map(sorted)

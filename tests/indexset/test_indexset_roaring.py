@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pyroaring import BitMap64, FrozenBitMap64
 
 from compactlib.errors import InvalidInput, MissingDependency
-from compactlib.indexset import MAX_INDEX, Engine, IndexSet
+from compactlib.indexset import IndexSet
+from compactlib.indexset.index_set import Engine
+from compactlib.indexset.runs import MAX_INDEX
 from compactlib.testing.histories.index_strategies import index_runs, indexes
 
 INDEXES = indexes()

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import StorageError
-from compactlib.kv import Condition, ConnectFailed, Delete, KVStore, OutcomeUnknown, Put, SlowDown
+from compactlib.kv import Condition, Delete, KVStore, OutcomeUnknown, Put, SlowDown
+from compactlib.kv.errors import ConnectFailed
 from compactlib.testing import KVStoreConformance
 from compactlib.testing.stores.kv_conformance import P, put_all
 from tests.kv.faulty_proxy import Fault, FaultyProxy

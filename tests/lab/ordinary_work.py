@@ -37,7 +37,6 @@ from compactlib.runtime.observe import Observer
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
-    Command,
     CompactedBlocks,
     JobStatus,
     LevelConfig,
@@ -46,7 +45,9 @@ from compactlib.scheduler import (
     SchedulerService,
     StatusUpdate,
 )
-from compactlib.staging import CommittedRanges, Repository, StagingMetrics, StagingOptions
+from compactlib.scheduler.model.values import Command
+from compactlib.staging import CommittedRanges, Repository, StagingOptions
+from compactlib.staging.compaction.metrics import StagingMetrics
 from compactlib.staging.compaction.sense_policies import DeletesPolicy
 
 

@@ -15,7 +15,6 @@ from compactlib.errors import CompactlibError, InvalidInput, StorageError
 from compactlib.files import Files, LocalFiles
 from compactlib.objects import (
     BadKey,
-    ForeignFile,
     LocalObjects,
     MemoryObjects,
     MeteredObjects,
@@ -23,10 +22,12 @@ from compactlib.objects import (
     ObjectNotFound,
     ObjectStore,
 )
+from compactlib.objects.errors import ForeignFile
 from compactlib.runtime.observe import Observer
-from compactlib.testing import RecordingFiles, explore, record
-from compactlib.testing.crash import Check
+from compactlib.testing import explore, record
+from compactlib.testing.crash.harness import Check
 from compactlib.testing.crash.kills import Life, LifeFiles, explore_kills
+from compactlib.testing.crash.recorder import RecordingFiles
 
 KEYS = ("a/b/x", "a/y", "a/b/z", "top")
 MANY_KEYS = (*KEYS, "c/x", "c/d/x", "c/d/e/x", "f/x", "a/b/w", "c/y")

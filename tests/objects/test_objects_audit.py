@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import CompactlibError
-from compactlib.objects import LocalObjects, ObjectInfo, RemoteObjects, ObjectStoreFailed, audit_listing
+from compactlib.objects import LocalObjects, ObjectInfo, ObjectStoreFailed, RemoteObjects
+from compactlib.objects.audit import audit_listing
 from tests.objects import s3_servers
 from tests.objects.hostile_s3 import Manner, hostile
 

@@ -14,7 +14,8 @@ import pytest
 
 from compactlib.errors import DiskFull, StorageError
 from compactlib.objects import LocalObjects, ObjectExists, ObjectNotFound, ObjectStore
-from compactlib.testing import FailingFiles, ObjectStoreConformance, RecordingFiles, explore, record
+from compactlib.testing import FailingFiles, ObjectStoreConformance, explore, record
+from compactlib.testing.crash.recorder import RecordingFiles
 
 
 class TestLocalObjects(ObjectStoreConformance):

@@ -11,16 +11,9 @@ import pytest
 from obstore.store import MemoryStore
 
 from compactlib.errors import InvalidInput
-from compactlib.objects import (
-    BadDigest,
-    ConditionsIgnored,
-    ObjectExists,
-    ObjectNotFound,
-    ObjectStore,
-    RemoteObjects,
-    ObjectStoreFailed,
-    read_checked,
-)
+from compactlib.objects import BadDigest, ObjectExists, ObjectNotFound, ObjectStore, ObjectStoreFailed, RemoteObjects
+from compactlib.objects.errors import ConditionsIgnored
+from compactlib.objects.store import read_checked
 from compactlib.testing import ObjectStoreConformance
 from tests.kv import servers
 from tests.objects import s3_servers

@@ -10,8 +10,8 @@ import pytest
 from compactlib.blobstore.compaction.plan.policy import SegmentView
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import InvalidInput
-from compactlib.hosting import TheseSegments
-from compactlib.kv import KVLimits
+from compactlib.hosting.raftlog_execute import TheseSegments
+from compactlib.kv.store import KVLimits
 from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.raftlog.snapshots.model import SnapshotManifest

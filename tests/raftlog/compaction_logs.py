@@ -18,8 +18,6 @@ from compactlib.files import Files, LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
-    LogCompactionReport,
-    CompactSegments,
     DeadEntry,
     Entry,
     LogOptions,
@@ -28,10 +26,11 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
-    SegmentReader,
-    SegmentSource,
 )
+from compactlib.raftlog.compaction.report import LogCompactionReport
+from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
 from compactlib.raftlog.model.names import is_leftover, is_private_folder, segment_name, segment_number
+from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 

@@ -15,17 +15,9 @@ from compactlib.errors import CorruptData
 from compactlib.files import Files, LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import (
-    LogCompactionReport,
-    DropDead,
-    Entry,
-    LogOptions,
-    RaftLog,
-    RaftLogStore,
-    SegmentLimits,
-    SnapshotMeta,
-    StoreOptions,
-)
+from compactlib.raftlog import DropDead, Entry, LogOptions, RaftLog, RaftLogStore, SegmentLimits, StoreOptions
+from compactlib.raftlog.compaction.report import LogCompactionReport
+from compactlib.raftlog.snapshots.model import SnapshotMeta
 from tests.raftlog.reading import History, PlainLog, Told, told
 
 Operation: TypeAlias = tuple[str, int, int, int]

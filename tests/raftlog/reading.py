@@ -15,18 +15,10 @@ import pytest
 
 from compactlib.errors import CorruptData
 from compactlib.files import LocalFiles
-from compactlib.raftlog import (
-    DamagedEntry,
-    DeadEntry,
-    Entry,
-    LogReader,
-    MissingEntry,
-    SegmentLimits,
-    SegmentLog,
-    SegmentReader,
-    SegmentWriter,
-)
+from compactlib.raftlog import DamagedEntry, DeadEntry, Entry, LogReader, MissingEntry, SegmentLimits, SegmentLog
 from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.segment.writer import SegmentWriter
 from tests.raftlog.compaction_logs import damaged
 
 Told: TypeAlias = Entry | DeadEntry | MissingEntry | str
@@ -90,7 +82,8 @@ def log_answers(log: LogReader | SegmentLog, indexes: Sequence[int]) -> dict[int
         assert dict(told(plan.answers())) == {index: single[index] for index in indexes[::2]}
     wanted = set(indexes)
     scanned = {index: answer for index, answer in told(log.scan(indexes[0], indexes[-1])) if index in wanted}
-    assert scanned == {index: answer for index, answer in single.items() if not isinstance(answer, MissingEntry | DeadEntry)}
+    assert scanned == {index: answer for index, answer in single.items()
+                       if not isinstance(answer, MissingEntry | DeadEntry)}
     assert {error.index for error in damaged(log)} >= {index for index, answer in single.items() if answer == "damaged"}
     return single
 

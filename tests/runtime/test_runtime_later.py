@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compactlib.runtime import LaterObserver
+from compactlib.runtime.later import LaterObserver
 from compactlib.runtime.observe import Observer, Progress, RecordingObserver
 
 

@@ -6,8 +6,7 @@ import math
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput

@@ -9,23 +9,21 @@ import attrs
 
 from compactlib.scheduler import (
     AddBlocks,
-    AssignedJob,
     AssignmentPolicy,
-    BlockEntry,
     BlockMeta,
     ByPriority,
-    Command,
     CompactedBlocks,
     JobPlan,
-    JobState,
     JobStatus,
     LevelConfig,
     PollRequest,
-    PollResponse,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
 )
+from compactlib.scheduler.model.poll import PollResponse
+from compactlib.scheduler.model.update import AssignedJob
+from compactlib.scheduler.model.values import BlockEntry, Command, JobState
 from compactlib.scheduler.plan.planner import PlanCursor
 from compactlib.scheduler.plan.schedule import Schedule
 from compactlib.scheduler.queue.block_queue import BlockQueue, Pushed

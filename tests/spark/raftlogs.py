@@ -6,7 +6,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from compactlib.raftlog import DeadEntry, LogOptions, LogReader, SegmentLimits, SegmentLog, SegmentReader
+from compactlib.raftlog import DeadEntry, LogOptions, LogReader, SegmentLimits, SegmentLog
+from compactlib.raftlog.segment.reader import SegmentReader
 
 RA_SEGMENTS = Path(__file__).parents[3] / "shared" / "data" / "ra-segments"
 

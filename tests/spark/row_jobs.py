@@ -18,7 +18,8 @@ from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.runtime.budget import Budget
 from compactlib.scheduler import JobPlan, MemoryFence, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
-from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions, StagingMerge
+from compactlib.spark import BlockFolder, MergeBlocks, StagingMerge
+from compactlib.spark.rewrites.blocks import MergeOptions
 from compactlib.staging import CommittedRanges, SplitRule
 from compactlib.staging.committed.formats.parquet import ParquetFormat
 from compactlib.staging.model.values import Change, Record

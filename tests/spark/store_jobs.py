@@ -12,7 +12,8 @@ import attrs
 
 from compactlib.executors import Executor
 from compactlib.outcome import Done
-from compactlib.raftlog import LogOptions, LogReader, SeedPolicy, SegmentLimits, SegmentLog, plan_for
+from compactlib.raftlog import LogOptions, LogReader, SeedPolicy, SegmentLimits, SegmentLog
+from compactlib.raftlog.compaction.plan.plan import plan_for
 from compactlib.runtime.budget import Budget
 from compactlib.spark.stores.many_stores import StoreJob
 from compactlib.spark.stores.store_plans import PlanLog

@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from compactlib.outcome import Done, Failed
-from compactlib.staging import BeingCollected, NoChanges, RecordNotFound
+from compactlib.staging import RecordNotFound
+from compactlib.staging.errors import BeingCollected
 from compactlib.staging.operations.commit import CommitRequest, commit
 from compactlib.staging.operations.listing import ListRequest
 from compactlib.staging.operations.read import diff_uncommitted, get, list_branch
+from compactlib.staging.operations.results import NoChanges
 from compactlib.testing.interleave.history import ABSENT, HistoryOperation
 from tests.staging.branch_world import DIRTY, KEYS, MAIN, K, World, cache_of
 

@@ -22,7 +22,8 @@ from compactlib.staging.operations.read import list_branch
 from compactlib.staging.operations.reset import reset, reset_key, reset_prefix
 from compactlib.staging.operations.write import delete_many, put_many
 from compactlib.staging.records.context import StagingContext
-from compactlib.testing import FaultyStore, KVFault, KVOperation
+from compactlib.testing import FaultyStore, KVFault
+from compactlib.testing.faults.kv_faults import KVOperation
 from compactlib.testing.faults.objects_faults import FaultyObjects, ObjectRequest
 from compactlib.testing.faults.plan import Crash, Fault
 from tests.staging.branch_world import MAIN, SOURCE, K, LoggedStore, cache_of, context_over, prepare

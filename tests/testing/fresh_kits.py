@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib.blobstore.compaction.plan import policies
+import compactlib.blobstore as policies
 from compactlib.executors import LocalExecutor
 from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
@@ -105,7 +105,7 @@ def _kv_machine(number: int, folder: Path) -> None:
     from hypothesis import HealthCheck, seed, settings
     from hypothesis.stateful import run_state_machine_as_test
 
-    from compactlib.testing import kv_machine
+    from compactlib.testing.stores.kv_machine import kv_machine
 
     machine = seed(number)(kv_machine(MemoryStore))
     run_state_machine_as_test(machine, settings=settings(max_examples=2, deadline=None, database=None,

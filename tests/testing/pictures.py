@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from compactlib.testing import Recording, RecordingFiles, explore, record
+from compactlib.testing import explore, record
+from compactlib.testing.crash.operations import Recording
+from compactlib.testing.crash.recorder import RecordingFiles
 
 Picture: TypeAlias = dict[str, object]
 """By path: `None` for a folder, text for a symbolic link, bytes for a file; `nlink:<first name>` lists hard links."""

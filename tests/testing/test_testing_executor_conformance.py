@@ -9,17 +9,9 @@ import attrs
 import pytest
 
 from compactlib.errors import CompactlibError, TaskFailed
-from compactlib.executors import (
-    Attempt,
-    LocalExecutor,
-    RewriteFailure,
-    RewriteOutcome,
-    RewriteResult,
-    RewriteTask,
-    attempt_task,
-    checked_names,
-    new_attempt_id,
-)
+from compactlib.executors import Attempt, LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
+from compactlib.executors.tasks import attempt_task, checked_names, new_attempt_id
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
 from compactlib.testing.executors.conformance import (

@@ -17,17 +17,16 @@ from compactlib.kv import (
     EXISTS,
     Condition,
     Delete,
-    KVEntry,
     KeyNotFound,
-    KVLimits,
+    KVEntry,
     KVStore,
     MemoryStore,
     PredicateFailed,
     Put,
     SqliteStore,
-    Versioned,
 )
 from compactlib.kv.parts.entries import PagedEntries
+from compactlib.kv.store import KVLimits, Versioned
 from compactlib.testing import KVStoreConformance, check_kv_store
 from compactlib.testing.kit.conformance import PromiseBroken
 from compactlib.testing.stores.kv_machine import kv_machine

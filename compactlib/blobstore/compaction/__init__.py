@@ -1,3 +1,1 @@
 """The compaction of a blob store: sense, plan, rewrite, commit; reclaim follows each commit."""
-
-__all__: list[str] = []

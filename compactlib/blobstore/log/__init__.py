@@ -1,3 +1,1 @@
 """The log of a store as it is open: its segments and their index, loading them, appending to them."""
-
-__all__: list[str] = []

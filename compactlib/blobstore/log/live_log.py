@@ -30,7 +30,7 @@ from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files
-from compactlib.runtime import LaterObserver
+from compactlib.runtime.later import LaterObserver
 
 MAX_UNSYNCED_RECORDS = 1 << 16
 """How many records may be written without a sync; sequences that a crash may have lost are never given again."""

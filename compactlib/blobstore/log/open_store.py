@@ -16,8 +16,8 @@ from compactlib.blobstore.index.open_index import OpenIndex
 from compactlib.blobstore.log.contents import LogContents, LogSegment
 from compactlib.blobstore.log.live_log import MAX_UNSYNCED_RECORDS, LiveLog, remove_leftovers
 from compactlib.blobstore.log.load_log import (
-    LoadedSegment,
     BlobRecoveryReport,
+    LoadedSegment,
     SegmentLoader,
     find_descriptor,
     list_log,
@@ -39,7 +39,7 @@ from compactlib.clock import Clock
 from compactlib.errors import CorruptData, DiskFull, InvalidInput, StorageError
 from compactlib.files.disk import Files, list_folder, sync_names
 from compactlib.files.folder_lock import LOCK_NAME, FolderLock
-from compactlib.runtime import LaterObserver
+from compactlib.runtime.later import LaterObserver
 from compactlib.runtime.observe import Observer
 
 _OWN_FILES = (DESCRIPTOR_FILE, LOG_NAME, STATE_NAME, LAST_PLANS_FILE)

@@ -1,3 +1,1 @@
 """The values of a blob store: ids, entries, names of segments, pace and breath."""
-
-__all__: list[str] = []

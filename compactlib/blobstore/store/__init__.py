@@ -1,3 +1,1 @@
 """What a host calls: `BlobStore` and `BlobReader`, and the operations that they are made of."""
-
-__all__: list[str] = []

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from compactlib.blobstore.compaction.run.events import StoreEvents
-from compactlib.blobstore.compaction.run.report import HardDeleteReport, BlobReclaimReport
+from compactlib.blobstore.compaction.run.report import BlobReclaimReport, HardDeleteReport
 from compactlib.blobstore.compaction.run.store_compactions import OwnedStore
 from compactlib.blobstore.compaction.swap import Snapshot
 from compactlib.blobstore.index.index_file import write_index

@@ -25,7 +25,7 @@ from compactlib.blobstore.compaction.plan.plan import BlobPlan
 from compactlib.blobstore.compaction.plan.policy import BlobPolicy, BlobView, check_view
 from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog
 from compactlib.blobstore.compaction.run.compact_many import StoreTask, run_many
-from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, HardDeleteReport, BlobReclaimReport
+from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, BlobReclaimReport, HardDeleteReport
 from compactlib.blobstore.compaction.run.store_compactions import StoreCompactions, require_forecast
 from compactlib.blobstore.compaction.run.work import Questions, require_questions
 from compactlib.blobstore.config import BlobStoreConfig
@@ -74,9 +74,8 @@ from compactlib.files.disk import Files, LocalFiles, StrPath
 from compactlib.outcome import Outcome
 from compactlib.report import VerifyReport
 from compactlib.rewrite import Executor
-from compactlib.runtime import telling
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime.observe import Observer, telling
 
 if TYPE_CHECKING:
     from compactlib.contract import CommitFence

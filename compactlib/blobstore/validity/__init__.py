@@ -1,3 +1,1 @@
 """What is alive: the verdict on each record, how long it lives, and tombstones."""
-
-__all__: list[str] = []

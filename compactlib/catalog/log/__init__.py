@@ -1,3 +1,1 @@
 """The update log: its format, its reading, recovery, and the removal of what a snapshot replaced."""
-
-__all__: list[str] = []

@@ -9,7 +9,8 @@ from compactlib.catalog.log import keys
 from compactlib.catalog.log.records import RecordType, Update, decode_catalog, decode_update, fields_of, unseal
 from compactlib.catalog.schema.catalog import Catalog
 from compactlib.files.checksum import crc32
-from compactlib.kv import KeyNotFound, KVStore, Predicate
+from compactlib.kv import KeyNotFound, KVStore
+from compactlib.kv.store import Predicate
 
 _FEW = 4
 """Records in the first page of those who expect to need no more; pages grow from there."""

@@ -45,8 +45,9 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.contract import CommitFence
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.files.checksum import crc32
-from compactlib.kv import EXISTS, Condition, Delete, KVStore, OutcomeUnknown, Predicate, PredicateFailed, Put
-from compactlib.runtime import look_until_seen
+from compactlib.kv import EXISTS, Condition, Delete, KVStore, OutcomeUnknown, PredicateFailed, Put
+from compactlib.kv.store import Predicate
+from compactlib.runtime.look import look_until_seen
 
 SeenT = TypeVar("SeenT")
 

@@ -1,3 +1,1 @@
 """The decision: up to which version the catalog may be compacted, and why not further."""
-
-__all__: list[str] = []

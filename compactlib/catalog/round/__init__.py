@@ -1,3 +1,1 @@
 """One round of the cluster, without I/O: node, participant, coordinator, election, messages."""
-
-__all__: list[str] = []

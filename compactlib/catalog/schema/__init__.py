@@ -1,3 +1,1 @@
 """Versions of a schema: descriptors, the commands that change them, and the history of all."""
-
-__all__: list[str] = []

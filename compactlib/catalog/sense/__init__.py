@@ -1,3 +1,1 @@
 """What is still needed: by transactions, rebalances, index builds, pins, published versions."""
-
-__all__: list[str] = []

@@ -22,8 +22,9 @@ from compactlib.catalog.model.timestamp import HybridClock, Timestamp, add_ms, m
 from compactlib.catalog.model.values import Culprit, Factor, Floor, Need
 from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.errors import Busy, CompactlibError, Conflict, InvalidInput
-from compactlib.kv import Condition, Delete, KeyNotFound, OutcomeUnknown, Predicate, PredicateFailed, Put
-from compactlib.runtime import look_until_seen
+from compactlib.kv import Condition, Delete, KeyNotFound, OutcomeUnknown, PredicateFailed, Put
+from compactlib.kv.store import Predicate
+from compactlib.runtime.look import look_until_seen
 
 MAX_PINS = 10_000
 """Pins that one catalog holds."""

@@ -26,8 +26,9 @@ from compactlib.catalog.model.timestamp import Timestamp, checked_timestamp
 from compactlib.catalog.model.values import Culprit, Factor, Floor, Need
 from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, Busy, CompactlibError
-from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, OutcomeUnknown, Predicate, PredicateFailed, Put
-from compactlib.runtime import look_until_seen
+from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed, Put
+from compactlib.kv.store import Predicate
+from compactlib.runtime.look import look_until_seen
 
 _NOTHING = (0, 0)
 _ATTEMPTS = 10

@@ -26,9 +26,11 @@ from compactlib.catalog.model.timestamp import (
 from compactlib.catalog.model.values import Factor, Floor, Need, Unavailable, Watermark
 from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.errors import AuditFailed, CompactlibError, InvalidInput
-from compactlib.kv import KeyNotFound, KVStore, OutcomeUnknown, Predicate, PredicateFailed
+from compactlib.kv import KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed
+from compactlib.kv.store import Predicate
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.runtime import look_until_seen, tell
+from compactlib.runtime.look import look_until_seen
+from compactlib.runtime.observe import tell
 
 WatermarkListener = Callable[[Timestamp], None]
 """Is told each new value once it is in force; never the one that was recovered. What it raises is kept and logged."""

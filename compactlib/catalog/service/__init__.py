@@ -1,3 +1,1 @@
 """What a host calls: the catalog of one node, its compaction, and a thread that follows the log."""
-
-__all__: list[str] = []

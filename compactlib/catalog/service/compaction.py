@@ -25,9 +25,9 @@ from compactlib.catalog.service.replica import CatalogReplica
 from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput
 from compactlib.kv import Condition, OutcomeUnknown
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime import Ownership, Run
 from compactlib.runtime.budget import Budget, spent_at_once
 from compactlib.runtime.observe import Observer, Observers, Progress
+from compactlib.runtime.ownership import Ownership, Run
 
 if TYPE_CHECKING:
     from compactlib.catalog.service.source import ClusterSource

@@ -12,9 +12,9 @@ from compactlib.catalog.service.service import CatalogService
 from compactlib.clock import Clock
 from compactlib.errors import Closed, InvalidInput
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime import ServiceFace, WorkService
 from compactlib.runtime.observe import Observer
-from compactlib.runtime.services.work_service import Job
+from compactlib.runtime.services.service_face import ServiceFace
+from compactlib.runtime.services.work_service import Job, WorkService
 
 _LONGEST_DELAY_SECONDS = 10.0
 _LOOK = "look"

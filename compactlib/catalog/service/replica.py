@@ -14,8 +14,7 @@ from compactlib.catalog.log.recover import applied, recover_history
 from compactlib.catalog.log.update_log import UpdateLog
 from compactlib.catalog.schema.catalog import Catalog
 from compactlib.catalog.schema.versions import CatalogVersions, RetainedVersions
-from compactlib.runtime import tell
-from compactlib.runtime.observe import Observer
+from compactlib.runtime.observe import Observer, tell
 
 _MAX_LOOKS = 100
 

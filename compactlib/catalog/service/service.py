@@ -49,9 +49,8 @@ from compactlib.errors import Busy, InvalidInput
 from compactlib.kv import Condition
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.report import Printed, VerifyReport
-from compactlib.runtime import telling
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime.observe import Observer, telling
 
 if TYPE_CHECKING:
     from compactlib.catalog.service.source import ClusterSource

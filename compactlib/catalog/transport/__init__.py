@@ -1,3 +1,1 @@
 """How messages travel, and the edge around a node: timers, threads, sockets."""
-
-__all__: list[str] = []

@@ -55,8 +55,8 @@ from compactlib.catalog.transport.interface import Transport
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Closed, CompactlibError
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.runtime import AsyncServiceFace, AsyncWork, KeptTask
 from compactlib.runtime.observe import Observer
+from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork, KeptTask
 
 
 class CompactionService(AsyncServiceFace):

@@ -26,8 +26,8 @@ from compactlib.catalog.round.messages import Hello, Message, checked_name
 from compactlib.catalog.transport import wire
 from compactlib.catalog.transport.interface import Receive
 from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError, Unsupported
-from compactlib.runtime import AsyncWork, KeptTask, telling
-from compactlib.runtime.observe import Observer
+from compactlib.runtime.observe import Observer, telling
+from compactlib.runtime.services.async_service import AsyncWork, KeptTask
 
 Address: TypeAlias = tuple[str, int]
 """A host and a port; port 0 lets the system choose when listening."""

@@ -6,9 +6,3 @@ on where it was.
 
 There is no authentication but what `tls` brings: without it, use this on networks where you trust everybody.
 """
-
-from compactlib.hosting.transfer.lines import Address
-from compactlib.hosting.transfer.sending import send_snapshot
-from compactlib.hosting.transfer.serving import SnapshotServer
-
-__all__ = ["Address", "SnapshotServer", "send_snapshot"]

@@ -39,7 +39,9 @@ from compactlib.raftlog.replication.messages import (
 )
 from compactlib.raftlog.replication.sender import SnapshotSender
 from compactlib.raftlog.replication.wire import encode
-from compactlib.raftlog.snapshots import SnapshotFolder, SnapshotManifest, StateReader
+from compactlib.raftlog.snapshots.folder import SnapshotFolder
+from compactlib.raftlog.snapshots.model import SnapshotManifest
+from compactlib.raftlog.snapshots.state_reader import StateReader
 from compactlib.raftlog.store.protocols import PinnedEntries, ReplicatedLog
 
 _LOOKS = 10

@@ -36,11 +36,13 @@ from compactlib.raftlog.replication.messages import (
 )
 from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.wire import encode
-from compactlib.raftlog.snapshots import IncomingState, SnapshotFolder, SnapshotManifest, StateReader
-from compactlib.raftlog.snapshots.model import SnapshotMeta
+from compactlib.raftlog.snapshots.folder import SnapshotFolder
+from compactlib.raftlog.snapshots.model import SnapshotManifest, SnapshotMeta
+from compactlib.raftlog.snapshots.staging import IncomingState
+from compactlib.raftlog.snapshots.state_reader import StateReader
 from compactlib.raftlog.store.protocols import ReplicatedLog
-from compactlib.runtime import AsyncServiceFace, AsyncWork
 from compactlib.runtime.observe import Observer
+from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork
 
 SERVER_FAILED = "snapshot_server_failed"
 """Something was raised that nobody expected, by one of the host's callables, say: `what`, `error`, `message`."""

@@ -1,3 +1,1 @@
 """What the stores are made of: checks of arguments, pages of entries, connections, group commit."""
-
-__all__: list[str] = []

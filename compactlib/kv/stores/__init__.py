@@ -1,3 +1,1 @@
 """The stores behind the protocol; none of them knows another one."""
-
-__all__: list[str] = []

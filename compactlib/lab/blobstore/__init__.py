@@ -1,3 +1,1 @@
 """Policies of the blob store, replayed in memory."""
-
-__all__: list[str] = []

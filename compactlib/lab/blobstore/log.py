@@ -16,7 +16,7 @@ from typing import Protocol
 import attrs
 
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans
-from compactlib.blobstore.compaction.plan.policy import BlobChoice, Dying, SegmentView, BlobView
+from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobView, Dying, SegmentView
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName
 from compactlib.errors import AuditFailed, InvalidInput

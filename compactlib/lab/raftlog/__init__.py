@@ -1,3 +1,1 @@
 """Policies and triggers of the Raft log, replayed in memory."""
-
-__all__: list[str] = []

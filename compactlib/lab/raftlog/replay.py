@@ -19,7 +19,7 @@ from compactlib.lab.results.reports import ReplayReport
 from compactlib.lab.traces.operations import DELETE, READ, Operations
 from compactlib.lab.traces.workloads import Workload
 from compactlib.raftlog.compaction.plan.plan import LogPlan, PlannedGroup, plan_for
-from compactlib.raftlog.compaction.plan.policies import DropDead
+from compactlib.raftlog.compaction.plan.policies.drop import DropDead
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.compaction.sense.cadence import MajorCadence

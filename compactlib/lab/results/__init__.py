@@ -1,3 +1,1 @@
 """Experiments, their measures, reports and plots."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """The staging area's sensor, replayed in memory."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """Operations: from traces, or made by a workload."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """The compaction of a log: sense, plan, rewrite, commit, reclaim."""
-
-__all__: list[str] = []

@@ -21,10 +21,10 @@ from compactlib.executors.tasks import foreign_error
 from compactlib.files.disk import Files, list_folder
 from compactlib.raftlog.compaction.commit import finish_group, place_leader
 from compactlib.raftlog.compaction.plan.feasible import set_aside, without_blocked, without_drops
-from compactlib.raftlog.compaction.plan.plan import LogPlan, GroupFailed, PlannedGroup
+from compactlib.raftlog.compaction.plan.plan import GroupFailed, LogPlan, PlannedGroup
 from compactlib.raftlog.compaction.reclaim import purge_links, remove_segments
 from compactlib.raftlog.compaction.recover import LogRecoveryReport, recover_folder, remove_private_folder
-from compactlib.raftlog.compaction.report import LogCompactionReport, GroupOutcome, GroupStats, LogReclaimReport
+from compactlib.raftlog.compaction.report import GroupOutcome, GroupStats, LogCompactionReport, LogReclaimReport
 from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
 from compactlib.raftlog.model.names import REWRITE_PREFIX, compacting_members, compacting_name, segment_name
 from compactlib.raftlog.model.snapshot_state import SnapshotState
@@ -32,9 +32,9 @@ from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.raftlog.segment.known import KnownSegment, file_bytes, is_committed, know_segment
 from compactlib.raftlog.segment.segment_set import SegmentSet, open_segment
 from compactlib.rewrite import Executor, RewriteFailure, RewriteResult
-from compactlib.runtime import Run, tell
 from compactlib.runtime.budget import spent_at_once
-from compactlib.runtime.observe import Observer, Progress
+from compactlib.runtime.observe import Observer, Progress, tell
+from compactlib.runtime.ownership import Run
 
 _END = object()
 

@@ -1,3 +1,1 @@
 """One log by itself: `SegmentLog`, `LogReader`, and the parts that they hold."""
-
-__all__: list[str] = []

@@ -15,7 +15,7 @@ from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import folder_path, whole
 from compactlib.raftlog.compaction.plan.plan import LogPlan, plan_for
-from compactlib.raftlog.compaction.plan.policies import SeedPolicy
+from compactlib.raftlog.compaction.plan.policies.seed import SeedPolicy
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.compaction.recover import leftovers

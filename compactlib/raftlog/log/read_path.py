@@ -22,7 +22,7 @@ from compactlib.errors import (
 )
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import require_budget, whole
-from compactlib.raftlog.compaction.plan.view import LogView, DamagedSegment
+from compactlib.raftlog.compaction.plan.view import DamagedSegment, LogView
 from compactlib.raftlog.compaction.sense.statistics import StatsCache
 from compactlib.raftlog.log.folder import Examination, examine_segments, wal_of
 from compactlib.raftlog.log.read_plan import ReadPlan, plan_parts

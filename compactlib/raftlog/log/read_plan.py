@@ -57,7 +57,8 @@ class ReadPlan:
     """
 
     def __init__(self, parts: Sequence[ReadPart], lease: Lease, *, reader: Callable[[int], SegmentReader],
-                 state: Callable[[], SnapshotState | None], again: Callable[[int], Entry | DeadEntry | MissingEntry]) -> None:
+                 state: Callable[[], SnapshotState | None],
+                 again: Callable[[int], Entry | DeadEntry | MissingEntry]) -> None:
         self._parts = tuple(parts)
         self._lease = lease
         self._reader = reader
@@ -70,7 +71,7 @@ class ReadPlan:
         return self._parts
 
     def answers(self) -> Iterator[Answer]:
-        """One answer per index, ascending; neighbours in a file are read together, damage is answered as `DamagedEntry`.
+        """One answer per index, ascending; neighbours in a file are read together, damage is a `DamagedEntry`.
 
         Raises:
             CorruptData: a whole segment is damaged.

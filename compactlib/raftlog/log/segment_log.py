@@ -50,16 +50,25 @@ from compactlib.raftlog.model.names import segment_number
 from compactlib.raftlog.model.row import LogRow
 from compactlib.raftlog.model.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
 from compactlib.raftlog.model.status import LogStatus
-from compactlib.raftlog.model.values import MAX_INDEX, Answer, DamagedEntry, DeadEntry, Entry, MissingEntry, SegmentRef, SegmentStats
+from compactlib.raftlog.model.values import (
+    MAX_INDEX,
+    Answer,
+    DamagedEntry,
+    DeadEntry,
+    Entry,
+    MissingEntry,
+    SegmentRef,
+    SegmentStats,
+)
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.segment.known import KnownSegment
 from compactlib.raftlog.segment.liveness import require_live
 from compactlib.raftlog.segment.segment_set import Lease, SegmentSet
 from compactlib.report import VerifyReport
 from compactlib.rewrite import Executor
-from compactlib.runtime import Ownership, Run, telling
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Observers
+from compactlib.runtime.observe import Observer, Observers, telling
+from compactlib.runtime.ownership import Ownership, Run
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -1,4 +1,4 @@
-"""`LogCompactionWorker`: compacts a log in a thread of its own, so that no thread of the server ever does. A `LogWorker`.
+"""`LogCompactionWorker`, a `LogWorker`: compacts a log in a thread of its own, so that no thread of the server does.
 
 ```
 asked ──▶ compaction, what it replaces held in place ──▶ the server is told ──▶ files removed ──▶ again, if it was asked
@@ -23,15 +23,16 @@ from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.raftlog.arguments import require_budget
 from compactlib.raftlog.compaction.plan.policies.drop import DropDead
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
-from compactlib.raftlog.compaction.report import LogCompactionReport, GroupStats, report_of
+from compactlib.raftlog.compaction.report import GroupStats, LogCompactionReport, report_of
 from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.model.refs import merge_refs
 from compactlib.raftlog.model.row import LogRow
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.rewrite import Executor
-from compactlib.runtime import Job, ServiceFace, WorkService
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
+from compactlib.runtime.services.service_face import ServiceFace
+from compactlib.runtime.services.work_service import Job, WorkService
 
 WORKER_FAILED = "raftlog_worker_failed"
 """Something was raised that nobody expects: `error`, `message`, `failures` in a row, `retry_in_seconds`."""

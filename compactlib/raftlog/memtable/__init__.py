@@ -1,3 +1,1 @@
 """What was appended and is not yet in a segment: tables in memory, their replay and their flush."""
-
-__all__: list[str] = []

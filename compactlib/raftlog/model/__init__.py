@@ -1,3 +1,1 @@
 """The values of a log: entries, references, names of files, the row of a log, snapshot states, statuses."""
-
-__all__: list[str] = []

@@ -12,8 +12,7 @@ import attrs
 from compactlib.errors import CorruptData
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import read_exactly
-from compactlib.raftlog.segment import format as native
-from compactlib.raftlog.segment import ra_format
+from compactlib.raftlog.segment import format as native, ra_format
 from compactlib.raftlog.segment.index import SegmentIndex
 
 TailRule = Literal["cut", "refuse"]

@@ -2,21 +2,3 @@
 
 See `docs/raftlog-snapshots.md`.
 """
-
-from compactlib.raftlog.errors import LiveSetLost
-from compactlib.raftlog.snapshots.folder import SnapshotFolder
-from compactlib.raftlog.snapshots.machine import LiveTracker, StateMachine
-from compactlib.raftlog.snapshots.model import SnapshotManifest, StagedState
-from compactlib.raftlog.snapshots.staging import IncomingState
-from compactlib.raftlog.snapshots.state_reader import StateReader
-
-__all__ = [
-    "IncomingState",
-    "LiveSetLost",
-    "LiveTracker",
-    "SnapshotFolder",
-    "SnapshotManifest",
-    "StagedState",
-    "StateMachine",
-    "StateReader",
-]

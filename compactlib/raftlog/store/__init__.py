@@ -1,3 +1,1 @@
 """Many Raft logs behind one write-ahead log: `RaftLog` and `RaftLogStore`."""
-
-__all__: list[str] = []

@@ -51,9 +51,10 @@ from compactlib.raftlog.wal.batch import Confirmed
 from compactlib.raftlog.wal.wal import Wal
 from compactlib.report import VerifyReport
 from compactlib.rewrite import Executor
-from compactlib.runtime import LaterCalls, Ownership, tell
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime.later import LaterCalls
+from compactlib.runtime.observe import Observer, tell
+from compactlib.runtime.ownership import Ownership
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -51,9 +51,10 @@ from compactlib.raftlog.wal.batch import Confirmed
 from compactlib.raftlog.wal.recovery import RecoveredWal, recover_wal
 from compactlib.raftlog.wal.wal import ClosedFile, Wal, WalOptions
 from compactlib.report import Finding, VerifyReport
-from compactlib.runtime import LaterCalls, Turns, telling
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime.later import LaterCalls
+from compactlib.runtime.observe import Observer, telling
+from compactlib.runtime.services.turns import Turns
 
 WAL_FOLDER = "wal"
 LOGS_FOLDER = "logs"

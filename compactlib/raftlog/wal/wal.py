@@ -40,7 +40,7 @@ from compactlib.raftlog.wal.frames import (
 from compactlib.raftlog.wal.names import WAL_TEMPORARY_SUFFIX, wal_name
 from compactlib.raftlog.wal.recovery import LoggedFrame, RecoveredWal
 from compactlib.raftlog.wal.rules import Verdict, Write, WriterState, judge
-from compactlib.runtime import LaterCalls
+from compactlib.runtime.later import LaterCalls
 
 __all__ = ["ClosedFile", "Confirmed", "Wal", "WalOptions"]
 

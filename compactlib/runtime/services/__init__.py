@@ -1,3 +1,1 @@
 """What has a thread: turns, agendas, and the services that do a store's work in the background."""
-
-__all__: list[str] = []

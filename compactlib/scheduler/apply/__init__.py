@@ -1,3 +1,1 @@
 """Decisions applied alike on every replica: one function of state and update."""
-
-__all__: list[str] = []

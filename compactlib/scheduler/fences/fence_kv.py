@@ -16,8 +16,9 @@ from typing import TypeVar
 
 from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, Busy, CorruptData, Unsupported
-from compactlib.kv import KeyNotFound, KVStore, OutcomeUnknown, Predicate, PredicateFailed
-from compactlib.runtime import look_until_seen
+from compactlib.kv import KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed
+from compactlib.kv.store import Predicate
+from compactlib.runtime.look import look_until_seen
 from compactlib.scheduler.errors import FencedOff
 from compactlib.scheduler.fences.fence import (
     Admission,

@@ -1,3 +1,1 @@
 """How updates and state are stored."""
-
-__all__: list[str] = []

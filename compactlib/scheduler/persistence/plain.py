@@ -13,8 +13,7 @@ from types import UnionType
 from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from compactlib.scheduler import config
-from compactlib.scheduler.model import poll, update
-from compactlib.scheduler.model import values as model
+from compactlib.scheduler.model import poll, update, values as model
 from compactlib.scheduler.queue import state
 
 Plain: TypeAlias = Any

@@ -1,3 +1,1 @@
 """What the leader decides: which blocks become a job, and which jobs a worker is given."""
-
-__all__: list[str] = []

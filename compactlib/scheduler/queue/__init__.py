@@ -1,3 +1,1 @@
 """Blocks and jobs that wait, tombstones, the index of metadata, and the state that holds them all."""
-
-__all__: list[str] = []

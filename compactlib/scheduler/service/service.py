@@ -17,8 +17,7 @@ import attrs
 
 from compactlib.arguments import refuses_misfits, require_policy, require_type
 from compactlib.report import Table
-from compactlib.runtime import telling
-from compactlib.runtime.observe import Observer
+from compactlib.runtime.observe import Observer, telling
 from compactlib.scheduler.apply.apply import carry_out, check_operation
 from compactlib.scheduler.apply.effects import Effects
 from compactlib.scheduler.config import SchedulerConfig

@@ -30,7 +30,9 @@ from compactlib.clock import Clock
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Stale
 from compactlib.kv.errors import KeyNotFound, OutcomeUnknown, PredicateFailed
 from compactlib.kv.store import Condition, Delete, KVStore, Predicate
-from compactlib.runtime import LaterObserver, SteadyClock, look_until_seen
+from compactlib.runtime import SteadyClock
+from compactlib.runtime.later import LaterObserver
+from compactlib.runtime.look import look_until_seen
 from compactlib.runtime.observe import Observer
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.errors import JournalConflict

@@ -1,3 +1,1 @@
 """Who compacts: the worker, its core without I/O, and how it talks to the scheduler."""
-
-__all__: list[str] = []

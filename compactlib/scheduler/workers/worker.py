@@ -20,10 +20,12 @@ from compactlib.arguments import require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, TaskFailed
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.runtime import DaemonThreads, Run, ServiceFace, WorkService
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
-from compactlib.runtime.services.work_service import Job, ended_in, waiting_time
+from compactlib.runtime.ownership import Run
+from compactlib.runtime.services.daemon_threads import DaemonThreads
+from compactlib.runtime.services.service_face import ServiceFace
+from compactlib.runtime.services.work_service import Job, WorkService, ended_in, waiting_time
 from compactlib.scheduler.errors import FencedOff, JobLost, ReleaseJob
 from compactlib.scheduler.model.poll import PollResponse
 from compactlib.scheduler.model.values import CompactedBlocks, Tombstone

@@ -1,3 +1,1 @@
 """Rewrites as Spark tasks: the executors, the worker's side, outcomes, packing, and a simulation."""
-
-__all__: list[str] = []

@@ -121,7 +121,7 @@ def _run_packed(data: bytes, attempt: Attempt) -> tuple[str, RewriteOutcome]:
 
 
 def _portable(outcome: RewriteOutcome) -> RewriteOutcome:
-    """As `compactlib.executors.portable`, but an error's class may also come from a notebook."""
+    """As `compactlib.executors.tasks.portable`, but an error's class may also come from a notebook."""
     try:
         pickle.loads(pickled(outcome))
     except Exception as error:  # pickling runs foreign code, which may raise anything

@@ -1,3 +1,1 @@
 """Rewrites made for Spark: merges of blocks and of staged changes, files that travel with a task."""
-
-__all__: list[str] = []

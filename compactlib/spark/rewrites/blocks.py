@@ -21,17 +21,10 @@ import attrs
 
 from compactlib.errors import Busy, CorruptData, InvalidInput, StorageError
 from compactlib.files.disk import Files
-from compactlib.scheduler import (
-    BlockMeta,
-    CommittedOtherwise,
-    CompactedBlocks,
-    Fence,
-    FencedOff,
-    JobPlan,
-    NoOutput,
-    RunningJob,
-    output_block_id,
-)
+from compactlib.scheduler import BlockMeta, CompactedBlocks, FencedOff, JobPlan, NoOutput, RunningJob
+from compactlib.scheduler.errors import CommittedOtherwise
+from compactlib.scheduler.fences.fence import Fence
+from compactlib.scheduler.workers.running_job import output_block_id
 from compactlib.spark.dependencies import require_spark
 from compactlib.spark.rewrites.block_folder import BlockFolder
 from compactlib.spark.rewrites.block_writer import WRITTEN_DDL, BlockWriter, WrittenBlock, written_blocks

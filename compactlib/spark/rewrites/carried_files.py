@@ -15,7 +15,8 @@ import attrs
 
 from compactlib.errors import InvalidInput, StorageError
 from compactlib.files.disk import Files
-from compactlib.objects import Digest, ObjectExists, ObjectRef, ObjectStore, read_checked
+from compactlib.objects import Digest, ObjectExists, ObjectRef, ObjectStore
+from compactlib.objects.store import read_checked
 
 _SCHEME = "object://"
 

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from compactlib.errors import CompactlibError
-from compactlib.objects import Digest, ObjectRef, ObjectStore, read_checked
+from compactlib.objects import Digest, ObjectRef, ObjectStore
+from compactlib.objects.store import read_checked
 from compactlib.runtime.budget import Budget
 from compactlib.staging.committed.formats.parquet import ArrowRows, ParquetFormat
 from compactlib.staging.committed.formats.rows import ChangeBatch

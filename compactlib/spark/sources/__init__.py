@@ -1,3 +1,1 @@
 """The Spark data sources: logs, blob stores and branches as tables."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """Many stores at once: planned and compacted in one run, or as a stream."""
-
-__all__: list[str] = []

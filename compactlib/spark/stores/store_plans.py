@@ -16,7 +16,8 @@ import attrs
 
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.outcome import Failed, Skipped
-from compactlib.raftlog import LogPolicy, LogReader, SeedPolicy, SegmentLimits, leftovers
+from compactlib.raftlog import LogPolicy, LogReader, SeedPolicy, SegmentLimits
+from compactlib.raftlog.compaction.recover import leftovers
 from compactlib.report import Printed
 from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget

@@ -1,3 +1,1 @@
 """The compaction of a branch: sense, plan, rewrite, commit, reclaim."""
-
-__all__: list[str] = []

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Iterator
 
 from compactlib.errors import BudgetSpent, Busy, Closed
-from compactlib.runtime import Run
 from compactlib.runtime.budget import Budget
+from compactlib.runtime.ownership import Run
 
 
 class Flights:

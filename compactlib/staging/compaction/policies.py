@@ -27,9 +27,9 @@ def window_gate(view: StagingView, now: float, window_seconds: float) -> Staging
     started = view.compaction_started_at
     if started is None or not started - window_seconds <= now < started + window_seconds:
         return None
-    return StagingChoice(f"a compaction of the branch started at {started:.3f}, and another one may start {window_seconds} "
-                  f"seconds later, at {started + window_seconds:.3f}; wait, or give a policy with a smaller "
-                  f"window_seconds", is_empty=True)
+    return StagingChoice(f"a compaction of the branch started at {started:.3f}, and another one may start "
+                         f"{window_seconds} seconds later, at {started + window_seconds:.3f}; wait, or give a "
+                         f"policy with a smaller window_seconds", is_empty=True)
 
 
 def _not_negative(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -89,6 +89,7 @@ class TombstoneCostPolicy:
         cost = (view.bytes_touched + view.staged_bytes) / view.tombstones if view.tombstones else float("inf")
         if cost <= self.bytes_per_tombstone:
             return StagingChoice(f"{cost:.0f} bytes for each of {view.tombstones} tombstones")
-        return StagingChoice(f"not worth its cost: {view.longest_run} tombstones in a row, below long_run={self.long_run}; "
-                      f"{view.sealed_tokens} sealed tokens, below many_sealed={self.many_sealed}; {cost:.0f} bytes for "
-                      f"each tombstone, above bytes_per_tombstone={self.bytes_per_tombstone:.0f}", is_empty=True)
+        return StagingChoice(f"not worth its cost: {view.longest_run} tombstones in a row, below "
+                             f"long_run={self.long_run}; {view.sealed_tokens} sealed tokens, below "
+                             f"many_sealed={self.many_sealed}; {cost:.0f} bytes for each tombstone, above "
+                             f"bytes_per_tombstone={self.bytes_per_tombstone:.0f}", is_empty=True)

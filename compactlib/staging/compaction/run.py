@@ -12,9 +12,9 @@ from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.outcome import Failed, Skipped
 from compactlib.report import PolicyRecord
 from compactlib.rewrite import Executor
-from compactlib.runtime import Run
 from compactlib.runtime.budget import Budget, spent_at_once
 from compactlib.runtime.observe import Observer, Observers, TellingObserver
+from compactlib.runtime.ownership import Run
 from compactlib.staging.compaction.commit import Compactor
 from compactlib.staging.compaction.flights import Flights
 from compactlib.staging.compaction.look import look

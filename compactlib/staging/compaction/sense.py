@@ -19,7 +19,7 @@ from compactlib.arguments import require_callable, require_method, require_polic
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.report import Table
-from compactlib.runtime import tell
+from compactlib.runtime.observe import tell
 from compactlib.staging.compaction.sense_policies import AnyOf, BranchPressure, SensePolicy
 from compactlib.staging.model.names import StagingToken
 from compactlib.staging.records.events import StagingEvents

@@ -1,4 +1,4 @@
-"""When is a branch worth a look? Policies are pure: what was seen of a branch in, a `StagingChoice` with its reason out.
+"""When is a branch worth a look? Policies are pure: what was seen of a branch in, a `StagingChoice` with why out.
 
 There are two kinds, alike but for what they see. The sensor asks a *sense policy* with what it has counted in memory
 (`BranchPressure`), which costs nothing and says when to look; a repository asks its *policy* with what lies on the

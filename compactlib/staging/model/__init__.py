@@ -1,3 +1,1 @@
 """The values of the staging area: records, changes, names, options, checks of arguments."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """What can be done on a branch: read, write, list, commit, reset, merge."""
-
-__all__: list[str] = []

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import attrs
 
-from compactlib.kv import Predicate
+from compactlib.kv.store import Predicate
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, TooManyTries
 from compactlib.staging.model.names import StagingToken
 from compactlib.staging.model.values import Change, MetaRangeId, Record

@@ -21,8 +21,9 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from compactlib.arguments import require_callable, require_type
-from compactlib.kv import Condition, Exists, OutcomeUnknown, PredicateFailed, Put, SlowDown
-from compactlib.runtime import look_until_seen
+from compactlib.kv import Condition, OutcomeUnknown, PredicateFailed, Put, SlowDown
+from compactlib.kv.store import Exists
+from compactlib.runtime.look import look_until_seen
 from compactlib.staging.errors import MetaRangeNotFound, PreconditionFailed, RangeNotFound
 from compactlib.staging.model.names import token_partition
 from compactlib.staging.model.values import Change, Record, check_key

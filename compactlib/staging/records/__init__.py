@@ -1,3 +1,1 @@
 """What the key-value store holds: branches, commits, tokens, staged entries."""
-
-__all__: list[str] = []

@@ -10,8 +10,9 @@ import attrs
 from compactlib.arguments import require_type
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, StorageError
-from compactlib.kv import Condition, KeyNotFound, KVStore, OutcomeUnknown, Predicate, PredicateFailed, SlowDown
-from compactlib.runtime import look_until_seen
+from compactlib.kv import Condition, KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed, SlowDown
+from compactlib.kv.store import Predicate
+from compactlib.runtime.look import look_until_seen
 from compactlib.staging.errors import (
     BeingCollected,
     BranchExists,

@@ -16,7 +16,8 @@ import attrs
 
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
-from compactlib.kv import EXISTS, KeyNotFound, KVStore, Predicate, PredicateFailed
+from compactlib.kv import EXISTS, KeyNotFound, KVStore, PredicateFailed
+from compactlib.kv.store import Predicate
 from compactlib.staging.model.names import (
     DROPPED,
     TOKENS,

@@ -1,3 +1,1 @@
 """What a host opens: a repository, its verification, and its background worker."""
-
-__all__: list[str] = []

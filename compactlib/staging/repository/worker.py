@@ -16,9 +16,12 @@ from compactlib.clock import Clock
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.rewrite import Executor
-from compactlib.runtime import Job, Removed, ServiceFace, WorkReport, WorkService
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
+from compactlib.runtime.services.agenda import Removed
+from compactlib.runtime.services.service_face import ServiceFace
+from compactlib.runtime.services.work_report import WorkReport
+from compactlib.runtime.services.work_service import Job, WorkService
 from compactlib.staging.compaction.policies import StagingPolicy
 from compactlib.staging.compaction.sense import CompactionSensor
 from compactlib.staging.errors import BranchNotFound

@@ -1,3 +1,1 @@
 """The conformance suite of `Compaction`."""
-
-__all__: list[str] = []

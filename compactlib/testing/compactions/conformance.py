@@ -1,6 +1,7 @@
 """What every `contract.Compaction` has to do, as tests that any implementation can inherit.
 
-    from compactlib.testing import CompactionConformance, CompactionFactory
+    from compactlib.testing import CompactionFactory
+    from compactlib.testing.compactions.conformance import CompactionConformance
 
     class MyStores(CompactionFactory):
         def open(self, folder, *, files): return MyStore(folder, files=files)
@@ -683,7 +684,7 @@ class CompactionConformance(ConformanceKit):
     def test_observers_that_raise_break_nothing(self, tmp_path: Path) -> None:
         """Watching breaks nothing: the compaction ends as it would have.
 
-        To do: tell through compactlib.runtime.telling(observer) or Run.observer(observer), and through nothing else.
+        To do: tell through compactlib.runtime.observe.telling(observer) or Run.observer(observer), and nothing else.
         """
         with self.opened(tmp_path, fills=1) as opened:
             observer = ObserverBy(raising(Surprise("the observer's own bug")))

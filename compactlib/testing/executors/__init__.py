@@ -1,3 +1,1 @@
 """The conformance suite of `Executor`."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """Disks, stores and clocks that fail as told."""
-
-__all__: list[str] = []

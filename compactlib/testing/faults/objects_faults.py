@@ -41,8 +41,8 @@ ObjectFaultChoice: TypeAlias = Callable[[ObjectRequest], Fault | None]
 class FaultyObjects:
     """An `ObjectStore` in front of another one. Threads may share it.
 
-    `REFUSED` and `UNKNOWN_LOST` are not carried out, `UNKNOWN_DONE` is; all three end in `ObjectStoreFailed`. After a crash
-    every request raises `Crash`. Other faults do not happen here. Closing it does not close the store behind it.
+    `REFUSED` and `UNKNOWN_LOST` are not carried out, `UNKNOWN_DONE` is; all three end in `ObjectStoreFailed`. After a
+    crash every request raises `Crash`. Other faults do not happen here. Closing it does not close the store behind it.
 
     Args:
         store: carries out what does not fail.

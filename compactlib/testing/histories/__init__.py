@@ -1,3 +1,1 @@
 """Hypothesis strategies for histories of logs, blob stores, branches and schedulers."""
-
-__all__: list[str] = []

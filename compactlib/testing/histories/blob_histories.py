@@ -20,7 +20,7 @@ from typing import Self, TypeAlias
 
 import attrs
 
-from compactlib.blobstore.compaction.plan.policies import CompactAll
+from compactlib.blobstore.compaction.plan.policies.compact_all import CompactAll
 from compactlib.blobstore.compaction.plan.policy import BlobPolicy
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import StoreFull

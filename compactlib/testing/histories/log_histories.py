@@ -22,7 +22,8 @@ from compactlib.errors import MissingDependency
 from compactlib.files.disk import StrPath
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Failed
-from compactlib.raftlog.compaction.plan.policies import DropDead, SeedPolicy
+from compactlib.raftlog.compaction.plan.policies.drop import DropDead
+from compactlib.raftlog.compaction.plan.policies.seed import SeedPolicy
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.model.values import DeadEntry, Entry, MissingEntry, SegmentLimits

@@ -28,8 +28,7 @@ from compactlib.staging.repository.repository import Repository
 from compactlib.testing.kit.examples import as_always, histories_of
 
 try:
-    from hypothesis import given, note
-    from hypothesis import strategies as st
+    from hypothesis import given, note, strategies as st
 except ImportError:
     raise MissingDependency(package="hypothesis", extra="testing", purpose="random histories of a branch") from None
 

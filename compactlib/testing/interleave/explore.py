@@ -147,7 +147,8 @@ def sample_schedules(actors: Actors[WorldT], make_world: Callable[[Stage], World
         return theatre.report(complete=False)
 
 
-def replay_schedule(actors: Actors[WorldT], make_world: Callable[[Stage], WorldT], check: Check[WorldT], schedule: str) -> str:
+def replay_schedule(actors: Actors[WorldT], make_world: Callable[[Stage], WorldT], check: Check[WorldT],
+                    schedule: str) -> str:
     """Run one schedule, as `InterleavingFailed.schedule` gives it, and tell it as a story.
 
     Where the schedule names an actor that has ended, and after its end, whoever runs goes on.

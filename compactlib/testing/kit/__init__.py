@@ -1,3 +1,1 @@
 """What every check is made of: reports of a breach, examples, actors."""
-
-__all__: list[str] = []

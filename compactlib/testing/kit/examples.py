@@ -9,8 +9,7 @@ from compactlib.errors import MissingDependency
 from compactlib.testing.kit.fresh import fresh_number
 
 try:
-    from hypothesis import HealthCheck, Phase, seed, settings
-    from hypothesis import strategies as st
+    from hypothesis import HealthCheck, Phase, seed, settings, strategies as st
 except ImportError:
     raise MissingDependency(package="hypothesis", extra="testing", purpose="trying things on random input") from None
 

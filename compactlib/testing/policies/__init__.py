@@ -1,3 +1,1 @@
 """The conformance suites of policies, fences and needs, and views to try them on."""
-
-__all__: list[str] = []

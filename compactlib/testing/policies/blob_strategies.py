@@ -1,6 +1,6 @@
 """For those who write compaction policies for a blob store: random stores for Hypothesis, and one call to try a policy.
 
->>> from compactlib.blobstore.compaction.plan.policies import StatsBased
+>>> from compactlib.blobstore import StatsBased
 >>> check_blob_policy(StatsBased(), max_examples=10)
 
 The contract that is checked is the one of `compactlib.blobstore.compaction.plan.policy`.
@@ -14,14 +14,13 @@ from itertools import accumulate, pairwise
 
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans
 from compactlib.blobstore.compaction.plan.plan import BlobPlan, forecast, plan_for_choice
-from compactlib.blobstore.compaction.plan.policy import BlobChoice, Dying, BlobPolicy, SegmentView, BlobView
+from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, BlobView, Dying, SegmentView
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind
 from compactlib.errors import InvalidInput, MissingDependency
 
 try:
-    from hypothesis import given, note
-    from hypothesis import strategies as st
+    from hypothesis import given, note, strategies as st
 except ImportError:
     raise MissingDependency(package="hypothesis", extra="testing", purpose="trying a policy on random stores") from None
 

@@ -27,8 +27,7 @@ from compactlib.errors import CompactlibError, MissingDependency
 from compactlib.testing.policies.need_strategies import catalog_histories
 
 try:
-    from hypothesis import given, note
-    from hypothesis import strategies as st
+    from hypothesis import given, note, strategies as st
 except ImportError:
     raise MissingDependency(package="hypothesis", extra="testing", purpose="trying a source on random needs") from None
 

@@ -1,6 +1,6 @@
 """For those who write compaction policies: random logs for Hypothesis, and one call that tries a policy on many.
 
->>> from compactlib.raftlog.compaction.plan.policies import SeedPolicy
+>>> from compactlib.raftlog import SeedPolicy
 >>> check_policy(SeedPolicy(max_sources=4), max_examples=10)
 """
 
@@ -24,8 +24,7 @@ from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentSt
 from compactlib.report import PolicyRecord
 
 try:
-    from hypothesis import given, note
-    from hypothesis import strategies as st
+    from hypothesis import given, note, strategies as st
 except ImportError:
     raise MissingDependency(package="hypothesis", extra="testing", purpose="trying a policy on random logs") from None
 

@@ -19,8 +19,7 @@ from compactlib.staging.model.names import StagingToken
 from compactlib.staging.records.record import BranchRecord
 
 try:
-    from hypothesis import given, note
-    from hypothesis import strategies as st
+    from hypothesis import given, note, strategies as st
 except ImportError:
     raise MissingDependency(package="hypothesis", extra="testing", purpose="trying a policy on random counts") from None
 
@@ -43,9 +42,9 @@ def branch_pressures() -> st.SearchStrategy[BranchPressure]:
 def check_sense_policy(policy: SensePolicy, *, max_examples: int = 200) -> None:
     """Try `policy` on random counts and in a real sensor, and return if it keeps its contract.
 
-    It must answer the same question the same way, with a `StagingChoice` that says why; want nothing on a branch on which
-    nothing happened; want a compaction under some pressure; never change its mind because there is more pressure; and
-    begin anew after a trigger, as the counts do.
+    It must answer the same question the same way, with a `StagingChoice` that says why; want nothing on a branch on
+    which nothing happened; want a compaction under some pressure; never change its mind because there is more pressure;
+    and begin anew after a trigger, as the counts do.
 
     Args:
         policy: the policy, configured as it will be used.

@@ -1,3 +1,1 @@
 """A simulated scheduler with its workers and replicas."""
-
-__all__: list[str] = []

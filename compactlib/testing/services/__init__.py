@@ -1,3 +1,1 @@
 """The conformance suites of `Service` and `AsyncService`."""
-
-__all__: list[str] = []

@@ -1,6 +1,7 @@
 """What every `contract.AsyncService` has to do, as tests that any implementation can inherit.
 
-    from compactlib.testing import AsyncServiceConformance, AsyncServiceFactory
+    from compactlib.testing import AsyncServiceFactory
+    from compactlib.testing.services.async_conformance import AsyncServiceConformance
 
     class MyNodes(AsyncServiceFactory):
         async def make(self, folder, hooks, *, observer):
@@ -139,7 +140,8 @@ class AsyncServiceConformance(ConformanceKit):
     def test_a_new_service_has_met_nothing(self, tmp_path: Path) -> None:
         """`last_error` is `None`, `failures` is 0, an audit is content.
 
-        To do: keep what was raised last and how often, and nothing else; compactlib.runtime.AsyncWork does.
+        To do: keep what was raised last and how often, and nothing else, as `AsyncWork` of
+        compactlib.runtime.services.async_service does.
         """
         async def check() -> None:
             async with self.made(tmp_path) as running:
@@ -227,7 +229,7 @@ class AsyncServiceConformance(ConformanceKit):
         """`last_error` has it, `failures` counts it, an event tells it, and the work is tried again.
 
         To do: catch Exception around each turn, keep, count, log and tell it, and take the next turn after a growing
-        delay; release what was held in a `finally`. compactlib.runtime.AsyncWork does.
+        delay; release what was held in a `finally`. compactlib.runtime.services.async_service.AsyncWork does.
         """
         async def check() -> None:
             async with self.made(tmp_path) as running:
@@ -378,7 +380,7 @@ class AsyncServiceConformance(ConformanceKit):
     def test_what_observers_raise_breaks_nothing(self, tmp_path: Path) -> None:
         """Watching a service breaks nothing.
 
-        To do: tell through compactlib.runtime.telling(observer).
+        To do: tell through compactlib.runtime.observe.telling(observer).
         """
         async def check() -> None:
             async with self.made(tmp_path) as running:

@@ -1,6 +1,7 @@
 """What every `contract.Service` has to do, as tests that any implementation can inherit.
 
-    from compactlib.testing import ServiceConformance, ServiceFactory
+    from compactlib.testing import ServiceFactory
+    from compactlib.testing.services.conformance import ServiceConformance
 
     class MyWorkers(ServiceFactory):
         def make(self, folder, hooks, *, observer):
@@ -373,7 +374,7 @@ class ServiceConformance(ConformanceKit):
     def test_what_observers_raise_breaks_nothing(self, tmp_path: Path) -> None:
         """Watching a service breaks nothing.
 
-        To do: tell through compactlib.runtime.telling(observer).
+        To do: tell through compactlib.runtime.observe.telling(observer).
         """
         with self.made(tmp_path) as running:
 

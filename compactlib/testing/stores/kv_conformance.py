@@ -9,7 +9,7 @@
             return MyStore(folder / "my.store")
 
 pytest collects the inherited methods; without pytest, `check_kv_store` runs them one after the other. A Hypothesis
-state machine against a plain dictionary is in `compactlib.testing.kv_machine`, which needs `compactlib[testing]`.
+state machine against a plain dictionary is in `compactlib.testing.stores.kv_machine`, which needs the extra "testing".
 
 The numbers in the names, `k01` to `k27` with gaps, stand for what lakeFS asks of a key-value store. Two of them are
 stated in Python's terms: the end of a scan is `StopIteration` (k23), and after `close()` a scan raises `ClosedEntries`
@@ -27,20 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from compactlib.errors import Closed, CompactlibError, InvalidInput, Unsupported
-from compactlib.kv import (
-    EXISTS,
+from compactlib.kv import EXISTS, Condition, Delete, KeyNotFound, KVStore, PredicateFailed, Put, SlowDown
+from compactlib.kv.errors import (
     BatchSizeTooBig,
     ClosedEntries,
-    Condition,
-    Delete,
-    KeyNotFound,
-    KVStore,
     MissingKey,
     MissingPartitionKey,
     MissingValue,
-    PredicateFailed,
-    Put,
-    SlowDown,
     TooLarge,
 )
 from compactlib.testing.kit.conformance import ConformanceKit, expect, run_kit, same

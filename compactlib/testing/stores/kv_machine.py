@@ -10,7 +10,8 @@ from collections.abc import Callable
 import attrs
 
 from compactlib.errors import MissingDependency
-from compactlib.kv import EXISTS, Condition, Delete, Entries, KeyNotFound, KVStore, Predicate, PredicateFailed, Put
+from compactlib.kv import EXISTS, Condition, Delete, KeyNotFound, KVStore, PredicateFailed, Put
+from compactlib.kv.store import Entries, Predicate
 from compactlib.testing.kit.conformance import same
 
 try:

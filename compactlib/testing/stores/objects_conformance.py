@@ -16,17 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from compactlib.errors import Closed, InvalidInput
-from compactlib.objects import (
-    BadDigest,
-    BadKey,
-    Digest,
-    ObjectExists,
-    ObjectNotFound,
-    ObjectRef,
-    ObjectStore,
-    read_checked,
-)
+from compactlib.objects import BadDigest, BadKey, Digest, ObjectExists, ObjectNotFound, ObjectRef, ObjectStore
 from compactlib.objects.keys import MAX_KEY_CHARS, MAX_SEGMENT_CHARS
+from compactlib.objects.store import read_checked
 from compactlib.testing.kit.conformance import ConformanceKit, Mismatch, error_from, run_kit, same
 from compactlib.testing.kit.fresh import drawing
 

@@ -1,6 +1,6 @@
 """What every `RangeFormat` of the staging area has to do, as tests that any implementation can inherit.
 
-    from compactlib.testing import RangeFormatConformance
+    from compactlib.testing.stores.range_format_conformance import RangeFormatConformance
 
     class TestMyFormat(RangeFormatConformance):
         def make_format(self) -> RangeFormat:

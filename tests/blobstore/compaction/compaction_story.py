@@ -31,8 +31,10 @@ from compactlib.files import Files
 from compactlib.outcome import Done, Failed
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.testing import RecordingFiles, record, replay
+from compactlib.testing import record
+from compactlib.testing.crash.harness import replay
 from compactlib.testing.crash.model import CrashModel
+from compactlib.testing.crash.recorder import RecordingFiles
 from compactlib.testing.crash.state import CrashState, Fate
 from tests.blobstore.compaction_stores import START, flip, names, open_store, plan_of
 

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore.compaction.plan.policies import CompactAll
+from compactlib.blobstore import CompactAll
 from compactlib.blobstore.config import BlobStoreConfig, Durability
 from compactlib.blobstore.model.values import Blob, Deleted, Missing
 from compactlib.blobstore.store.store import BlobStore
@@ -21,7 +21,9 @@ from compactlib.errors import Closed, CompactlibError
 from compactlib.files import Files
 from compactlib.outcome import Done, Failed
 from compactlib.runtime.budget import Budget
-from compactlib.testing import KillReport, LifeFiles, check_fork, check_settings, explore_kills
+from compactlib.testing import check_settings, explore_kills
+from compactlib.testing.crash.kills import KillReport, LifeFiles
+from compactlib.testing.kit.forks import check_fork
 from tests.blobstore.compaction_stores import plan_of, strays
 
 NOW = 1_000_000.0

@@ -12,8 +12,8 @@ from typing import Any
 import attrs
 import pytest
 
+from compactlib.blobstore import CompactAll, Hybrid, StatsBased
 from compactlib.blobstore.compaction.plan.last_plans import read_last_plans
-from compactlib.blobstore.compaction.plan.policies import CompactAll, Hybrid, StatsBased
 from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, BlobView
 from compactlib.blobstore.compaction.run.events import CONTENTS_ERASED
 from compactlib.blobstore.compaction.run.work import Questions

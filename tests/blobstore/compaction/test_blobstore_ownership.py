@@ -13,15 +13,16 @@ from typing import Any
 import attrs
 import pytest
 
+from compactlib.blobstore import CompactAll
 from compactlib.blobstore.compaction.plan.last_plans import read_last_plans
-from compactlib.blobstore.compaction.plan.policies import CompactAll
 from compactlib.blobstore.compaction.run.compact_many import compact_many
 from compactlib.blobstore.compaction.run.work import Questions
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Busy, Closed, DiskFull, Stale
-from compactlib.executors import LocalExecutor, RewriteFailure, RewriteOutcome, RewriteTask
+from compactlib.executors import LocalExecutor, RewriteFailure, RewriteTask
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from tests.blobstore.compaction.held_compactions import PATIENCE, SETTINGS, Held, Working, build, check, open_held

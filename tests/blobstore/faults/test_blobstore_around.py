@@ -12,13 +12,8 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import (
-    BlobStore,
-    BlobStoreConfig,
-    CompactAll,
-    FinishedCompactions,
-    NotAStore,
-)
+from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll, NotAStore
+from compactlib.blobstore.compaction.progress.finished import FinishedCompactions
 from compactlib.blobstore.config import Durability
 from compactlib.blobstore.model.values import Blob, Deleted
 from compactlib.blobstore.store.store_reader import look_at_store

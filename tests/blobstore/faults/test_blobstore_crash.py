@@ -17,7 +17,8 @@ from compactlib.blobstore.model.values import Answer, Blob, Deleted
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.files import Files
-from compactlib.testing import RecordingFiles, explore, explore_recovery
+from compactlib.testing import explore, explore_recovery
+from compactlib.testing.crash.recorder import RecordingFiles
 
 NOW = 1000.0
 Step = Callable[[BlobStore], object]

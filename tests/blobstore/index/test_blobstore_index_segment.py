@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.blobstore.index.entry_columns import hash_id
 from compactlib.blobstore.index.index_file import decode_index, encode_index, read_index, write_index

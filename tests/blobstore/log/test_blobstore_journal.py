@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.blobstore.log.journal import Journal
 from compactlib.blobstore.model.names import SegmentName

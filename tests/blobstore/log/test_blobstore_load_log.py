@@ -9,7 +9,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, SegmentName
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig
+from compactlib.blobstore.model.names import SegmentName
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, Unsupported
 

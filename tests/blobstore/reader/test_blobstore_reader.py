@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import BlobReader, BlobStoreConfig, NotAStore, StatsBased
-from compactlib.blobstore.compaction.plan.policies import CompactAll, ExpiryForecast, Greedy
+from compactlib.blobstore import BlobReader, BlobStoreConfig, CompactAll, ExpiryForecast, Greedy, NotAStore, StatsBased
 from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME
 from compactlib.blobstore.model.values import Blob, BlobInfo, Deleted, Expired, GetOptions, Missing
 from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE

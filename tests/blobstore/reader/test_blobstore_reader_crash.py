@@ -13,11 +13,11 @@ from compactlib.blobstore.model.values import Blob, GetOptions
 from compactlib.blobstore.store.blob_reader import BlobReader
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import Clock, ManualClock
-from compactlib.testing import RecordingFiles, explore, record
+from compactlib.testing import explore, record
+from compactlib.testing.crash.recorder import RecordingFiles
 from tests.blobstore.compaction.run.test_blobstore_compactor_crash import COUNT, NOW, STORIES, Story
 from tests.blobstore.compaction_stores import START, config
-from tests.blobstore.faults.test_blobstore_crash import KEYS, opened, run
-from tests.blobstore.faults.test_blobstore_crash import NOW as THEN
+from tests.blobstore.faults.test_blobstore_crash import KEYS, NOW as THEN, opened, run
 from tests.blobstore.store.test_blobstore_hard_delete import erase, small
 
 EVERYTHING = GetOptions(include_deleted=True, include_expired=True)

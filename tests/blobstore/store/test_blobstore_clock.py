@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll, ContainerStates
+from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll
 from compactlib.blobstore.compaction.sense.kept_statistics import BucketSettings, KeptStatistics
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import Blob, Deleted, Expired, GetOptions, IndexEntry, Missing, RecordKind
-from compactlib.blobstore.store.peers import PeerTokens
+from compactlib.blobstore.store.peers import ContainerStates, PeerTokens
 from compactlib.blobstore.store.replication import ReplicationToken
 from compactlib.clock import Clock, ManualClock
 from compactlib.errors import CompactlibError
@@ -21,7 +21,8 @@ from compactlib.outcome import Failed
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from compactlib.runtime.steady_clock import DEFAULT_CONFIRM_SECONDS
-from compactlib.testing import Jump, JumpingClock, explore_clock_jumps
+from compactlib.testing import explore_clock_jumps
+from compactlib.testing.faults.jumps import Jump, JumpingClock
 
 NOW = 1_000_000.0
 DAY = 86_400.0

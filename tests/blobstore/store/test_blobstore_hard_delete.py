@@ -31,7 +31,8 @@ from compactlib.files import Files
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.testing import RecordingFiles, explore, explore_recovery, record
+from compactlib.testing import explore, explore_recovery, record
+from compactlib.testing.crash.recorder import RecordingFiles
 from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
 from tests.blobstore.compaction_stores import EVERYTHING, RETENTION, START, answers, done, fill, open_store, plan_of
 

@@ -15,23 +15,15 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib.blobstore import (
-    Blob,
-    BlobStore,
-    BlobStoreConfig,
-    CompactAll,
-    Deleted,
-    Expired,
-    Missing,
-    ReplicaEntry,
-    StoreFull,
-)
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, Deleted, Expired, Missing, StoreFull
+from compactlib.blobstore.store.replication import ReplicaEntry
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Conflict, NotFound
 from compactlib.outcome import Failed
 from compactlib.runtime.budget import Budget
-from compactlib.testing import FailingFiles, Fault, SettingsReport, check_settings
+from compactlib.testing import FailingFiles, Fault, check_settings
 from compactlib.testing.faults.plan import Crash
+from compactlib.testing.settings import SettingsReport
 
 CREATED = BlobStoreConfig(capacity_bytes=1 << 15, segment_bytes=1 << 10)
 REFUSED = (NotFound, Conflict, StoreFull)

@@ -8,11 +8,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from compactlib.blobstore.compaction.plan.policies import CompactAll, Greedy, StatsBased
+from compactlib.blobstore import CompactAll, Greedy, StatsBased
 from compactlib.blobstore.config import BlobStoreConfig, Durability
 from compactlib.blobstore.errors import StoreFull
 from compactlib.blobstore.model.values import GetOptions

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.blobstore.compaction.sense import statistics as statistics_module
 from compactlib.blobstore.compaction.sense.statistics import container_statistics, log_statistics

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind

@@ -26,7 +26,8 @@ from compactlib.catalog.schema.catalog import PutObject
 from compactlib.catalog.schema.descriptors import Schema
 from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Unsupported
-from compactlib.kv import Condition, Delete, KVLimits, KVStore, MemoryStore
+from compactlib.kv import Condition, Delete, KVStore, MemoryStore
+from compactlib.kv.store import KVLimits
 from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVRun, explore_kv_faults
 from tests.catalog.services import log_in, update
 

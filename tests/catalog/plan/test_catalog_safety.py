@@ -7,8 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given as any_of
-from hypothesis import strategies as st
+from hypothesis import given as any_of, strategies as st
 
 from compactlib.catalog.errors import AssignmentsMissing, UnsafeCompaction
 from compactlib.catalog.model.partitions import HostedPartitions

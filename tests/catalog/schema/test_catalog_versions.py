@@ -8,8 +8,7 @@ import threading
 
 import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.catalog.errors import ActivationNotAscending, CatalogVersionNotFound, TimeBeforeHistory
 from compactlib.catalog.model.partitions import (

@@ -17,7 +17,8 @@ from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.catalog.sense.watermark import LowWatermark
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, Predicate, PredicateFailed
+from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed
+from compactlib.kv.store import Predicate
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVOperation, KVRun, explore_kv_faults
 

@@ -14,14 +14,11 @@ import pytest
 from compactlib.catalog import (
     Assignments,
     CatalogPlan,
-    CatalogReclaim,
     CatalogService,
     CatalogView,
     Cut,
     CutReport,
     CutToBound,
-    Factor,
-    Floor,
     HybridClock,
     KeepSeconds,
     KeepVersions,
@@ -37,6 +34,8 @@ from compactlib.catalog.errors import (
     RecordMissing,
     UnsafeCompaction,
 )
+from compactlib.catalog.log.reclaim import CatalogReclaim
+from compactlib.catalog.model.values import Factor, Floor
 from compactlib.catalog.schema.commands import CreateSchema
 from compactlib.clock import ManualClock
 from compactlib.contract import Compaction

@@ -16,7 +16,8 @@ from compactlib.catalog.sense.published import PublishedTimes
 from compactlib.catalog.sense.watermark import LowWatermark
 from compactlib.catalog.service.service import CatalogService
 from compactlib.clock import ManualClock
-from compactlib.kv import DamagedStore, SlowDown
+from compactlib.kv import SlowDown
+from compactlib.kv.errors import DamagedStore
 from compactlib.kv.stores.postgres import PostgresStore
 from compactlib.kv.stores.sqlite.store import SqliteStore
 from compactlib.outcome import Done, Failed, Skipped

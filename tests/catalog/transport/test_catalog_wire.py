@@ -7,8 +7,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.catalog.errors import MessageDamaged, MessageTooLarge, MessageTooNew, UnknownMessage
 from compactlib.catalog.model.partitions import HostedPartitions

@@ -23,21 +23,17 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import (
     EXISTS,
-    BatchSizeTooBig,
     Condition,
-    ConnectFailed,
-    DamagedStore,
     Delete,
     DynamoStore,
     KVStore,
-    NotAStore,
     OutcomeUnknown,
     PredicateFailed,
     Put,
     SlowDown,
     StoreFailed,
-    TooLarge,
 )
+from compactlib.kv.errors import BatchSizeTooBig, ConnectFailed, DamagedStore, NotAStore, TooLarge
 from compactlib.kv.stores.dynamodb.errors import refused
 from compactlib.kv.stores.dynamodb.wire import is_whole
 from compactlib.testing.stores.kv_conformance import P, keys_of

@@ -11,17 +11,13 @@ from typing import Any
 
 import etcd3gw
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from compactlib.errors import CompactlibError, DiskFull, InvalidInput, Unsupported
 from compactlib.kv import (
     EXISTS,
-    BatchSizeTooBig,
     Condition,
-    ConnectFailed,
-    DamagedStore,
     EtcdStore,
     KVStore,
     OutcomeUnknown,
@@ -29,8 +25,8 @@ from compactlib.kv import (
     Put,
     SlowDown,
     StoreFailed,
-    TooLarge,
 )
+from compactlib.kv.errors import BatchSizeTooBig, ConnectFailed, DamagedStore, TooLarge
 from compactlib.kv.stores.etcd.errors import refused
 from compactlib.kv.stores.etcd.wire import KeySpace, Revision, end_of
 from compactlib.testing.stores.kv_conformance import P

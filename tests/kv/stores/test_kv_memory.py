@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from compactlib.kv import KVLimits, KVStore, MemoryStore, TooLarge
+from compactlib.kv import KVStore, MemoryStore
+from compactlib.kv.errors import TooLarge
+from compactlib.kv.store import KVLimits
 from compactlib.testing import KVStoreConformance
 from compactlib.testing.stores.kv_machine import kv_machine
 

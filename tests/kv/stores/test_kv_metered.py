@@ -7,17 +7,8 @@ from pathlib import Path
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.kv import (
-    Condition,
-    KeyNotFound,
-    KVStore,
-    MemoryStore,
-    MeteredStore,
-    PredicateFailed,
-    Put,
-    SlowDown,
-    Versioned,
-)
+from compactlib.kv import Condition, KeyNotFound, KVStore, MemoryStore, MeteredStore, PredicateFailed, Put, SlowDown
+from compactlib.kv.store import Versioned
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing import KVFault, KVStoreConformance
 from compactlib.testing.faults.kv_faults import FaultyStore, fault_at

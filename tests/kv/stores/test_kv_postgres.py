@@ -20,7 +20,6 @@ from compactlib.errors import CompactlibError, InvalidInput, Unsupported
 from compactlib.kv import (
     EXISTS,
     Condition,
-    ConnectFailed,
     KeyNotFound,
     KVStore,
     OutcomeUnknown,
@@ -29,6 +28,7 @@ from compactlib.kv import (
     SlowDown,
     StoreFailed,
 )
+from compactlib.kv.errors import ConnectFailed
 from compactlib.kv.stores.postgres import PostgresStore
 from compactlib.testing import KVStoreConformance
 from compactlib.testing.stores.kv_conformance import P, in_threads

@@ -23,16 +23,8 @@ from hypothesis import settings
 from compactlib.clock import ManualClock
 from compactlib.errors import Closed, CompactlibError, CorruptData, DiskFull, InvalidInput, StorageError, Unsupported
 from compactlib.files.disk import LocalFiles, StrPath
-from compactlib.kv import (
-    ConnectFailed,
-    DamagedStore,
-    KeyNotFound,
-    KVStore,
-    NotAStore,
-    Put,
-    SlowDown,
-    SqliteStore,
-)
+from compactlib.kv import KeyNotFound, KVStore, Put, SlowDown, SqliteStore
+from compactlib.kv.errors import ConnectFailed, DamagedStore, NotAStore
 from compactlib.testing import KVStoreConformance
 from compactlib.testing.stores.kv_machine import kv_machine
 from tests.files.readonly import read_only_copy

@@ -8,23 +8,12 @@ import pytest
 
 from compactlib.blobstore import DChoices, Greedy, StatsBased
 from compactlib.errors import InvalidInput
-from compactlib.lab import (
-    DELETE,
-    FOREVER,
-    PUT,
-    READ,
-    AppendMostly,
-    BlobReplay,
-    BlobSettings,
-    Bursts,
-    HotCold,
-    Operations,
-    ReplayReport,
-    TtlMix,
-    Uniform,
-    replay_blobs,
-    together,
-)
+from compactlib.lab import BlobSettings, HotCold, Operations, TtlMix, Uniform, replay_blobs
+from compactlib.lab.blobstore.replay import BlobReplay
+from compactlib.lab.results.measures import together
+from compactlib.lab.results.reports import ReplayReport
+from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, READ
+from compactlib.lab.traces.workloads import AppendMostly, Bursts
 from compactlib.runtime.observe import RecordingObserver
 
 SETTINGS = BlobSettings.of_slots(60, 16)

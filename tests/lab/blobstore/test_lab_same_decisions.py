@@ -11,9 +11,11 @@ import attrs
 import pytest
 
 from compactlib.blobstore import (
+    BlobChoice,
+    BlobPolicy,
     BlobStore,
     BlobStoreConfig,
-    BlobChoice,
+    BlobView,
     CompactAll,
     CopyBudget,
     CostBenefit,
@@ -21,12 +23,11 @@ from compactlib.blobstore import (
     ExpiryForecast,
     Greedy,
     Hybrid,
-    BlobPolicy,
     StatsBased,
-    BlobView,
 )
 from compactlib.clock import ManualClock
-from compactlib.lab import BlobReplay, BlobSettings, Operations
+from compactlib.lab import BlobSettings, Operations
+from compactlib.lab.blobstore.replay import BlobReplay
 from compactlib.lab.traces.operations import DELETE, FOREVER, PUT
 from compactlib.outcome import Done
 

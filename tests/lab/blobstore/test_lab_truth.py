@@ -6,20 +6,17 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import CostBenefit, Greedy, BlobPolicy
+from compactlib.blobstore import BlobPolicy, CostBenefit, Greedy
 from compactlib.errors import InvalidInput
-from compactlib.lab import (
-    BlobSettings,
-    HotCold,
-    Measures,
-    OldestFirst,
-    Uniform,
+from compactlib.lab import BlobSettings, HotCold, Uniform, replay_blobs
+from compactlib.lab.blobstore.closed_forms import (
     fifo_write_amplification,
     greedy_write_amplification,
+    harmonic,
     random_write_amplification,
-    replay_blobs,
 )
-from compactlib.lab.blobstore.closed_forms import harmonic
+from compactlib.lab.blobstore.fifo import OldestFirst
+from compactlib.lab.results.measures import Measures
 
 SEGMENTS = 800
 PER_SEGMENT = 32

@@ -9,23 +9,23 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.lab import DELETE, PUT, HotCold, Operations, RaftLogReplay, RaftLogSettings, Uniform, replay_raftlog
+from compactlib.lab import HotCold, Operations, RaftLogSettings, Uniform, replay_raftlog
+from compactlib.lab.raftlog.replay import RaftLogReplay
+from compactlib.lab.traces.operations import DELETE, PUT
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import (
-    LogPolicy,
     CostPolicy,
-    DeadBytes,
     DeadRatio,
     DropDead,
-    Elapsed,
     EveryNMinors,
     LogOptions,
+    LogPolicy,
     RaPolicy,
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
-    Trigger,
 )
+from compactlib.raftlog.compaction.sense.trigger import DeadBytes, Elapsed, Trigger
 
 LIMITS = SegmentLimits(max_entries=6, max_bytes=4_000)
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.blobstore import BlobChoice, Greedy, BlobPolicy, StatsBased, BlobView
+from compactlib.blobstore import BlobChoice, BlobPolicy, BlobView, Greedy, StatsBased
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.executors import ProcessExecutor
-from compactlib.lab import BlobSettings, Comparison, HotCold, Uniform, compare, run_experiments, sweep
+from compactlib.lab import BlobSettings, HotCold, Uniform, compare, run_experiments, sweep
+from compactlib.lab.results.experiments import Comparison
 from compactlib.runtime.observe import RecordingObserver
 
 SETTINGS = BlobSettings.of_slots(60, 16)

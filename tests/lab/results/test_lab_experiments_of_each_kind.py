@@ -8,14 +8,11 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib.blobstore import Greedy, BlobPolicy, StatsBased
+from compactlib.blobstore import BlobPolicy, Greedy, StatsBased
 from compactlib.errors import InvalidInput
 from compactlib.executors import ProcessExecutor
 from compactlib.lab import (
-    AppendMostly,
     BlobSettings,
-    Bursts,
-    Comparison,
     Experiment,
     HotCold,
     RaftLogSettings,
@@ -28,7 +25,9 @@ from compactlib.lab import (
     run_experiments,
     sweep,
 )
-from compactlib.raftlog import LogPolicy, CostPolicy, DeadRatio, EveryNMinors, SeedPolicy, SegmentLimits
+from compactlib.lab.results.experiments import Comparison
+from compactlib.lab.traces.workloads import AppendMostly, Bursts
+from compactlib.raftlog import CostPolicy, DeadRatio, EveryNMinors, LogPolicy, SeedPolicy, SegmentLimits
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.scheduler import LevelConfig, SchedulerConfig
 from compactlib.staging.compaction.sense_policies import AnyOf, DeletesPolicy

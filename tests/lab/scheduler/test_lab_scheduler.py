@@ -6,7 +6,8 @@ import attrs
 import pytest
 
 from compactlib.errors import InvalidInput
-from compactlib.lab import SchedulerLoad, SchedulerReport, SchedulerSettings, replay_scheduler
+from compactlib.lab import SchedulerLoad, SchedulerSettings, replay_scheduler
+from compactlib.lab.scheduler.report import SchedulerReport
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.scheduler import LevelConfig, SchedulerConfig
 

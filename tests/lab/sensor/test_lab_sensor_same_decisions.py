@@ -8,7 +8,9 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
-from compactlib.lab import DELETE, PUT, READ, SensorReplay, SensorSettings
+from compactlib.lab import SensorSettings
+from compactlib.lab.sensor.replay import SensorReplay
+from compactlib.lab.traces.operations import DELETE, PUT, READ
 from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done, Skipped
 from compactlib.staging import AlwaysPolicy, CommittedRanges, CompactionSensor, Repository

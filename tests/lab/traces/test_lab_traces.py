@@ -9,7 +9,8 @@ import pytest
 
 from compactlib.blobstore import Greedy
 from compactlib.errors import CorruptData, InvalidInput
-from compactlib.lab import BlobSettings, CloudPhysicsTrace, CsvTrace, replay_blobs
+from compactlib.lab import BlobSettings, CsvTrace, replay_blobs
+from compactlib.lab.traces.traces import CloudPhysicsTrace
 
 CLOUDPHYSICS = Path(__file__).parents[4] / "shared" / "data" / "cloudphysics_io.csv.gz"
 LINES = ["time,op,key,size,ttl", "0,put,a,20,", "0.5,put,b,30,60", "1,read,a,20,", "2,delete,b,,"]

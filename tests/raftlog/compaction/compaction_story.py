@@ -36,7 +36,6 @@ from compactlib.errors import CorruptData, DiskFull
 from compactlib.files import Files, LocalFiles
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
-    LogCompactionReport,
     CostPolicy,
     DeadEntry,
     DropDead,
@@ -44,17 +43,19 @@ from compactlib.raftlog import (
     LogReader,
     MissingEntry,
     RaPolicy,
-    ReadPlan,
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
-    SegmentReader,
-    SegmentWriter,
-    report_of,
 )
+from compactlib.raftlog.compaction.report import LogCompactionReport, report_of
+from compactlib.raftlog.log.read_plan import ReadPlan
 from compactlib.raftlog.model.names import segment_name, segment_number
-from compactlib.testing import RecordingFiles, record, replay
+from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.segment.writer import SegmentWriter
+from compactlib.testing import record
+from compactlib.testing.crash.harness import replay
 from compactlib.testing.crash.model import CrashModel
+from compactlib.testing.crash.recorder import RecordingFiles
 from compactlib.testing.crash.state import CrashState, Fate
 from tests.raftlog.compaction_logs import Expected, flip_byte, links, options, payload_of, payload_place, strays
 from tests.raftlog.wrapped_files import WatchedFiles

@@ -13,9 +13,11 @@ import pytest
 
 from compactlib.errors import Busy, CorruptData, DiskFull, StorageError
 from compactlib.files import LocalFiles
-from compactlib.raftlog import LogReader, SegmentLog, SegmentRef, commit_group, recover_folder
-from compactlib.raftlog.compaction.commit import finish_group, place_leader
+from compactlib.raftlog import LogReader, SegmentLog
+from compactlib.raftlog.compaction.commit import commit_group, finish_group, place_leader
+from compactlib.raftlog.compaction.recover import recover_folder
 from compactlib.raftlog.model.names import compacting_members, compacting_name, segment_name
+from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.known import is_committed, superseded
 from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (

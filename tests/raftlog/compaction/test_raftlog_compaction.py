@@ -15,17 +15,16 @@ from compactlib.raftlog import (
     CostPolicy,
     DeadEntry,
     DropDead,
-    Elapsed,
     Entry,
     EveryNMinors,
-    Manual,
     RaPolicy,
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
-    SegmentRef,
 )
+from compactlib.raftlog.compaction.sense.trigger import Elapsed, Manual
 from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.model.values import SegmentRef
 from compactlib.runtime.observe import Observer, Progress, RecordingObserver
 from tests.raftlog.compaction_logs import (
     Expected,

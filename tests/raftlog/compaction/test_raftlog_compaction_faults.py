@@ -11,7 +11,8 @@ import pytest
 from compactlib.errors import CompactlibError, DiskFull, StorageError
 from compactlib.files import Files
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import CompactionFailed, LogCompactionReport, DropDead, SeedPolicy, SegmentLog, report_of
+from compactlib.raftlog import DropDead, SeedPolicy, SegmentLog
+from compactlib.raftlog.compaction.report import CompactionFailed, LogCompactionReport, report_of
 from compactlib.raftlog.model.names import segment_name
 from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (

@@ -10,13 +10,8 @@ from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, TaskFailed
 from compactlib.executors import LocalExecutor
 from compactlib.outcome import Failed, Skipped
-from compactlib.raftlog import (
-    CompactionFailed,
-    EveryNMinors,
-    SeedPolicy,
-    SegmentLimits,
-    SegmentLog,
-)
+from compactlib.raftlog import EveryNMinors, SeedPolicy, SegmentLimits, SegmentLog
+from compactlib.raftlog.compaction.report import CompactionFailed
 from compactlib.raftlog.model.names import segment_name
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Progress, RecordingObserver

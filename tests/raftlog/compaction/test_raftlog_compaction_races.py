@@ -18,16 +18,8 @@ import pytest
 from compactlib.errors import Busy, Closed
 from compactlib.files.disk import StrPath
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import (
-    LogChoice,
-    CompactionFailed,
-    LogView,
-    DeadEntry,
-    LogReader,
-    MissingEntry,
-    SeedPolicy,
-    SegmentLog,
-)
+from compactlib.raftlog import DeadEntry, LogChoice, LogReader, LogView, MissingEntry, SeedPolicy, SegmentLog
+from compactlib.raftlog.compaction.report import CompactionFailed
 from compactlib.raftlog.model.names import segment_name
 from compactlib.runtime.observe import Observer, Progress
 from tests.raftlog.compaction_logs import (

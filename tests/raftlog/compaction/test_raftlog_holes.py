@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, StorageError, Unsupported
 from compactlib.files.disk import LocalFiles, LocalOutFile, OutFile, StrPath
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import DeadEntry, Entry, LogReader, SegmentLimits, SegmentLog, SnapshotState
+from compactlib.raftlog import DeadEntry, Entry, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction.holes import BLOCK_BYTES, HoleReport, plan_holes
+from compactlib.raftlog.model.snapshot_state import SnapshotState
 from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.runtime.budget import Budget
-from compactlib.testing import FailingFiles, RecordingFiles, explore, record
+from compactlib.testing import FailingFiles, explore, record
+from compactlib.testing.crash.recorder import RecordingFiles
 from tests.raftlog.compaction_logs import damaged, flip_byte, options, payload_place
 
 LARGE = SegmentLimits(max_entries=16, max_bytes=1 << 30)
@@ -151,7 +152,7 @@ def test_the_local_disk_punches_or_says_why_not(tmp_path: Path) -> None:
     out.close()
     pipe, other = os.pipe()
     try:
-        from compactlib.files import punch_range
+        from compactlib.files.disk import punch_range
         with pytest.raises((StorageError, Unsupported)):
             punch_range(pipe, 0, 10, "a pipe")
     finally:

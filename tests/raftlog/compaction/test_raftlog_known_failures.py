@@ -12,13 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import CompactlibError, CorruptData, LiveIndexMissing, StorageError
 from compactlib.outcome import Failed
 from compactlib.raftlog import (
-    CompactionFailed,
     DamagedEntry,
     DeadEntry,
     Entry,
@@ -29,6 +27,7 @@ from compactlib.raftlog import (
     SegmentLimits,
     SegmentLog,
 )
+from compactlib.raftlog.compaction.report import CompactionFailed
 from compactlib.raftlog.model.names import compacting_members, compacting_name, segment_name
 from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (

@@ -15,17 +15,13 @@ import pytest
 from compactlib.errors import CorruptData, DiskFull, LiveIndexMissing, NotALog, StorageError
 from compactlib.files import LocalFiles
 from compactlib.outcome import Failed
-from compactlib.raftlog import (
-    CompactionFailed,
-    LogReader,
-    SegmentLog,
-    SegmentReader,
-    SegmentRef,
-    SegmentWriter,
-    leftovers,
-    recover_folder,
-)
+from compactlib.raftlog import LogReader, SegmentLog
+from compactlib.raftlog.compaction.recover import leftovers, recover_folder
+from compactlib.raftlog.compaction.report import CompactionFailed
 from compactlib.raftlog.model.names import compacting_name, segment_name
+from compactlib.raftlog.model.values import SegmentRef
+from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.segment.writer import SegmentWriter
 from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (
     SMALL,

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, DiskFull, InvalidInput, LiveIndexMissing, StorageError
 from compactlib.executors import Attempt, RewriteResult
-from compactlib.raftlog import Entry, LogOptions, SegmentLimits, SegmentLog, SegmentReader
+from compactlib.raftlog import Entry, LogOptions, SegmentLimits, SegmentLog
 from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Progress, RecordingObserver
 from compactlib.testing import FailingFiles

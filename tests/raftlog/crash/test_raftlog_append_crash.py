@@ -18,8 +18,11 @@ import pytest
 
 from compactlib.errors import StorageError
 from compactlib.files import Files, LocalFiles
-from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog, SegmentReader, SegmentWriter
-from compactlib.testing.crash import RecordingFiles, explore, explore_recovery, record
+from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog
+from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.segment.writer import SegmentWriter
+from compactlib.testing import explore, explore_recovery, record
+from compactlib.testing.crash.recorder import RecordingFiles
 from compactlib.testing.faults.plan import FailingFiles
 from tests.raftlog.reading import History, PlainLog
 

@@ -19,9 +19,11 @@ import pytest
 from compactlib.errors import StorageError
 from compactlib.files import Files
 from compactlib.outcome import Failed, Skipped
-from compactlib.raftlog import LogPolicy, DropDead, LogReader, SeedPolicy, SegmentLog
-from compactlib.testing import CrashReport, FailingFiles, Recording, RecordingFiles, explore, explore_recovery, record
-from compactlib.testing.crash.operations import Write
+from compactlib.raftlog import DropDead, LogPolicy, LogReader, SeedPolicy, SegmentLog
+from compactlib.testing import FailingFiles, explore, explore_recovery, record
+from compactlib.testing.crash.harness import CrashReport
+from compactlib.testing.crash.operations import Recording, Write
+from compactlib.testing.crash.recorder import RecordingFiles
 from tests.raftlog.compaction_logs import (
     Expected,
     chained,

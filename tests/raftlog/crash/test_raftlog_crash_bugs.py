@@ -13,12 +13,13 @@ import pytest
 from compactlib.executors import RewrittenFile
 from compactlib.files.disk import Files, StrPath, replace_with_link, replace_with_symlink
 from compactlib.raftlog import SegmentLog
-from compactlib.raftlog.compaction import commit, recover
-from compactlib.raftlog.compaction import run as compaction
+from compactlib.raftlog.compaction import commit, recover, run as compaction
 from compactlib.raftlog.model.names import LINK_SUFFIX, SWAP_SUFFIX, compacting_members, compacting_name, segment_name
 from compactlib.raftlog.segment import segment_set
 from compactlib.raftlog.segment.known import KnownSegment
-from compactlib.testing import CrashFailure, RecordingFiles, explore, record
+from compactlib.testing import explore, record
+from compactlib.testing.crash.harness import CrashFailure
+from compactlib.testing.crash.recorder import RecordingFiles
 from tests.raftlog.compaction_logs import done, options
 from tests.raftlog.crash.test_raftlog_crash import STORIES, Story, checker, crash_everywhere
 from tests.raftlog.wrapped_files import SwallowSync

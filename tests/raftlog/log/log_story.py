@@ -26,20 +26,11 @@ from pathlib import Path
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Failed
-from compactlib.raftlog import (
-    DropDead,
-    Entry,
-    LogOptions,
-    LogRows,
-    RaftLog,
-    SeedPolicy,
-    SegmentLimits,
-    SnapshotMeta,
-    StoreOptions,
-    Wal,
-    open_log,
-)
-from compactlib.raftlog.wal import Dropped, Resend, Verdict
+from compactlib.raftlog import DropDead, Entry, LogOptions, RaftLog, SeedPolicy, SegmentLimits, StoreOptions, open_log
+from compactlib.raftlog.model.row import LogRows
+from compactlib.raftlog.snapshots.model import SnapshotMeta
+from compactlib.raftlog.wal.rules import Dropped, Resend, Verdict
+from compactlib.raftlog.wal.wal import Wal
 from tests.raftlog.compaction.compaction_story import numbers
 
 OPTIONS = StoreOptions(background=False, log=LogOptions(limits=SegmentLimits(max_entries=8), keep_links_seconds=0.0))

@@ -27,7 +27,6 @@ from compactlib.files.disk import LocalFiles, LocalOutFile, OutFile, StrPath
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import (
-    LogCompactionReport,
     DeadEntry,
     DropDead,
     Entry,
@@ -37,11 +36,11 @@ from compactlib.raftlog import (
     MissingEntry,
     SegmentLimits,
     SegmentLog,
-    SegmentRef,
-    SegmentWriter,
 )
+from compactlib.raftlog.compaction.report import LogCompactionReport
 from compactlib.raftlog.model.names import segment_name
-from compactlib.raftlog.model.values import MAX_INDEX
+from compactlib.raftlog.model.values import MAX_INDEX, SegmentRef
+from compactlib.raftlog.segment.writer import SegmentWriter
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing.faults.plan import FailingFiles
 from tests.raftlog.compaction_logs import ra_segment
@@ -435,8 +434,8 @@ def test_dead_missing_and_live_are_three_answers(tmp_path: Path) -> None:
         log.record_snapshot(3, [2])
         for opened in (log, LogReader(tmp_path)):
             assert log_answers(opened, range(7)) == {
-                0: DeadEntry(0, 3), 1: DeadEntry(1, 3), 2: Entry(2, 1, payload(2)), 3: DeadEntry(3, 3), 4: MissingEntry(4),
-                5: Entry(5, 1, payload(5)), 6: MissingEntry(6)}
+                0: DeadEntry(0, 3), 1: DeadEntry(1, 3), 2: Entry(2, 1, payload(2)), 3: DeadEntry(3, 3),
+                4: MissingEntry(4), 5: Entry(5, 1, payload(5)), 6: MissingEntry(6)}
 
 
 def test_a_snapshot_that_cannot_be_leaves_the_one_before_in_force(tmp_path: Path) -> None:

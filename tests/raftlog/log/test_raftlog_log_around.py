@@ -16,13 +16,13 @@ import pytest
 from compactlib.errors import Closed
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
-    LogPolicy,
     CostPolicy,
     DeadEntry,
     DropDead,
     Entry,
     EveryNMinors,
     LogOptions,
+    LogPolicy,
     MissingEntry,
     RaPolicy,
     SeedPolicy,

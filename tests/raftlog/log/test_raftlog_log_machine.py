@@ -11,8 +11,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from compactlib.clock import ManualClock, SystemClock
@@ -20,21 +19,21 @@ from compactlib.errors import InvalidInput, LiveAboveSnapshot, LiveIndexMissing,
 from compactlib.executors import LocalExecutor
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import (
-    LogPolicy,
     DeadEntry,
     DropDead,
     Entry,
-    Lease,
     LogOptions,
+    LogPolicy,
     LogReader,
     MissingEntry,
     RaPolicy,
-    ReadPlan,
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
 )
+from compactlib.raftlog.log.read_plan import ReadPlan
 from compactlib.raftlog.model.names import segment_number
+from compactlib.raftlog.segment.segment_set import Lease
 from tests.raftlog.reading import PlainLog, Told, told
 
 POLICIES: dict[str, LogPolicy] = {"seed": SeedPolicy(max_sources=3), "ra": RaPolicy()}

@@ -11,18 +11,12 @@ import attrs
 import pytest
 
 from compactlib.errors import Busy, Closed, CompactlibError, TaskFailed
-from compactlib.executors import (
-    Attempt,
-    Executor,
-    LocalExecutor,
-    RewriteFailure,
-    RewriteOutcome,
-    RewriteResult,
-    RewriteTask,
-    attempt_task,
-)
+from compactlib.executors import Attempt, Executor, LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
+from compactlib.executors.tasks import attempt_task
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import LogChoice, CompactionFailed, LogView, SegmentLog
+from compactlib.raftlog import LogChoice, LogView, SegmentLog
+from compactlib.raftlog.compaction.report import CompactionFailed
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Progress
 from tests.raftlog.compaction_logs import Expected, compact_to_rest, entries_of, options, strays

@@ -13,7 +13,6 @@ from compactlib.executors import RewrittenFile
 from compactlib.files import LocalFiles
 from compactlib.outcome import Done
 from compactlib.raftlog import (
-    Answer,
     DeadEntry,
     DropDead,
     Entry,
@@ -23,12 +22,12 @@ from compactlib.raftlog import (
     RaPolicy,
     SegmentLimits,
     SegmentLog,
-    SegmentReader,
-    SegmentRef,
 )
 from compactlib.raftlog.compaction.commit import commit_group
 from compactlib.raftlog.log.folder import FolderContents, read_folder
 from compactlib.raftlog.model.names import compacting_name, segment_name
+from compactlib.raftlog.model.values import Answer, SegmentRef
+from compactlib.raftlog.segment.reader import SegmentReader
 from tests.raftlog.compaction_logs import damaged, flip_byte, payload_place
 from tests.raftlog.reading import PlainLog, log_answers, write_segment
 
@@ -105,7 +104,8 @@ def test_what_died_by_a_snapshot_that_it_has_not_seen_is_not_missing(tmp_path: P
         with LogReader(tmp_path, max_open_segments=1) as single, LogReader(tmp_path, max_open_segments=1) as bulk:
             log.record_snapshot(4, [2])
             assert isinstance(log.compact(policy=RaPolicy()), Done)
-            expected = [DeadEntry(1, 4), Entry(*rows(2, 2)[0]), DeadEntry(3, 4), DeadEntry(4, 4), Entry(*rows(5, 5)[0]), MissingEntry(6)]
+            expected = [DeadEntry(1, 4), Entry(*rows(2, 2)[0]), DeadEntry(3, 4), DeadEntry(4, 4),
+                        Entry(*rows(5, 5)[0]), MissingEntry(6)]
             assert [single.read(index) for index in range(1, 7)] == expected
             assert list(bulk.read_many(range(1, 7))) == expected
 

@@ -22,33 +22,27 @@ from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
-    LogChoice,
-    CompactionFailed,
-    LogPlan,
-    LogCompactionReport,
-    LogView,
     CostPolicy,
-    DeadBytes,
     DeadRatio,
     DropDead,
-    Elapsed,
     EveryNMinors,
+    LogChoice,
     LogOptions,
+    LogPlan,
     LogReader,
-    Manual,
-    PlannedGroup,
-    PlanOutdated,
+    LogView,
     RaftLogStore,
     RaPolicy,
-    LogReclaimReport,
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
     StoreOptions,
-    Trigger,
     open_log,
-    report_of,
 )
+from compactlib.raftlog.compaction.plan.plan import PlannedGroup
+from compactlib.raftlog.compaction.report import CompactionFailed, LogCompactionReport, LogReclaimReport, report_of
+from compactlib.raftlog.compaction.sense.trigger import DeadBytes, Elapsed, Manual, Trigger
+from compactlib.raftlog.errors import PlanOutdated
 from compactlib.raftlog.model.names import segment_name
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Progress, RecordingObserver

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.errors import Closed, CorruptData, Unsorted
 from compactlib.outcome import Done
@@ -21,11 +20,11 @@ from compactlib.raftlog import (
     MissingEntry,
     SegmentLimits,
     SegmentLog,
-    SegmentRef,
 )
 from compactlib.raftlog.log.read_plan import ReadPart, plan_parts
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.refs import find_ref
+from compactlib.raftlog.model.values import SegmentRef
 from compactlib.testing.histories.index_strategies import segment_refs
 from tests.raftlog.compaction_logs import damaged, flip_byte, payload_place
 from tests.raftlog.reading import told
@@ -87,7 +86,8 @@ def test_a_plan_stays_valid_across_a_compaction(log: SegmentLog, tmp_path: Path)
         for _ in range(2):
             assert dict(told(plan.answers())) == {
                 **{index: DeadEntry(index, 16) for index in range(1, 17)},
-                **{row[0]: Entry(*row) for row in rows(1, 18) if row[0] in (2, 6, 11, 14, 17, 18)}, 19: MissingEntry(19)}
+                **{row[0]: Entry(*row) for row in rows(1, 18) if row[0] in (2, 6, 11, 14, 17, 18)},
+                19: MissingEntry(19)}
 
 
 def test_what_dies_while_a_plan_is_held_is_dead_in_it(log: SegmentLog) -> None:

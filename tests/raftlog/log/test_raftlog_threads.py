@@ -13,13 +13,12 @@ import pytest
 from compactlib.executors import LocalExecutor
 from compactlib.outcome import Failed
 from compactlib.raftlog import (
-    Answer,
-    LogPolicy,
     DamagedEntry,
     DeadEntry,
     DropDead,
     Entry,
     LogOptions,
+    LogPolicy,
     LogReader,
     MissingEntry,
     RaPolicy,
@@ -27,6 +26,7 @@ from compactlib.raftlog import (
     SegmentLimits,
     SegmentLog,
 )
+from compactlib.raftlog.model.values import Answer
 
 LAST = 700
 KEEP_EVERY = 7

@@ -9,30 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from compactlib.errors import Busy, CompactlibError, InvalidInput, NotFound, TaskFailed
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import (
-    LogCompactionReport,
-    CostPolicy,
-    DropDead,
-    SeedPolicy,
-    SegmentChanges,
-    SegmentLog,
-    SegmentRef,
-    StoreOptions,
-    merge_refs,
-    open_log,
-)
+from compactlib.raftlog import CostPolicy, DropDead, SeedPolicy, SegmentLog, StoreOptions, open_log
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
-from compactlib.raftlog.compaction.report import report_of
-from compactlib.raftlog.log.worker import LogCompactionWorker, MergedSegments, WorkerOutcome
+from compactlib.raftlog.compaction.report import LogCompactionReport, report_of
+from compactlib.raftlog.log.worker import LogCompactionWorker, MergedSegments, SegmentChanges, WorkerOutcome
+from compactlib.raftlog.model.refs import merge_refs
 from compactlib.raftlog.model.row import LogRow
+from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.store.protocols import LogWorker
 from compactlib.report import PolicyRecord
 from compactlib.runtime import CompactionManager

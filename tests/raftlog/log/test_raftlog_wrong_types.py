@@ -18,10 +18,10 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
-    SnapshotMeta,
     StoreOptions,
     open_log,
 )
+from compactlib.raftlog.snapshots.model import SnapshotMeta
 from tests.raftlog.compaction_logs import entries_of, options
 
 

@@ -6,27 +6,16 @@ import copy
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.errors import Busy, CorruptData, DiskFull
 from compactlib.indexset import IndexSet
-from compactlib.raftlog import (
-    DropDead,
-    Entry,
-    LogOptions,
-    LogRow,
-    LogSegments,
-    LogStopped,
-    Memtable,
-    RaftLogStore,
-    SegmentLimits,
-    StoreOptions,
-    open_log,
-    plan_flush,
-)
-from compactlib.raftlog.memtable.flush import FlushPlan, NewestStats
-from compactlib.raftlog.memtable.table import Slab
+from compactlib.raftlog import DropDead, Entry, LogOptions, RaftLogStore, SegmentLimits, StoreOptions, open_log
+from compactlib.raftlog.errors import LogStopped
+from compactlib.raftlog.memtable.flush import FlushPlan, NewestStats, plan_flush
+from compactlib.raftlog.memtable.table import Memtable, Slab
+from compactlib.raftlog.model.row import LogRow
+from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.testing.faults.plan import FailingFiles
 from tests.raftlog.raft_world import check_log
 from tests.raftlog.reading import PlainLog

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from compactlib.errors import CompactlibError
-from compactlib.raftlog import Entry, GapDetected, Memtable, MemtableFull, Overwriting
-from compactlib.raftlog.memtable.table import Slab, visible_slabs
+from compactlib.raftlog import Entry, MemtableFull
+from compactlib.raftlog.errors import GapDetected, Overwriting
+from compactlib.raftlog.memtable.table import Memtable, Slab, visible_slabs
 from tests.raftlog.reading import PlainLog
 
 

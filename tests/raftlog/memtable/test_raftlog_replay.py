@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from compactlib.indexset import IndexSet
-from compactlib.raftlog import LogOptions, LogRow, LogSegments, Memtable, SegmentLimits
+from compactlib.raftlog import LogOptions, SegmentLimits
 from compactlib.raftlog.memtable.flush import FlushPlan
 from compactlib.raftlog.memtable.replay import replay
-from compactlib.raftlog.memtable.table import Slab
-from compactlib.raftlog.wal import Frame, FrameKind
+from compactlib.raftlog.memtable.table import Memtable, Slab
+from compactlib.raftlog.model.row import LogRow
+from compactlib.raftlog.store.log_segments import LogSegments
+from compactlib.raftlog.wal.frames import Frame, FrameKind
 
 OPTIONS = LogOptions(limits=SegmentLimits(max_entries=4))
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.errors import AuditFailed
-from compactlib.raftlog import SegmentRef, find_ref, merge_refs
-from compactlib.raftlog.model.refs import audit_refs, next_ref, overlapping_refs
+from compactlib.raftlog.model.refs import audit_refs, find_ref, merge_refs, next_ref, overlapping_refs
+from compactlib.raftlog.model.values import SegmentRef
 from compactlib.testing.histories.index_strategies import written_refs
 
 

@@ -11,16 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.errors import CorruptData, InvalidInput, LiveAboveSnapshot, StorageError, Unsupported
 from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
-from compactlib.raftlog import SnapshotState, read_snapshot_state, write_snapshot_state
-from compactlib.raftlog.model.snapshot_state import decode_snapshot_state, encode_snapshot_state, snapshot_version
+from compactlib.raftlog.model.snapshot_state import (
+    SnapshotState,
+    decode_snapshot_state,
+    encode_snapshot_state,
+    read_snapshot_state,
+    snapshot_version,
+    write_snapshot_state,
+)
 from compactlib.raftlog.model.values import MAX_INDEX
-from compactlib.testing.crash import RecordingFiles, explore, record
+from compactlib.testing import explore, record
+from compactlib.testing.crash.recorder import RecordingFiles
 from compactlib.testing.faults.plan import FailingFiles
 from compactlib.testing.histories.index_strategies import indexes, live_sets
 from tests.raftlog.reading import flipped

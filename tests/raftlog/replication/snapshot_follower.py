@@ -12,7 +12,7 @@ import json
 import sys
 import threading
 
-from compactlib.hosting.transfer import SnapshotServer
+from compactlib.hosting import SnapshotServer
 from compactlib.outcome import Done, Failed
 from examples.raft_kv import KvStore
 

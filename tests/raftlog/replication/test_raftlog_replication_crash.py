@@ -15,32 +15,29 @@ from compactlib.files import Files
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
 from compactlib.raftlog import Entry, LogOptions, SegmentLimits
-from compactlib.raftlog.replication import (
+from compactlib.raftlog.replication.effects import (
     AwaitEntries,
     BeginInstall,
     DiscardInstall,
     Effect,
     Finished,
-    Installed,
     InstallSnapshot,
-    Progress,
     ReadEntries,
     ReadState,
-    Refusal,
     Send,
-    SnapshotReceiver,
-    SnapshotSender,
     TransferLimits,
-    TransferMessage,
     TransferOutcome,
-    Unknown,
     WriteEntries,
     WriteState,
 )
-from compactlib.raftlog.snapshots import IncomingState
+from compactlib.raftlog.replication.messages import Installed, Progress, Refusal, TransferMessage, Unknown
+from compactlib.raftlog.replication.receiver import SnapshotReceiver
+from compactlib.raftlog.replication.sender import SnapshotSender
 from compactlib.raftlog.snapshots.model import SnapshotMeta
+from compactlib.raftlog.snapshots.staging import IncomingState
 from compactlib.raftlog.store.store import StoreOptions
-from compactlib.testing import RecordingFiles, explore, record
+from compactlib.testing import explore, record
+from compactlib.testing.crash.recorder import RecordingFiles
 from examples.raft_kv import KvStore
 from tests.raftlog.wrapped_files import UnsyncedFiles
 

@@ -18,13 +18,13 @@ import pytest
 
 from compactlib.app.kv_machine import Put
 from compactlib.errors import Closed, NotFound, StorageError
-from compactlib.hosting.transfer import SnapshotServer, send_snapshot
+from compactlib.hosting import SnapshotServer, send_snapshot
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import LogOptions, SegmentLimits
-from compactlib.raftlog.replication import AbortReason, TransferAborted, TransferLimits
+from compactlib.raftlog import LogOptions, SegmentLimits, SnapshotFolder
+from compactlib.raftlog.replication.effects import TransferLimits
+from compactlib.raftlog.replication.errors import AbortReason, TransferAborted
 from compactlib.raftlog.replication.messages import Envelope, Probe
 from compactlib.raftlog.replication.wire import encode
-from compactlib.raftlog.snapshots import SnapshotFolder
 from compactlib.raftlog.store.store import StoreOptions
 from compactlib.testing import FailingFiles
 from examples.raft_kv import KvStore

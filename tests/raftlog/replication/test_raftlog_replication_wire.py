@@ -9,8 +9,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import InvalidInput, Unsupported
 from compactlib.raftlog.model.values import MAX_INDEX

@@ -12,14 +12,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.errors import CorruptData, Unsupported
 from compactlib.files import LocalFiles
-from compactlib.raftlog import LogReader, SegmentLimits, SegmentLog, SegmentReader, SegmentWriter
+from compactlib.raftlog import LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.segment.load import TailRule
+from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.segment.writer import SegmentWriter
 from tests.raftlog.reading import History, PlainLog, Told, flipped, log_answers, segment_answers, write_segment
 
 SEALED = [(1, 1, b"one"), (2, 1, b""), (5, 1, b"five"), (5, 2, b"five again"), (9, 2, b"\0\0\0")]

@@ -19,19 +19,10 @@ from compactlib.errors import Unsupported
 from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
-from compactlib.raftlog import (
-    DeadEntry,
-    Entry,
-    LogOptions,
-    LogReader,
-    SegmentLimits,
-    SegmentLog,
-    SegmentReader,
-    SegmentWriter,
-    SnapshotState,
-    read_snapshot_state,
-    write_snapshot_state,
-)
+from compactlib.raftlog import DeadEntry, Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
+from compactlib.raftlog.model.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
+from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.segment.writer import SegmentWriter
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-segment.md"

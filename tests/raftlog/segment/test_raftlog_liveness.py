@@ -5,12 +5,12 @@ from __future__ import annotations
 from array import array
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from compactlib.errors import LiveIndexMissing
 from compactlib.indexset import IndexSet
-from compactlib.raftlog import SegmentRef, SnapshotState
+from compactlib.raftlog.model.snapshot_state import SnapshotState
+from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.raftlog.segment.liveness import kept_positions, live_positions, segment_stats
 from compactlib.testing.histories.index_strategies import live_sets

@@ -14,11 +14,14 @@ import pytest
 
 from compactlib.errors import CorruptData, StorageError, Unsupported
 from compactlib.files import Files, LocalFiles, OutFile
-from compactlib.raftlog import Entry, MissingEntry, SegmentLimits, SegmentReader, SegmentWriter
+from compactlib.raftlog import Entry, MissingEntry, SegmentLimits
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.load import LoadedSegment, TailRule, TornTail, load_segment
-from compactlib.testing import RecordingFiles, explore, record
+from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.segment.writer import SegmentWriter
+from compactlib.testing import explore, record
+from compactlib.testing.crash.recorder import RecordingFiles
 from tests.raftlog.reading import flipped, native_record, segment_answers, write_segment
 from tests.raftlog.wrapped_files import WatchedFiles
 

@@ -7,8 +7,7 @@ import zlib
 
 import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.errors import CorruptData, Unsupported
 from compactlib.raftlog import SegmentLimits

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import CorruptData, Unsupported
 from compactlib.outcome import Done
@@ -24,10 +23,10 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
-    SegmentReader,
-    SegmentRef,
 )
 from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.model.values import SegmentRef
+from compactlib.raftlog.segment.reader import SegmentReader
 from tests.raftlog.compaction_logs import ra_segment
 from tests.raftlog.reading import RA_FOLDER, PlainLog, flipped, log_answers, needs_ra_files, segment_answers
 
@@ -113,7 +112,8 @@ def as_told() -> dict[int, Entry]:
 def test_every_entry_of_ra_is_read_in_every_way(ra_log: Path) -> None:
     expected = as_told()
     with LogReader(ra_log) as reader:
-        assert log_answers(reader, range(213)) == {index: expected.get(index, MissingEntry(index)) for index in range(213)}
+        assert log_answers(reader, range(213)) == {index: expected.get(index, MissingEntry(index))
+                                                   for index in range(213)}
         assert list(reader.entries()) == list(expected.values())
         assert reader.refs == (SegmentRef(1, 1, 54), SegmentRef(2, 60, 200), SegmentRef(3, 201, 210))
         assert [(stats.format, stats.entries) for stats in reader.stats()] == [("ra2", 64), ("ra2", 21), ("ra2", 10)]

@@ -8,13 +8,13 @@ import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError
 from compactlib.files import LocalFiles
-from compactlib.raftlog import DamagedEntry, Entry, MissingEntry, SegmentLimits, SegmentReader, SegmentWriter
-from compactlib.raftlog.segment.reader import PickedPayloads, read_payloads
+from compactlib.raftlog import DamagedEntry, Entry, MissingEntry, SegmentLimits
+from compactlib.raftlog.segment.reader import PickedPayloads, SegmentReader, read_payloads
+from compactlib.raftlog.segment.writer import SegmentWriter
 from tests.raftlog.compaction_logs import flip_byte, ra_segment
 from tests.raftlog.reading import PlainLog, segment_answers, write_segment
 

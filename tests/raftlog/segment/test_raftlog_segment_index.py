@@ -7,8 +7,7 @@ from array import array
 
 import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.raftlog.segment.format import Columns
 from compactlib.raftlog.segment.index import SegmentIndex, is_dense, is_uniform, picked

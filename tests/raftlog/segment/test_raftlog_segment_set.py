@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.errors import AuditFailed, CorruptData, NotFound
-from compactlib.raftlog import Entry, SegmentReader, SegmentRef, SegmentSet, merge_refs
+from compactlib.raftlog import Entry
 from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.model.refs import merge_refs
+from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.known import KnownSegment, know_segment
-from compactlib.raftlog.segment.segment_set import list_segments, open_segment
+from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.segment.segment_set import SegmentSet, list_segments, open_segment
 from compactlib.testing.histories.index_strategies import written_refs
 from tests.raftlog.reading import write_segment
 

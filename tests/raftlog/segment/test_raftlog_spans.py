@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.raftlog.segment.spans import MAX_GAP_BYTES, MAX_SPAN_BYTES, adjacent_runs, read_spans
 

@@ -8,16 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.errors import Busy, Closed, CorruptData, InvalidInput, StorageError
 from compactlib.files import LocalFiles
-from compactlib.raftlog import Entry, SegmentLimits, SegmentReader, SegmentWriter
+from compactlib.raftlog import Entry, SegmentLimits
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.load import TornTail
+from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.segment.writer import SegmentWriter
 from compactlib.testing.faults.plan import FailingFiles
 from tests.raftlog.compaction_logs import ra_segment
 from tests.raftlog.reading import PlainLog, flipped, native_record, write_segment

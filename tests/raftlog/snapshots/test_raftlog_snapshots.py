@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.errors import (
     Closed,
@@ -26,8 +25,9 @@ from compactlib.errors import (
 )
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
+from compactlib.raftlog import LiveTracker, SnapshotFolder
+from compactlib.raftlog.errors import LiveSetLost
 from compactlib.raftlog.model.values import Entry
-from compactlib.raftlog.snapshots import LiveSetLost, LiveTracker, SnapshotFolder, SnapshotManifest
 from compactlib.raftlog.snapshots.files_format import (
     LIVE_MAGIC,
     PART_HEAD_BYTES,
@@ -35,7 +35,7 @@ from compactlib.raftlog.snapshots.files_format import (
     encode_manifest,
     encode_part_head,
 )
-from compactlib.raftlog.snapshots.model import SnapshotMeta
+from compactlib.raftlog.snapshots.model import SnapshotManifest, SnapshotMeta
 from compactlib.raftlog.store.protocols import SnapshotStore
 from compactlib.testing import FailingFiles
 

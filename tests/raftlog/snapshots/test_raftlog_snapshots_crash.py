@@ -12,9 +12,10 @@ import pytest
 from compactlib.files import Files
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.snapshots import SnapshotFolder, SnapshotManifest
-from compactlib.raftlog.snapshots.model import SnapshotMeta
-from compactlib.testing import RecordingFiles, explore, explore_recovery, record
+from compactlib.raftlog import SnapshotFolder
+from compactlib.raftlog.snapshots.model import SnapshotManifest, SnapshotMeta
+from compactlib.testing import explore, explore_recovery, record
+from compactlib.testing.crash.recorder import RecordingFiles
 from tests.raftlog.snapshots.test_raftlog_snapshots import PlacesMachine
 
 STATES = {index: b"k%d=%d;" % (index, index - 1) for index in (10, 20, 30)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from compactlib.files import LocalFiles
-from compactlib.raftlog.snapshots import SnapshotFolder
+from compactlib.raftlog import SnapshotFolder
 from tests.raftlog.snapshots.test_raftlog_snapshots import PlacesMachine, machine, meta
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "snapshots_v1"

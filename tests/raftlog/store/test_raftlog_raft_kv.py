@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.app import KvMachine
-from compactlib.app.kv_machine import Put
+from compactlib.app.kv_machine import KvMachine, Put
 from compactlib.errors import NotFound
-from compactlib.raftlog import LogOptions, SegmentLimits
+from compactlib.raftlog import LogOptions, SegmentLimits, SnapshotFolder
+from compactlib.raftlog.errors import LiveSetLost
 from compactlib.raftlog.log.worker import LogCompactionWorker
-from compactlib.raftlog.snapshots import LiveSetLost, SnapshotFolder
 from compactlib.raftlog.store.store import StoreOptions
 from examples.raft_kv import KvStore
 from tests.raftlog.wrapped_files import UnsyncedFiles

@@ -17,18 +17,12 @@ from compactlib.errors import (
 )
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Skipped
-from compactlib.raftlog import (
-    Confirmed,
-    Entry,
-    GapDetected,
-    LogRow,
-    Overwriting,
-    RaftLog,
-    ReplicatedLog,
-    SnapshotMeta,
-    StoreOptions,
-    open_log,
-)
+from compactlib.raftlog import Entry, RaftLog, StoreOptions, open_log
+from compactlib.raftlog.errors import GapDetected, Overwriting
+from compactlib.raftlog.model.row import LogRow
+from compactlib.raftlog.snapshots.model import SnapshotMeta
+from compactlib.raftlog.store.protocols import ReplicatedLog
+from compactlib.raftlog.wal.batch import Confirmed
 from tests.raftlog.raft_host import SMALL, indexes, reopened, rows
 from tests.raftlog.raft_world import check_log
 from tests.raftlog.reading import PlainLog

@@ -9,13 +9,14 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from compactlib.errors import Busy, StorageError
 from compactlib.files import Files
-from compactlib.raftlog import LogStopped, RaftLogStore
-from compactlib.testing.crash import RecordingFiles, explore, explore_recovery, record
+from compactlib.raftlog import RaftLogStore
+from compactlib.raftlog.errors import LogStopped
+from compactlib.testing import explore, explore_recovery, record
+from compactlib.testing.crash.recorder import RecordingFiles
 from compactlib.testing.faults.plan import FailingFiles
 from tests.raftlog.raft_world import (
     KINDS,

@@ -8,10 +8,11 @@ from typing import Any
 
 from compactlib.files import Files, LocalFiles
 from compactlib.indexset import IndexSet
-from compactlib.raftlog import Entry, RaftLog, SnapshotMeta, open_log
+from compactlib.raftlog import Entry, RaftLog, SnapshotFolder, open_log
 from compactlib.raftlog.log.worker import LogCompactionWorker
-from compactlib.raftlog.snapshots import SnapshotFolder
-from compactlib.testing.crash import RecordingFiles, explore, record
+from compactlib.raftlog.snapshots.model import SnapshotMeta
+from compactlib.testing import explore, record
+from compactlib.testing.crash.recorder import RecordingFiles
 from tests.raftlog.raft_world import RaftModel, check_log, found_state, install_plain, store_options
 
 LIVE = {9: [2, 5], 14: [5, 12], 30: [5, 17, 22]}

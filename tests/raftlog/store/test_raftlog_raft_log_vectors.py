@@ -17,20 +17,10 @@ from compactlib.errors import (
 )
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
-from compactlib.raftlog import (
-    DeadEntry,
-    DropDead,
-    Entry,
-    GapDetected,
-    LogOptions,
-    LogRow,
-    LogRows,
-    RaftLog,
-    SegmentLimits,
-    SnapshotMeta,
-    StoreOptions,
-    open_log,
-)
+from compactlib.raftlog import DeadEntry, DropDead, Entry, LogOptions, RaftLog, SegmentLimits, StoreOptions, open_log
+from compactlib.raftlog.errors import GapDetected
+from compactlib.raftlog.model.row import LogRow, LogRows
+from compactlib.raftlog.snapshots.model import SnapshotMeta
 from tests.raftlog.raft_host import SMALL, indexes, reopened, rows
 from tests.raftlog.wrapped_files import WatchedFiles
 

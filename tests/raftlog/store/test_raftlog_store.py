@@ -22,17 +22,10 @@ from compactlib.errors import (
     StorageError,
 )
 from compactlib.files import LocalFiles
-from compactlib.raftlog import (
-    Entry,
-    LogOptions,
-    LogStopped,
-    MemtableFull,
-    RaftLogStore,
-    SegmentLimits,
-    StoreOptions,
-    open_log,
-)
-from compactlib.testing.crash import RecordingFiles, explore, record
+from compactlib.raftlog import Entry, LogOptions, MemtableFull, RaftLogStore, SegmentLimits, StoreOptions, open_log
+from compactlib.raftlog.errors import LogStopped
+from compactlib.testing import explore, record
+from compactlib.testing.crash.recorder import RecordingFiles
 from compactlib.testing.faults.plan import FailingFiles
 from tests.raftlog.raft_host import SMALL, indexes, rows
 from tests.raftlog.raft_world import check_log

@@ -24,17 +24,17 @@ from compactlib.raftlog import (
     Entry,
     EveryNMinors,
     LogOptions,
-    LogStopped,
-    Manual,
     MissingEntry,
     RaftLog,
     RaftLogStore,
     SegmentLimits,
-    SnapshotMeta,
+    SnapshotFolder,
     StoreOptions,
     open_log,
 )
-from compactlib.raftlog.snapshots import SnapshotFolder, SnapshotManifest
+from compactlib.raftlog.compaction.sense.trigger import Manual
+from compactlib.raftlog.errors import LogStopped
+from compactlib.raftlog.snapshots.model import SnapshotManifest, SnapshotMeta
 from compactlib.testing.crash.kills import LifeFiles, explore_kills
 from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
 from compactlib.testing.kit.forks import check_fork

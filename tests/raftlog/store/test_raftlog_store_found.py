@@ -23,18 +23,19 @@ from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
     DeadEntry,
     Entry,
-    GapDetected,
     LogOptions,
     RaftLog,
     RaftLogStore,
     SegmentLimits,
-    SnapshotMeta,
+    SnapshotFolder,
     StoreOptions,
     open_log,
 )
-from compactlib.raftlog.snapshots import SnapshotFolder
+from compactlib.raftlog.errors import GapDetected
+from compactlib.raftlog.snapshots.model import SnapshotMeta
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.testing.crash import RecordingFiles, explore
+from compactlib.testing import explore
+from compactlib.testing.crash.recorder import RecordingFiles
 from tests.raftlog.raft_host import indexes, rows
 from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
 

@@ -17,7 +17,6 @@ from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, R
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
     LogCompactionWorker,
-    Confirmed,
     LogOptions,
     RaftLog,
     RaftLogStore,
@@ -27,8 +26,9 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.log.worker import SegmentChanges
 from compactlib.raftlog.model.row import LogRow
-from compactlib.runtime import LaterCalls
+from compactlib.raftlog.wal.batch import Confirmed
 from compactlib.runtime.budget import Budget
+from compactlib.runtime.later import LaterCalls
 from compactlib.runtime.observe import Observer, RecordingObserver
 from tests.raftlog.raft_host import indexes, rows
 from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles

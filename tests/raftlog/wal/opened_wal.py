@@ -8,13 +8,9 @@ from typing import Any
 from compactlib.clock import ManualClock
 from compactlib.files import Files, LocalFiles
 from compactlib.raftlog.model.row import LogRows
-from compactlib.raftlog.wal import (
-    Confirmed,
-    Wal,
-    WalOptions,
-    recover_wal,
-)
-from compactlib.raftlog.wal.wal import ClosedFile
+from compactlib.raftlog.wal.batch import Confirmed
+from compactlib.raftlog.wal.recovery import recover_wal
+from compactlib.raftlog.wal.wal import ClosedFile, Wal, WalOptions
 
 LOCAL = LocalFiles()
 

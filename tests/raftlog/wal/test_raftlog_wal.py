@@ -11,14 +11,8 @@ import pytest
 from compactlib.errors import Closed, CorruptData, InvalidInput
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.model.row import LogRow
-from compactlib.raftlog.wal import (
-    Dropped,
-    Resend,
-    Write,
-    WriterState,
-    judge,
-    recover_wal,
-)
+from compactlib.raftlog.wal.recovery import recover_wal
+from compactlib.raftlog.wal.rules import Dropped, Resend, Write, WriterState, judge
 from tests.raftlog.wal.opened_wal import LOCAL, Opened, entries_of
 from tests.raftlog.wrapped_files import WatchedFiles
 

@@ -19,12 +19,10 @@ from compactlib.files import Files
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.model.row import LogRow, LogRows
-from compactlib.raftlog.wal import (
-    Wal,
-    recover_wal,
-)
-from compactlib.raftlog.wal.wal import ClosedFile
-from compactlib.testing.crash import RecordingFiles, explore, explore_recovery, record
+from compactlib.raftlog.wal.recovery import recover_wal
+from compactlib.raftlog.wal.wal import ClosedFile, Wal
+from compactlib.testing import explore, explore_recovery, record
+from compactlib.testing.crash.recorder import RecordingFiles
 from compactlib.testing.faults.plan import FailingFiles, Fault
 from tests.raftlog.wal.opened_wal import LOCAL, Opened, entries_of
 from tests.raftlog.wrapped_files import WatchedFiles

@@ -16,15 +16,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, CorruptData, Unsupported
 from compactlib.files import LocalFiles
-from compactlib.raftlog import LogRows, StoreOptions, Wal, WalOptions, open_log
-from compactlib.raftlog.wal import recover_wal
+from compactlib.raftlog import StoreOptions, open_log
+from compactlib.raftlog.model.row import LogRows
 from compactlib.raftlog.wal.frames import FileHeader, decode_file_header, encode_file_header
+from compactlib.raftlog.wal.recovery import recover_wal
+from compactlib.raftlog.wal.wal import Wal, WalOptions
 from tests.raftlog.raft_world import store_options
 from tests.raftlog.reading import flipped
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from compactlib.errors import BudgetSpent, StorageError
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime import Accepted, Agenda, Refused, Removed, Turn, WorkReport
+from compactlib.runtime.services.agenda import Accepted, Agenda, Refused, Removed, Turn
+from compactlib.runtime.services.work_report import WorkReport
 
 
 def broken() -> Failed:

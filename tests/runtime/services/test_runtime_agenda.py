@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from compactlib.errors import InvalidInput, NotFound
 from compactlib.outcome import Done, Outcome, Skipped
-from compactlib.runtime import Accepted, Agenda, Refused, Removed, Turn, WorkReport
-from compactlib.runtime.services.agenda import Ending
+from compactlib.runtime.services.agenda import Accepted, Agenda, Ending, Refused, Removed, Turn
+from compactlib.runtime.services.work_report import WorkReport
 from tests.runtime.services.agenda_story import Story, broken, turns_of
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios" / "runtime").glob("agenda_*.txt"))

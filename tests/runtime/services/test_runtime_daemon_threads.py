@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from compactlib.errors import Closed
-from compactlib.runtime import DaemonThreads
+from compactlib.runtime.services.daemon_threads import DaemonThreads
 
 PATIENCE = 60.0
 
@@ -85,7 +85,7 @@ def test_threads_end_when_nobody_can_give_them_anything_any_more() -> None:
 
 
 def test_a_call_that_hangs_keeps_no_process_from_ending() -> None:
-    program = ("import threading; from compactlib.runtime import DaemonThreads\n"
+    program = ("import threading; from compactlib.runtime.services.daemon_threads import DaemonThreads\n"
                "began = threading.Event()\n"
                "def hang():\n    began.set(); threading.Event().wait()\n"
                "threads = DaemonThreads(1, 'x'); threads.submit(hang); began.wait(); threads.close(); print('over')")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, InvalidInput, NotFound, StorageError
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.runtime import Accepted, Job, Removed, WorkService
 from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime.services.agenda import Accepted, Removed
+from compactlib.runtime.services.work_service import Job, WorkService
 
 NAMES = ("a", "b", "c")
 ENDINGS = ("done", "skipped", "busy", "failed", "raised", "closed", "spent", "interrupted")

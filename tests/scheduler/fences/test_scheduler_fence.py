@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, ReadOnly, Unsupported
@@ -28,7 +27,9 @@ from compactlib.scheduler.fences.fence import (
 )
 from compactlib.scheduler.fences.fence_file import FileFence
 from compactlib.scheduler.fences.fence_kv import KVFence
-from compactlib.testing import CrashFailure, FailingFiles, RecordingFiles, explore, record
+from compactlib.testing import FailingFiles, explore, record
+from compactlib.testing.crash.harness import CrashFailure
+from compactlib.testing.crash.recorder import RecordingFiles
 from compactlib.testing.policies.fence_conformance import (
     FenceConformance,
     LockingFenceConformance,

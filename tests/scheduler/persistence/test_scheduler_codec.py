@@ -13,45 +13,49 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import framed
 from compactlib.scheduler import (
     AddBlocks,
-    Assignment,
     BlockMeta,
-    BlockTombstones,
-    Command,
     CompactedBlocks,
     JobPlan,
-    JobState,
     JobStatus,
     LevelConfig,
     NoOutput,
-    PlanUpdate,
     PollRequest,
-    PollResponse,
+    SchedulerConfig,
+    StatusUpdate,
+)
+from compactlib.scheduler.model.poll import Assignment, PollResponse, StatusAnswer, Verdict
+from compactlib.scheduler.model.update import (
+    AssignedJob,
+    CompletedJob,
+    EvictedJob,
+    NewJob,
+    PlanUpdate,
     RefusedOutputs,
     Requeue,
     Retain,
-    SchedulerConfig,
-    SchedulerState,
-    ShardTombstone,
-    StatusAnswer,
-    StatusUpdate,
+    ReturnedJob,
     Tick,
     TombstoneLease,
-    Verdict,
+    UpdatedJob,
+)
+from compactlib.scheduler.model.values import BlockTombstones, Command, JobState, ShardTombstone
+from compactlib.scheduler.persistence.codec import (
+    MAGIC,
+    RecordKind,
     decode_command,
     decode_message,
+    decode_record,
     encode_command,
     encode_message,
+    encode_record,
 )
-from compactlib.scheduler.model.update import AssignedJob, CompletedJob, EvictedJob, NewJob, ReturnedJob, UpdatedJob
-from compactlib.scheduler.persistence.codec import MAGIC, RecordKind, decode_record, encode_record
 from compactlib.scheduler.persistence.plain import FIELDS, from_plain, to_plain
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.scheduler.persistence.stored_settings import (
@@ -61,6 +65,7 @@ from compactlib.scheduler.persistence.stored_settings import (
     holds_settings,
     load_state,
 )
+from compactlib.scheduler.queue.state import SchedulerState
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "update.command"
 EARLIER = {number: Path(__file__).parent.parent / "golden" / f"update-{number}.command" for number in (1, 2)}

@@ -6,7 +6,8 @@ import attrs
 import pytest
 
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.scheduler import BadConfig, JobStatus, LevelConfig, SchedulerConfig, SchedulerService
+from compactlib.scheduler import JobStatus, LevelConfig, SchedulerConfig, SchedulerService
+from compactlib.scheduler.errors import BadConfig
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
 from tests.scheduler.build import Host, S, output, say
 

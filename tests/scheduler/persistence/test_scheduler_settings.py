@@ -6,32 +6,28 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from compactlib.scheduler import (
     AddBlocks,
-    Applied,
     BlockMeta,
-    BlockTombstones,
-    Command,
     CompactedBlocks,
     JobStatus,
     LevelConfig,
-    MetadataIndex,
     PollRequest,
-    PollResponse,
     SchedulerConfig,
     SchedulerService,
-    SchedulerState,
     StatusUpdate,
-    Verdict,
 )
-from compactlib.scheduler.model.update import Operation
+from compactlib.scheduler.model.poll import PollResponse, Verdict
+from compactlib.scheduler.model.update import Applied, Operation
+from compactlib.scheduler.model.values import BlockTombstones, Command
 from compactlib.scheduler.persistence.codec import decode_command, encode_command
 from compactlib.scheduler.persistence.plain import to_plain
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
 from compactlib.scheduler.persistence.stored_settings import under
+from compactlib.scheduler.queue.metadata_index import MetadataIndex
+from compactlib.scheduler.queue.state import SchedulerState
 from compactlib.testing.histories.scheduler_histories import SchedulerHistory, SchedulerStep, scheduler_histories
 
 LEVELS = st.builds(LevelConfig, max_blocks=st.integers(1, 4), max_age_seconds=st.sampled_from([0.0, 5.0, 40.0]),

@@ -16,18 +16,18 @@ from compactlib.runtime.observe import RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
-    Command,
     CompactedBlocks,
     FairTenants,
     JobStatus,
-    JournalConflict,
     LevelConfig,
     PollRequest,
     SchedulerConfig,
     StatusUpdate,
     StoredScheduler,
-    Tick,
 )
+from compactlib.scheduler.errors import JournalConflict
+from compactlib.scheduler.model.update import Tick
+from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.codec import RecordKind, decode_record, encode_record
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.scheduler.service.store import HEAD_KEY

@@ -21,20 +21,19 @@ from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,
     JobStatus,
-    JournalConflict,
     LevelConfig,
     PollRequest,
     SchedulerConfig,
     StatusUpdate,
     StoredScheduler,
-    Tick,
-    Verdict,
 )
+from compactlib.scheduler.errors import JournalConflict
+from compactlib.scheduler.model.poll import Verdict
+from compactlib.scheduler.model.update import Tick
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.scheduler.service.store import HEAD_KEY
 from compactlib.testing import check_settings, explore_lost_answers, explore_pauses
-from compactlib.testing.faults.jumps import DAY_SECONDS, JumpingClock, explore_clock_jumps
-from compactlib.testing.faults.jumps import Jump as ClockJump
+from compactlib.testing.faults.jumps import DAY_SECONDS, Jump as ClockJump, JumpingClock, explore_clock_jumps
 from compactlib.testing.faults.kv_faults import FaultyStore, KVCrash, KVFault, KVOperation, fault_at
 from compactlib.testing.faults.lost_answers import LostAnswer
 from compactlib.testing.interleave.stage import Stage

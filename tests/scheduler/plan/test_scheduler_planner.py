@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from compactlib.scheduler import BlockEntry, LevelConfig, SchedulerConfig
+from compactlib.scheduler import LevelConfig, SchedulerConfig
+from compactlib.scheduler.model.values import BlockEntry
 from compactlib.scheduler.plan.planner import PlanCursor, job_name
 from compactlib.scheduler.plan.xxh64 import xxh64
 from compactlib.scheduler.queue.block_queue import NO_TIME, BlockQueue, ulid_seconds

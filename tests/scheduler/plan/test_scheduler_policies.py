@@ -11,38 +11,33 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import Busy, Closed, InvalidInput
 from compactlib.kv import MemoryStore
 from compactlib.scheduler import (
     AddBlocks,
-    Applied,
     AssignmentPolicy,
     AssignmentView,
     BlockMeta,
     ByPriority,
-    Command,
     CompactedBlocks,
     FairTenants,
     JobStatus,
     LevelConfig,
-    LevelView,
     PollRequest,
-    PollResponse,
     SchedulerConfig,
     SchedulerService,
     SmallestFirst,
     StatusUpdate,
     StoredScheduler,
-    TenantLine,
-    WaitingJob,
-    decode_command,
-    encode_command,
 )
+from compactlib.scheduler.model.poll import PollResponse
+from compactlib.scheduler.model.update import Applied
+from compactlib.scheduler.model.values import Command
+from compactlib.scheduler.persistence.codec import decode_command, encode_command
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
-from compactlib.scheduler.plan.policy import JobChoice, Lazily
+from compactlib.scheduler.plan.policy import JobChoice, Lazily, LevelView, TenantLine, WaitingJob
 from compactlib.testing import PromiseBroken, check_assignment_policy
 from tests.scheduler.build import Host, P, say
 

@@ -9,27 +9,19 @@ import pytest
 
 from compactlib.errors import InvalidInput
 from compactlib.scheduler import (
-    AssignedJob,
     AssignmentPolicy,
-    BadConfig,
-    BlockEntry,
     ByPriority,
-    Command,
-    CompletedJob,
-    EvictedJob,
     FairTenants,
-    JobPhase,
-    JobState,
     JobStatus,
     LevelConfig,
-    NewJob,
-    PlanUpdate,
     SchedulerConfig,
     SchedulerService,
     SmallestFirst,
-    UpdatedJob,
-    Verdict,
 )
+from compactlib.scheduler.errors import BadConfig
+from compactlib.scheduler.model.poll import Verdict
+from compactlib.scheduler.model.update import AssignedJob, CompletedJob, EvictedJob, NewJob, PlanUpdate, UpdatedJob
+from compactlib.scheduler.model.values import BlockEntry, Command, JobPhase, JobState
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
 from compactlib.scheduler.plan.schedule import Schedule
 from compactlib.scheduler.queue.job_queue import JobQueue

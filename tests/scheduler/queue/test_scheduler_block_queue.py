@@ -7,7 +7,8 @@ import random
 import pytest
 
 from compactlib.errors import InvalidInput
-from compactlib.scheduler import BlockEntry, LevelConfig, SchedulerConfig
+from compactlib.scheduler import LevelConfig, SchedulerConfig
+from compactlib.scheduler.model.values import BlockEntry
 from compactlib.scheduler.queue.block_queue import BlockQueue, Pushed
 from tests.scheduler.build import CFG3, batches, flushed_ids, lenient, levels, planned, push, queue_of
 

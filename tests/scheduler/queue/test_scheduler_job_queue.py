@@ -6,11 +6,11 @@ import random
 
 import attrs
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import CompactlibError
-from compactlib.scheduler import Command, FairTenants, JobPhase, JobState, JobStatus, SchedulerConfig
+from compactlib.scheduler import FairTenants, JobStatus, SchedulerConfig
+from compactlib.scheduler.model.values import Command, JobPhase, JobState
 from compactlib.scheduler.plan.schedule import Schedule
 from compactlib.scheduler.queue.due_jobs import DueJobs, due_time
 from compactlib.scheduler.queue.job import Job

@@ -22,33 +22,33 @@ import attrs
 
 from compactlib.scheduler import (
     AddBlocks,
-    AlreadyApplied,
-    Applied,
-    ApplyResult,
     BlockMeta,
-    BlocksAdded,
-    BlockTombstones,
-    Command,
     CompactedBlocks,
     JobPlan,
     JobStatus,
     LevelConfig,
     NoOutput,
-    PlanUpdate,
     PollRequest,
-    PollResponse,
+    SchedulerConfig,
+    SchedulerService,
+    StatusUpdate,
+)
+from compactlib.scheduler.model.poll import PollResponse
+from compactlib.scheduler.model.update import (
+    AlreadyApplied,
+    Applied,
+    ApplyResult,
+    BlocksAdded,
+    PlanUpdate,
     Requeue,
     Requeued,
     Retain,
     Retained,
-    SchedulerConfig,
-    SchedulerService,
-    StatusUpdate,
     TermChanged,
     Tick,
     Ticked,
-    Tombstone,
 )
+from compactlib.scheduler.model.values import BlockTombstones, Command, Tombstone
 
 _REPORTS = {"renew": JobStatus.IN_PROGRESS, "done": JobStatus.SUCCESS, "empty": JobStatus.SUCCESS,
             "missing": JobStatus.SUCCESS, "failed": JobStatus.FAILED, "released": JobStatus.RELEASED}

@@ -10,27 +10,29 @@ import pytest
 from compactlib.errors import InvalidInput, Unsupported
 from compactlib.scheduler import (
     AddBlocks,
-    BadConfig,
     BlockMeta,
-    BlocksAdded,
-    Command,
-    CommandOutOfOrder,
     CompactedBlocks,
     JobStatus,
     LevelConfig,
     PollRequest,
-    PollResponse,
-    Requeue,
-    Requeued,
     SchedulerConfig,
     SealedPolls,
     StatusUpdate,
-    TokenSealer,
-    Verdict,
-    decode_command,
-    encode_command,
 )
-from compactlib.scheduler.persistence.codec import MAGIC, VERSION, RecordKind, decode_record, encode_record
+from compactlib.scheduler.errors import BadConfig, CommandOutOfOrder
+from compactlib.scheduler.fences.token import TokenSealer
+from compactlib.scheduler.model.poll import PollResponse, Verdict
+from compactlib.scheduler.model.update import BlocksAdded, Requeue, Requeued
+from compactlib.scheduler.model.values import Command
+from compactlib.scheduler.persistence.codec import (
+    MAGIC,
+    VERSION,
+    RecordKind,
+    decode_command,
+    decode_record,
+    encode_command,
+    encode_record,
+)
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.scheduler.plan.prepare import MAX_UPDATES
 from tests.scheduler.build import Host, P, S, lenient, output, say

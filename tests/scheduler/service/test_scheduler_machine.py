@@ -5,26 +5,25 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from compactlib.scheduler import (
     AddBlocks,
-    Applied,
     AssignmentPolicy,
     BlockMeta,
     ByPriority,
-    Command,
     CompactedBlocks,
     FairTenants,
     LevelConfig,
     PollRequest,
-    PollResponse,
     SchedulerConfig,
     SchedulerService,
     SmallestFirst,
     StatusUpdate,
 )
+from compactlib.scheduler.model.poll import PollResponse
+from compactlib.scheduler.model.update import Applied
+from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.testing.histories.scheduler_histories import SchedulerHistory, SchedulerStep, scheduler_histories
 from tests.scheduler.build import lenient

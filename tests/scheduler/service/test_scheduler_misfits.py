@@ -13,23 +13,21 @@ from compactlib.errors import InvalidInput
 from compactlib.kv import MemoryStore
 from compactlib.scheduler import (
     BlockMeta,
-    BlockTombstones,
-    Command,
     FileFence,
     JobPlan,
     KVFence,
     MemoryFence,
-    MetadataIndex,
     PollRequest,
     SchedulerService,
     SealedPolls,
-    ShardTombstone,
     StoredScheduler,
-    Tick,
-    TokenSealer,
-    Tombstones,
     Worker,
 )
+from compactlib.scheduler.fences.token import TokenSealer
+from compactlib.scheduler.model.update import Tick
+from compactlib.scheduler.model.values import BlockTombstones, Command, ShardTombstone
+from compactlib.scheduler.queue.metadata_index import MetadataIndex
+from compactlib.scheduler.queue.tombstones import Tombstones
 from tests.core.misfits import Calls, misfits, public_calls
 from tests.scheduler.workers.test_scheduler_worker import Desk, nothing
 

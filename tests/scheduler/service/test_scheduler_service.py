@@ -8,36 +8,34 @@ import pytest
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
-    AlreadyApplied,
-    Applied,
-    AssignedJob,
     BlockMeta,
-    BlocksAdded,
-    BlockTombstones,
-    Command,
     CompactedBlocks,
-    CompletedJob,
-    JobNotFound,
-    JobPhase,
     JobStatus,
     LevelConfig,
     NoOutput,
-    PlanUpdate,
     PollRequest,
-    PollResponse,
+    SchedulerConfig,
+    SchedulerService,
+    StatusUpdate,
+)
+from compactlib.scheduler.errors import JobNotFound
+from compactlib.scheduler.model.poll import PollResponse, Verdict
+from compactlib.scheduler.model.update import (
+    AlreadyApplied,
+    Applied,
+    AssignedJob,
+    BlocksAdded,
+    CompletedJob,
+    PlanUpdate,
     Requeue,
     Requeued,
     Retain,
     Retained,
-    SchedulerConfig,
-    SchedulerService,
-    ShardTombstone,
-    StatusUpdate,
     TermChanged,
     Tick,
     Ticked,
-    Verdict,
 )
+from compactlib.scheduler.model.values import BlockTombstones, Command, JobPhase, ShardTombstone
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from tests.scheduler.build import Host, P, S, job_plan, job_state, lenient, output, say
 

@@ -11,8 +11,7 @@ from typing import Any, Final
 import attrs
 import pytest
 
-from compactlib.scheduler.apply import apply as apply_module
-from compactlib.scheduler.apply import complete as complete_module
+from compactlib.scheduler.apply import apply as apply_module, complete as complete_module
 from compactlib.scheduler.apply.effects import Effects
 from compactlib.scheduler.fences.fence import Admission, LockingFence, MemoryFence
 from compactlib.scheduler.model.poll import Assignment, PollRequest, PollResponse, StatusUpdate, Verdict

@@ -9,27 +9,23 @@ import pytest
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.scheduler import (
     AddBlocks,
-    BlockEntry,
     BlockMeta,
     ByPriority,
-    Command,
     CompactedBlocks,
     FairTenants,
     JobStatus,
     LevelConfig,
     PollRequest,
-    Requeue,
-    Retain,
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
-    Tick,
-    TokenSealer,
-    Verdict,
     WorkerOptions,
-    encode_command,
-    encode_message,
 )
+from compactlib.scheduler.fences.token import TokenSealer
+from compactlib.scheduler.model.poll import Verdict
+from compactlib.scheduler.model.update import Requeue, Retain, Tick
+from compactlib.scheduler.model.values import BlockEntry, Command
+from compactlib.scheduler.persistence.codec import encode_command, encode_message
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from tests.scheduler.build import Host, P, S, output, say
 

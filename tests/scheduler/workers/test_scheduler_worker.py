@@ -12,9 +12,9 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.runtime import Stopped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime.services.work_service import Stopped
 from compactlib.scheduler.errors import FencedOff, JobLost, ReleaseJob
 from compactlib.scheduler.model.poll import Assignment, PollRequest, PollResponse, StatusAnswer, Verdict
 from compactlib.scheduler.model.values import BlockTombstones, CompactedBlocks, JobPlan, JobStatus, NoOutput, Tombstone

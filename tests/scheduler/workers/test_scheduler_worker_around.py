@@ -42,7 +42,8 @@ class Waiting(RecordingObserver):
 
 PROGRAM = """
 import threading
-from compactlib.scheduler import AddBlocks, BlockMeta, Command, LevelConfig, SchedulerConfig, SchedulerService, Worker
+from compactlib.scheduler import AddBlocks, BlockMeta, LevelConfig, SchedulerConfig, SchedulerService, Worker
+from compactlib.scheduler.model.values import Command
 from compactlib.scheduler import PollRequest, WorkerOptions
 service, began, index = SchedulerService(SchedulerConfig(levels=(LevelConfig(max_blocks=1),))), threading.Event(), 1
 service.apply(Command(1, 1, 0.0), AddBlocks((BlockMeta(id="a", tenant="A", shard=1, level=0),)))

@@ -23,18 +23,17 @@ from compactlib.scheduler import (
     MemoryFence,
     NoOutput,
     PollRequest,
-    PollResponse,
     SchedulerConfig,
     SchedulerService,
     SealedPolls,
     StatusUpdate,
     StoredScheduler,
-    TokenSealer,
     Transport,
-    Verdict,
     Worker,
     WorkerOptions,
 )
+from compactlib.scheduler.fences.token import TokenSealer
+from compactlib.scheduler.model.poll import PollResponse, Verdict
 from compactlib.scheduler.model.values import BlockTombstones, Command, ShardTombstone, Tombstone
 from compactlib.scheduler.queue.tombstones import Tombstones
 from compactlib.scheduler.workers.running_job import RunningJob

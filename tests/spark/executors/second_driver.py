@@ -25,14 +25,14 @@ from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,
     FileFence,
-    LockingFence,
     PollRequest,
-    PollResponse,
     RunningJob,
     TokenFence,
     Worker,
     WorkerOptions,
 )
+from compactlib.scheduler.fences.fence import LockingFence
+from compactlib.scheduler.model.poll import PollResponse
 from tests.blobstore.compaction_stores import RETENTION, START, open_store
 from tests.spark.store_jobs import LIMITS
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from compactlib.app import main
+from compactlib.app.cli import main
 from compactlib.app.demo_log import LogSize
 from compactlib.app.proof import differing_files
 from tests.app.log_folders import contents, make_log, run_compactlib

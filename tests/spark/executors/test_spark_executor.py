@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput, NotFound, TaskFailed
-from compactlib.executors import LocalExecutor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
+from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Progress, RecordingObserver
 from compactlib.spark import SparkExecutor

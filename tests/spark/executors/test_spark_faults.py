@@ -21,9 +21,12 @@ from pyspark.sql import SparkSession
 from compactlib.blobstore import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import DiskFull
-from compactlib.executors import Executor, RewriteOutcome, RewriteResult, RewriteTask
+from compactlib.executors import Executor, RewriteResult, RewriteTask
 from compactlib.outcome import Done, Failed
-from compactlib.raftlog import CompactionFailed, GroupFailed, LogReader, SegmentLog
+from compactlib.raftlog import LogReader, SegmentLog
+from compactlib.raftlog.compaction.plan.plan import GroupFailed
+from compactlib.raftlog.compaction.report import CompactionFailed
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from compactlib.scheduler import FencedOff, FileFence, TokenFence

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from compactlib.blobstore import Greedy, BlobPolicy, StatsBased
+from compactlib.blobstore import BlobPolicy, Greedy, StatsBased
 from compactlib.lab import (
     BlobSettings,
     HotCold,

@@ -10,7 +10,8 @@ import attrs
 import pytest
 
 from compactlib.errors import CompactlibError, TaskFailed
-from compactlib.executors import RewriteFailure, RewriteOutcome, RewriteResult, RewrittenFile
+from compactlib.executors import RewriteFailure, RewriteResult, RewrittenFile
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.spark.executors.outcomes import Matched, match_outcomes
 from compactlib.spark.executors.rows import ResultRow

@@ -20,10 +20,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compactlib.clock import ManualClock
-from compactlib.executors import Executor, LocalExecutor, RewriteOutcome, RewriteResult, RewriteTask
-from compactlib.hosting import LocalLog, RaftlogExecute, SchedulerHost, TheseSegments, segment_block_id
+from compactlib.executors import Executor, LocalExecutor, RewriteResult, RewriteTask
+from compactlib.hosting import LocalLog, RaftlogExecute, SchedulerHost, segment_block_id
+from compactlib.hosting.raftlog_execute import TheseSegments
 from compactlib.outcome import Done, Failed
 from compactlib.raftlog import LogOptions, LogReader, SegmentLog
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.scheduler import (

@@ -7,13 +7,13 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pyspark.sql import SparkSession
 
 from compactlib.errors import InvalidInput
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.spark import SimulatedRun, SparkCosts, SparkExecutor, simulate, suggested_partitioning
+from compactlib.spark import SparkExecutor, simulate
+from compactlib.spark.executors.simulation import SimulatedRun, SparkCosts, suggested_partitioning
 from tests.spark.rewrite_tasks import NamingTask
 
 FREE = SparkCosts()

@@ -13,8 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
@@ -38,11 +37,12 @@ from compactlib.scheduler import (
     RunningJob,
     SchedulerConfig,
     Worker,
-    output_block_id,
 )
+from compactlib.scheduler.workers.running_job import output_block_id
 from compactlib.scheduler.workers.worker_core import Start
-from compactlib.spark import BlockFolder, MergeBlocks, MergeOptions
+from compactlib.spark import BlockFolder, MergeBlocks
 from compactlib.spark.rewrites.block_writer import BlockWriter
+from compactlib.spark.rewrites.blocks import MergeOptions
 
 pytestmark = pytest.mark.spark
 

@@ -17,10 +17,11 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from compactlib.executors import Executor, LocalExecutor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
+from compactlib.executors import Executor, LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.objects import MemoryObjects, ObjectRef, RemoteObjects
 from compactlib.outcome import Done, Failed
 from compactlib.raftlog import LogReader, SegmentLog
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.spark import ObjectsExecutor, SparkExecutor

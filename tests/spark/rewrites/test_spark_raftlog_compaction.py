@@ -10,13 +10,14 @@ from pathlib import Path
 
 import attrs
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from pyspark.sql import SparkSession
 
-from compactlib.executors import Executor, LocalExecutor, RewriteOutcome, RewriteTask
+from compactlib.executors import Executor, LocalExecutor, RewriteTask
 from compactlib.outcome import Done, Skipped
-from compactlib.raftlog import LogCompactionReport, LogOptions, LogReader, SegmentLimits, SegmentLog
+from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog
+from compactlib.raftlog.compaction.report import LogCompactionReport
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from compactlib.spark import SparkExecutor, StoreJob, compact_stores

@@ -22,9 +22,10 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from compactlib.clock import SystemClock
-from compactlib.executors import RewriteOutcome, RewriteResult, RewriteTask
+from compactlib.executors import RewriteResult, RewriteTask
 from compactlib.outcome import Done
 from compactlib.raftlog import SegmentLog
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.spark import SparkExecutor, compact_stores, local_session, map_items, ship_library, ship_wheel

@@ -16,7 +16,8 @@ from compactlib.executors import LocalExecutor
 from compactlib.outcome import Done
 from compactlib.raftlog import LogReader
 from compactlib.runtime.budget import Budget
-from compactlib.spark import StoreWork, compact_stores
+from compactlib.spark import compact_stores
+from compactlib.spark.stores.store_plans import StoreWork
 from tests.spark.row_jobs import merged_block, merged_here
 from tests.spark.session.cluster import standalone_cluster
 from tests.spark.store_jobs import PLAN_LOG, build_logs, contents, grow, job

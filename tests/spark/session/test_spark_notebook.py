@@ -19,7 +19,8 @@ from pyspark.sql import SparkSession
 
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import TqdmObserver
-from compactlib.spark import SparkExecutor, StoreJob, compact_stores, notebook_session, outcome_table
+from compactlib.spark import SparkExecutor, StoreJob, compact_stores, notebook_session
+from compactlib.spark.stores.many_stores import outcome_table
 from tests.spark.rewrite_tasks import WaitingTask
 from tests.spark.store_jobs import build_logs, job
 
@@ -33,7 +34,7 @@ with TqdmObserver(mininterval=0) as bars:
 TABLE = """
 from compactlib.errors import DiskFull
 from compactlib.outcome import Failed, Skipped
-from compactlib.spark import StoreOutcome, outcome_table
+from compactlib.spark.stores.many_stores import StoreOutcome, outcome_table
 outcomes = [StoreOutcome("carts", Skipped("nothing is dead")),
             StoreOutcome("orders", Failed(DiskFull(operation="write", path="/<disk>", errno=28)))]
 outcome_table(outcomes)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import Blob, BlobStore, NotAStore, log_statistics
+from compactlib.blobstore import Blob, BlobStore, NotAStore
+from compactlib.blobstore.compaction.sense.statistics import log_statistics
 from compactlib.blobstore.store.store_reader import kept_offsets
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput, Stale

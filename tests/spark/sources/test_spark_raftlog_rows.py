@@ -12,16 +12,8 @@ from compactlib.errors import CorruptData, InvalidInput, LiveIndexMissing, NotAL
 from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
-from compactlib.raftlog import (
-    LogOptions,
-    LogReader,
-    SegmentLimits,
-    SegmentLog,
-    SnapshotState,
-    StoreOptions,
-    open_log,
-    write_snapshot_state,
-)
+from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog, StoreOptions, open_log
+from compactlib.raftlog.model.snapshot_state import SnapshotState, write_snapshot_state
 from compactlib.spark.sources.raftlog.rows import (
     MAX_BATCH_ROWS,
     LogSlice,

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import InvalidInput, NotFound, Stale
-from compactlib.kv import MemoryStore, NotAStore, SqliteStore
+from compactlib.kv import MemoryStore, SqliteStore
+from compactlib.kv.errors import NotAStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.outcome import Done
 from compactlib.spark.sources.staging.options import KeyRange, StagingSourceOptions
@@ -23,18 +23,10 @@ from compactlib.spark.sources.staging.rows import (
     read_part,
     read_slice,
 )
-from compactlib.staging import (
-    BranchNotFound,
-    CommitNotFound,
-    CommittedRanges,
-    DamagedRange,
-    MetaRangeNotFound,
-    PlainFormat,
-    Repository,
-    SplitRule,
-)
+from compactlib.staging import BranchNotFound, CommittedRanges, PlainFormat, Repository, SplitRule
 from compactlib.staging.committed.formats.parquet import ParquetFormat
 from compactlib.staging.committed.formats.rows import RangeFormat
+from compactlib.staging.errors import CommitNotFound, DamagedRange, MetaRangeNotFound
 from tests.spark.sources.branches import expected_rows, row_of, seal
 from tests.staging.world import NOW
 

@@ -12,8 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput, TaskFailed
-from compactlib.executors import Executor, LocalExecutor, RewriteFailure, RewriteOutcome, RewriteTask
+from compactlib.executors import Executor, LocalExecutor, RewriteFailure, RewriteTask
 from compactlib.outcome import Done, Failed
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from compactlib.spark import SparkExecutor

@@ -15,21 +15,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compactlib.errors import CorruptData, InvalidInput, NotALog, NotFound
-from compactlib.executors import Executor, LocalExecutor, RewriteOutcome, RewriteTask
+from compactlib.executors import Executor, LocalExecutor, RewriteTask
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import DropDead, SegmentLog
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
-from compactlib.spark import (
-    PlanLog,
-    SparkExecutor,
-    StorePlan,
-    StoresPlan,
-    StoreWork,
-    compact_stores,
-    outcome_table,
-    plan_stores,
-)
+from compactlib.spark import SparkExecutor, compact_stores, plan_stores
+from compactlib.spark.stores.many_stores import outcome_table
+from compactlib.spark.stores.store_plans import PlanLog, StorePlan, StoresPlan, StoreWork
 from tests.spark.store_jobs import LIMITS, PLAN_LOG, build_logs, compact_log, contents, copied_logs
 
 ROOT = Path(__file__).parents[3]

@@ -14,7 +14,9 @@ from compactlib.executors import Executor, LocalExecutor
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import SegmentLog
 from compactlib.runtime.budget import Budget
-from compactlib.spark import StoreOutcome, raise_failures, start_compaction_stream
+from compactlib.spark import start_compaction_stream
+from compactlib.spark.stores.many_stores import StoreOutcome
+from compactlib.spark.stores.streaming import raise_failures
 from tests.spark.store_jobs import LIMITS, build_logs, contents
 
 pytestmark = pytest.mark.spark

@@ -17,7 +17,8 @@ from compactlib.staging.committed.committed_ranges import CommittedRanges
 from compactlib.staging.committed.formats.rows import RangeFormat
 from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.model.values import Change, LiveMetaRanges, MetaRangeId, Record
-from compactlib.testing import RecordingFiles, explore, record
+from compactlib.testing import explore, record
+from compactlib.testing.crash.recorder import RecordingFiles
 from tests.staging.committed.plain_sets import RecordSet, changed, committed, written
 from tests.staging.committed.range_formats import FORMATS
 from tests.staging.hooked_objects import HookedObjects

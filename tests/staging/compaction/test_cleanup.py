@@ -12,11 +12,12 @@ from compactlib.kv import MemoryStore, StoreFailed
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.staging import Record, StagingToken
+from compactlib.staging import Record
 from compactlib.staging.compaction.reclaim.cleanup import CleanupStats, TokenCleaner
-from compactlib.staging.model.names import token_partition
+from compactlib.staging.model.names import StagingToken, token_partition
 from compactlib.staging.records.staged import Staged
-from compactlib.testing import FaultyStore, KVFault, KVOperation
+from compactlib.testing import FaultyStore, KVFault
+from compactlib.testing.faults.kv_faults import KVOperation
 from tests.staging.world import World
 
 

@@ -15,10 +15,18 @@ from compactlib.objects import LocalObjects
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.staging import BranchNotFound, CommittedRanges, TombstoneCostPolicy, Repository, SplitRule, StagingOptions
+from compactlib.staging import (
+    BranchNotFound,
+    CommittedRanges,
+    Repository,
+    SplitRule,
+    StagingOptions,
+    TombstoneCostPolicy,
+)
 from compactlib.staging.compaction.outcome import LostRace
 from compactlib.staging.records.record import MAX_SEALED_TOKENS
-from compactlib.testing import FaultyStore, KVFault, KVOperation
+from compactlib.testing import FaultyStore, KVFault
+from compactlib.testing.faults.kv_faults import KVOperation
 from tests.staging.compaction.stores_in_files import FileStores
 from tests.staging.compaction.test_vectors_compaction import compacted, seen, sigma, values
 from tests.staging.world import NOW, World

@@ -13,10 +13,12 @@ from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.staging import Branch, CommitId, MetaRangeNotFound
+from compactlib.staging import Branch
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage, live_metaranges
-from compactlib.staging.errors import BeingCollected
-from compactlib.testing import FaultyStore, KVFault, KVOperation
+from compactlib.staging.errors import BeingCollected, MetaRangeNotFound
+from compactlib.staging.model.names import CommitId
+from compactlib.testing import FaultyStore, KVFault
+from compactlib.testing.faults.kv_faults import KVOperation
 from tests.staging.hooked_objects import HookedObjects
 from tests.staging.world import World
 

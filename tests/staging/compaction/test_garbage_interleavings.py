@@ -13,17 +13,12 @@ from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects, ObjectStore
 from compactlib.outcome import Failed
-from compactlib.staging import CommitId, CommittedRanges, MetaRangeNotFound, Repository
+from compactlib.staging import CommittedRanges, Repository
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage
-from compactlib.staging.errors import BeingCollected
-from compactlib.testing.interleave import (
-    InterleavingFailed,
-    Stage,
-    SteppedObjects,
-    SteppedStore,
-    explore_schedules,
-    sample_schedules,
-)
+from compactlib.staging.errors import BeingCollected, MetaRangeNotFound
+from compactlib.staging.model.names import CommitId
+from compactlib.testing.interleave import Stage, SteppedObjects, SteppedStore, explore_schedules, sample_schedules
+from compactlib.testing.interleave.failure import InterleavingFailed
 from tests.staging.branch_world import LoggedStore
 
 GRACE = 100.0
@@ -131,7 +126,8 @@ def test_using_a_forgotten_commit_against_a_collection_under_every_schedule(use:
 
 def test_using_a_forgotten_commit_against_two_collections_at_random() -> None:
     told: Counter[str] = Counter()
-    sample_schedules({"use": again, "one": collect, "two": collect}, World, check_into(told), schedules=150, random=Random(1))
+    sample_schedules({"use": again, "one": collect, "two": collect}, World, check_into(told), schedules=150,
+                     random=Random(1))
     assert told["str"] > 0
 
 

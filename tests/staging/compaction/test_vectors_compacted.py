@@ -14,15 +14,8 @@ import pytest
 from compactlib.kv import MemoryStore
 from compactlib.objects import ObjectStore
 from compactlib.outcome import Done
-from compactlib.staging import (
-    Branch,
-    DirtyBranch,
-    NoChanges,
-    Record,
-    RecordNotFound,
-    SplitRule,
-)
-from compactlib.staging.operations.results import AlreadyCommitted
+from compactlib.staging import Branch, DirtyBranch, Record, RecordNotFound, SplitRule
+from compactlib.staging.operations.results import AlreadyCommitted, NoChanges
 from tests.staging.world import World, committed, contents, diff, head_contents, missing, record, sigma
 
 pytestmark = pytest.mark.usefixtures("backend")

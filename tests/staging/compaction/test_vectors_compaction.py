@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import attrs
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import InvalidInput
 from compactlib.outcome import Done, Failed, Skipped

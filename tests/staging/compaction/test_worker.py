@@ -12,11 +12,13 @@ from compactlib.clock import ManualClock
 from compactlib.errors import Closed, InvalidInput
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import Observer, RecordingObserver
-from compactlib.staging import BranchNotFound, StagingWorker, TombstoneCostPolicy, StagingReclaimReport, Repository, StagingOptions
+from compactlib.staging import BranchNotFound, Repository, StagingOptions, StagingWorker, TombstoneCostPolicy
 from compactlib.staging.compaction.metrics import StagingMetrics
+from compactlib.staging.compaction.reclaim.reclaim import StagingReclaimReport
 from compactlib.staging.compaction.sense import CompactionSensor
 from compactlib.staging.compaction.sense_policies import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy
-from compactlib.testing import FaultyStore, KVOperation
+from compactlib.testing import FaultyStore
+from compactlib.testing.faults.kv_faults import KVOperation
 from tests.staging.world import NOW, World
 
 

@@ -17,17 +17,18 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.staging import (
-    BranchPressure,
-    StagingChoice,
     CompactionSensor,
+    DeletesPolicy,
+    StagingChoice,
+    StagingOptions,
     StagingView,
     StagingWorker,
-    DeletesPolicy,
-    StagingEvents,
-    StagingMetrics,
-    StagingOptions,
 )
-from compactlib.testing import FaultyStore, KVFault, KVOperation
+from compactlib.staging.compaction.metrics import StagingMetrics
+from compactlib.staging.compaction.sense_policies import BranchPressure
+from compactlib.staging.records.events import StagingEvents
+from compactlib.testing import FaultyStore, KVFault
+from compactlib.testing.faults.kv_faults import KVOperation
 from tests.staging.world import NOW, World
 
 

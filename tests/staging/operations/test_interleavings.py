@@ -23,7 +23,8 @@ from compactlib.staging.records.branch_store import BranchUpdate
 from compactlib.staging.records.commits import Commit
 from compactlib.staging.records.record import BranchRecord
 from compactlib.staging.records.staged import Staged
-from compactlib.testing.interleave import InterleavingFailed, explore_schedules, sample_schedules
+from compactlib.testing.interleave import explore_schedules, sample_schedules
+from compactlib.testing.interleave.failure import InterleavingFailed
 from compactlib.testing.interleave.history import ABSENT, HistoryOperation
 from tests.staging.branch_oracle import check
 from tests.staging.branch_world import (
@@ -94,7 +95,8 @@ def test_an_operation_against_a_garbage_collection(name: str) -> None:
     for setup in ("garbage", "compacted"):
         actors = actors_of([name], ["collect"])
         # A commit tries ten times against the collection, which makes more schedules than can be run.
-        report = explore_schedules(actors, world_of(setup, actors), check, max_schedules=100 if name == "commit" else None)
+        report = explore_schedules(actors, world_of(setup, actors), check,
+                                   max_schedules=100 if name == "commit" else None)
         assert report.complete or name == "commit"
 
 

@@ -11,17 +11,10 @@ import pytest
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.kv import EXISTS
-from compactlib.staging import (
-    BranchNotFound,
-    CommitId,
-    CommitNotFound,
-    MetaRangeId,
-    MetaRangeNotFound,
-    RangeNotFound,
-    StagingOptions,
-    TooManyKeys,
-)
-from compactlib.staging.model.names import branch_key, repository_partition
+from compactlib.staging import BranchNotFound, StagingOptions
+from compactlib.staging.errors import CommitNotFound, MetaRangeNotFound, RangeNotFound, TooManyKeys
+from compactlib.staging.model.names import CommitId, branch_key, repository_partition
+from compactlib.staging.model.values import MetaRangeId
 from compactlib.staging.operations.listing import MAX_LIST_LIMIT
 from tests.staging.world import World, diff, head_contents, missing
 

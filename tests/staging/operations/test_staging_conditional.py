@@ -145,5 +145,5 @@ def two(world: World, results: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize("how", ["commit", "compact"])
 def test_two_updates_are_two_whatever_settles_meanwhile(how: str) -> None:
     explore_schedules({"ann": adds(10), "bob": adds(11)}, make_world("transact"), two)
-    sample_schedules({"ann": adds(10), "bob": adds(11), "settler": settles(how, twice=True)}, make_world("transact"), two,
-           schedules=100, random=random.Random(3))
+    sample_schedules({"ann": adds(10), "bob": adds(11), "settler": settles(how, twice=True)}, make_world("transact"),
+                     two, schedules=100, random=random.Random(3))

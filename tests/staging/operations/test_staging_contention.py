@@ -11,16 +11,11 @@ from compactlib.clock import ManualClock
 from compactlib.kv import EXISTS, MemoryStore, OutcomeUnknown, SlowDown
 from compactlib.outcome import Done
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.staging import (
-    MAX_SEALED_TOKENS,
-    Branch,
-    BranchExists,
-    Repository,
-    StagingOptions,
-    TooManySealed,
-    TooManyTries,
-)
-from compactlib.testing import FaultyStore, KVFault, KVOperation
+from compactlib.staging import Branch, Repository, StagingOptions
+from compactlib.staging.errors import BranchExists, TooManySealed, TooManyTries
+from compactlib.staging.records.record import MAX_SEALED_TOKENS
+from compactlib.testing import FaultyStore, KVFault
+from compactlib.testing.faults.kv_faults import KVOperation
 from tests.staging.repository.test_defects import interrupted
 from tests.staging.world import World, contents, diff, head_contents, missing, record
 

@@ -8,15 +8,12 @@ from typing import Any
 import pytest
 
 from compactlib.outcome import Done, Skipped
-from compactlib.staging import (
-    Branch,
-    DirtyBranch,
-    MergeConflict,
-    MetaRangeNotFound,
-    NoChanges,
-)
+from compactlib.staging import Branch, DirtyBranch, MergeConflict
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
-from compactlib.testing import FaultyStore, KVFault, KVOperation
+from compactlib.staging.errors import MetaRangeNotFound
+from compactlib.staging.operations.results import NoChanges
+from compactlib.testing import FaultyStore, KVFault
+from compactlib.testing.faults.kv_faults import KVOperation
 from tests.staging.repository.test_defects import interrupted
 from tests.staging.world import World, committed, contents, diff, head_contents
 

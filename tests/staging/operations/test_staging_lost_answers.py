@@ -11,8 +11,10 @@ from compactlib.errors import CompactlibError
 from compactlib.kv import MemoryStore, OutcomeUnknown
 from compactlib.objects import MemoryObjects, ObjectStore
 from compactlib.outcome import Failed
-from compactlib.staging import BranchExists, BranchNotFound, CommittedRanges, Repository
-from compactlib.testing import FaultyStore, KVFault, KVOperation
+from compactlib.staging import BranchNotFound, CommittedRanges, Repository
+from compactlib.staging.errors import BranchExists
+from compactlib.testing import FaultyStore, KVFault
+from compactlib.testing.faults.kv_faults import KVOperation
 from compactlib.testing.faults.lost_answers import LostAnswer, explore_lost_answers
 from compactlib.testing.faults.objects_faults import FaultyObjects
 from compactlib.testing.faults.plan import Fault

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from compactlib.staging import (
-    DirtyBranch,
-    NoChanges,
-    TooManyKeys,
-)
+from compactlib.staging import DirtyBranch
+from compactlib.staging.errors import TooManyKeys
+from compactlib.staging.operations.results import NoChanges
 from tests.staging.world import World, committed, contents, diff, head_contents, missing, record
 
 pytestmark = pytest.mark.usefixtures("backend")

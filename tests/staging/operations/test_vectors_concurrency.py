@@ -15,21 +15,14 @@ from compactlib.clock import ManualClock
 from compactlib.kv import KVStore, MemoryStore, StoreFailed
 from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done, Skipped
-from compactlib.staging import (
-    AlreadyCommitted,
-    Branch,
-    BranchNotFound,
-    CommittedRanges,
-    DirtyBranch,
-    NoChanges,
-    Repository,
-    StagingOptions,
-    TooManyTries,
-)
+from compactlib.staging import Branch, BranchNotFound, CommittedRanges, DirtyBranch, Repository, StagingOptions
 from compactlib.staging.compaction.outcome import LostRace
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
+from compactlib.staging.errors import TooManyTries
 from compactlib.staging.model.names import token_partition
-from compactlib.testing import FaultyStore, KVFault, KVOperation
+from compactlib.staging.operations.results import AlreadyCommitted, NoChanges
+from compactlib.testing import FaultyStore, KVFault
+from compactlib.testing.faults.kv_faults import KVOperation
 from compactlib.testing.interleave import sample_schedules
 from tests.staging.branch_oracle import check
 from tests.staging.branch_world import actors_of, world_of

@@ -20,7 +20,8 @@ from compactlib.staging.committed.formats.rows import RangeFormat
 from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage
-from compactlib.testing import FaultyStore, KVFault, KVOperation
+from compactlib.testing import FaultyStore, KVFault
+from compactlib.testing.faults.kv_faults import KVOperation
 from compactlib.testing.faults.plan import Crash
 from compactlib.testing.settings import check_settings
 

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput
@@ -21,7 +20,8 @@ from compactlib.staging.model.values import Record
 from compactlib.staging.records.layers import MergedTokens
 from compactlib.staging.records.staged import Staged
 from compactlib.staging.records.tokens import StagingTokens
-from compactlib.testing import FaultyStore, KVCrash, KVFault
+from compactlib.testing import FaultyStore, KVFault
+from compactlib.testing.faults.kv_faults import KVCrash
 from tests.staging.world import World, record
 
 VALUE = Staged(record("v"))

@@ -28,11 +28,13 @@ import attrs
 from compactlib.errors import CompactlibError
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.staging import AlreadyCommitted, CommitStats, LostRace, NoChanges
+from compactlib.staging.compaction.outcome import LostRace
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.model.names import StagingToken
 from compactlib.staging.model.values import Record
-from compactlib.testing import FaultyStore, KVOperation
+from compactlib.staging.operations.results import AlreadyCommitted, CommitStats, NoChanges
+from compactlib.testing import FaultyStore
+from compactlib.testing.faults.kv_faults import KVOperation
 from tests.staging.world import State, World, contents, diff, head_contents, record
 
 _WAIT_SECONDS = 60.0

@@ -14,9 +14,11 @@ import pytest
 from compactlib.errors import StorageError
 from compactlib.kv import MemoryStore, StoreFailed
 from compactlib.outcome import Done
-from compactlib.staging import Branch, DirtyBranch, NoChanges, PreconditionFailed, Record, RecordNotFound
+from compactlib.staging import Branch, DirtyBranch, PreconditionFailed, Record, RecordNotFound
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
-from compactlib.testing import FaultyStore, KVFault, KVOperation
+from compactlib.staging.operations.results import NoChanges
+from compactlib.testing import FaultyStore, KVFault
+from compactlib.testing.faults.kv_faults import KVOperation
 from compactlib.testing.stores.kv_conformance import KVStoreConformance
 from tests.staging.world import World, contents, diff, head_contents, missing, record, sigma
 

@@ -27,18 +27,18 @@ from compactlib.staging import (
     Branch,
     BranchNotFound,
     CommittedRanges,
-    CommittedView,
     CompactionSensor,
-    StagingWorker,
-    TombstoneCostPolicy,
     DeletesPolicy,
-    OutdatedPlan,
     PlainFormat,
     Repository,
     SplitRule,
-    StagingEvents,
     StagingOptions,
+    StagingWorker,
+    TombstoneCostPolicy,
 )
+from compactlib.staging.errors import OutdatedPlan
+from compactlib.staging.operations.read import CommittedView
+from compactlib.staging.records.events import StagingEvents
 from tests.staging.hooked_objects import HookedObjects
 from tests.staging.world import NOW, World, contents
 

@@ -22,7 +22,8 @@ from compactlib.runtime.observe import RecordingObserver
 from compactlib.staging import CommittedRanges, Repository
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage
-from compactlib.testing import RecordingFiles, explore, record
+from compactlib.testing import explore, record
+from compactlib.testing.crash.recorder import RecordingFiles
 from tests.staging.world import NOW, World
 
 DAY = 86_400.0

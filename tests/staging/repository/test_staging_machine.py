@@ -13,8 +13,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -27,17 +26,17 @@ from compactlib.kv import EXISTS, KVStore, MemoryStore
 from compactlib.outcome import Done, Skipped
 from compactlib.staging import (
     Branch,
-    CommitId,
     DirtyBranch,
     MergeConflict,
-    NoChanges,
     PreconditionFailed,
     Record,
     RecordNotFound,
     SplitRule,
 )
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
+from compactlib.staging.model.names import CommitId
 from compactlib.staging.model.values import Difference
+from compactlib.staging.operations.results import NoChanges
 from tests.staging.backends import BACKENDS
 from tests.staging.world import World
 

@@ -19,10 +19,11 @@ from compactlib.files import Files
 from compactlib.files.folder_lock import FolderLock
 from compactlib.outcome import Failed, Skipped
 from compactlib.report import Finding
-from compactlib.runtime import Ownership, Run
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
-from compactlib.testing import CompactionConformance, PromiseBroken, check_compaction
+from compactlib.runtime.ownership import Ownership, Run
+from compactlib.testing import PromiseBroken, check_compaction
+from compactlib.testing.compactions.conformance import CompactionConformance
 from compactlib.testing.crash.harness import scratch_folder
 from compactlib.testing.kit import contract_actors
 from tests.testing.contract.toy_factory import LineStores

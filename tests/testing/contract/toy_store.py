@@ -15,14 +15,15 @@ from typing import Any, Self
 from compactlib.clock import Clock, ManualClock
 from compactlib.contract import CommitFence, Policy
 from compactlib.errors import AuditFailed, Closed, CompactlibError, CorruptData, InvalidInput, Stale
-from compactlib.executors import Executor, LocalExecutor, RewriteFailure, RewriteResult, foreign_error
+from compactlib.executors import Executor, LocalExecutor, RewriteFailure, RewriteResult
+from compactlib.executors.tasks import foreign_error
 from compactlib.files import Files, LocalFiles, sync_names, write_durably
 from compactlib.files.folder_lock import FolderLock
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.report import Finding, VerifyReport
-from compactlib.runtime import Ownership, Run
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
+from compactlib.runtime.ownership import Ownership, Run
 from tests.testing.contract.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView, MinGarbage
 
 

@@ -15,16 +15,10 @@ import pytest
 
 from compactlib.errors import InvalidInput
 from compactlib.files import Files, LocalFiles, write_durably
-from compactlib.testing import (
-    CrashFailure,
-    CrashReport,
-    Recording,
-    RecordingFiles,
-    explore,
-    explore_recovery,
-    record,
-    replay,
-)
+from compactlib.testing import explore, explore_recovery, record
+from compactlib.testing.crash.harness import CrashFailure, CrashReport, replay
+from compactlib.testing.crash.operations import Recording
+from compactlib.testing.crash.recorder import RecordingFiles
 from tests.testing.pictures import picture
 
 # ------------------------------------------------------------------------- a value replaced as a whole, done wrongly

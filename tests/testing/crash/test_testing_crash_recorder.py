@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import DiskFull, InvalidInput, StorageError, Unsupported
-from compactlib.files import Files, LocalFiles, replace_with_symlink, write_durably
-from compactlib.testing import FailingFiles, RecordingFiles, explain, explore, record, replay
+from compactlib.files import Files, LocalFiles, write_durably
+from compactlib.files.disk import replace_with_symlink
+from compactlib.testing import FailingFiles, explain, explore, record
+from compactlib.testing.crash.harness import replay
+from compactlib.testing.crash.recorder import RecordingFiles
 from tests.testing.pictures import picture
 
 

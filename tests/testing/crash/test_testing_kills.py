@@ -12,7 +12,8 @@ import pytest
 from compactlib.errors import InvalidInput
 from compactlib.files import sync_names, write_durably
 from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
-from compactlib.testing import KillFailure, KillReport, LifeFiles, explore_kills
+from compactlib.testing import explore_kills
+from compactlib.testing.crash.kills import KillFailure, KillReport, LifeFiles
 
 
 def numbered(folder: Path) -> list[int]:

@@ -12,11 +12,14 @@ from hypothesis import given, settings
 from compactlib.errors import CompactlibError, DiskFull, InvalidInput, StorageError
 from compactlib.files import LocalFiles, write_durably
 from compactlib.kv import EXISTS, MemoryStore
-from compactlib.kv.errors import OutcomeUnknown, PredicateFailed, SlowDown, ObjectStoreFailed
+from compactlib.kv.errors import OutcomeUnknown, PredicateFailed, SlowDown, StoreFailed
 from compactlib.objects import MemoryObjects
-from compactlib.objects.errors import ObjectStoreFailed as ObjectsFailed
-from compactlib.testing import Crash, FailingFiles, Fault, FaultPlan, FaultyObjects, KVCrash
-from compactlib.testing.faults.fault_plans import FILE_FAULTS, OBJECT_FAULTS, STORE_FAULTS
+from compactlib.objects.errors import ObjectStoreFailed
+from compactlib.testing import FailingFiles, Fault
+from compactlib.testing.faults.fault_plans import FILE_FAULTS, OBJECT_FAULTS, STORE_FAULTS, FaultPlan
+from compactlib.testing.faults.kv_faults import KVCrash
+from compactlib.testing.faults.objects_faults import FaultyObjects
+from compactlib.testing.faults.plan import Crash
 from compactlib.testing.strategies import fault_plans
 
 
@@ -87,7 +90,7 @@ def test_a_plan_and_a_single_failure_work_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("fault", "kind", "left"), [
-    (Fault.REFUSED, ObjectStoreFailed, b"old"), (Fault.SLOW_DOWN, SlowDown, b"old"),
+    (Fault.REFUSED, StoreFailed, b"old"), (Fault.SLOW_DOWN, SlowDown, b"old"),
     (Fault.CONFLICT, PredicateFailed, b"old"), (Fault.CRASH_BEFORE, KVCrash, b"old"),
     (Fault.CRASH_AFTER, KVCrash, b"new"),
     (Fault.UNKNOWN_DONE, OutcomeUnknown, b"new"), (Fault.UNKNOWN_LOST, OutcomeUnknown, b"old"),
@@ -107,8 +110,8 @@ def test_a_write_of_a_store_meets_its_fault(fault: Fault, kind: type[object], le
 
 
 @pytest.mark.parametrize(("fault", "kind", "created"), [
-    (Fault.REFUSED, ObjectsFailed, False), (Fault.CRASH_BEFORE, Crash, False), (Fault.CRASH_AFTER, Crash, True),
-    (Fault.UNKNOWN_DONE, ObjectsFailed, True), (Fault.UNKNOWN_LOST, ObjectsFailed, False),
+    (Fault.REFUSED, ObjectStoreFailed, False), (Fault.CRASH_BEFORE, Crash, False), (Fault.CRASH_AFTER, Crash, True),
+    (Fault.UNKNOWN_DONE, ObjectStoreFailed, True), (Fault.UNKNOWN_LOST, ObjectStoreFailed, False),
     (Fault.TORN, type(None), True), (Fault.SLOW_DOWN, type(None), True)])
 def test_a_creation_meets_its_fault(fault: Fault, kind: type[object], created: bool) -> None:
     behind = MemoryObjects()

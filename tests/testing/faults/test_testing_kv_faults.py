@@ -20,16 +20,8 @@ from compactlib.kv import (
     SlowDown,
     StoreFailed,
 )
-from compactlib.testing import (
-    FaultyStore,
-    KVCrash,
-    KVFault,
-    KVOperation,
-    KVRun,
-    KVStoreConformance,
-    explore_kv_faults,
-    fault_at,
-)
+from compactlib.testing import FaultyStore, KVFault, KVStoreConformance, explore_kv_faults
+from compactlib.testing.faults.kv_faults import KVCrash, KVOperation, KVRun, fault_at
 
 P = b"p"
 

@@ -12,9 +12,6 @@ from compactlib.errors import InvalidInput
 from compactlib.kv import EXISTS, Condition, Delete, KeyNotFound, MemoryStore, PredicateFailed, Put
 from compactlib.objects import MemoryObjects, ObjectExists
 from compactlib.testing.interleave import (
-    ActorStuck,
-    InterleavingFailed,
-    NotDeterministic,
     Stage,
     SteppedObjects,
     SteppedStore,
@@ -22,6 +19,9 @@ from compactlib.testing.interleave import (
     replay_schedule,
     sample_schedules,
 )
+from compactlib.testing.interleave.failure import InterleavingFailed
+from compactlib.testing.interleave.stage import ActorStuck
+from compactlib.testing.interleave.tree import NotDeterministic
 
 BANK, ANN, BOB = b"bank", b"ann", b"bob"
 

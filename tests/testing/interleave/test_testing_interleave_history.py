@@ -8,7 +8,8 @@ import pytest
 
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import MemoryStore
-from compactlib.testing.interleave import InterleavingFailed, Stage, SteppedStore, explore_schedules
+from compactlib.testing.interleave import Stage, SteppedStore, explore_schedules
+from compactlib.testing.interleave.failure import InterleavingFailed
 from compactlib.testing.interleave.history import ABSENT, History, HistoryOperation
 
 K = b"k"

@@ -11,8 +11,10 @@ import pytest
 from compactlib.errors import InvalidInput
 from compactlib.files import Files, write_durably
 from compactlib.kv import Condition, Delete, KVStore, MemoryStore, PredicateFailed, Put
-from compactlib.testing import SteppedFiles, explore_pauses
-from compactlib.testing.interleave import InterleavingFailed, Stage, SteppedStore
+from compactlib.testing import explore_pauses
+from compactlib.testing.interleave import Stage, SteppedStore
+from compactlib.testing.interleave.failure import InterleavingFailed
+from compactlib.testing.interleave.pauses import SteppedFiles
 
 P = b"p"
 

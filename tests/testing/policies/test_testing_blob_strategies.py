@@ -11,7 +11,7 @@ import attrs
 import pytest
 from hypothesis import given, settings
 
-from compactlib.blobstore.compaction.plan.policies import (
+from compactlib.blobstore import (
     CompactAll,
     CopyBudget,
     CostBenefit,

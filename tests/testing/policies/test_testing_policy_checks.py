@@ -5,7 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from compactlib.raftlog import LogChoice, LogPolicy, LogView, CostPolicy, LeftOut, RaPolicy, SeedPolicy
+from compactlib.raftlog import CostPolicy, LogChoice, LogPolicy, LogView, RaPolicy, SeedPolicy
+from compactlib.raftlog.compaction.plan.policy import LeftOut
 from compactlib.scheduler import LevelConfig, SchedulerConfig
 from compactlib.testing.policies.policy_checks import check_blob_policy, check_raftlog_policy, check_scheduler_config
 from compactlib.testing.scheduler import simulation as scheduler_simulation

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from compactlib.errors import InvalidInput
-from compactlib.raftlog.compaction.plan.policies import SeedPolicy
-from compactlib.raftlog.compaction.plan.policy import LogChoice, LogPolicy, LeftOut
+from compactlib.raftlog import SeedPolicy
+from compactlib.raftlog.compaction.plan.policy import LeftOut, LogChoice, LogPolicy
 from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
 from compactlib.testing.policies.raftlog_strategies import (

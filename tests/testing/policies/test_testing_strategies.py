@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import Phase, find, given, settings
-from hypothesis import strategies as st
+from hypothesis import Phase, find, given, settings, strategies as st
 
 from compactlib.catalog.model.values import Factor, Floor, NodeReport
-from compactlib.indexset import MAX_INDEX, IndexSet
+from compactlib.indexset import IndexSet
+from compactlib.indexset.runs import MAX_INDEX
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects
 from compactlib.raftlog.model.values import SegmentRef

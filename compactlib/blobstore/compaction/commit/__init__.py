@@ -1,3 +1,1 @@
 """The atomic step of a compaction, and the recovery that finishes or undoes it."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """What is compacted: pure functions of a view and a policy."""
-
-__all__: list[str] = []

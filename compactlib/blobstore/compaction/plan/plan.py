@@ -19,7 +19,7 @@ import attrs
 
 from compactlib.arguments import refuses_misfits, require_policy
 from compactlib.blobstore.compaction.plan.last_plans import PlanKind
-from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, SegmentView, BlobView
+from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, BlobView, SegmentView
 from compactlib.blobstore.compaction.progress.compaction_format import most_log_bytes
 from compactlib.blobstore.compaction.progress.compaction_log import MAX_MOVES_PER_SOURCE
 from compactlib.blobstore.errors import PlanDoesNotFit

@@ -354,8 +354,8 @@ def too_little(view: BlobView, min_reclaimed_segments: int, told: str = "", advi
     later = (f", as what is deleted is deleted_retention_seconds={view.retention_seconds:g} later"
              if view.retention_seconds else "")
     advice = ", or ".join(filter(None, (advice, lower, f"wait until more is dead{later}")))
-    return BlobChoice(why=f"no choice among the {len(view.eligible)} eligible segments ({valid:,} valid bytes) is sure to "
-                      f"free min_reclaimed_segments={min_reclaimed_segments}{told}; {advice}")
+    return BlobChoice(why=f"no choice among the {len(view.eligible)} eligible segments ({valid:,} valid bytes) is sure "
+                          f"to free min_reclaimed_segments={min_reclaimed_segments}{told}; {advice}")
 
 
 @refuses_misfits

@@ -1,3 +1,1 @@
 """The durable log of a compaction: what is going on, how far it is, what was finished."""
-
-__all__: list[str] = []

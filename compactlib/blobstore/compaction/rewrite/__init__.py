@@ -1,3 +1,1 @@
 """The heavy step: a cycle's records, copied into private files by a picklable task."""
-
-__all__: list[str] = []

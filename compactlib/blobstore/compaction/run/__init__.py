@@ -1,3 +1,1 @@
 """A compaction from its beginning to its end: cycles, events, reports."""
-
-__all__: list[str] = []

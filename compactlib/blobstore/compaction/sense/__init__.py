@@ -1,3 +1,1 @@
 """When a compaction pays: statistics of what is alive, kept and looked at again."""
-
-__all__: list[str] = []

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import attrs
 
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans, PlanKind, read_last_plans, write_last_plans
-from compactlib.blobstore.compaction.plan.policy import Dying, SegmentView, BlobView
+from compactlib.blobstore.compaction.plan.policy import BlobView, Dying, SegmentView
 from compactlib.blobstore.compaction.sense.kept_statistics import BucketSettings, KeptStatistics
 from compactlib.blobstore.compaction.sense.statistics import LogStatistics, log_statistics
 from compactlib.blobstore.compaction.swap import CompactableStore, Shown, Snapshot

@@ -1,3 +1,1 @@
 """DynamoDB as a key-value store."""
-
-__all__: list[str] = []

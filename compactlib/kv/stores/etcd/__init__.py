@@ -1,3 +1,1 @@
 """etcd as a key-value store."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """SQLite as a key-value store."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """What is compacted: pure functions of a view, a policy and limits."""
-
-__all__: list[str] = []

@@ -10,7 +10,7 @@ from collections.abc import Collection
 import attrs
 
 from compactlib.errors import Busy, CompactlibError
-from compactlib.raftlog.compaction.plan.plan import LogPlan, GroupFailed, LeftOutSegment, PlannedGroup
+from compactlib.raftlog.compaction.plan.plan import GroupFailed, LeftOutSegment, LogPlan, PlannedGroup
 from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.errors import PlanOutdated
 

@@ -1,3 +1,1 @@
 """When a compaction is due: statistics of segments, triggers, and the cadence of majors."""
-
-__all__: list[str] = []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from compactlib.clock import Clock
 from compactlib.errors import Busy, StorageError
-from compactlib.raftlog.compaction.plan.plan import LogPlan, GroupFailed
+from compactlib.raftlog.compaction.plan.plan import GroupFailed, LogPlan
 from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.compaction.sense.trigger import CompactionState, Trigger, why_not
 

@@ -1,3 +1,1 @@
 """The assignment policies that come with the library, one a file."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """A blob store as a table."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """A Raft log as a table, and as a stream of what a snapshot covers."""
-
-__all__: list[str] = []

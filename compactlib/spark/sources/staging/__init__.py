@@ -1,3 +1,1 @@
 """A branch of the staging area as a table."""
-
-__all__: list[str] = []

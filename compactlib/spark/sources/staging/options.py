@@ -15,9 +15,10 @@ from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.spark.sources.neighbours import DEFAULT_PARTITION_BYTES
 from compactlib.spark.sources.source_options import folder_of, given_options, one_of, partition_bytes_of
-from compactlib.staging import CommittedRanges, MetaRangeId, Repository
+from compactlib.staging import CommittedRanges, Repository
 from compactlib.staging.committed.formats.rows import check_id
 from compactlib.staging.model.names import branch_key, repository_partition
+from compactlib.staging.model.values import MetaRangeId
 from compactlib.staging.operations.listing import upper_bound
 
 RepositoryOpener: TypeAlias = Callable[[str], AbstractContextManager[Repository]]

@@ -22,17 +22,11 @@ from compactlib.spark.sources.arrow_arrays import schema_of
 from compactlib.spark.sources.neighbours import neighbours
 from compactlib.spark.sources.planned_reader import PlannedSource, SourceSteps
 from compactlib.spark.sources.staging.options import KeyRange, StagingSourceOptions
-from compactlib.staging import (
-    CommittedRanges,
-    MetaRangeId,
-    MetaRangeNotFound,
-    RangeEntry,
-    RangeNotFound,
-    Record,
-    Repository,
-)
+from compactlib.staging import CommittedRanges, Record, Repository
 from compactlib.staging.committed.formats.parquet import ArrowRows, ParquetFormat
 from compactlib.staging.committed.interface import Committed
+from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound
+from compactlib.staging.model.values import MetaRangeId, RangeEntry
 from compactlib.staging.operations.branch_view import BranchView
 from compactlib.staging.records.layers import MergedTokens
 from compactlib.staging.records.record import BranchRecord

@@ -1,3 +1,1 @@
 """How rows become bytes: ranges in Parquet or plainly, metaranges, and where a range is split."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """What no token and no branch can reach, and its removal."""
-
-__all__: list[str] = []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.blobstore.compaction.plan.policies import ExpiryForecast, Greedy, Hybrid, StatsBased
+from compactlib.blobstore import ExpiryForecast, Greedy, Hybrid, StatsBased
 from compactlib.blobstore.compaction.plan.policy import BlobPolicy
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.store.store import BlobStore

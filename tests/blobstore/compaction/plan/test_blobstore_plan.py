@@ -11,10 +11,10 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib import contract
+from compactlib.blobstore import CompactAll, Greedy, StatsBased
 from compactlib.blobstore.compaction.plan.last_plans import FILE_NAME, LastPlans, read_last_plans, write_last_plans
 from compactlib.blobstore.compaction.plan.plan import (
     BlobPlan,
@@ -23,8 +23,7 @@ from compactlib.blobstore.compaction.plan.plan import (
     plan_for,
     plan_for_choice,
 )
-from compactlib.blobstore.compaction.plan.policies import CompactAll, Greedy, StatsBased
-from compactlib.blobstore.compaction.plan.policy import BlobChoice, Dying, SegmentView, BlobView, ValidRecords
+from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobView, Dying, SegmentView, ValidRecords
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files import Files, LocalFiles

@@ -7,11 +7,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
+from compactlib.blobstore import CompactAll, ExpiryForecast, Greedy, StatsBased
 from compactlib.blobstore.compaction.plan.plan import BlobPlan
-from compactlib.blobstore.compaction.plan.policies import CompactAll, ExpiryForecast, Greedy, StatsBased
 from compactlib.blobstore.compaction.plan.policy import BlobPolicy
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.model.names import place_of_index_file, segment_of_log_file

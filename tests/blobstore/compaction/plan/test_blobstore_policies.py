@@ -10,9 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore.compaction.plan.last_plans import LastPlans
-from compactlib.blobstore.compaction.plan.plan import check_plan, forecast, plan_for, plan_for_choice
-from compactlib.blobstore.compaction.plan.policies import (
+from compactlib.blobstore import (
     CompactAll,
     CopyBudget,
     CostBenefit,
@@ -22,6 +20,8 @@ from compactlib.blobstore.compaction.plan.policies import (
     Hybrid,
     StatsBased,
 )
+from compactlib.blobstore.compaction.plan.last_plans import LastPlans
+from compactlib.blobstore.compaction.plan.plan import check_plan, forecast, plan_for, plan_for_choice
 from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, BlobView
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.names import SegmentName

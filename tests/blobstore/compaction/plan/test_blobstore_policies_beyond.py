@@ -5,19 +5,11 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
+from compactlib.blobstore import CopyBudget, CostBenefit, DChoices, ExpiryForecast, Greedy, StatsBased
 from compactlib.blobstore.compaction.plan.plan import plan_for
-from compactlib.blobstore.compaction.plan.policies import (
-    CopyBudget,
-    CostBenefit,
-    DChoices,
-    ExpiryForecast,
-    Greedy,
-    StatsBased,
-)
-from compactlib.blobstore.compaction.plan.policy import Dying, BlobView
+from compactlib.blobstore.compaction.plan.policy import BlobView, Dying
 from compactlib.errors import InvalidInput
 from tests.blobstore.policy_views import DAY, NOW, SHARES_A, places, planned, shares, toy
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compactlib.blobstore.compaction.commit.publish import remove_names
 from compactlib.blobstore.compaction.progress.compaction_file import (
@@ -39,7 +38,8 @@ from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import CorruptData, StorageError, Unsupported
 from compactlib.files import LocalFiles
 from compactlib.files.checksum import crc32
-from compactlib.testing import FailingFiles, RecordingFiles, explore, record
+from compactlib.testing import FailingFiles, explore, record
+from compactlib.testing.crash.recorder import RecordingFiles
 from tests.blobstore.compaction.progress.compaction_logs import at_all_phases, begun, with_step
 from tests.blobstore.compaction_stores import names
 

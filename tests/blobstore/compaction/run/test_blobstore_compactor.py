@@ -7,8 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from compactlib.blobstore.compaction.progress.compaction_file import read_log
 from compactlib.blobstore.compaction.progress.compaction_log import Phase

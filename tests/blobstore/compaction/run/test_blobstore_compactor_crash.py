@@ -21,8 +21,10 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, StorageError
 from compactlib.files import Files, LocalFiles
 from compactlib.outcome import Failed
-from compactlib.testing import CrashReport, FailingFiles, Recording, explore, explore_recovery, record, replay
+from compactlib.testing import FailingFiles, explore, explore_recovery, record
+from compactlib.testing.crash.harness import CrashReport, replay
 from compactlib.testing.crash.model import CrashModel
+from compactlib.testing.crash.operations import Recording
 from compactlib.testing.crash.state import CrashState, Fate
 from tests.blobstore.compaction_stores import (
     EVERYTHING,

@@ -19,8 +19,9 @@ from compactlib.blobstore.store.store import BlobStore
 from compactlib.blobstore.store.verify import StorePicture, compare
 from compactlib.blobstore.validity.verdicts import Verdict
 from compactlib.clock import ManualClock
-from compactlib.executors import LocalExecutor, RewriteOutcome, RewriteTask
+from compactlib.executors import LocalExecutor, RewriteTask
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from compactlib.testing import FailingFiles

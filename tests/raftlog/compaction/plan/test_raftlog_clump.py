@@ -6,8 +6,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import InvalidInput
 from compactlib.indexset import IndexSet

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 
 from compactlib.errors import InvalidInput
+from compactlib.raftlog import CostPolicy, DropDead, RaPolicy, SeedPolicy
 from compactlib.raftlog.compaction.plan.plan import (
     MAX_GROUP_MEMBERS,
     LogPlan,
     PlannedGroup,
     plan_for,
 )
-from compactlib.raftlog.compaction.plan.policies import CostPolicy, DropDead, RaPolicy, SeedPolicy
-from compactlib.raftlog.compaction.plan.policy import LogChoice, LogPolicy, LeftOut
+from compactlib.raftlog.compaction.plan.policy import LeftOut, LogChoice, LogPolicy
 from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.model.names import compacting_members, compacting_name
 from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats

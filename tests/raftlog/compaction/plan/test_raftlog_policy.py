@@ -12,12 +12,11 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import InvalidInput
+from compactlib.raftlog import CostPolicy, DropDead, RaPolicy, SeedPolicy
 from compactlib.raftlog.compaction.plan.plan import plan_for
-from compactlib.raftlog.compaction.plan.policies import CostPolicy, DropDead, RaPolicy, SeedPolicy
 from compactlib.raftlog.compaction.plan.policy import (
     LogChoice,
     LogPolicy,

@@ -9,10 +9,13 @@ import pytest
 
 from compactlib.errors import CompactlibError, CorruptData, LiveIndexMissing
 from compactlib.indexset import IndexSet
-from compactlib.raftlog import SegmentReader, SegmentSet, SegmentStats, SnapshotState
 from compactlib.raftlog.compaction.sense.statistics import StatsCache
 from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.model.snapshot_state import SnapshotState
+from compactlib.raftlog.model.values import SegmentStats
 from compactlib.raftlog.segment.known import KnownSegment, know_segment
+from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.segment.segment_set import SegmentSet
 from tests.raftlog.reading import write_segment
 
 

@@ -11,25 +11,3 @@
 | `ExpiryForecast` | the emptiest that will not be emptier soon | blobs have a time to live |
 | `CopyBudget` | what an allowance of copied bytes frees most with | compaction may only write so much |
 """
-
-from __future__ import annotations
-
-from compactlib.blobstore.compaction.plan.policies.compact_all import CompactAll
-from compactlib.blobstore.compaction.plan.policies.copy_budget import CopyBudget
-from compactlib.blobstore.compaction.plan.policies.cost_benefit import CostBenefit
-from compactlib.blobstore.compaction.plan.policies.d_choices import DChoices
-from compactlib.blobstore.compaction.plan.policies.expiry_forecast import ExpiryForecast
-from compactlib.blobstore.compaction.plan.policies.greedy import Greedy
-from compactlib.blobstore.compaction.plan.policies.hybrid import Hybrid
-from compactlib.blobstore.compaction.plan.policies.stats_based import StatsBased
-
-__all__ = [
-    "CompactAll",
-    "CopyBudget",
-    "CostBenefit",
-    "DChoices",
-    "ExpiryForecast",
-    "Greedy",
-    "Hybrid",
-    "StatsBased",
-]

@@ -7,7 +7,14 @@ from typing import ClassVar, Literal, TypeAlias
 
 import attrs
 
-from compactlib.blobstore.compaction.plan.policy import BlobChoice, SegmentView, BlobView, fraction, shut_by_use, shut_gate
+from compactlib.blobstore.compaction.plan.policy import (
+    BlobChoice,
+    BlobView,
+    SegmentView,
+    fraction,
+    shut_by_use,
+    shut_gate,
+)
 from compactlib.errors import InvalidInput
 
 SkipValid: TypeAlias = Literal["none", "ends", "all"]

@@ -8,8 +8,8 @@ import attrs
 
 from compactlib.blobstore.compaction.plan.policy import (
     BlobChoice,
-    SegmentView,
     BlobView,
+    SegmentView,
     emptiest_first,
     fewest_that_free,
     fraction,

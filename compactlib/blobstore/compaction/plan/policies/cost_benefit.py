@@ -9,8 +9,8 @@ import attrs
 from compactlib.arguments import refuses_misfits
 from compactlib.blobstore.compaction.plan.policy import (
     BlobChoice,
-    SegmentView,
     BlobView,
+    SegmentView,
     fewest_that_free,
     fraction,
     shut_gate,

@@ -9,8 +9,8 @@ import attrs
 
 from compactlib.blobstore.compaction.plan.policy import (
     BlobChoice,
-    SegmentView,
     BlobView,
+    SegmentView,
     fraction,
     shut_gate,
     too_little,

@@ -9,8 +9,8 @@ import attrs
 from compactlib.arguments import refuses_misfits
 from compactlib.blobstore.compaction.plan.policy import (
     BlobChoice,
-    SegmentView,
     BlobView,
+    SegmentView,
     emptiest_first,
     fewest_that_free,
     fraction,
@@ -75,4 +75,5 @@ class ExpiryForecast:
                               "lower horizon_seconds" if is_enough else "")
         told = (f"{waiting} wait for what dies within {self.horizon_seconds:,.0f} seconds"
                 if not urgent else f"nothing waits, as {view.used_fraction:.1%} of the log is used")
-        return BlobChoice(taken, why=f"{dead} died whole, {len(taken) - dead} of the rest hold the fewest bytes; {told}")
+        return BlobChoice(taken, why=f"{dead} died whole, {len(taken) - dead} of the rest hold the fewest bytes; "
+                                     f"{told}")

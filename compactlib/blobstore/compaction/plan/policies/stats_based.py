@@ -10,8 +10,8 @@ import attrs
 from compactlib.blobstore.compaction.plan.best_range import SegmentRange, best_range
 from compactlib.blobstore.compaction.plan.policy import (
     BlobChoice,
-    SegmentView,
     BlobView,
+    SegmentView,
     flag,
     fraction,
     seconds,

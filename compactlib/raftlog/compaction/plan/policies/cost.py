@@ -15,8 +15,8 @@ from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.compaction.plan.policies.seed import DEFAULT_MAX_SOURCES
 from compactlib.raftlog.compaction.plan.policy import (
     NOTHING_DEAD,
-    LogChoice,
     LeftOut,
+    LogChoice,
     stored_dead_bytes,
     stored_live_bytes,
 )

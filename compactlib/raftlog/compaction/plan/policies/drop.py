@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib.raftlog.compaction.plan.policy import LogChoice, LeftOut
+from compactlib.raftlog.compaction.plan.policy import LeftOut, LogChoice
 from compactlib.raftlog.compaction.plan.view import LogView
 
 

@@ -9,7 +9,7 @@ import attrs
 
 from compactlib.errors import InvalidInput
 from compactlib.raftlog.arguments import whole
-from compactlib.raftlog.compaction.plan.policy import LogChoice, LeftOut, filled_groups
+from compactlib.raftlog.compaction.plan.policy import LeftOut, LogChoice, filled_groups
 from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.model.values import SegmentLimits, SegmentStats
 

@@ -11,8 +11,8 @@ from compactlib.errors import InvalidInput
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.compaction.plan.policy import (
     NOTHING_DEAD,
-    LogChoice,
     LeftOut,
+    LogChoice,
     filled_groups,
     stored_dead_bytes,
     stored_live_bytes,

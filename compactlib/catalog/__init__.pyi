@@ -1,0 +1,30 @@
+from compactlib.catalog.log.update_log import UpdateLog as UpdateLog
+from compactlib.catalog.model.timestamp import HybridClock as HybridClock
+from compactlib.catalog.model.values import (
+    Assignments as Assignments,
+    NodeId as NodeId,
+    NodeReport as NodeReport,
+    Topology as Topology,
+    Unavailable as Unavailable,
+)
+from compactlib.catalog.plan.decision import CatalogView as CatalogView
+from compactlib.catalog.plan.plan import CatalogPlan as CatalogPlan, CutReport as CutReport
+from compactlib.catalog.plan.policy import (
+    Cut as Cut,
+    CutToBound as CutToBound,
+    KeepSeconds as KeepSeconds,
+    KeepVersions as KeepVersions,
+)
+from compactlib.catalog.schema.commands import CreateSchema as CreateSchema, CreateZone as CreateZone
+from compactlib.catalog.schema.table_commands import CreateTable as CreateTable
+from compactlib.catalog.sense.needs import LocalNeeds as LocalNeeds, NeedSource as NeedSource
+from compactlib.catalog.sense.pins import Pins as Pins
+from compactlib.catalog.sense.published import PublishedTimes as PublishedTimes
+from compactlib.catalog.sense.transactions import ActiveTransactions as ActiveTransactions
+from compactlib.catalog.sense.watermark import LowWatermark as LowWatermark
+from compactlib.catalog.service.follower import LogFollower as LogFollower
+from compactlib.catalog.service.service import CatalogService as CatalogService
+from compactlib.catalog.transport.host import CatalogHost as CatalogHost
+from compactlib.catalog.transport.local_host import LocalHost as LocalHost
+from compactlib.catalog.transport.node_service import CompactionService as CompactionService
+from compactlib.catalog.transport.tcp import TcpTransport as TcpTransport

@@ -1,0 +1,16 @@
+from compactlib.runtime.budget import Budget as Budget, BudgetLimits as BudgetLimits
+from compactlib.runtime.observe import (
+    LoggingObserver as LoggingObserver,
+    Observer as Observer,
+    Progress as Progress,
+    PrometheusObserver as PrometheusObserver,
+    RecordingObserver as RecordingObserver,
+    TqdmObserver as TqdmObserver,
+)
+from compactlib.runtime.services.manager import (
+    CompactionManager as CompactionManager,
+    OnRequest as OnRequest,
+    Periodic as Periodic,
+)
+from compactlib.runtime.steady_clock import SteadyClock as SteadyClock
+from compactlib.runtime.throttle import Throttle as Throttle

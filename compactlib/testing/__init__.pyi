@@ -1,0 +1,47 @@
+from compactlib.testing.compactions.conformance import check_compaction as check_compaction
+from compactlib.testing.compactions.factory import CompactionFactory as CompactionFactory
+from compactlib.testing.crash.harness import (
+    explain as explain,
+    explore as explore,
+    explore_recovery as explore_recovery,
+)
+from compactlib.testing.crash.kills import explore_kills as explore_kills
+from compactlib.testing.crash.recorder import record as record
+from compactlib.testing.executors.conformance import check_executor as check_executor
+from compactlib.testing.faults.jumps import explore_clock_jumps as explore_clock_jumps
+from compactlib.testing.faults.kv_faults import (
+    FaultyStore as FaultyStore,
+    KVFault as KVFault,
+    explore_kv_faults as explore_kv_faults,
+)
+from compactlib.testing.faults.lost_answers import explore_lost_answers as explore_lost_answers
+from compactlib.testing.faults.plan import FailingFiles as FailingFiles, Fault as Fault
+from compactlib.testing.histories.staging_histories import check_staging_backend as check_staging_backend
+from compactlib.testing.interleave.pauses import explore_pauses as explore_pauses
+from compactlib.testing.kit.conformance import PromiseBroken as PromiseBroken
+from compactlib.testing.policies.assignment_views import check_assignment_policy as check_assignment_policy
+from compactlib.testing.policies.blob_strategies import check_blob_policy as check_blob_policy
+from compactlib.testing.policies.fence_conformance import check_fence as check_fence
+from compactlib.testing.policies.need_checks import check_need_source as check_need_source
+from compactlib.testing.policies.policy_checks import (
+    check_raftlog_policy as check_raftlog_policy,
+    check_scheduler_config as check_scheduler_config,
+)
+from compactlib.testing.policies.policy_conformance import check_policy as check_policy
+from compactlib.testing.policies.sense_checks import check_sense_policy as check_sense_policy
+from compactlib.testing.services.async_conformance import check_async_service as check_async_service
+from compactlib.testing.services.conformance import check_service as check_service
+from compactlib.testing.services.factory import (
+    AsyncServiceFactory as AsyncServiceFactory,
+    ServiceFactory as ServiceFactory,
+)
+from compactlib.testing.settings import check_settings as check_settings
+from compactlib.testing.stores.kv_conformance import (
+    KVStoreConformance as KVStoreConformance,
+    check_kv_store as check_kv_store,
+)
+from compactlib.testing.stores.objects_conformance import (
+    ObjectStoreConformance as ObjectStoreConformance,
+    check_object_store as check_object_store,
+)
+from compactlib.testing.stores.range_format_conformance import check_range_format as check_range_format
