@@ -21,11 +21,10 @@ from compactlib.lab import (
     Uniform,
     Zipf,
     compare,
-    grid,
     run_experiments,
 )
 from compactlib.lab.blobstore.fifo import OldestFirst
-from compactlib.lab.results.experiments import Comparison
+from compactlib.lab.results.experiments import Comparison, grid
 from compactlib.lab.traces.workloads import Bursts, WithReads, Workload
 from compactlib.raftlog import (
     CostPolicy,

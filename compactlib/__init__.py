@@ -1,7 +1,7 @@
 """compactlib: embeddable compaction primitives.
 
-Each design is a package of its own (`compactlib.raftlog`, ...) and is imported by name. This module holds only the
-version and the tree of exceptions, and loads nothing else.
+Each design is a package of its own (`compactlib.raftlog`, ...) and is imported by name. This module offers the
+version, the tree of exceptions and the outcomes, and loads nothing else.
 """
 
 from compactlib._lazy import offer

@@ -49,37 +49,8 @@ class Unsorted(InvalidInput):
         self.found = found
 
 
-class LiveAboveSnapshot(InvalidInput):
-    """A live set names an index above its snapshot index. Take the live set from the snapshot's own state."""
-
-    def __init__(self, *, index: int, snapshot_index: int) -> None:
-        super().__init__(
-            f"live index {index} lies above the snapshot index {snapshot_index}; live indexes describe what the "
-            f"snapshot left in the log, so each must be <= {snapshot_index}"
-        )
-        self.index = index
-        self.snapshot_index = snapshot_index
-
-
-class NotALog(InvalidInput):
-    """The folder does not hold a log of this kind. Check the path, or create a log in an empty folder."""
-
-    def __init__(self, message: str, *, path: str) -> None:
-        super().__init__(message)
-        self.path = path
-
-
 class NotFound(CompactlibError, KeyError):
     """What was asked for does not exist."""
-
-
-class LiveIndexMissing(NotFound):
-    """A live set names indexes that no segment holds. Nothing was changed: the previous snapshot stays in force."""
-
-    def __init__(self, message: str, *, missing: int, first: int) -> None:
-        super().__init__(message)
-        self.missing = missing
-        self.first = first
 
 
 class CorruptData(CompactlibError):

@@ -135,7 +135,7 @@ class Printed(abc.ABC):
         return self.table()._repr_html_()
 
 
-class Named(Protocol):
+class _Named(Protocol):
     """A policy, as far as a plan names it."""
 
     @property
@@ -156,7 +156,7 @@ class PolicyRecord:
     settings: tuple[tuple[str, Setting], ...]
 
     @classmethod
-    def of(cls, policy: Named) -> PolicyRecord:
+    def of(cls, policy: _Named) -> PolicyRecord:
         """The record of `policy` as it is configured now.
 
         Its settings are its public attrs fields; another policy's, or what else is no plain value, as text. A policy

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError, InvalidInput, TaskFailed
 from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask

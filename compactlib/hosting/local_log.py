@@ -19,7 +19,7 @@ from typing import Any
 
 import attrs
 
-from compactlib.arguments import refuses_misfits, require_method, require_type
+from compactlib._arguments import refuses_misfits, require_method, require_type
 from compactlib.errors import AuditFailed, Busy, Closed, CorruptData, InvalidInput, Unsupported
 from compactlib.files.disk import StrPath
 from compactlib.hosting.command_log import CommandMachine

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from compactlib.arguments import refuses_misfits, require_method, require_type
+from compactlib._arguments import refuses_misfits, require_method, require_type
 from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, MissingDependency
 from compactlib.executors.tasks import new_attempt_id

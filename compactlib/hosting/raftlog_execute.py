@@ -15,7 +15,7 @@ from itertools import groupby
 
 import attrs
 
-from compactlib.arguments import refuses_misfits, require_type
+from compactlib._arguments import refuses_misfits, require_type
 from compactlib.errors import InvalidInput, NotFound
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import LogChoice, LogView, SegmentLog

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.clock import Clock
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput
 from compactlib.hosting.command_log import CommandLog

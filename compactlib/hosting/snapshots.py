@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from compactlib.arguments import refuses_misfits, require_type
+from compactlib._arguments import refuses_misfits, require_type
 from compactlib.clock import Clock
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias, final, get_args
 
 from attrs.exceptions import FrozenInstanceError
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.errors import AuditFailed, InvalidInput, NotFound
 from compactlib.indexset import (
     algebra as _indexset_algebra,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
 
 import attrs
 
-from compactlib.arguments import require_type
+from compactlib._arguments import require_type
 from compactlib.errors import InvalidInput
 
 if TYPE_CHECKING:

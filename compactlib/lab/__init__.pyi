@@ -3,7 +3,6 @@ from compactlib.lab.raftlog.replay import RaftLogSettings as RaftLogSettings, re
 from compactlib.lab.results.experiments import (
     Experiment as Experiment,
     compare as compare,
-    grid as grid,
     run_experiments as run_experiments,
     sweep as sweep,
 )

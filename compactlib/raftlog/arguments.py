@@ -6,7 +6,7 @@ import operator
 import os
 from typing import Any
 
-from compactlib.arguments import require_method
+from compactlib._arguments import require_method
 from compactlib.errors import InvalidInput
 from compactlib.files.disk import StrPath
 from compactlib.indexset.index_set import IndexSet

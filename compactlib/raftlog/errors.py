@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compactlib.errors import Busy, Closed, CorruptData, InvalidInput, Stale
+from compactlib.errors import Busy, Closed, CorruptData, InvalidInput, NotFound, Stale
 
 
 class GapDetected(InvalidInput):
@@ -77,3 +77,32 @@ class LiveSetLost(CorruptData):
 
     Give the store a `machine`, from whose state it is rebuilt, or restore the file from a copy.
     """
+
+
+class LiveAboveSnapshot(InvalidInput):
+    """A live set names an index above its snapshot index. Take the live set from the snapshot's own state."""
+
+    def __init__(self, *, index: int, snapshot_index: int) -> None:
+        super().__init__(
+            f"live index {index} lies above the snapshot index {snapshot_index}; live indexes describe what the "
+            f"snapshot left in the log, so each must be <= {snapshot_index}"
+        )
+        self.index = index
+        self.snapshot_index = snapshot_index
+
+
+class NotALog(InvalidInput):
+    """The folder does not hold a log of this kind. Check the path, or create a log in an empty folder."""
+
+    def __init__(self, message: str, *, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class LiveIndexMissing(NotFound):
+    """A live set names indexes that no segment holds. Nothing was changed: the previous snapshot stays in force."""
+
+    def __init__(self, message: str, *, missing: int, first: int) -> None:
+        super().__init__(message)
+        self.missing = missing
+        self.first = first

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import attrs
 
-from compactlib.arguments import require_method, require_policy, require_type
+from compactlib._arguments import require_method, require_policy, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import InvalidInput
 from compactlib.executors.tasks import new_attempt_id

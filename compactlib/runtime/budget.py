@@ -12,7 +12,7 @@ import threading
 
 import attrs
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, BudgetSpent, CompactlibError, InvalidInput
 from compactlib.runtime.throttle import Throttle

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import threading
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import ClockJumped, InvalidInput
 from compactlib.runtime.observe import Observer, telling

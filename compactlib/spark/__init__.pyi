@@ -10,7 +10,6 @@ from compactlib.spark.session.session import local_session as local_session, not
 from compactlib.spark.stores.many_stores import (
     StoreJob as StoreJob,
     compact_stores as compact_stores,
-    map_items as map_items,
 )
 from compactlib.spark.stores.store_plans import plan_stores as plan_stores
 from compactlib.spark.stores.streaming import start_compaction_stream as start_compaction_stream

@@ -25,7 +25,7 @@ from compactlib.staging.errors import (
     PreconditionFailed as PreconditionFailed,
     RecordNotFound as RecordNotFound,
 )
-from compactlib.staging.model.values import Difference as Difference, Record as Record
+from compactlib.staging.model.values import Record as Record
 from compactlib.staging.operations.branch import Branch as Branch
 from compactlib.staging.options import StagingOptions as StagingOptions
 from compactlib.staging.records.commits import Commit as Commit

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import attrs
 
-from compactlib.arguments import require_type
+from compactlib._arguments import require_type
 from compactlib.errors import InvalidInput
 
 OnNewSealed: TypeAlias = Literal["abort", "keep"]

@@ -1,7 +1,6 @@
 from compactlib.testing.compactions.conformance import check_compaction as check_compaction
 from compactlib.testing.compactions.factory import CompactionFactory as CompactionFactory
 from compactlib.testing.crash.harness import (
-    explain as explain,
     explore as explore,
     explore_recovery as explore_recovery,
 )

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import attrs
 import pytest
 
-from compactlib.arguments import refuses_misfits, require_method, require_type
+from compactlib._arguments import refuses_misfits, require_method, require_type
 from compactlib.errors import InvalidInput, NotFound
 from compactlib.indexset import IndexSet
 from compactlib.runtime.budget import Budget, BudgetLimits

@@ -23,13 +23,13 @@ from compactlib.errors import (
     CorruptData,
     DiskFull,
     InvalidInput,
-    LiveAboveSnapshot,
     MissingDependency,
     NotFound,
     ReadOnly,
     StorageError,
 )
 from compactlib.kv.stores.etcd.errors import refused
+from compactlib.raftlog.errors import LiveAboveSnapshot
 
 CLASSES = [value for value in vars(errors).values()
            if isinstance(value, type) and issubclass(value, BaseException) and value.__module__ == errors.__name__]

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from compactlib.arguments import require_method, require_policy, require_type
+from compactlib._arguments import require_method, require_policy, require_type
 from compactlib.blobstore.compaction.commit.recover import leftovers
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans, read_last_plans
 from compactlib.blobstore.compaction.plan.plan import BlobPlan, plan_for

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from compactlib.arguments import require_method, require_policy
+from compactlib._arguments import require_method, require_policy
 from compactlib.blobstore.compaction.commit.recover import CompactionRecovery
 from compactlib.blobstore.compaction.plan.plan import BlobPlan
 from compactlib.blobstore.compaction.plan.policy import BlobPolicy, BlobView, check_view

@@ -6,7 +6,7 @@ cut, and none above. Anything else is an error that names the key; a shorter his
 
 from __future__ import annotations
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.catalog.errors import ObjectNotFound, RecordDamaged, RecordMissing
 from compactlib.catalog.log.keys import update_key
 from compactlib.catalog.log.log_model import LogState

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import attrs
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.catalog.arguments import whole
 from compactlib.catalog.errors import (
     CatalogMoved,

@@ -18,7 +18,7 @@ from typing import Any, final
 
 from attrs.exceptions import FrozenInstanceError
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.varints import decode_varints, encode_varints
 

@@ -17,7 +17,7 @@ import math
 import threading
 from typing import TypeAlias
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.catalog.errors import ClockSkewExceeded
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput

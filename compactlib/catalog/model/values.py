@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from compactlib.arguments import require_type
+from compactlib._arguments import require_type
 from compactlib.catalog.model.partitions import HostedPartitions, mask_of, partitions_of
 from compactlib.catalog.model.timestamp import Timestamp, checked_timestamp
 from compactlib.errors import InvalidInput

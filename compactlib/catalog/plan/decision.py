@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from compactlib.arguments import require_method
+from compactlib._arguments import require_method
 from compactlib.catalog.errors import DuplicateReport, EmptyTopology, TimeBeforeHistory
 from compactlib.catalog.log.log_sizes import LogSizes
 from compactlib.catalog.model.timestamp import HIGHEST, Timestamp

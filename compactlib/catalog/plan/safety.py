@@ -6,7 +6,7 @@ the invariant that it keeps, (a) to (e).
 
 from __future__ import annotations
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.catalog.errors import TimeBeforeHistory, UnsafeCompaction
 from compactlib.catalog.model.values import Factor, Unavailable
 from compactlib.catalog.plan.decision import CatalogView

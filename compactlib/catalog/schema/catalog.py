@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar
 
 import attrs
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.catalog.errors import ObjectNotFound
 from compactlib.catalog.model.timestamp import LOWEST, Timestamp
 from compactlib.catalog.schema.descriptors import Descriptor, Index, Schema, Table, Zone

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import attrs
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.catalog.errors import CommandRefused
 from compactlib.catalog.model.partitions import MAX_PARTITIONS
 from compactlib.catalog.schema.catalog import Catalog, Change, DropObject, PutObject, SetDefaultZone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.model.values import Culprit, Factor, Floor, Need
 from compactlib.catalog.schema.versions import RetainedVersions

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.catalog.model.partitions import HostedPartitions
 from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.model.values import Factor, Floor, Need, NodeId, NodeReport, Unavailable

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.catalog.arguments import printed, whole
 from compactlib.catalog.errors import StaleIncarnation
 from compactlib.catalog.log import keys

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import attrs
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.catalog.model.timestamp import HIGHEST, Timestamp
 from compactlib.catalog.model.values import Culprit, Factor, Floor, Need
 from compactlib.catalog.schema.versions import RetainedVersions

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.catalog.arguments import printed, whole
 from compactlib.catalog.errors import BelowLowWatermark
 from compactlib.catalog.log import keys

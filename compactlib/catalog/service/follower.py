@@ -6,7 +6,7 @@ nudges it, for instance on a notification that a host's store does have. One loo
 
 from __future__ import annotations
 
-from compactlib.arguments import require_method, require_type
+from compactlib._arguments import require_method, require_type
 from compactlib.catalog.model.timestamp import milliseconds
 from compactlib.catalog.service.service import CatalogService
 from compactlib.clock import Clock

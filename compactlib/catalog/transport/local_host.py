@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.model.values import Assignments, NodeReport, Topology
 from compactlib.catalog.plan.plan import CatalogPlan, CutReport

@@ -12,7 +12,7 @@ from functools import partial
 from types import NoneType
 from typing import TypeAlias
 
-from compactlib.arguments import require_method, require_type
+from compactlib._arguments import require_method, require_type
 from compactlib.catalog.arguments import printed, whole
 from compactlib.catalog.errors import HostFailed
 from compactlib.catalog.model.values import NodeId, Topology

@@ -10,16 +10,12 @@ from collections.abc import Iterable
 
 import attrs
 
-from compactlib.arguments import require_method, require_type
+from compactlib._arguments import require_method, require_type
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import (
-    CompactlibError,
-    CorruptData,
-    LiveIndexMissing,
-    NotFound,
-)
+from compactlib.errors import CompactlibError, CorruptData, NotFound
 from compactlib.hosting.transfer.lines import Address, read_message, require_address
 from compactlib.indexset.index_set import IndexSet
+from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.replication.effects import (
     Effect,

@@ -8,7 +8,7 @@ import random
 import ssl
 from collections.abc import Callable, Sequence
 
-from compactlib.arguments import require_method, require_type
+from compactlib._arguments import require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed, CompactlibError, CorruptData, StorageError, TaskFailed, Unsupported
 from compactlib.hosting.transfer.lines import Address, read_message, require_address

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from compactlib.arguments import require_policy
+from compactlib._arguments import require_policy
 from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES

@@ -8,9 +8,10 @@ from collections import deque
 
 import attrs
 
-from compactlib.errors import CorruptData, NotALog, NotFound, StorageError, Unsupported
+from compactlib.errors import CorruptData, NotFound, StorageError, Unsupported
 from compactlib.files.disk import Files, StrPath, list_folder
 from compactlib.raftlog.compaction.holes import is_hole
+from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.model.names import (
     LOCK_NAME,
     LOGS_FOLDER,

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from compactlib.arguments import require_policy
+from compactlib._arguments import require_policy
 from compactlib.clock import SystemClock
 from compactlib.errors import Busy, InvalidInput, NotFound
 from compactlib.files.disk import LocalFiles, StrPath

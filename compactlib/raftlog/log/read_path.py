@@ -11,19 +11,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from compactlib.errors import (
-    Closed,
-    CompactlibError,
-    CorruptData,
-    InvalidInput,
-    LiveIndexMissing,
-    NotFound,
-    Unsupported,
-)
+from compactlib.errors import Closed, CompactlibError, CorruptData, InvalidInput, NotFound, Unsupported
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import require_budget, whole
 from compactlib.raftlog.compaction.plan.view import DamagedSegment, LogView
 from compactlib.raftlog.compaction.sense.statistics import StatsCache
+from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import Examination, examine_segments, wal_of
 from compactlib.raftlog.log.read_plan import ReadPlan, plan_parts
 from compactlib.raftlog.model.refs import next_ref

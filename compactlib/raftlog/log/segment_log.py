@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
-from compactlib.arguments import require_method, require_policy, require_type
+from compactlib._arguments import require_method, require_policy, require_type
 from compactlib.contract import CommitFence
 from compactlib.errors import Closed, CompactlibError, InvalidInput, NotFound, Stale, StorageError, Unsupported
 from compactlib.executors.tasks import LocalExecutor

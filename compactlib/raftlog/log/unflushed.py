@@ -12,9 +12,10 @@ from collections.abc import Sequence
 
 import attrs
 
-from compactlib.errors import CorruptData, NotALog, StorageError, Unsupported
+from compactlib.errors import CorruptData, StorageError, Unsupported
 from compactlib.files.disk import StrPath, list_folder
 from compactlib.indexset.index_set import IndexSet
+from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.log.folder import Examination, require_log
 from compactlib.raftlog.memtable.replay import replay
 from compactlib.raftlog.memtable.table import Memtable, Slab, visible_slabs

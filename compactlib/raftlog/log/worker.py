@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from compactlib.arguments import require_method, require_policy
+from compactlib._arguments import require_method, require_policy
 from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError, TaskFailed
 from compactlib.executors.tasks import foreign_error
 from compactlib.outcome import Done, Failed, Outcome, Skipped

@@ -22,10 +22,11 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib.errors import CorruptData, InvalidInput, LiveAboveSnapshot, StorageError, Unsupported
+from compactlib.errors import CorruptData, InvalidInput, StorageError, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, StrPath, read_exactly, write_durably
 from compactlib.indexset.index_set import IndexSet
+from compactlib.raftlog.errors import LiveAboveSnapshot
 from compactlib.raftlog.model.names import SNAPSHOT_NAME, TEMPORARY_SUFFIX, kind_of
 from compactlib.raftlog.model.values import MAX_INDEX
 

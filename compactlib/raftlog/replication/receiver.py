@@ -16,10 +16,11 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-from compactlib.errors import AuditFailed, CompactlibError, CorruptData, InvalidInput, LiveIndexMissing, StorageError
+from compactlib.errors import AuditFailed, CompactlibError, CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed
+from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.replication.course import Course, needed_entries
 from compactlib.raftlog.replication.effects import (
     AwaitEntries,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from compactlib.errors import LiveIndexMissing
 from compactlib.indexset.index_set import IndexSet, merge_positions
+from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.snapshot_state import SnapshotState
 from compactlib.raftlog.model.values import SegmentRef, SegmentStats
 from compactlib.raftlog.segment.index import SegmentIndex, is_dense, is_uniform, picked

@@ -14,19 +14,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compactlib.errors import (
-    AuditFailed,
-    CorruptData,
-    InvalidInput,
-    LiveAboveSnapshot,
-    NotFound,
-    Stale,
-    StorageError,
-)
+from compactlib.errors import AuditFailed, CorruptData, InvalidInput, NotFound, Stale, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles, StrPath, sync_names, write_durably
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.errors import LiveSetLost
+from compactlib.raftlog.errors import LiveAboveSnapshot, LiveSetLost
 from compactlib.raftlog.snapshots.files_format import (
     INCOMING_MANIFEST,
     LIVE_MAGIC,

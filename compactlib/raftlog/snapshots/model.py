@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from compactlib.arguments import require_type
+from compactlib._arguments import require_type
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.indexset.index_set import IndexSet

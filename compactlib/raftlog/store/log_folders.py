@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import attrs
 
-from compactlib.errors import NotALog
 from compactlib.files.disk import StrPath, list_folder
+from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.log.folder import require_log
 from compactlib.raftlog.model.names import LOCK_NAME
 from compactlib.raftlog.store.removal import is_removed

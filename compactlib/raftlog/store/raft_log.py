@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from compactlib.arguments import require_method, require_type
+from compactlib._arguments import require_method, require_type
 from compactlib.contract import CommitFence
-from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, LiveIndexMissing, Stale
+from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, Stale
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.arguments import index_set, listed, require_budget, whole
@@ -26,7 +26,7 @@ from compactlib.raftlog.compaction.plan.plan import LogPlan
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.compaction.report import LogCompactionReport, LogReclaimReport
-from compactlib.raftlog.errors import LogStopped
+from compactlib.raftlog.errors import LiveIndexMissing, LogStopped
 from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.memtable.flush import FlushPlan, plan_flush
 from compactlib.raftlog.memtable.table import Memtable

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from compactlib.arguments import require_type
+from compactlib._arguments import require_type
 from compactlib.errors import (
     AuditFailed,
     Busy,
@@ -28,7 +28,6 @@ from compactlib.errors import (
     CompactlibError,
     CorruptData,
     InvalidInput,
-    NotALog,
     NotFound,
     StorageError,
     Unsupported,
@@ -36,6 +35,7 @@ from compactlib.errors import (
 from compactlib.files.disk import Files, StrPath, sync_names
 from compactlib.files.folder_lock import FolderLock
 from compactlib.raftlog.arguments import folder_path, require_budget
+from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.log.folder import Examination
 from compactlib.raftlog.log.unflushed import examine_wal
 from compactlib.raftlog.memtable.replay import replay

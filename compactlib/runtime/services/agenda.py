@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.errors import AuditFailed, InvalidInput, NotFound
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 

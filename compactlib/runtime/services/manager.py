@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from compactlib.arguments import require_method, require_type
+from compactlib._arguments import require_method, require_type
 from compactlib.clock import Clock
 from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput, StorageError
 from compactlib.outcome import Done, Failed, Outcome, Skipped

@@ -28,7 +28,7 @@ from typing import Any, Self, TypeAlias
 
 import attrs
 
-from compactlib.arguments import require_method, require_type
+from compactlib._arguments import require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, BudgetSpent, Busy, Closed, CompactlibError, InvalidInput, TaskFailed
 from compactlib.outcome import Done, Failed, Outcome, Skipped

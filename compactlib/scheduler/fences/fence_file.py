@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Busy, CorruptData, InvalidInput, ReadOnly, StorageError, Unsupported
 from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, sync_names, write_durably

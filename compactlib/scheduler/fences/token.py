@@ -17,7 +17,7 @@ import re
 import struct
 from collections.abc import Mapping
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.errors import InvalidInput
 
 MIN_KEY_BYTES = 16

@@ -6,7 +6,7 @@ import enum
 import json
 from typing import Any
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.record_frame import BODY_OFFSET, framed, unframed
 from compactlib.scheduler.model.poll import PollRequest, PollResponse

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import attrs
 from sortedcontainers import SortedDict, SortedKeyList
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.scheduler.model.values import ANONYMOUS_TENANT, BlockMeta, ShardTombstone
 from compactlib.scheduler.queue.tombstones import Tombstones

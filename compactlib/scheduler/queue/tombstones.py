@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Set
 import attrs
 from sortedcontainers import SortedDict
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, Command, ShardTombstone, Tombstone
 

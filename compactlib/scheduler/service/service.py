@@ -15,7 +15,7 @@ from typing import Literal
 
 import attrs
 
-from compactlib.arguments import refuses_misfits, require_policy, require_type
+from compactlib._arguments import refuses_misfits, require_policy, require_type
 from compactlib.report import Table
 from compactlib.runtime.observe import Observer, telling
 from compactlib.scheduler.apply.apply import carry_out, check_operation

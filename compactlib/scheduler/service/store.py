@@ -25,7 +25,7 @@ from itertools import count
 
 import attrs
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.clock import Clock
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Stale
 from compactlib.kv.errors import KeyNotFound, OutcomeUnknown, PredicateFailed

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from typing import TypeAlias
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.clock import Clock
 from compactlib.runtime.budget import Budget
 from compactlib.scheduler.errors import JobLost

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import attrs
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.scheduler.fences.token import TokenSealer
 from compactlib.scheduler.model.poll import Assignment, PollRequest, PollResponse, StatusAnswer, StatusUpdate, Verdict
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from compactlib.arguments import require_method, require_type
+from compactlib._arguments import require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, TaskFailed
 from compactlib.outcome import Done, Failed, Outcome, Skipped

@@ -6,7 +6,7 @@ from collections import Counter
 
 import attrs
 
-from compactlib.arguments import require_method, require_policy, require_type
+from compactlib._arguments import require_method, require_policy, require_type
 from compactlib.contract import CommitFence
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.outcome import Failed, Skipped

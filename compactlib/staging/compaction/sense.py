@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from compactlib.arguments import require_callable, require_method, require_policy, require_type
+from compactlib._arguments import require_callable, require_method, require_policy, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.report import Table

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
-from compactlib.arguments import require_policy, require_type
+from compactlib._arguments import require_policy, require_type
 from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
 from compactlib.staging.compaction.plan import StagingChoice

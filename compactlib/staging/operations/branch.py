@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from compactlib.arguments import require_type
+from compactlib._arguments import require_type
 from compactlib.kv.store import Exists
 from compactlib.runtime.budget import Budget
 from compactlib.staging.committed.interface import MergeStrategy

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from compactlib.arguments import require_callable, require_type
+from compactlib._arguments import require_callable, require_type
 from compactlib.kv import Condition, OutcomeUnknown, PredicateFailed, Put, SlowDown
 from compactlib.kv.store import Exists
 from compactlib.runtime.look import look_until_seen

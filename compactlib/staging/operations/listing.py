@@ -10,7 +10,7 @@ from typing import Protocol, Self
 
 import attrs
 
-from compactlib.arguments import require_type
+from compactlib._arguments import require_type
 from compactlib.errors import InvalidInput
 from compactlib.staging.committed.interface import RecordScan
 from compactlib.staging.model.values import Record

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from compactlib.arguments import require_type
+from compactlib._arguments import require_type
 from compactlib.staging.errors import RecordNotFound, TooManyKeys
 from compactlib.staging.model.names import CommitId
 from compactlib.staging.model.values import Difference, MetaRangeId, Record, check_key

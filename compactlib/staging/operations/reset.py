@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from compactlib.arguments import require_type
+from compactlib._arguments import require_type
 from compactlib.kv import SlowDown
 from compactlib.outcome import Done, Skipped
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from compactlib.arguments import require_type
+from compactlib._arguments import require_type
 from compactlib.errors import InvalidInput
 from compactlib.kv import OutcomeUnknown, SlowDown
 from compactlib.kv.parts.arguments import checked_bytes

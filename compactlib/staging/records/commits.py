@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from compactlib.arguments import require_type
+from compactlib._arguments import require_type
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.kv import KeyNotFound, KVStore
 from compactlib.staging.errors import CommitNotFound

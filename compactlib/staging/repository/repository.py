@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from random import Random, SystemRandom
 from typing import Self
 
-from compactlib.arguments import require_method, require_policy, require_type
+from compactlib._arguments import require_method, require_policy, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.contract import CommitFence
 from compactlib.errors import InvalidInput

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from compactlib.arguments import require_method, require_policy, require_type
+from compactlib._arguments import require_method, require_policy, require_type
 from compactlib.clock import Clock
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput
 from compactlib.outcome import Done, Failed, Outcome, Skipped

@@ -21,11 +21,10 @@ from compactlib.lab import (
     SensorSettings,
     Uniform,
     compare,
-    grid,
     run_experiments,
     sweep,
 )
-from compactlib.lab.results.experiments import Comparison
+from compactlib.lab.results.experiments import Comparison, grid
 from compactlib.lab.traces.workloads import AppendMostly, Bursts
 from compactlib.raftlog import CostPolicy, DeadRatio, EveryNMinors, LogPolicy, SeedPolicy, SegmentLimits
 from compactlib.runtime.observe import RecordingObserver

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from compactlib.errors import CompactlibError, CorruptData, LiveIndexMissing, StorageError
+from compactlib.errors import CompactlibError, CorruptData, StorageError
 from compactlib.outcome import Failed
 from compactlib.raftlog import (
     DamagedEntry,
@@ -28,6 +28,7 @@ from compactlib.raftlog import (
     SegmentLog,
 )
 from compactlib.raftlog.compaction.report import CompactionFailed
+from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.names import compacting_members, compacting_name, segment_name
 from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (

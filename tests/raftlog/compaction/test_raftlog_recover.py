@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.errors import CorruptData, DiskFull, LiveIndexMissing, NotALog, StorageError
+from compactlib.errors import CorruptData, DiskFull, StorageError
 from compactlib.files import LocalFiles
 from compactlib.outcome import Failed
 from compactlib.raftlog import LogReader, SegmentLog
 from compactlib.raftlog.compaction.recover import leftovers, recover_folder
 from compactlib.raftlog.compaction.report import CompactionFailed
+from compactlib.raftlog.errors import LiveIndexMissing, NotALog
 from compactlib.raftlog.model.names import compacting_name, segment_name
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.reader import SegmentReader

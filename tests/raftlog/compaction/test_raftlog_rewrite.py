@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from compactlib.clock import ManualClock
-from compactlib.errors import BudgetSpent, CorruptData, DiskFull, InvalidInput, LiveIndexMissing, StorageError
+from compactlib.errors import BudgetSpent, CorruptData, DiskFull, InvalidInput, StorageError
 from compactlib.executors import Attempt, RewriteResult
 from compactlib.raftlog import Entry, LogOptions, SegmentLimits, SegmentLog
+from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.runtime.budget import Budget

@@ -16,19 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.errors import (
-    Busy,
-    CompactlibError,
-    CorruptData,
-    LiveAboveSnapshot,
-    LiveIndexMissing,
-    NotALog,
-    ReadOnly,
-    Unsorted,
-    Unsupported,
-)
+from compactlib.errors import Busy, CompactlibError, CorruptData, ReadOnly, Unsorted, Unsupported
 from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.raftlog import Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
+from compactlib.raftlog.errors import LiveAboveSnapshot, LiveIndexMissing, NotALog
 from compactlib.raftlog.model.names import segment_name
 from tests.files.readonly import read_only_copy
 from tests.raftlog.compaction_logs import picture

@@ -13,16 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import (
-    Busy,
-    Closed,
-    InvalidInput,
-    LiveAboveSnapshot,
-    LiveIndexMissing,
-    Stale,
-    StorageError,
-    Unsorted,
-)
+from compactlib.errors import Busy, Closed, InvalidInput, Stale, StorageError, Unsorted
 from compactlib.files.disk import LocalFiles, LocalOutFile, OutFile, StrPath
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Skipped
@@ -38,6 +29,7 @@ from compactlib.raftlog import (
     SegmentLog,
 )
 from compactlib.raftlog.compaction.report import LogCompactionReport
+from compactlib.raftlog.errors import LiveAboveSnapshot, LiveIndexMissing
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.values import MAX_INDEX, SegmentRef
 from compactlib.raftlog.segment.writer import SegmentWriter

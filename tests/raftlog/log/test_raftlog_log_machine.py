@@ -15,7 +15,7 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from compactlib.clock import ManualClock, SystemClock
-from compactlib.errors import InvalidInput, LiveAboveSnapshot, LiveIndexMissing, Stale
+from compactlib.errors import InvalidInput, Stale
 from compactlib.executors import LocalExecutor
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import (
@@ -31,6 +31,7 @@ from compactlib.raftlog import (
     SegmentLimits,
     SegmentLog,
 )
+from compactlib.raftlog.errors import LiveAboveSnapshot, LiveIndexMissing
 from compactlib.raftlog.log.read_plan import ReadPlan
 from compactlib.raftlog.model.names import segment_number
 from compactlib.raftlog.segment.segment_set import Lease

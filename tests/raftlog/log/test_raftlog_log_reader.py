@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.errors import CorruptData, NotALog
+from compactlib.errors import CorruptData
 from compactlib.executors import RewrittenFile
 from compactlib.files import LocalFiles
 from compactlib.outcome import Done
@@ -24,6 +24,7 @@ from compactlib.raftlog import (
     SegmentLog,
 )
 from compactlib.raftlog.compaction.commit import commit_group
+from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.log.folder import FolderContents, read_folder
 from compactlib.raftlog.model.names import compacting_name, segment_name
 from compactlib.raftlog.model.values import Answer, SegmentRef

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotALog
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput
 from compactlib.raftlog import DeadEntry, Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
+from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.values import MAX_INDEX
 from tests.raftlog.compaction_logs import Expected, compact_to_rest, entries_of, options

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from compactlib.errors import CorruptData, InvalidInput, LiveAboveSnapshot, StorageError, Unsupported
+from compactlib.errors import CorruptData, InvalidInput, StorageError, Unsupported
 from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
+from compactlib.raftlog.errors import LiveAboveSnapshot
 from compactlib.raftlog.model.snapshot_state import (
     SnapshotState,
     decode_snapshot_state,

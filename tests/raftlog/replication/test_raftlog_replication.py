@@ -9,10 +9,11 @@ import attrs
 import pytest
 from hypothesis import given, strategies as st
 
-from compactlib.errors import CompactlibError, CorruptData, DiskFull, InvalidInput, LiveIndexMissing, NotFound
+from compactlib.errors import CompactlibError, CorruptData, DiskFull, InvalidInput, NotFound
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.replication.course import EntrySequence, needed_entries
 from compactlib.raftlog.replication.effects import (

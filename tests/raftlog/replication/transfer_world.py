@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import attrs
 
-from compactlib.errors import LiveIndexMissing
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.replication.effects import (
     AwaitEntries,

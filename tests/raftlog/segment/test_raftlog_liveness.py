@@ -7,8 +7,8 @@ from array import array
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from compactlib.errors import LiveIndexMissing
 from compactlib.indexset import IndexSet
+from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.snapshot_state import SnapshotState
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.index import SegmentIndex

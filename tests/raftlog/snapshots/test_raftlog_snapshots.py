@@ -17,7 +17,6 @@ from compactlib.errors import (
     CorruptData,
     DiskFull,
     InvalidInput,
-    LiveAboveSnapshot,
     NotFound,
     Stale,
     Unsorted,
@@ -26,7 +25,7 @@ from compactlib.errors import (
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import LiveTracker, SnapshotFolder
-from compactlib.raftlog.errors import LiveSetLost
+from compactlib.raftlog.errors import LiveAboveSnapshot, LiveSetLost
 from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.snapshots.files_format import (
     LIVE_MAGIC,

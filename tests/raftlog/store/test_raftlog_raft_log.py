@@ -8,17 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.errors import (
-    InvalidInput,
-    LiveAboveSnapshot,
-    LiveIndexMissing,
-    Stale,
-    Unsorted,
-)
+from compactlib.errors import InvalidInput, Stale, Unsorted
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import Entry, RaftLog, StoreOptions, open_log
-from compactlib.raftlog.errors import GapDetected, Overwriting
+from compactlib.raftlog.errors import GapDetected, LiveAboveSnapshot, LiveIndexMissing, Overwriting
 from compactlib.raftlog.model.row import LogRow
 from compactlib.raftlog.snapshots.model import SnapshotMeta
 from compactlib.raftlog.store.protocols import ReplicatedLog

@@ -10,15 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.errors import (
-    InvalidInput,
-    LiveIndexMissing,
-    NotFound,
-)
+from compactlib.errors import InvalidInput, NotFound
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
 from compactlib.raftlog import DeadEntry, DropDead, Entry, LogOptions, RaftLog, SegmentLimits, StoreOptions, open_log
-from compactlib.raftlog.errors import GapDetected
+from compactlib.raftlog.errors import GapDetected, LiveIndexMissing
 from compactlib.raftlog.model.row import LogRow, LogRows
 from compactlib.raftlog.snapshots.model import SnapshotMeta
 from tests.raftlog.raft_host import SMALL, indexes, reopened, rows

@@ -10,8 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
-from compactlib.spark import map_items, register
+from compactlib.spark import register
 from compactlib.spark.settled import _set_aside_once, settled
+from compactlib.spark.stores.many_stores import map_items
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 from compactlib.executors import RewriteFailure
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.spark import SparkExecutor, map_items, register, ship_library, ship_wheel
+from compactlib.spark import SparkExecutor, register, ship_library, ship_wheel
+from compactlib.spark.stores.many_stores import map_items
 from compactlib.testing.executors.conformance import check_executor
 from tests.spark import rewrite_tasks
 from tests.spark.jvm import QUICK_JAVA

@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 
 import compactlib.spark
 from compactlib.errors import InvalidInput, MissingDependency, StorageError
-from compactlib.spark import SparkExecutor, local_session, map_items, ship_library, ship_wheel
+from compactlib.spark import SparkExecutor, local_session, ship_library, ship_wheel
 from compactlib.spark.session.library import library_archive
+from compactlib.spark.stores.many_stores import map_items
 from tests.spark.wheels import wheel
 
 
@@ -26,7 +27,7 @@ def test_equal_sources_give_equal_bytes() -> None:
 def test_it_holds_sources_and_nothing_else() -> None:
     names = zipfile.ZipFile(io.BytesIO(library_archive())).namelist()
     assert {"compactlib/__init__.py", "compactlib/errors.py", "compactlib/spark/executors/worker.py"} <= set(names)
-    assert {Path(name).suffix for name in names} == {".py", ".typed"}
+    assert {Path(name).suffix for name in names} == {".py", ".pyi", ".typed"}
     assert names == sorted(names)
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from compactlib.errors import CorruptData, InvalidInput, LiveIndexMissing, NotALog, Stale, Unsupported
+from compactlib.errors import CorruptData, InvalidInput, Stale, Unsupported
 from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog, StoreOptions, open_log
+from compactlib.raftlog.errors import LiveIndexMissing, NotALog
 from compactlib.raftlog.model.snapshot_state import SnapshotState, write_snapshot_state
 from compactlib.spark.sources.raftlog.rows import (
     MAX_BATCH_ROWS,

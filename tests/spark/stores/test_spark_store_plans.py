@@ -14,10 +14,11 @@ import attrs
 import pytest
 from pyspark.sql import SparkSession
 
-from compactlib.errors import CorruptData, InvalidInput, NotALog, NotFound
+from compactlib.errors import CorruptData, InvalidInput, NotFound
 from compactlib.executors import Executor, LocalExecutor, RewriteTask
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import DropDead, SegmentLog
+from compactlib.raftlog.errors import NotALog
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer

@@ -11,8 +11,8 @@ from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import InvalidInput, StorageError, Unsupported
 from compactlib.files import Files, write_durably
-from compactlib.testing import explain, explore, record
-from compactlib.testing.crash.harness import replay
+from compactlib.testing import explore, record
+from compactlib.testing.crash.harness import explain, replay
 from compactlib.testing.crash.recorder import RecordingFiles
 from compactlib.testing.crash.state import CrashState
 from tests.testing.pictures import Picture, after_crash, after_last, picture, same_pictures

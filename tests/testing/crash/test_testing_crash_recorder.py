@@ -14,8 +14,8 @@ import pytest
 from compactlib.errors import DiskFull, InvalidInput, StorageError, Unsupported
 from compactlib.files import Files, LocalFiles, write_durably
 from compactlib.files.disk import replace_with_symlink
-from compactlib.testing import FailingFiles, explain, explore, record
-from compactlib.testing.crash.harness import replay
+from compactlib.testing import FailingFiles, explore, record
+from compactlib.testing.crash.harness import explain, replay
 from compactlib.testing.crash.recorder import RecordingFiles
 from tests.testing.pictures import picture
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import attrs
 
-from compactlib.arguments import refuses_misfits, require_policy
+from compactlib._arguments import refuses_misfits, require_policy
 from compactlib.blobstore.compaction.plan.last_plans import PlanKind
 from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, BlobView, SegmentView
 from compactlib.blobstore.compaction.progress.compaction_format import most_log_bytes

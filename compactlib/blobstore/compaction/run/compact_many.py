@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
 import attrs
 
-from compactlib.arguments import require_method
+from compactlib._arguments import require_method
 from compactlib.blobstore.compaction.plan.last_plans import PlanKind
 from compactlib.blobstore.compaction.plan.plan import BlobPlan
 from compactlib.blobstore.compaction.plan.policy import BlobPolicy, BlobView

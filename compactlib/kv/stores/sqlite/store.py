@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import attrs
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput, StorageError, Unsupported
 from compactlib.files.disk import Files, LocalFiles, StrPath, sync_names

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from compactlib.arguments import require_type
+from compactlib._arguments import require_type
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.model.values import SegmentLimits, SegmentStats

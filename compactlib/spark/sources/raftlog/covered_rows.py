@@ -16,8 +16,9 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib.errors import Busy, InvalidInput, NotALog
+from compactlib.errors import Busy, InvalidInput
 from compactlib.raftlog import LogReader
+from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.model.snapshot_state import SnapshotVersion, snapshot_version
 from compactlib.spark.sources.source_options import given_options
 

@@ -14,9 +14,10 @@ from typing import Any, ClassVar, TypeAlias
 import attrs
 import pyarrow as pa
 
-from compactlib.errors import InvalidInput, LiveIndexMissing, NotFound, Stale, Unsupported
+from compactlib.errors import InvalidInput, NotFound, Stale, Unsupported
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.compaction.holes import is_hole
+from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.log_reader import LogReader
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.refs import overlapping_refs

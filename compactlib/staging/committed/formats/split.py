@@ -16,7 +16,7 @@ from typing import Final
 
 import attrs
 
-from compactlib.arguments import require_type
+from compactlib._arguments import require_type
 from compactlib.errors import InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.staging.model.values import Record

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from compactlib.arguments import require_type
+from compactlib._arguments import require_type
 from compactlib.errors import AuditFailed, InvalidInput
 
 _V = TypeVar("_V")

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from compactlib.arguments import require_type
+from compactlib._arguments import require_type
 from compactlib.errors import InvalidInput
 from compactlib.objects import ObjectExists, ObjectNotFound, ObjectStore
 from compactlib.staging.committed.formats.metarange import MetaRange

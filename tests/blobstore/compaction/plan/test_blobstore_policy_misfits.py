@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+import compactlib.blobstore as policies
 from compactlib.blobstore import CompactAll, Greedy
-from compactlib.blobstore.compaction.plan import plan as plan_module, policies, policy
+from compactlib.blobstore.compaction.plan import plan as plan_module, policy
 from compactlib.blobstore.store.blob_reader import BlobReader
 from compactlib.clock import ManualClock
 from tests.blobstore.compaction_stores import config, open_store

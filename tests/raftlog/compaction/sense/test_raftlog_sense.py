@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.errors import CompactlibError, CorruptData, LiveIndexMissing
+from compactlib.errors import CompactlibError, CorruptData
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.sense.statistics import StatsCache
+from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.snapshot_state import SnapshotState
 from compactlib.raftlog.model.values import SegmentStats

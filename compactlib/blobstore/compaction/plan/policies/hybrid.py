@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib.arguments import refuses_misfits, require_policy
+from compactlib._arguments import refuses_misfits, require_policy
 from compactlib.blobstore.compaction.plan.policies.compact_all import CompactAll
 from compactlib.blobstore.compaction.plan.policies.stats_based import StatsBased
 from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, BlobView, check_view, seconds

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib.arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits
 from compactlib.errors import InvalidInput
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.compaction.plan.policies.seed import DEFAULT_MAX_SOURCES
