@@ -56,7 +56,7 @@ def segment_of_block(block_id: str) -> int:
 
 @attrs.frozen
 class TheseSegments:
-    """A `CompactionPolicy` that joins the given segments, as far as they fit into one, and leaves every other alone.
+    """A `LogPolicy` that joins the given segments, as far as they fit into one, and leaves every other alone.
 
     Attributes:
         numbers: the segments' numbers, ascending.
@@ -78,7 +78,7 @@ class TheseSegments:
         return "these"
 
     def choose(self, view: LogView, now: float) -> LogChoice:
-        """See `CompactionPolicy`."""
+        """See `LogPolicy`."""
         groups: list[tuple[int, ...]] = []
         left_out: list[LeftOut] = []
         for wanted, run in groupby(view.candidates, key=lambda stats: stats.number in self.numbers):

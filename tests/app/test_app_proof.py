@@ -87,7 +87,7 @@ def test_dead_entries_that_came_back_are_found(written: WrittenLog) -> None:
     compacted(written)
     (Path(written.folder) / "SNAPSHOT").unlink()
     problems = list(problems_in(written.folder, written))
-    assert "index 1 should be dead: Missing(index=1)" in problems
+    assert "index 1 should be dead: MissingEntry(index=1)" in problems
 
 
 def test_an_entry_too_many_is_found(written: WrittenLog) -> None:

@@ -54,7 +54,8 @@ class Committed(Protocol):
     """Immutable metaranges: apply changes, read, compare, merge, collect. Threads and processes may share one store.
 
     Every method that reads raises `MetaRangeNotFound`, `RangeNotFound`, `DamagedRange` or `NewerFormat` when a file is
-    not what it should be, and what the object store raises (`StoreFailed`, `StorageError`): never a shorter answer.
+    not what it should be, and what the object store raises (`ObjectStoreFailed`, `StorageError`): never a
+    shorter answer.
     """
 
     def apply(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None,

@@ -1,7 +1,7 @@
 """Pause an owner at every step while another takes over; and two writers at every step of each other.
 
 Exactly two actors, on the stage of `compactlib.testing.interleave`: their stores are wrapped with it (`SteppedStore`,
-`SteppedObjects`, `SteppedFiles`), so that each request is a step. Other than `interleave.explore` this looks at few
+`SteppedObjects`, `SteppedFiles`), so that each request is a step. Other than `explore_schedules` this looks at few
 orders, all of which happen in the field: a process that stands still (a long garbage collection, a suspended machine, a
 slow disk) while others go on, and wakes with what it knew.
 
@@ -62,7 +62,7 @@ def explore_pauses(actors: Actors[WorldT], make_world: Callable[[Stage], WorldT]
         max_schedules: with more than so many, try as many, evenly spread.
 
     Raises:
-        InterleavingFailed: a run failed; has the schedule, for `interleave.replay`, and the story.
+        InterleavingFailed: a run failed; has the schedule, for `replay_schedule`, and the story.
         InvalidInput: there are not two actors.
         ActorStuck: an actor waits for something off the stage.
     """
