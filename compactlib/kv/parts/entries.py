@@ -27,7 +27,10 @@ class PagedEntries:
 
     Args:
         load: loads one page; may be asked for the same page again after it has raised.
-        start, prefix, after, page_size: as given to `KVStore.scan`.
+        start: as given to `KVStore.scan`, and so the next three.
+        prefix: the beginning that all keys have.
+        after: the key behind which it begins.
+        page_size: the most entries of a page; `None`: the store decides.
         largest_page: the store's own page size, in entries.
     """
 
