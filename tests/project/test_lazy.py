@@ -65,7 +65,7 @@ UNUSED = {
     "from compactlib.raftlog import RaftLogStore": {"compactlib.raftlog.replication"},
     "from compactlib.kv import MemoryStore": {"sqlite3", "compactlib.kv.stores.postgres",
                                               "compactlib.kv.stores.dynamodb.store"},
-    "from compactlib.blobstore import BlobStore": {"compactlib.blobstore.manager",
+    "from compactlib.blobstore import BlobStore": {"compactlib.runtime.services.manager",
                                                    "compactlib.blobstore.compaction.plan.policies"},
     "from compactlib.scheduler import SchedulerService": {"compactlib.scheduler.workers.worker", "compactlib.kv.store"},
     "from compactlib.staging import Repository": {"compactlib.staging.repository.worker",
