@@ -33,6 +33,10 @@ class LazyPackage(ModuleType):
         if not (isinstance(value, ModuleType) and name in vars(self)[_HOMES]):
             super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As any module: by name. A function that a notebook sends to Spark brings the packages along that it uses.
+        return importlib.import_module, (self.__name__,)
+
     def __dir__(self) -> list[str]:
         return sorted({*vars(self), *vars(self)[_HOMES]} - {_HOMES})
 

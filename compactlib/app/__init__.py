@@ -3,6 +3,7 @@
 `docs/cli.md` describes the commands. The demo's state machine, `KvMachine`, is also the example of how a host finds
 out which indexes are live.
 
+>>> from compactlib.app.kv_machine import KvMachine, Put, encode_command
 >>> from compactlib.raftlog import Entry
 >>> machine = KvMachine()
 >>> for index, colour in enumerate((b"red", b"blue"), 1):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import pickle
 import pkgutil
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from pyspark import cloudpickle
 
 import compactlib
 from compactlib._lazy import LazyPackage
@@ -41,6 +43,13 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(ImportError, match="cannot import name 'SegmentLgo'"):
         exec("from compactlib.raftlog import SegmentLgo")
     assert "_homes" not in dir(package)
+
+
+def test_a_package_travels_as_any_module() -> None:
+    for name in lazy_packages():
+        package = importlib.import_module(name)
+        assert pickle.loads(pickle.dumps(package)) is package
+        assert cloudpickle.loads(cloudpickle.dumps(lambda package=package: package))() is package  # type: ignore[no-untyped-call]
 
 
 def test_all_names_come_with_a_star() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -168,7 +169,11 @@ class HalfATransaction(Wrapped):
 
 
 class TransactsInSteps(Wrapped):
-    """Checks all, then writes one after the other, with others in between."""
+    """Checks all, then writes one after the other, with another transaction in between, if one comes in a moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._beside = threading.Barrier(2)
 
     def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
                  deletes: Iterable[Delete] = ()) -> None:
@@ -178,9 +183,12 @@ class TransactsInSteps(Wrapped):
             super().transact(held, written, removed)
             return
         super().transact(held)
+        try:
+            self._beside.wait(0.2)
+        except threading.BrokenBarrierError:
+            self._beside.reset()
         for put in written:
             super().transact([], [put])
-            time.sleep(0.0001)
         super().transact([], [], removed)
 
 

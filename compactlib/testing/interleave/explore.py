@@ -14,7 +14,7 @@ deterministic as its actors are, and a schedule that fails is shown as a story a
 >>> def check(store, results):
 ...     assert store.get(b"bank", b"ann").value == b"2"
 >>> try:
-...     explore({"left": pay_in, "right": pay_in}, world, check)
+...     explore_schedules({"left": pay_in, "right": pay_in}, world, check)
 ... except InterleavingFailed as failed:
 ...     print(failed)
 the schedule "left right*2 left" fails: AssertionError

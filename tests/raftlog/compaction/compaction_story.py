@@ -321,7 +321,8 @@ class Story:
                     raise AssertionError(f"{index} is readable")
             else:
                 answer = self.log.read(index)
-                found = f"term{answer.term}" if isinstance(answer, Entry) else type(answer).__name__.lower()
+                found = (f"term{answer.term}" if isinstance(answer, Entry)
+                         else type(answer).__name__.removesuffix("Entry").lower())
                 assert found == what, answer
                 assert isinstance(answer, Entry | DeadEntry | MissingEntry)
 

@@ -149,7 +149,7 @@ def test_a_request_that_goes_wrong_loses_nothing(bucket: OpenBucket, proxy: S3Pr
     outcome = compacted(ours, through(bucket))
     assert isinstance(outcome, Failed)
     assert [(met, asked) for met, asked, _ in proxy.met] == [(fault, method)]
-    assert type(outcome.error).__name__ == ("AccessDenied" if fault is Fault.REFUSE else "StoreFailed")
+    assert type(outcome.error).__name__ == ("AccessDenied" if fault is Fault.REFUSE else "ObjectStoreFailed")
     assert contents(ours) == before
     assert entries(ours) == told
     # The run itself has removed what it had put; the next one does the work.
@@ -201,7 +201,7 @@ def test_a_store_that_is_away_fails_every_task(tmp_path: Path) -> None:
 
     outcome = compacted(folder, ObjectsExecutor(LocalExecutor(), away))
     assert isinstance(outcome, Failed)
-    assert type(outcome.error).__name__ == "StoreFailed"
+    assert type(outcome.error).__name__ == "ObjectStoreFailed"
     assert contents(folder) == before
 
 
