@@ -47,10 +47,10 @@ class OverANetwork(KVStoreConformance):
         """The store of this folder, its requests going through the proxy; it never tries again by itself."""
         raise NotImplementedError
 
-    def test_k27_throttled(self, tmp_path: Path) -> None:
+    def test_a_throttled_store_says_slow_down(self, tmp_path: Path) -> None:
         with self.make_proxy() as proxy:
             self.proxy = proxy
-            super().test_k27_throttled(tmp_path)
+            super().test_a_throttled_store_says_slow_down(tmp_path)
 
     @contextlib.contextmanager
     def throttled(self, store: KVStore) -> Iterator[bool]:
@@ -59,8 +59,8 @@ class OverANetwork(KVStoreConformance):
         yield True
         self.proxy.every(None)
 
-    def test_k23_seeks_inside_one_page_are_one_request(self, tmp_path: Path) -> None:
-        """Counted between client and server, and so are the pages that grow (K19)."""
+    def test_seeks_inside_one_page_are_one_request(self, tmp_path: Path) -> None:
+        """Counted between client and server, and so are the pages that grow."""
         direct = self.make_store(tmp_path)
         put_all(direct, [b"%02d" % number for number in range(60)])
         with self.make_proxy() as proxy:

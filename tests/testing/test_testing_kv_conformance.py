@@ -198,16 +198,16 @@ class StaysOpen(Wrapped):
 
 
 @pytest.mark.parametrize(("store", "found_by"), [
-    (NotFoundOfItsOwn, "test_k01_what_is_absent_is_not_found"),
-    (EmptyIsAbsent, "test_k03_an_empty_value_is_a_value"),
-    (KeepsTheBuffer, "test_k04_set_and_get"),
-    (UpsertsOnCompare, "test_d09_a_predicate_of_a_key_that_is_gone"),
-    (NoneIsEmpty, "test_k09_compare_and_set_of_an_empty_value"),
-    (ChecksThenSets, "test_k13_eight_threads_count"),
-    (TextCollation, "test_d12_partitions_and_keys_do_not_run_together"),
-    (EndsEarly, "test_k19_pages_of_any_size"),
-    (ShiftsPages, "test_k19_pages_of_any_size"),
-    (JoinsPartitionAndKey, "test_d12_partitions_and_keys_do_not_run_together"),
+    (NotFoundOfItsOwn, "test_what_is_absent_is_not_found"),
+    (EmptyIsAbsent, "test_an_empty_value_is_a_value"),
+    (KeepsTheBuffer, "test_set_and_get"),
+    (UpsertsOnCompare, "test_a_predicate_of_a_key_that_is_gone"),
+    (NoneIsEmpty, "test_compare_and_set_of_an_empty_value"),
+    (ChecksThenSets, "test_eight_threads_count"),
+    (TextCollation, "test_partitions_and_keys_do_not_run_together"),
+    (EndsEarly, "test_pages_of_any_size"),
+    (ShiftsPages, "test_pages_of_any_size"),
+    (JoinsPartitionAndKey, "test_partitions_and_keys_do_not_run_together"),
     (HalfATransaction, "test_transact"),
     (TransactsInSteps, "test_transfers_by_threads_keep_the_sum"),
     (StaysOpen, "test_after_close"),
@@ -247,7 +247,9 @@ def test_it_runs_without_pytest_and_names_what_was_passed(tmp_path: Path) -> Non
         (tmp_path / name).mkdir()
         passed = check_kv_store(lambda folder, page_size=None, make=make: make(), tmp_path / name)
         assert len(passed) == 39
-        assert passed[:3] == ["test_a_scan_gives_predicates", "test_after_close", "test_conditional_deletes"]
+        assert passed[:3] == ["test_a_closed_scan",
+                              "test_a_delete_succeeds_also_where_nothing_is",
+                              "test_a_predicate_of_a_key_that_is_gone"]
 
 
 def test_a_handle_that_sees_another_store_is_found(tmp_path: Path) -> None:
@@ -273,4 +275,4 @@ def test_a_store_that_does_not_wait_its_turn_is_slow_down(tmp_path: Path) -> Non
             return contextlib.nullcontext(True)
 
     with opened, pytest.raises(AssertionError, match=r"(?s)expected: SlowDown.*found: +nothing was raised"):
-        Throttled().test_k27_throttled(tmp_path)
+        Throttled().test_a_throttled_store_says_slow_down(tmp_path)

@@ -3,7 +3,7 @@
 A kit is a class of methods `test_...`, each a promise. Its docstring says what is promised, and after `To do:` what
 usually helps. A backend that breaks one is told all of that, in pytest and without it:
 
-    PromiseBroken: k07 compare and set: A predicate is good for one write.
+    PromiseBroken: compare and set: A predicate is good for one write.
       at:       with expect(PredicateFailed):
                     store.set_if(P, b"k", b"v3", predicate)
       expected: PredicateFailed

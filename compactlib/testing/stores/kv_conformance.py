@@ -11,10 +11,7 @@
 pytest collects the inherited methods; without pytest, `check_kv_store` runs them one after the other. A Hypothesis
 state machine against a plain dictionary is in `compactlib.testing.stores.kv_machine`, which needs the extra "testing".
 
-The numbers in the names, `k01` to `k27` with gaps, stand for what lakeFS asks of a key-value store. Two of them are
-stated in Python's terms: the end of a scan is `StopIteration` (k23), and after `close()` a scan raises `ClosedEntries`
-(k24). `d09` and `d12` are defects that other stores once had. The class is long because it is a list: each test is a
-promise of its own, and none calls another.
+The class is long because it is a list: each test is a promise of its own, and none calls another.
 """
 
 from __future__ import annotations
@@ -99,7 +96,7 @@ class KVStoreConformance(ConformanceKit):
 
     Attributes:
         shared: whether `make_store` twice with one folder gives two handles of the same store.
-        effort_percent: how much the longest tests do; 100 is what the vectors say. For a store behind a simulator that
+        effort_percent: how much the longest tests do; 100 is the whole. For a store behind a simulator that
             takes long for every request: fewer names and turns, the same promises.
     """
 
@@ -117,7 +114,7 @@ class KVStoreConformance(ConformanceKit):
 
     @contextlib.contextmanager
     def throttled(self, store: KVStore) -> Iterator[bool]:
-        """Make the backend refuse requests within the block; `False` if it cannot be done, which skips K27."""
+        """Make the backend refuse requests within the block; `False` if it cannot be done, which skips that test."""
         yield False
 
     def times(self, count: int, at_least: int = 1) -> int:
@@ -126,7 +123,7 @@ class KVStoreConformance(ConformanceKit):
 
     # ---- single keys, and a store that is throttled
 
-    def test_k01_what_is_absent_is_not_found(self, tmp_path: Path) -> None:
+    def test_what_is_absent_is_not_found(self, tmp_path: Path) -> None:
         """An absent key and an absent partition answer the same.
 
         To do: raise KeyNotFound for a key and for a partition that are absent; a partition needs no creation.
@@ -139,7 +136,7 @@ class KVStoreConformance(ConformanceKit):
             store.get(P, b"absent")
         store.close()
 
-    def test_k02_missing_arguments(self, tmp_path: Path) -> None:
+    def test_missing_arguments(self, tmp_path: Path) -> None:
         """Empty and `None` are missing; the partition is looked at first, then the key, then the value.
 
         To do: check the arguments before anything else: `compactlib.kv.parts.arguments` has the checks in this order.
@@ -172,7 +169,7 @@ class KVStoreConformance(ConformanceKit):
                 write(none, none)
         store.close()
 
-    def test_k03_an_empty_value_is_a_value(self, tmp_path: Path) -> None:
+    def test_an_empty_value_is_a_value(self, tmp_path: Path) -> None:
         """It is found, and it is scanned.
 
         To do: tell absent from empty with a separate flag or column; `if not value` takes the one for the
@@ -184,7 +181,7 @@ class KVStoreConformance(ConformanceKit):
         same([(entry.key, entry.value) for entry in store.scan(P)], [(b"k", b"")])
         store.close()
 
-    def test_k04_set_and_get(self, tmp_path: Path) -> None:
+    def test_set_and_get(self, tmp_path: Path) -> None:
         """Keys are equal by their bytes; what the caller does to its buffer later does not matter.
 
         To do: copy what you are given with bytes(...) before `set` returns.
@@ -201,7 +198,7 @@ class KVStoreConformance(ConformanceKit):
         same([store.get(P, key).value for key in (b"k", b"view")], [b"v3", b"3"])
         store.close()
 
-    def test_k05_delete(self, tmp_path: Path) -> None:
+    def test_a_delete_succeeds_also_where_nothing_is(self, tmp_path: Path) -> None:
         """Once, twice, and where nothing ever was.
 
         To do: a delete of what is absent succeeds: do not look first, or do not mind that nothing was there.
@@ -215,7 +212,7 @@ class KVStoreConformance(ConformanceKit):
         store.delete(b"no such partition", b"k")
         store.close()
 
-    def test_k06_create_only(self, tmp_path: Path) -> None:
+    def test_create_only(self, tmp_path: Path) -> None:
         """The predicate `None` holds once.
 
         To do: insert and fail if the key exists, in one request of the backend; a look before the write is a
@@ -228,7 +225,7 @@ class KVStoreConformance(ConformanceKit):
         same(store.get(P, b"k").value, b"v")
         store.close()
 
-    def test_k07_compare_and_set(self, tmp_path: Path) -> None:
+    def test_compare_and_set(self, tmp_path: Path) -> None:
         """A predicate is good for one write.
 
         To do: compare and write in one request of the backend, and change the predicate (a version, an etag)
@@ -243,7 +240,7 @@ class KVStoreConformance(ConformanceKit):
         same(store.get(P, b"k").value, b"v2")
         store.close()
 
-    def test_k08_a_predicate_out_of_the_air(self, tmp_path: Path) -> None:
+    def test_a_predicate_out_of_the_air(self, tmp_path: Path) -> None:
         """It fails, whatever its type, and whether the key is there or not.
 
         To do: compare predicates by type and value and answer PredicateFailed for any other; never let a
@@ -260,7 +257,7 @@ class KVStoreConformance(ConformanceKit):
             store.get(P, b"absent")
         store.close()
 
-    def test_k09_compare_and_set_of_an_empty_value(self, tmp_path: Path) -> None:
+    def test_compare_and_set_of_an_empty_value(self, tmp_path: Path) -> None:
         """`None` is not the predicate of an empty value.
 
         To do: the predicate None means absent; an empty value is there, and has a predicate of its own.
@@ -273,7 +270,7 @@ class KVStoreConformance(ConformanceKit):
         same(store.get(P, b"k").value, b"v")
         store.close()
 
-    def test_k10_exists(self, tmp_path: Path) -> None:
+    def test_the_predicate_exists(self, tmp_path: Path) -> None:
         """Any value will do, none will not.
 
         To do: EXISTS is an update that must find the key; an upsert would create it.
@@ -289,8 +286,8 @@ class KVStoreConformance(ConformanceKit):
             same(store.get(P, b"k").value, b"new")
         store.close()
 
-    def test_d09_a_predicate_of_a_key_that_is_gone(self, tmp_path: Path) -> None:
-        """It fails and writes nothing, deletes nothing, and is no crash (D9: a memory store fell over here).
+    def test_a_predicate_of_a_key_that_is_gone(self, tmp_path: Path) -> None:
+        """It fails and writes nothing, deletes nothing, and is no crash (a memory store once fell over here).
 
         To do: compare and write as an update that must find the key with this predicate; one that finds nothing
         has failed.
@@ -307,7 +304,7 @@ class KVStoreConformance(ConformanceKit):
             store.get(P, b"k")
         store.close()
 
-    def test_k12_the_same_bytes_again(self, tmp_path: Path) -> None:
+    def test_the_same_bytes_again(self, tmp_path: Path) -> None:
         """A predicate may hold again or not (ABA); nothing else may happen.
 
         To do: a predicate that compares values may hold again, one that counts versions may not: anything
@@ -326,7 +323,7 @@ class KVStoreConformance(ConformanceKit):
             same(store.get(P, b"k").value, b"v3")
         store.close()
 
-    def test_k13_one_of_fifty_threads_creates(self, tmp_path: Path) -> None:
+    def test_one_of_fifty_threads_creates(self, tmp_path: Path) -> None:
         """All create the same key; one of them did.
 
         To do: let the backend decide who creates (insert if absent); if it cannot, hold one lock over look and
@@ -345,7 +342,7 @@ class KVStoreConformance(ConformanceKit):
         same(store.get(P, b"k").value, b"%d" % winners[0])
         store.close()
 
-    def test_k13_eight_threads_count(self, tmp_path: Path) -> None:
+    def test_eight_threads_count(self, tmp_path: Path) -> None:
         """Each adds one a hundred times by compare-and-set; no step is lost.
 
         To do: compare and write in one request or under one lock; two that both read the old value lose a step.
@@ -368,7 +365,7 @@ class KVStoreConformance(ConformanceKit):
         same(store.get(P, b"k").value, b"%d" % (8 * times))
         store.close()
 
-    def test_k27_throttled(self, tmp_path: Path) -> None:
+    def test_a_throttled_store_says_slow_down(self, tmp_path: Path) -> None:
         """`SlowDown`, which is neither "not found" nor "predicate failed", and nothing was written.
 
         To do: turn the backend's throttling into SlowDown, before or instead of the write; callers wait and try
@@ -392,7 +389,7 @@ class KVStoreConformance(ConformanceKit):
 
     # ---- scans
 
-    def test_k14_a_scan_stays_in_its_partition(self, tmp_path: Path) -> None:
+    def test_a_scan_stays_in_its_partition(self, tmp_path: Path) -> None:
         """The same hundred keys in two partitions, written in any order.
 
         To do: bound a scan by its partition at both ends, also when it loads the next page.
@@ -405,7 +402,7 @@ class KVStoreConformance(ConformanceKit):
         same(keys_of(store, start=b"pfx"), keys)
         store.close()
 
-    def test_k15_where_a_scan_begins(self, tmp_path: Path) -> None:
+    def test_where_a_scan_begins(self, tmp_path: Path) -> None:
         """At the first key at or after the start.
 
         To do: the start is inclusive; `after` is exclusive.
@@ -417,7 +414,7 @@ class KVStoreConformance(ConformanceKit):
         same(keys_of(store, start=b"pfx-key-0005a")[0], b"pfx-key-0006")
         store.close()
 
-    def test_k16_nothing_to_scan(self, tmp_path: Path) -> None:
+    def test_nothing_to_scan(self, tmp_path: Path) -> None:
         """An unknown partition, and a start past the end.
 
         To do: an empty page ends a scan; it is no error.
@@ -428,7 +425,7 @@ class KVStoreConformance(ConformanceKit):
         same(keys_of(store, start=b"c"), [])
         store.close()
 
-    def test_k17_the_order_of_keys(self, tmp_path: Path) -> None:
+    def test_the_order_of_keys(self, tmp_path: Path) -> None:
         """Byte by byte, the shorter first; no text collation.
 
         To do: order by bytes: a binary collation, bytea, BLOB; text columns and locales sort differently.
@@ -439,7 +436,7 @@ class KVStoreConformance(ConformanceKit):
         same(keys_of(store), keys)
         store.close()
 
-    def test_k19_pages_of_any_size(self, tmp_path: Path) -> None:
+    def test_pages_of_any_size(self, tmp_path: Path) -> None:
         """The size is a hint about how, not what; fewer are asked for first, then twice as many each time.
 
         To do: take page_size as a first guess; give all entries, and let pages grow
@@ -456,7 +453,7 @@ class KVStoreConformance(ConformanceKit):
             assert entries.page_loads <= 8, f"{entries.page_loads} pages for 100 entries: pages do not grow"
         store.close()
 
-    def test_k20_deleting_during_a_scan(self, tmp_path: Path) -> None:
+    def test_deleting_during_a_scan(self, tmp_path: Path) -> None:
         """The last key goes while the scan is open; it may be seen or not, the others are.
 
         To do: ask for the next page by `key > last`, not by an offset: a deletion would shift it over an entry.
@@ -472,7 +469,7 @@ class KVStoreConformance(ConformanceKit):
             assert found in (keys, keys[:99]), found
             store.close()
 
-    def test_k23_seek(self, tmp_path: Path) -> None:
+    def test_a_scan_seeks(self, tmp_path: Path) -> None:
         """Forwards, backwards and past the end; inside a page nothing is loaded.
 
         To do: a seek goes to the first key at or after the one asked for, either way; within the page in hand
@@ -492,7 +489,7 @@ class KVStoreConformance(ConformanceKit):
             assert entries.page_loads == 1, f"seeks inside one page loaded {entries.page_loads}"
         store.close()
 
-    def test_k24_a_closed_scan(self, tmp_path: Path) -> None:
+    def test_a_closed_scan(self, tmp_path: Path) -> None:
         """It says so; closing again is fine.
 
         To do: remember that the scan was closed, and raise ClosedEntries from every call but close().
@@ -509,7 +506,7 @@ class KVStoreConformance(ConformanceKit):
             entries.seek(b"a")
         store.close()
 
-    def test_k25_prefix(self, tmp_path: Path) -> None:
+    def test_a_prefix_bounds_a_scan(self, tmp_path: Path) -> None:
         """With where to begin: at a key, or after it.
 
         To do: a prefix, a start and an `after` all hold at once: begin at the highest of them, end with the
@@ -522,7 +519,7 @@ class KVStoreConformance(ConformanceKit):
         same(keys_of(store, prefix=b"a", after=b"aa"), [])
         store.close()
 
-    def test_k26_seek_across_pages(self, tmp_path: Path) -> None:
+    def test_seek_across_pages(self, tmp_path: Path) -> None:
         """Into pages that are not loaded yet, and back into one that is gone.
 
         To do: after a seek behind the page in hand begin a new page at the key; before it, load anew.
@@ -543,8 +540,8 @@ class KVStoreConformance(ConformanceKit):
 
     # ---- beyond the numbers
 
-    def test_d12_partitions_and_keys_do_not_run_together(self, tmp_path: Path) -> None:
-        """No pair of a partition and a key is another pair, however they are put together inside (D12).
+    def test_partitions_and_keys_do_not_run_together(self, tmp_path: Path) -> None:
+        """No pair of a partition and a key is another pair, however they are put together inside.
 
         To do: keep partition and key in two columns, or write the partition's length before it; a separator may
         occur in either.

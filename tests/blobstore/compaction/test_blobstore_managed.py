@@ -86,7 +86,7 @@ def test_real_stores_are_compacted_when_it_is_worth_it(tmp_path: Path) -> None:
         manager.audit()
 
 
-def test_c10_a_segment_without_valid_bytes_is_exactly_what_is_taken(tmp_path: Path) -> None:
+def test_a_segment_without_valid_bytes_is_exactly_what_is_taken(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
     config = attrs.evolve(CONFIG, max_blob_bytes=1067)
     with BlobStore(tmp_path / "one", config, clock=clock) as store:
@@ -221,7 +221,7 @@ def test_a_full_round_that_a_restart_has_interrupted_is_remembered_when_it_is_re
     assert history.last_full_at == clock.now()
 
 
-def test_w16_a_full_round_may_close_the_segment_that_is_written_to(tmp_path: Path) -> None:
+def test_a_full_round_may_close_the_segment_that_is_written_to(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
     with filled(tmp_path / "one", clock, policy=EVERYTHING, close_active_segment=True) as store:
         clock.advance(3601.0)
@@ -238,7 +238,7 @@ def test_w16_a_full_round_may_close_the_segment_that_is_written_to(tmp_path: Pat
     (8 << 12, 0.5, False),   # just below half full: its tail is not written
     (1 << 16, 0.9, False),
 ])
-def test_w16_the_segment_is_closed_only_where_there_is_room_and_the_store_is_full_enough(
+def test_the_segment_is_closed_only_where_there_is_room_and_the_store_is_full_enough(
         capacity: int, fraction: float, closes: bool, tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
     with filled(tmp_path / "one", clock, policy=CompactAll(min_used_fraction=fraction), close_active_segment=True,

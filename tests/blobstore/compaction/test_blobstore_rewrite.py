@@ -231,19 +231,19 @@ def test_what_was_not_cached_before_is_not_cached_after(wanted: bool, tmp_path: 
 # -------------------------------------------------------------------------------------------------------------- pace
 
 
-def test_s1_s2_the_rate_falls_with_the_latency() -> None:
+def test_the_rate_falls_with_the_latency() -> None:
     pace = Pace(bytes_per_second=1000, min_bytes_per_second=500, latency_threshold_seconds=0.020, divisor=1.5)
     assert [pace.rate(latency / 1000) for latency in (0, 19, 20)] == [1000, 1000, 1000]
     assert [int(pace.rate(latency / 1000)) for latency in (40, 100)] == [666, 566]
 
 
-def test_w11_large_rates_do_not_overflow() -> None:
+def test_large_rates_do_not_overflow() -> None:
     pace = Pace(bytes_per_second=1e12, min_bytes_per_second=1, latency_threshold_seconds=0.020)
     assert pace.rate(0.040) == pytest.approx(5e11, rel=1e-3)
     assert pace.rate(1e9) >= 1
 
 
-def test_s3_s6_the_wait_makes_up_for_what_went_too_fast() -> None:
+def test_the_wait_makes_up_for_what_went_too_fast() -> None:
     """Decision: a budget's token bucket is the limit, and lets a tenth of a second's worth go at once; the pace makes
     each chunk last as long as it should."""
     keeper = PaceKeeper(Pace(bytes_per_second=100, min_bytes_per_second=100))

@@ -10,7 +10,7 @@ from compactlib.blobstore.log.journal import Journal
 from compactlib.blobstore.model.names import SegmentName
 
 
-def test_s7_the_eleventh_entry_of_a_journal_of_ten_evicts_the_oldest() -> None:
+def test_the_eleventh_entry_of_a_journal_of_ten_evicts_the_oldest() -> None:
     journal = Journal(10)
     assert not len(journal)
     journal.append(SegmentName(0, 0))

@@ -44,7 +44,7 @@ def test_what_is_no_name_is_refused(text: str) -> None:
         SegmentName.parse(text)
 
 
-def test_c6_the_files_of_0_1_are_not_those_of_0_10() -> None:
+def test_the_files_of_0_1_are_not_those_of_0_10() -> None:
     place = place_of_index_file("0_10.80.index")
     assert place is not None
     assert place.segment == SegmentName(0, 10) != SegmentName(0, 1)

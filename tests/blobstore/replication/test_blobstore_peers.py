@@ -42,7 +42,7 @@ def test_every_peer_has_to_have_seen_it(vector: str, token: ReplicationToken | N
 
 
 @pytest.mark.parametrize(("days", "idle", "seen"), [(7, 7 * DAY, False), (7, 7 * DAY + 1, True), (0, 900 * DAY, False)])
-def test_t8_a_peer_that_was_idle_for_longer_is_ignored(days: int, idle: float, seen: bool) -> None:
+def test_a_peer_that_was_idle_for_longer_is_ignored(days: int, idle: float, seen: bool) -> None:
     clock = ManualClock(START)
     peers = PeerTokens(HERE, ["a", "gone"], ignore_idle_seconds=days * DAY, clock=clock)
     clock.advance(idle)
@@ -67,7 +67,7 @@ def test_peers_come_and_go() -> None:
 
 
 @pytest.mark.parametrize(("days", "gone"), [(15, True), (14, True), (13, False)])
-def test_r29_a_container_is_gone_after_its_retention(days: int, gone: bool) -> None:
+def test_a_container_is_gone_after_its_retention(days: int, gone: bool) -> None:
     clock = ManualClock(START + 20 * DAY)
     states = ContainerStates(14 * DAY, clock=clock)
     assert not states.is_gone(delete_at(1))

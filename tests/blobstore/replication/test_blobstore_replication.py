@@ -46,7 +46,7 @@ def followed(store: BlobStore, token: ReplicationToken | None = None) -> tuple[l
         assert found.bytes_behind == bytes_after(store.snapshot(), token.sequence) > 0
 
 
-def test_s7_an_answer_has_so_many_entries_and_the_next_goes_on(scratch: Path) -> None:
+def test_an_answer_has_so_many_entries_and_the_next_goes_on(scratch: Path) -> None:
     with opened(scratch / "store") as store:
         for number in range(11):
             store.put(b"%d" % number, b"x" * 100)
@@ -110,7 +110,7 @@ def test_records_that_a_crash_has_lost_do_not_hide_those_that_come_after(scratch
         assert store.status().next_sequence > MAX_UNSYNCED_RECORDS
 
 
-def test_t2_a_token_of_another_incarnation_begins_anew(scratch: Path) -> None:
+def test_a_token_of_another_incarnation_begins_anew(scratch: Path) -> None:
     with opened(scratch / "other") as other:
         other.put(b"x", b"")
         _, foreign = followed(other)

@@ -302,7 +302,7 @@ def test_a_replicated_record_that_no_peer_can_have_is_refused(scratch: Path) -> 
         store.audit()
 
 
-def test_r7_a_replicated_put_keeps_its_life_version(scratch: Path) -> None:
+def test_a_replicated_put_keeps_its_life_version(scratch: Path) -> None:
     with store_in(scratch) as store:
         store.append_replicated(RecordKind.PUT, "x", b"1", op_time=START, life_version=2, expires_at=START + 5)
         found = store.get("x")

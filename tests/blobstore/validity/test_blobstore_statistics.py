@@ -29,7 +29,7 @@ def valid(log: LogOf, reference_ms: int, now_ms: int, rules: PurgeRules | None =
 
 # ------------------------------------------------------------------------------------------------- vectors of 3.8
 
-def test_s8_puts_count_until_they_have_expired() -> None:
+def test_puts_count_until_they_have_expired() -> None:
     log = Writing()
     for number in range(3):
         log.put(f"blob {number}")
@@ -41,7 +41,7 @@ def test_s8_puts_count_until_they_have_expired() -> None:
     assert valid(log.log(), 0, 101) == [159 + 53]
 
 
-def test_s9_two_deletes_add_their_own_bytes_and_take_the_blobs_when_in_effect() -> None:
+def test_two_deletes_add_their_own_bytes_and_take_the_blobs_when_in_effect() -> None:
     log = Writing()
     for blob in "abc":
         log.put(blob)
@@ -55,7 +55,7 @@ def test_s9_two_deletes_add_their_own_bytes_and_take_the_blobs_when_in_effect() 
     assert container_statistics(log.log(), 1.001) == {(0, 0): live - 106}
 
 
-def test_s10_undeletes_bring_the_blobs_back() -> None:
+def test_undeletes_bring_the_blobs_back() -> None:
     log = Writing()
     log.put("a")
     log.put("b")

@@ -111,7 +111,7 @@ def store() -> Iterator[DynamoStore]:
     made.close()
 
 
-def test_k12_a_token_never_holds_again(store: DynamoStore) -> None:
+def test_a_token_never_holds_again(store: DynamoStore) -> None:
     store.set(P, b"k", b"v1")
     old = store.get(P, b"k").predicate
     changes: list[Callable[[], None]] = [lambda: store.set(P, b"k", b"v1"), lambda: store.delete(P, b"k"),

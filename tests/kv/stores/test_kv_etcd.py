@@ -103,7 +103,7 @@ def client() -> Any:
     return etcd3gw.Etcd3Client(host, port, api_path="/v3/")
 
 
-def test_k12_a_revision_never_holds_again(store: EtcdStore) -> None:
+def test_a_revision_never_holds_again(store: EtcdStore) -> None:
     store.set(P, b"k", b"v1")
     old = store.get(P, b"k").predicate
     changes: list[Callable[[], None]] = [lambda: store.set(P, b"k", b"v1"), lambda: store.delete(P, b"k"),

@@ -30,7 +30,7 @@ TestMemoryStoreThatComparesValuesMachine = kv_machine(lambda: MemoryStore(predic
 TestMemoryStoreThatComparesValuesMachine.settings = settings(max_examples=50, stateful_step_count=40)
 
 
-def test_k12_a_predicate_that_is_a_version_never_holds_again() -> None:
+def test_a_predicate_that_is_a_version_never_holds_again() -> None:
     by_version, by_value = MemoryStore(), MemoryStore(predicates="value")
     for store, holds in ((by_version, False), (by_value, True)):
         store.set(b"p", b"k", b"v1")

@@ -51,7 +51,7 @@ LIVE = [1, 2, 20, 40]
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES, errno.ENOSPC])
-def test_1_whatever_a_job_fails_at_the_next_start_loses_nothing(number: int, tmp_path: Path) -> None:
+def test_whatever_a_job_fails_at_the_next_start_loses_nothing(number: int, tmp_path: Path) -> None:
     """Upstream reads "marker, but no output" as committed: two files cannot be created in one step."""
     (tmp_path / "log").mkdir()
     expected = vector_45(tmp_path / "log")
@@ -82,7 +82,7 @@ def test_1_whatever_a_job_fails_at_the_next_start_loses_nothing(number: int, tmp
     st.integers(0, 60).map(lambda number: f"{segment_name(number)}.tmp")), max_size=6, unique=True),
     content=st.binary(max_size=100))
 @settings(max_examples=40)
-def test_2_and_4_no_stray_file_keeps_a_log_from_opening_or_stays(
+def test_no_stray_file_keeps_a_log_from_opening_or_stays(
         names: list[str], content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("log")
     expected = vector_45(folder)
@@ -97,7 +97,7 @@ def test_2_and_4_no_stray_file_keeps_a_log_from_opening_or_stays(
         expected.check_live(log)
 
 
-def test_3_job_after_job_may_fail_and_the_next_one_works(tmp_path: Path) -> None:
+def test_job_after_job_may_fail_and_the_next_one_works(tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
     refused: list[int] = [0]
     count = [0]
@@ -121,7 +121,7 @@ def test_3_job_after_job_may_fail_and_the_next_one_works(tmp_path: Path) -> None
         assert strays(tmp_path) == []
 
 
-def test_5_a_damaged_live_set_is_never_taken_for_an_empty_one(tmp_path: Path) -> None:
+def test_a_damaged_live_set_is_never_taken_for_an_empty_one(tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
     whole = (tmp_path / "SNAPSHOT").read_bytes()
     damaged = [whole[:size] for size in range(len(whole))]
@@ -142,7 +142,7 @@ def test_5_a_damaged_live_set_is_never_taken_for_an_empty_one(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_6_a_damaged_byte_is_never_copied(seed: int, tmp_path: Path) -> None:
+def test_a_damaged_byte_is_never_copied(seed: int, tmp_path: Path) -> None:
     """One byte of any source, anywhere: the group fails by name, or the byte was nobody's, and all is well."""
     rng = random.Random(seed)
     (tmp_path / "log").mkdir()
@@ -166,7 +166,7 @@ def test_6_a_damaged_byte_is_never_copied(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_7_small_segments_merge_and_that_comes_to_rest(seed: int, tmp_path: Path) -> None:
+def test_small_segments_merge_and_that_comes_to_rest(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     with SegmentLog(tmp_path, options(limits=SegmentLimits(max_entries=rng.choice([1, 3, 4])))) as log:
         log.extend(entries_of(1, 121))
@@ -182,7 +182,7 @@ def test_7_small_segments_merge_and_that_comes_to_rest(seed: int, tmp_path: Path
         assert all(stats.entries == stats.live_entries for stats in log.stats())
 
 
-def test_8_payloads_of_no_bytes_beside_others(tmp_path: Path) -> None:
+def test_payloads_of_no_bytes_beside_others(tmp_path: Path) -> None:
     entries = [Entry(index, 1, b"" if index <= 32 else b"not empty") for index in range(1, 66)]
     with SegmentLog(tmp_path, options()) as log:
         log.extend(entries)
@@ -193,7 +193,7 @@ def test_8_payloads_of_no_bytes_beside_others(tmp_path: Path) -> None:
         Expected.of(entries, 64, [*range(1, 11), 20, 40, 60]).check(log)
 
 
-def test_8_a_segment_of_65536_entries(tmp_path: Path) -> None:
+def test_a_segment_of_65536_entries(tmp_path: Path) -> None:
     """Upstream stores the count in 16 bits, and writes 0 (notes 1.1)."""
     live = range(1, 65_537, 1000)
     with SegmentLog(tmp_path, options(limits=SegmentLimits(max_entries=65_536))) as log:
@@ -206,7 +206,7 @@ def test_8_a_segment_of_65536_entries(tmp_path: Path) -> None:
         assert log.verify().is_sound
 
 
-def test_8_one_lost_entry_leaves_every_other_group_alone(tmp_path: Path) -> None:
+def test_one_lost_entry_leaves_every_other_group_alone(tmp_path: Path) -> None:
     """Upstream's job dies, and with it all groups behind."""
     pairs = SeedPolicy(max_sources=2)
     live = [1, 20, 40, 60, 70, 90, 100, 120]
@@ -230,7 +230,7 @@ def test_8_one_lost_entry_leaves_every_other_group_alone(tmp_path: Path) -> None
 
 @given(st.data())
 @settings(max_examples=25)
-def test_9_a_read_plan_answers_each_index_by_itself(tmp_path_factory: pytest.TempPathFactory,
+def test_a_read_plan_answers_each_index_by_itself(tmp_path_factory: pytest.TempPathFactory,
                                                     data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("log")
     gaps = data.draw(st.sets(st.integers(1, 64), max_size=6), label="gaps")

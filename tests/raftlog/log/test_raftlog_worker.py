@@ -441,7 +441,7 @@ def test_a_major_also_merges_across_what_it_dropped(tmp_path: Path) -> None:
         expected.check_live(log)
 
 
-def test_5_2_item_14_a_failed_group_does_not_discard_the_others_and_is_tried_again(tmp_path: Path) -> None:
+def test_a_failed_group_does_not_discard_the_others_and_is_tried_again(tmp_path: Path) -> None:
     expected = filled(tmp_path, last=97, snapshot=96, live=[1, 2, *range(21, 34), 49, 70, 71, 72, 91])
     path, place = tmp_path / f"{2:016d}.segment", payload_place(tmp_path, 2, 21)
     flip_byte(path, place)

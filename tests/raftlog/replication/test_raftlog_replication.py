@@ -153,7 +153,7 @@ def test_vector_75_what_is_applied_is_refused_and_the_leader_moves_on() -> None:
         assert f"go on with entries from {last_applied + 1}" in finished.outcome.reason
 
 
-def test_5_2_item_19_entries_are_pinned_for_as_long_as_they_may_be_sent_again() -> None:
+def test_entries_are_pinned_for_as_long_as_they_may_be_sent_again() -> None:
     """The leader drops what a newer snapshot leaves dead; what is under way stays until the transfer is over."""
     world = World(random.Random(4), commands=60)
     world.start_sender()
@@ -168,7 +168,7 @@ def test_5_2_item_19_entries_are_pinned_for_as_long_as_they_may_be_sent_again() 
     assert not all(index in world.leader.log for index in world.sent.live)
 
 
-def test_5_2_item_19_checksums_reach_from_the_leaders_log_to_the_followers() -> None:
+def test_checksums_reach_from_the_leaders_log_to_the_followers() -> None:
     """A frame's own CRC cannot see what was damaged before the frame was made: the entry's own CRC does."""
     taker = at_entries()
     bad = SentEntry(1777, 2, SentEntry.of(entry_of(1777)).crc, b"payload 1778")
@@ -178,7 +178,7 @@ def test_5_2_item_19_checksums_reach_from_the_leaders_log_to_the_followers() -> 
     assert effects[1] == DiscardInstall(MANIFEST, 1500)
 
 
-def test_5_3_the_live_set_of_a_transfer_is_that_of_its_snapshot_whatever_the_leader_does() -> None:
+def test_the_live_set_of_a_transfer_is_that_of_its_snapshot_whatever_the_leader_does() -> None:
     """Ra 5a63636e: the list was emptied by a newer snapshot while it was being sent."""
     with pytest.raises(InvalidInput, match="the live set has 0 members"):
         SnapshotSender(MANIFEST, IndexSet(), term=3, transfer=1)

@@ -212,7 +212,7 @@ def test_vector_76_version_99_is_unsupported_not_damage(tmp_path: Path) -> None:
         SnapshotFolder(tmp_path, machine=PlacesMachine).latest()
 
 
-def test_5_1_item_5_no_crash_leaves_a_snapshot_without_its_live_set(tmp_path: Path) -> None:
+def test_no_crash_leaves_a_snapshot_without_its_live_set(tmp_path: Path) -> None:
     """Upstream writes the snapshot, then the live set; here the switch comes when both are durable (see the crash
     tests), and a set that vanishes later is an error."""
     files = FailingFiles()
@@ -229,7 +229,7 @@ def test_5_1_item_5_no_crash_leaves_a_snapshot_without_its_live_set(tmp_path: Pa
             assert found in (None, meta())
 
 
-def test_5_3_a_rebuilt_set_that_is_not_the_one_written_is_refused(tmp_path: Path) -> None:
+def test_a_rebuilt_set_that_is_not_the_one_written_is_refused(tmp_path: Path) -> None:
     """A machine of another version, or one that is not deterministic, must not pass for the one that wrote it."""
     SnapshotFolder(tmp_path).write(meta(), machine().snapshot())
     live_file(tmp_path).unlink()
@@ -455,7 +455,7 @@ def test_what_is_not_the_announced_snapshot_is_never_put_in_force(tmp_path: Path
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans(), st.integers(1, 3)), max_size=60), st.integers(1, 7))
-def test_5_2_item_13_deaths_reported_as_they_happen_give_what_a_walk_over_the_state_gives(
+def test_deaths_reported_as_they_happen_give_what_a_walk_over_the_state_gives(
         commands: list[tuple[str, bool, int]], every: int) -> None:
     walked, tracker, index = PlacesMachine(), LiveTracker(), 0
     for number, (key, is_put, step) in enumerate(commands):
@@ -470,7 +470,7 @@ def test_5_2_item_13_deaths_reported_as_they_happen_give_what_a_walk_over_the_st
     assert tracker.applied == (index if commands else -1)
 
 
-def test_5_2_item_13_the_machine_is_not_asked_and_the_base_survives_a_restart() -> None:
+def test_the_machine_is_not_asked_and_the_base_survives_a_restart() -> None:
     live = IndexSet.range(1, 1_000_000)
     tracker = LiveTracker(live, applied=1_000_000)
     tracker.apply(1_000_001)

@@ -77,7 +77,7 @@ def add(manager: CompactionManager, name: str, store: Any, *, disk: str | None =
 
 # --------------------------------------------------------------------------------------------------- without threads
 
-def test_m3_every_store_is_compacted_each_period_and_on_request() -> None:
+def test_every_store_is_compacted_each_period_and_on_request() -> None:
     stores = [FakeStore((lambda: Done("freed 1")) if number else nothing) for number in range(5)]
     manager, clock, _ = managed(*stores)
     manager.run_pending()
@@ -111,7 +111,7 @@ def test_what_is_closed_beside_a_store_closes_no_store() -> None:
     assert [row.condition for row in manager.report().rows] == ["closed"]
 
 
-def test_m1_without_triggers_nothing_is_compacted_but_interrupted_work_is_resumed() -> None:
+def test_without_triggers_nothing_is_compacted_but_interrupted_work_is_resumed() -> None:
     """W10: the system behind the notes leaves an interrupted compaction lying until a trigger is configured."""
     store = FakeStore()
     manager, clock, _ = managed(store, triggers=())
@@ -124,7 +124,7 @@ def test_m1_without_triggers_nothing_is_compacted_but_interrupted_work_is_resume
     assert isinstance(manager.request("a"), Refused)
 
 
-def test_m8_with_one_trigger_alone() -> None:
+def test_one_trigger_alone_is_enough() -> None:
     asked, due = FakeStore(), FakeStore()
     manager, clock, _ = managed(asked, triggers=[OnRequest()])
     manager.run_pending()
@@ -146,7 +146,7 @@ def test_m8_with_one_trigger_alone() -> None:
     (["admin"], "no trigger 'admin'"), ([Periodic()] * 1 + [Periodic(5.0)], "two triggers are Periodic"),
     (7, "the triggers are 7"), ("periodic", "no trigger 'p'"),
 ])
-def test_m2_what_is_no_trigger_is_named(wrong: Any, message: str) -> None:
+def test_what_is_no_trigger_is_named(wrong: Any, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         CompactionManager(wrong)
 
@@ -224,7 +224,7 @@ def test_what_a_reclaim_has_done_is_told_and_its_failure_is_one() -> None:
     assert manager.report().failing[0].last_told.startswith("unlink /x")
 
 
-def test_w9_a_failing_store_is_retried_and_shown_and_told_of() -> None:
+def test_a_failing_store_is_retried_and_shown_and_told_of() -> None:
     ends: list[Outcome[Any]] = [Failed(StorageError(operation="write", path="/x", errno=5)) for _ in range(2)]
     store = FakeStore(lambda: ends.pop() if ends else Done("freed 1"))
     manager, clock, observer = managed(store, FakeStore())
@@ -275,7 +275,7 @@ def test_what_cannot_be_resumed_is_not_compacted() -> None:
     assert manager.report().rows[0].last_told == "'resumed'"
 
 
-def test_m6_and_m7_a_store_is_removed_when_it_is_disabled_and_stop_may_come_first() -> None:
+def test_a_store_is_removed_when_it_is_disabled_and_stop_may_come_first() -> None:
     manager, _, _ = managed(FakeStore())
     assert isinstance(manager.stop(), Done)
     with manager:
@@ -444,7 +444,7 @@ def test_disks_work_in_parallel_and_stores_of_one_disk_do_not() -> None:
     assert [row.done for row in manager.report().rows] == [1, 1, 1]
 
 
-def test_m2_a_stopped_manager_does_nothing_and_can_be_started_again() -> None:
+def test_a_stopped_manager_does_nothing_and_can_be_started_again() -> None:
     compacted = threading.Semaphore(0)
 
     def told() -> Outcome[Any]:

@@ -492,6 +492,10 @@ def test_a_thread_that_has_ended_is_told_by_audit_and_given_again_by_start() -> 
     shop.start()
     with pytest.raises(AuditFailed, match=r"no thread any more: SystemExit\(\); start it again"):
         audit_for_ever(shop)
+    # Only then has pytest seen the exit that this test ignores.
+    for thread in threading.enumerate():
+        if thread.name == "the shop":
+            thread.join(30)
     shop.start()
     assert work.taken.acquire(timeout=30)
     assert work.taken.acquire(timeout=30)

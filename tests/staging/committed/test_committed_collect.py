@@ -76,7 +76,7 @@ def at_step(step: int, interfere: Callable[[], None]) -> tuple[Callable[[str, st
     return hook, seen
 
 
-def test_c24_unreachable_and_old_goes_the_rest_stays() -> None:
+def test_unreachable_and_old_goes_the_rest_stays() -> None:
     world = World()
     world.write(NEW)
     young = world.layer().apply(world.branch, [(b"young", Record.of(b""))]).metarange_id

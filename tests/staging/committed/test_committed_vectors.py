@@ -65,14 +65,14 @@ def apply(layer: CommittedRanges, base: MetaRangeId | None, changes: Mapping[byt
     return layer.apply(base, sorted(changes.items()))
 
 
-def test_r1_a_change_inside_a_range_one_taken_over_and_an_appended_one() -> None:
+def test_a_change_inside_a_range_one_taken_over_and_an_appended_one() -> None:
     layer, _, base, _ = layer_of("ac d")
     applied = apply(layer, base, new("b", "e", "f"))
     assert letters(layer, applied) == ["abc", "d", "ef"]
     assert (counts(applied), io(applied)) == ((3, 0, 0), (1, 1, 2))
 
 
-def test_r1_differs_where_only_the_end_closed_the_last_range() -> None:
+def test_a_last_range_that_only_the_end_closed_is_written_again() -> None:
     layer = committed(rule=RULE)
     content = {key("a"): Record.of(b"a"), key("c", closes=True): Record.of(b"c"), key("d"): Record.of(b"d")}
     applied = apply(layer, written(layer, content), new("b", "e", "f"))
@@ -80,28 +80,28 @@ def test_r1_differs_where_only_the_end_closed_the_last_range() -> None:
     assert (counts(applied), io(applied)) == ((3, 0, 0), (0, 2, 2))
 
 
-def test_r2_before_the_first_and_after_the_last_key() -> None:
+def test_before_the_first_and_after_the_last_key() -> None:
     layer, _, base, _ = layer_of("bc de")
     applied = apply(layer, base, new("a", "f"))
     assert letters(layer, applied) == ["abc", "de", "f"]
     assert (counts(applied), io(applied)) == ((2, 0, 0), (1, 1, 2))
 
 
-def test_r3_two_changed_with_an_unread_one_between() -> None:
+def test_two_changed_with_an_unread_one_between() -> None:
     layer, keys, base, _ = layer_of("abc d e")
     applied = apply(layer, base, {keys["b"]: Record.of(b"b'"), keys["e"]: Record.of(b"e'")})
     assert letters(layer, applied) == ["abc", "d", "e"]
     assert (counts(applied), io(applied)) == ((0, 2, 0), (1, 2, 2))
 
 
-def test_r4_equal_identities_with_new_data_change_nothing() -> None:
+def test_equal_identities_with_new_data_change_nothing() -> None:
     layer, keys, base, content = layer_of("abc d e")
     applied = apply(layer, base, {keys["b"]: Record(content[keys["b"]].identity, b"other data")})
     assert (applied.metarange_id, counts(applied), applied.ranges_written) == (base, (0, 0, 0), 0)
     assert layer.get(base, keys["b"]) == content[keys["b"]]
 
 
-def test_r5_a_range_whose_last_record_goes_vanishes() -> None:
+def test_a_range_whose_last_record_goes_vanishes() -> None:
     layer, keys, base, _ = layer_of("abc d e")
     applied = apply(layer, base, {keys["b"]: None, keys["e"]: None})
     assert letters(layer, applied) == ["ac", "d"]
@@ -109,35 +109,35 @@ def test_r5_a_range_whose_last_record_goes_vanishes() -> None:
 
 
 @pytest.mark.parametrize("base", [None, "empty"])
-def test_r6_a_tombstone_on_an_empty_base_changes_nothing(base: str | None) -> None:
+def test_a_tombstone_on_an_empty_base_changes_nothing(base: str | None) -> None:
     layer = committed(rule=RULE)
     empty = layer.apply(None, []).metarange_id
     applied = apply(layer, None if base is None else empty, {b"a": None})
     assert (applied.metarange_id, counts(applied)) == (empty, (0, 0, 0))
 
 
-def test_r7_tombstones_beyond_the_end_are_ignored() -> None:
+def test_tombstones_beyond_the_end_are_ignored() -> None:
     layer, _, base, _ = layer_of("cd")
     applied = apply(layer, base, {**new("a"), key("e"): None, key("f"): None})
     assert letters(layer, applied) == ["acd"]
     assert counts(applied) == (1, 0, 0)
 
 
-def test_r8_a_tombstone_in_the_third_of_four_ranges() -> None:
+def test_a_tombstone_in_the_third_of_four_ranges() -> None:
     layer, keys, base, _ = layer_of("ab cd efg hi")
     applied = apply(layer, base, {keys["f"]: None})
     assert letters(layer, applied) == ["ab", "cd", "eg", "hi"]
     assert (counts(applied), io(applied)) == ((0, 0, 1), (3, 1, 1))
 
 
-def test_r8_differs_where_the_tombstone_takes_the_cut_away() -> None:
+def test_a_tombstone_that_takes_the_cut_away_joins_two_ranges() -> None:
     layer, keys, base, _ = layer_of("ab cd efg hi")
     applied = apply(layer, base, {keys["g"]: None})
     assert letters(layer, applied) == ["ab", "cd", "efhi"]  # nothing closes f any more: it goes on with its neighbour
     assert io(applied) == (2, 2, 1)
 
 
-def test_r9_unsorted_keys_are_refused_and_nothing_is_published() -> None:
+def test_unsorted_keys_are_refused_and_nothing_is_published() -> None:
     for pairs in ([(b"b", Record.of(b"")), (b"a", None)], [(b"a", None), (b"a", None)]):
         layer = committed(rule=RULE)
         with pytest.raises(UnsortedKeys) as caught:
@@ -147,12 +147,12 @@ def test_r9_unsorted_keys_are_refused_and_nothing_is_published() -> None:
 
 
 @pytest.mark.parametrize("record", [Record(None, b"data"), Record(b"identity", None), Record(bytearray(b"i"), b"")])  # type: ignore[arg-type]
-def test_r9_a_record_without_identity_or_data_is_refused(record: Record) -> None:
+def test_a_record_without_identity_or_data_is_refused(record: Record) -> None:
     with pytest.raises(NilValue):
         committed().apply(None, [(b"a", record)])
 
 
-def test_r9_a_range_that_overlaps_is_not_taken_over() -> None:
+def test_a_range_that_overlaps_is_not_taken_over() -> None:
     layer, _, base, _ = layer_of("ac d")
     files = RangeFiles(MemoryObjects(), prefix="", range_format=PlainFormat(), cache_bytes=0)
     writer = RangeWriter(files, RULE, set(), Budget())
@@ -161,7 +161,7 @@ def test_r9_a_range_that_overlaps_is_not_taken_over() -> None:
         writer.adopt(ClosedRange(layer.ranges_of(base)[0]))
 
 
-def test_r16_equal_content_has_equal_ids_and_one_byte_of_data_another() -> None:
+def test_equal_content_has_equal_ids_and_one_byte_of_data_another() -> None:
     layer, keys, base, content = layer_of("abc d e")
     assert written(committed(rule=RULE), content) == base
     other = dict(content)
@@ -172,18 +172,17 @@ def test_r16_equal_content_has_equal_ids_and_one_byte_of_data_another() -> None:
     assert [one.range_id == two.range_id for one, two in pairs] == [False, True, True]
 
 
-R17_CUTS = [key for key in (b"key%04d" % number for number in range(1000)) if crc32(key) % 100 == 0]
+CUTS = [key for key in (b"key%04d" % number for number in range(1000)) if crc32(key) % 100 == 0]
 
 
-def test_r17_with_our_hash() -> None:
-    # The vector's own list is that of FNV-1a; ours is CRC-32.
-    assert [int(key[3:]) for key in R17_CUTS] == [132, 193, 402, 566, 617, 821, 958]
+def test_ranges_are_cut_after_keys_whose_crc_32_is_a_multiple_of_the_raggedness() -> None:
+    assert [int(key[3:]) for key in CUTS] == [132, 193, 402, 566, 617, 821, 958]
     layer = committed(rule=SplitRule(max_bytes=UNLIMITED, raggedness=100))
     base = written(layer, {b"key%04d" % number: Record.of(b"") for number in range(1000)})
-    assert [entry.max_key for entry in layer.ranges_of(base)] == [*R17_CUTS, b"key0999"]
+    assert [entry.max_key for entry in layer.ranges_of(base)] == [*CUTS, b"key0999"]
 
 
-def test_r18_a_key_far_away_leaves_all_other_ranges_as_they_are() -> None:
+def test_a_key_far_away_leaves_all_other_ranges_as_they_are() -> None:
     layer = committed(rule=SplitRule(raggedness=10))
     content = {b"key%04d" % number: Record.of(b"") for number in range(300)}
     base = written(layer, content)
@@ -194,7 +193,7 @@ def test_r18_a_key_far_away_leaves_all_other_ranges_as_they_are() -> None:
         assert after.metarange_id == written(layer, changed(content, {name: Record.of(b"far")}))
 
 
-def test_c10_an_empty_metarange_is_not_no_metarange() -> None:
+def test_an_empty_metarange_is_not_no_metarange() -> None:
     layer, keys, base, _ = layer_of("a")
     applied = apply(layer, base, {keys["a"]: None})
     assert applied.metarange_id is not None
@@ -203,7 +202,7 @@ def test_c10_an_empty_metarange_is_not_no_metarange() -> None:
     assert list(layer.diff(None, applied.metarange_id)) == []
 
 
-def test_c17_one_delete_in_one_of_ten_ranges() -> None:
+def test_one_delete_in_one_of_ten_ranges() -> None:
     objects = HookedObjects(MemoryObjects())
     layer = CommittedRanges(objects, rule=RULE, cache_bytes=0)
     content = {b"%s%03d" % (letter, number): Record.of(b"") for letter in (b"a", b"b", b"c") for number in range(300)}

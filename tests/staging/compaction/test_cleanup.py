@@ -41,7 +41,7 @@ def stats_of(outcome: object) -> CleanupStats:
     return stats
 
 
-def test_s8_a_pass_removes_the_entries_then_the_mark_and_is_idempotent() -> None:
+def test_a_pass_removes_the_entries_then_the_mark_and_is_idempotent() -> None:
     world = World()
     branch = world.branch({"a": "1"}, staged={"k": "1"})
     token = dropped_token(world, 2500)
@@ -55,7 +55,7 @@ def test_s8_a_pass_removes_the_entries_then_the_mark_and_is_idempotent() -> None
     assert branch.get(b"k").data == b"1"
 
 
-def test_s8_another_pass_finishes_what_a_crash_left() -> None:
+def test_another_pass_finishes_what_a_crash_left() -> None:
     world = World()
     token = dropped_token(world, 10)
     assert world.context.tokens.remove_prefix(token, b"", limit=5) == 5  # as far as the other process came
@@ -92,7 +92,7 @@ def test_a_mark_of_a_clock_ahead_waits() -> None:
     assert entries(world, token) == 1
 
 
-def test_x27_a_token_in_use_is_never_removed_even_if_it_is_marked() -> None:
+def test_a_token_in_use_is_never_removed_even_if_it_is_marked() -> None:
     observer = RecordingObserver()
     world = World()
     branch = world.branch({"a": "1"}, staged={"k": "1"}, sealed=[{"m": "2"}])

@@ -48,14 +48,14 @@ def fired(sensor: CompactionSensor) -> dict[str, int]:
     return Counter(triggers)
 
 
-def test_n1_a_branch_fires_at_the_threshold() -> None:
+def test_a_branch_fires_at_the_threshold() -> None:
     sensor = sensor_of()
     delete(sensor, "b1", 2)
     delete(sensor, "b2", 10)
     assert fired(sensor) == {"b2": 1}
 
 
-def test_n2_each_branch_counts_for_itself() -> None:
+def test_each_branch_counts_for_itself() -> None:
     sensor = sensor_of()
     delete(sensor, "b1", 10)
     delete(sensor, "b2", 11)
@@ -63,13 +63,13 @@ def test_n2_each_branch_counts_for_itself() -> None:
 
 
 @pytest.mark.parametrize(("times", "expected"), [(20, 2), (19, 1)])
-def test_n3_it_fires_every_time_the_threshold_is_reached(times: int, expected: int) -> None:
+def test_it_fires_every_time_the_threshold_is_reached(times: int, expected: int) -> None:
     sensor = sensor_of()
     delete(sensor, "b1", times)
     assert fired(sensor) == {"b1": expected}
 
 
-def test_n4_repositories_do_not_add_up() -> None:
+def test_repositories_do_not_add_up() -> None:
     sensor = sensor_of()
     for repository in ("r1", "r2", "r3"):
         delete(sensor, "b", 9, repository=repository)
@@ -81,14 +81,14 @@ def test_n4_repositories_do_not_add_up() -> None:
     assert trigger.why == "10 deletes, of which 10 are enough"
 
 
-def test_n7_a_new_staging_token_begins_anew() -> None:
+def test_a_new_staging_token_begins_anew() -> None:
     sensor = sensor_of()
     for number in range(1, 5):
         delete(sensor, "b", 8, number=number)
     assert not fired(sensor)
 
 
-def test_n8_closing_twice_and_counting_afterwards_does_nothing() -> None:
+def test_closing_twice_and_counting_afterwards_does_nothing() -> None:
     sensor = sensor_of(1)
     sensor.close()
     sensor.close()
@@ -97,7 +97,7 @@ def test_n8_closing_twice_and_counting_afterwards_does_nothing() -> None:
     assert not sensor.to_dicts()
 
 
-def test_n8_what_was_triggered_before_closing_can_still_be_taken() -> None:
+def test_what_was_triggered_before_closing_can_still_be_taken() -> None:
     sensor = sensor_of(1)
     delete(sensor, "b", 1)
     sensor.close()
@@ -107,13 +107,13 @@ def test_n8_what_was_triggered_before_closing_can_still_be_taken() -> None:
     assert sensor.take() is None
 
 
-def test_n9_a_consumer_that_never_comes_back_blocks_nobody() -> None:
+def test_a_consumer_that_never_comes_back_blocks_nobody() -> None:
     sensor = sensor_of(1, buffer=1)
     delete(sensor, "b", 12)  # returns, though nobody takes anything
     assert fired(sensor) == {"b": 1}
 
 
-def test_n10_a_full_buffer_loses_no_trigger() -> None:
+def test_a_full_buffer_loses_no_trigger() -> None:
     sensor = sensor_of(10, buffer=1)
     delete(sensor, "b1", 10)
     delete(sensor, "b2", 10)  # no room
@@ -124,7 +124,7 @@ def test_n10_a_full_buffer_loses_no_trigger() -> None:
     assert (trigger.branch, trigger.pressure.deletes) == ("b2", 11)
 
 
-def test_n12_commits_resets_and_compactions_begin_anew() -> None:
+def test_commits_resets_and_compactions_begin_anew() -> None:
     sensor = sensor_of()
     events = sensor.events("repo")
     ways: list[Callable[[], None]] = [
@@ -139,7 +139,7 @@ def test_n12_commits_resets_and_compactions_begin_anew() -> None:
         assert sensor.pressure("repo", "b") == BranchPressure()
 
 
-def test_n13_sealed_tokens_that_stay_fire_once() -> None:
+def test_sealed_tokens_that_stay_fire_once() -> None:
     sensor = CompactionSensor(SealedTokensPolicy(3))
     events = sensor.events("repo")
     for sealed in (1, 2, 3):
@@ -153,13 +153,13 @@ def test_n13_sealed_tokens_that_stay_fire_once() -> None:
     assert sensor.pressure("repo", "b").sealed_tokens == 3
 
 
-def test_n14_a_threshold_of_one_fires_at_the_first_delete() -> None:
+def test_a_threshold_of_one_fires_at_the_first_delete() -> None:
     sensor = sensor_of(1)
     delete(sensor, "b", 1)
     assert fired(sensor) == {"b": 1}
 
 
-def test_n15_deleted_branches_are_forgotten() -> None:
+def test_deleted_branches_are_forgotten() -> None:
     sensor = sensor_of()
     for number in range(1000):
         delete(sensor, f"b{number}", 1)

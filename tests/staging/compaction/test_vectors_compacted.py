@@ -40,7 +40,7 @@ class CountedObjects:
         return noted
 
 
-def test_c1_a_compacted_branch_reads_as_before() -> None:
+def test_a_compacted_branch_reads_as_before() -> None:
     world, main = sigma()
     record_now = main.record()
     assert record_now.sealed_tokens == ()
@@ -51,7 +51,7 @@ def test_c1_a_compacted_branch_reads_as_before() -> None:
     assert diff(main) == ["a removed 1->", "c added ->3"]
 
 
-def test_c2_a_commit_after_a_compaction_writes_nothing_and_clears_it() -> None:
+def test_a_commit_after_a_compaction_writes_nothing_and_clears_it() -> None:
     world, main = sigma()
     compacted = main.record().compacted_metarange_id
     stats = committed(main.commit("after"))
@@ -61,7 +61,7 @@ def test_c2_a_commit_after_a_compaction_writes_nothing_and_clears_it() -> None:
     assert world.repo.commit(stats.commit_id).metarange_id == compacted
 
 
-def test_c7_deleting_again_what_a_compaction_removed_writes_nothing() -> None:
+def test_deleting_again_what_a_compaction_removed_writes_nothing() -> None:
     world, main = sigma()
     world.token_writes()
     main.delete(b"a")
@@ -69,7 +69,7 @@ def test_c7_deleting_again_what_a_compaction_removed_writes_nothing() -> None:
     assert diff(main) == ["a removed 1->", "c added ->3"]
 
 
-def test_c8_changes_above_a_compaction_are_counted_against_head() -> None:
+def test_changes_above_a_compaction_are_counted_against_head() -> None:
     world, main = sigma()
     first = main.record().compacted_metarange_id
     main.put(b"d", b"4")
@@ -79,7 +79,7 @@ def test_c8_changes_above_a_compaction_are_counted_against_head() -> None:
     assert diff(main) == ["a removed 1->", "c added ->3", "d added ->4"]
 
 
-def test_c10_a_branch_that_was_emptied_stays_empty() -> None:
+def test_a_branch_that_was_emptied_stays_empty() -> None:
     world = World()
     main = world.branch({"a": "1"})
     main.delete(b"a")
@@ -92,7 +92,7 @@ def test_c10_a_branch_that_was_emptied_stays_empty() -> None:
 
 
 @pytest.mark.parametrize("head", [None, {}])
-def test_c11_a_branch_without_a_head(head: dict[str, str | None] | None) -> None:
+def test_a_branch_without_a_head(head: dict[str, str | None] | None) -> None:
     world = World()
     main = world.branch(head)
     main.put(b"x", b"1")
@@ -102,14 +102,14 @@ def test_c11_a_branch_without_a_head(head: dict[str, str | None] | None) -> None
     assert head_contents(main) == {"x": "1"}
 
 
-def test_c15_a_compacted_branch_is_read_by_another_area() -> None:
+def test_a_compacted_branch_is_read_by_another_area() -> None:
     world, main = sigma()
     again = World(world.store, world.objects, seed=2).repo.branch("main")
     assert again.record() == main.record()
     assert contents(again) == {"b": "2", "c": "3"}
 
 
-def test_c16_ten_thousand_tombstones_before_one_key(backend: str) -> None:
+def test_ten_thousand_tombstones_before_one_key(backend: str) -> None:
     """Over a network the same shape with fewer."""
     world = World()
     count = 10_000 if backend == "memory" else 1_000 if backend == "sqlite" else 100
@@ -132,7 +132,7 @@ def test_c16_ten_thousand_tombstones_before_one_key(backend: str) -> None:
     assert world.token_reads() == 1
 
 
-def test_c18_what_is_staged_alone() -> None:
+def test_what_is_staged_alone() -> None:
     _, main = sigma()
     assert main.get_uncommitted(b"c") == record("3")
     for key in (b"a", b"b"):
@@ -142,7 +142,7 @@ def test_c18_what_is_staged_alone() -> None:
     assert changed.get_uncommitted(b"a") == record("5")
 
 
-def test_c19_a_branch_from_a_compacted_one_has_head_s_view() -> None:
+def test_a_branch_from_a_compacted_one_has_head_s_view() -> None:
     world, main = sigma()
     other = world.repo.create_branch("x", "main")
     assert contents(other) == {"a": "1", "b": "2"}
@@ -150,7 +150,7 @@ def test_c19_a_branch_from_a_compacted_one_has_head_s_view() -> None:
     assert other.record().commit_id == main.record().commit_id
 
 
-def test_c20_deleting_a_compacted_branch_queues_its_tokens() -> None:
+def test_deleting_a_compacted_branch_queues_its_tokens() -> None:
     world, main = sigma()
     tokens = set(main.record().tokens)
     world.repo.delete_branch("main")
@@ -176,7 +176,7 @@ MOVES = ["merge", "revert", "cherry_pick", "commit_metarange", "hard_reset"]
 
 
 @pytest.mark.parametrize("name", MOVES)
-def test_c21_moves_of_head_refuse_a_compacted_branch_with_changes(name: str) -> None:
+def test_moves_of_head_refuse_a_compacted_branch_with_changes(name: str) -> None:
     world, main = sigma()
     before = main.record()
     with pytest.raises(DirtyBranch):
@@ -185,7 +185,7 @@ def test_c21_moves_of_head_refuse_a_compacted_branch_with_changes(name: str) -> 
 
 
 @pytest.mark.parametrize("name", MOVES)
-def test_c21_moves_of_head_clear_a_compaction_that_changes_nothing(name: str) -> None:
+def test_moves_of_head_clear_a_compaction_that_changes_nothing(name: str) -> None:
     world = World()
     main = world.branch({"a": "1", "b": "2"}, compacted={"a": "1", "b": "2"})
     committed(moves(world)[name](main))
@@ -193,7 +193,7 @@ def test_c21_moves_of_head_clear_a_compaction_that_changes_nothing(name: str) ->
     assert contents(main) == head_contents(main)
 
 
-def test_c25_a_reset_over_a_compaction() -> None:
+def test_a_reset_over_a_compaction() -> None:
     world, main = sigma()
     assert isinstance(main.reset(), Done)
     assert (diff(main), main.record().compacted_metarange_id) == ([], None)
@@ -201,14 +201,14 @@ def test_c25_a_reset_over_a_compaction() -> None:
     world.repo.audit()
 
 
-def test_c27_resetting_a_key_that_only_the_compaction_has() -> None:
+def test_resetting_a_key_that_only_the_compaction_has() -> None:
     _, main = sigma()
     main.reset_key(b"c")
     assert missing(main, b"c")
     assert diff(main) == ["a removed 1->"]
 
 
-def test_c29_a_hard_reset_over_a_compaction() -> None:
+def test_a_hard_reset_over_a_compaction() -> None:
     world, main = sigma()
     target = world.branch({"t": "1"}, name="target")
     with pytest.raises(DirtyBranch):
@@ -219,7 +219,7 @@ def test_c29_a_hard_reset_over_a_compaction() -> None:
     assert main.record().commit_id == target.record().commit_id
 
 
-def test_c30_callers_give_no_identities() -> None:
+def test_callers_give_no_identities() -> None:
     """Equal identity with other data cannot arise: the identity is the digest of the data. So G3 holds of the data."""
     world = World()
     main = world.branch({"a": "1"})
@@ -319,7 +319,7 @@ def test_everything_works_on_a_store_that_compares_values(predicates: str) -> No
     assert contents(main) == {"b": "2", "c": "3", "m": "1", "n": "1"}
 
 
-def test_c17_a_diff_over_a_compaction_opens_the_old_and_the_new_range() -> None:
+def test_a_diff_over_a_compaction_opens_the_old_and_the_new_range() -> None:
     world = World(rule=SplitRule(raggedness=5))
     main = world.branch({f"k{number:03}": "x" * 30 for number in range(100)})
     ranges = world.committed.ranges_of(main.head().metarange_id)

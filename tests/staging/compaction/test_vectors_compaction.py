@@ -33,7 +33,7 @@ def values(branch: Branch) -> dict[bytes, bytes]:
     return {entry.key: entry.record.data for entry in branch.entries() if entry.record is not None}
 
 
-def test_c1_the_outcome_and_the_record() -> None:
+def test_the_outcome_and_the_record() -> None:
     world, branch = sigma()
     before = branch.record()
     stats = compacted(world)
@@ -48,7 +48,7 @@ def test_c1_the_outcome_and_the_record() -> None:
     assert [mark.token for mark in world.context.tokens.dropped()] == [before.staging_token]
 
 
-def test_c8_the_second_compaction_builds_on_the_first() -> None:
+def test_the_second_compaction_builds_on_the_first() -> None:
     world, branch = sigma()
     first = compacted(world)
     branch.put(b"d", b"4")
@@ -58,7 +58,7 @@ def test_c8_the_second_compaction_builds_on_the_first() -> None:
     assert values(branch) == {b"b": b"2", b"c": b"3", b"d": b"4"}
 
 
-def test_c9_nothing_to_do_leaves_the_record_alone() -> None:
+def test_nothing_to_do_leaves_the_record_alone() -> None:
     world = World()
     branch = world.branch({"a": "1"})
     before = branch.record()
@@ -72,7 +72,7 @@ def test_c9_nothing_to_do_leaves_the_record_alone() -> None:
     assert isinstance(world.repo.compact(policy=NOW), Skipped)
 
 
-def test_c10_a_branch_that_was_emptied_has_an_empty_metarange() -> None:
+def test_a_branch_that_was_emptied_has_an_empty_metarange() -> None:
     world = World()
     branch = world.branch({"a": "1"})
     branch.delete(b"a")
@@ -81,7 +81,7 @@ def test_c10_a_branch_that_was_emptied_has_an_empty_metarange() -> None:
     assert world.committed.ranges_of(stats.metarange_id) == ()
 
 
-def test_c11_without_a_head() -> None:
+def test_a_compaction_of_a_branch_without_a_head() -> None:
     world = World()
     branch = world.branch()
     branch.put(b"x", b"1")
@@ -91,7 +91,7 @@ def test_c11_without_a_head() -> None:
     assert branch.record().compacted_metarange_id is None
 
 
-def test_c12_a_result_that_equals_head_is_not_kept() -> None:
+def test_a_result_that_equals_head_is_not_kept() -> None:
     world = World()
     branch = world.branch({"a": "1"}, staged={"zz": None})
     stats = compacted(world)
@@ -106,7 +106,7 @@ def test_c12_a_result_that_equals_head_is_not_kept() -> None:
     assert branch.record().compacted_metarange_id is None
 
 
-def test_c14_at_most_one_compaction_starts_within_the_window() -> None:
+def test_at_most_one_compaction_starts_within_the_window() -> None:
     world = World()
     branch = world.branch({"a": "1"})
     branch.put(b"b", b"2")
@@ -127,14 +127,14 @@ def test_c14_at_most_one_compaction_starts_within_the_window() -> None:
 
 
 @pytest.mark.parametrize(("ahead_seconds", "throttled"), [(3600, False), (60, True), (300, True), (301, False)])
-def test_c14_a_start_in_the_future_is_a_clock_gone_wrong(ahead_seconds: float, throttled: bool) -> None:
+def test_a_start_in_the_future_is_a_clock_gone_wrong(ahead_seconds: float, throttled: bool) -> None:
     world, _ = sigma()
     world.context.branches.update("main", lambda record: attrs.evolve(
         record, compaction_started_at=world.clock.now() + ahead_seconds))
     assert isinstance(world.repo.compact(), Skipped if throttled else Done)
 
 
-def test_c14_a_window_of_zero_throttles_nothing() -> None:
+def test_a_window_of_zero_throttles_nothing() -> None:
     world, branch = sigma()
     assert isinstance(world.repo.compact(policy=NOW), Done)
     branch.put(b"d", b"4")
@@ -145,7 +145,7 @@ def test_c14_a_window_of_zero_throttles_nothing() -> None:
         StagingOptions(on_new_sealed="maybe")  # type: ignore[arg-type]
 
 
-def test_c17_one_delete_inside_a_range_writes_one_range() -> None:
+def test_one_delete_inside_a_range_writes_one_range() -> None:
     world = World(rule=SplitRule(raggedness=40, max_bytes=1 << 20))
     branch = world.branch({f"key{number:04}": "v" for number in range(1000)})
     ranges = world.committed.ranges_of(next(iter(live_metaranges(world.context).needed)))
@@ -158,7 +158,7 @@ def test_c17_one_delete_inside_a_range_writes_one_range() -> None:
     assert stats.applied.ranges_reused == len(ranges) - 1
 
 
-def test_c24_what_a_compaction_needs_is_live_and_what_it_superseded_is_not() -> None:
+def test_what_a_compaction_needs_is_live_and_what_it_superseded_is_not() -> None:
     world, branch = sigma()
     first = compacted(world).metarange_id
     branch.put(b"d", b"4")
@@ -216,7 +216,7 @@ def seen(branch: Branch) -> object:
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(OPERATIONS, st.booleans()), max_size=12))
-def test_c23_nobody_sees_whether_a_compaction_ran(steps: list[tuple[tuple[object, ...], bool]]) -> None:
+def test_nobody_sees_whether_a_compaction_ran(steps: list[tuple[tuple[object, ...], bool]]) -> None:
     plain, other = World(), World()
     left, right = plain.branch({"a": "1", "d/1": "1"}), other.branch({"a": "1", "d/1": "1"})
     for operation, compacts in steps:

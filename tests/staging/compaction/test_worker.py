@@ -31,7 +31,7 @@ def worker_of(sensor: CompactionSensor, world: World, **options: Any) -> Staging
     return StagingWorker(sensor, [world.repo], reclaim_seconds=None, clock=world.clock, **options)
 
 
-def test_n11_what_counts_as_a_delete() -> None:
+def test_what_counts_as_a_delete() -> None:
     sensor = CompactionSensor(DeletesPolicy(1000))
     world = sensed_world(sensor)
     branch = world.branch({"a": "1", "b": "2", "c/1": "1"})
@@ -53,7 +53,7 @@ def test_n11_what_counts_as_a_delete() -> None:
     assert deletes() == 4
 
 
-def test_n12_commits_and_resets_of_real_branches_begin_anew() -> None:
+def test_commits_and_resets_of_real_branches_begin_anew() -> None:
     sensor = CompactionSensor(DeletesPolicy(3))
     world = sensed_world(sensor)
     branch = world.branch({"a": "1", "b": "2", "c": "3", "d": "4"})

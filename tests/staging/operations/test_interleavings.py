@@ -197,7 +197,7 @@ def reset_key_without_second_look(world: World, actor: str, noted: HistoryOperat
 
 
 def reset_prefix_in_old_token(world: World, actor: str, noted: HistoryOperation) -> Any:
-    """Tombstones into the old staging token, then one try to seal it (D3)."""
+    """Tombstones into the old staging token, then one try to seal it."""
     noted.writes[K] = frozenset()
     context = world.contexts[actor]
     found = context.branches.read(MAIN)
@@ -222,7 +222,7 @@ def hard_reset_without_clearing(world: World, actor: str, noted: HistoryOperatio
 
 
 def merge_without_second_look(world: World, actor: str, noted: HistoryOperation) -> Any:
-    """The second step of a merge asks the sealed tokens alone, and leaves the compacted metarange (D4, D5)."""
+    """The second step of a merge asks the sealed tokens alone, and leaves the compacted metarange."""
     context = world.contexts[actor]
     source = context.branches.read(SOURCE).record.commit_id
     if BranchView.of(context, MAIN, context.branches.read(MAIN).record).find_staged(K).record is not None:
@@ -250,7 +250,7 @@ def _no_cache(context: Any) -> Any:
 
 
 def commit_on_head(world: World, actor: str, noted: HistoryOperation) -> Any:
-    """A commit that knows nothing of compactions: it applies the sealed tokens to HEAD, and leaves the field (D4)."""
+    """A commit that knows nothing of compactions: it applies the sealed tokens to HEAD, and leaves the field."""
     context = world.contexts[actor]
     context.branches.update(MAIN, lambda record: record.sealed_with(context.tokens.issue(MAIN)))
 
@@ -292,7 +292,7 @@ def hard_reset_keeping_tokens(world: World, actor: str, noted: HistoryOperation)
 
 
 def put_if_without_write_id(world: World, actor: str, noted: HistoryOperation) -> str:
-    """A conditional put that takes its own value, sealed meanwhile, for somebody else's (D13)."""
+    """A conditional put that takes its own value, sealed meanwhile, for somebody else's."""
     noted.write(K, b"I")
     context = world.contexts[actor]
     while True:

@@ -33,7 +33,7 @@ def rotations(world: World, count: int) -> Branch:
                  options=StagingOptions(max_write_tries=3)).repo.branch("main")
 
 
-def test_x3_a_writer_that_meets_two_rotations_is_acknowledged_at_the_third_try() -> None:
+def test_a_writer_that_meets_two_rotations_is_acknowledged_at_the_third_try() -> None:
     world = World()
     main = world.branch({})
     rotations(world, 2).put(b"k", b"v")
@@ -45,7 +45,7 @@ def test_x3_a_writer_that_meets_two_rotations_is_acknowledged_at_the_third_try()
     lambda branch: branch.put(b"k", b"v"), lambda branch: branch.delete(b"old"),
     lambda branch: branch.reset_key(b"dirty"),
 ], ids=["put", "delete", "reset_key"])
-def test_x3_a_writer_that_meets_three_rotations_gives_up(write: Callable[[Branch], object]) -> None:
+def test_a_writer_that_meets_three_rotations_gives_up(write: Callable[[Branch], object]) -> None:
     world = World()
     world.branch({"old": "1"}, staged={"dirty": "1"})
     with pytest.raises(TooManyTries) as caught:

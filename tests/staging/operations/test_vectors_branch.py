@@ -16,7 +16,7 @@ from tests.staging.world import World, committed, contents, diff, head_contents,
 pytestmark = pytest.mark.usefixtures("backend")
 
 
-def test_b1_a_put_is_seen_on_the_branch_and_not_in_head() -> None:
+def test_a_put_is_seen_on_the_branch_and_not_in_head() -> None:
     main = World().branch({"a": "1", "b": "2"})
     main.put(b"a", b"9")
     assert main.get(b"a") == record("9")
@@ -24,7 +24,7 @@ def test_b1_a_put_is_seen_on_the_branch_and_not_in_head() -> None:
     assert diff(main) == ["a changed 1->9"]
 
 
-def test_b2_a_delete_hides() -> None:
+def test_a_delete_hides() -> None:
     main = World().branch({"a": "1", "b": "2"})
     main.delete(b"b")
     assert missing(main, b"b")
@@ -32,7 +32,7 @@ def test_b2_a_delete_hides() -> None:
     assert diff(main) == ["b removed 2->"]
 
 
-def test_b3_deleting_what_is_not_there_writes_nothing() -> None:
+def test_deleting_what_is_not_there_writes_nothing() -> None:
     world = World()
     main = world.branch({"a": "1"})
     world.token_writes()
@@ -41,7 +41,7 @@ def test_b3_deleting_what_is_not_there_writes_nothing() -> None:
     assert diff(main) == []
 
 
-def test_b4_what_was_put_and_deleted_leaves_a_tombstone_and_no_difference() -> None:
+def test_what_was_put_and_deleted_leaves_a_tombstone_and_no_difference() -> None:
     world = World()
     main = world.branch({})
     main.put(b"c", b"3")
@@ -51,13 +51,13 @@ def test_b4_what_was_put_and_deleted_leaves_a_tombstone_and_no_difference() -> N
         (b"c", None)]
 
 
-def test_b5_the_same_value_again_is_no_difference() -> None:
+def test_the_same_value_again_is_no_difference() -> None:
     main = World().branch({"a": "1"})
     main.put(b"a", b"1")
     assert diff(main) == []
 
 
-def test_b6_the_newest_layer_wins() -> None:
+def test_the_newest_layer_wins() -> None:
     main = World().branch({"n": "0"}, staged={"k": "x"}, sealed=[{"k": "y", "m": "m2"}, {"m": "m1", "n": None}])
     assert (main.get(b"k"), main.get(b"m")) == (record("x"), record("m2"))
     assert missing(main, b"n")
@@ -65,7 +65,7 @@ def test_b6_the_newest_layer_wins() -> None:
     assert diff(main) == ["k added ->x", "m added ->m2", "n removed 0->"]
 
 
-def test_b7_three_layers_over_head() -> None:
+def test_three_layers_over_head() -> None:
     main = World().branch({"foo1": "0", "foo2": "0", "foo3": "0"}, staged={"foo1": "A"},
                           sealed=[{"foo1": "B", "foo2": "B"}, {"foo1": "C", "foo2": "C"}])
     assert contents(main) == {"foo1": "A", "foo2": "B", "foo3": "0"}
@@ -73,14 +73,14 @@ def test_b7_three_layers_over_head() -> None:
         b"foo1": b"A", b"foo2": b"B", b"foo3": b"0"}
 
 
-def test_b8_the_diff_of_layers_against_head() -> None:
+def test_the_diff_of_layers_against_head() -> None:
     main = World().branch({"same": "t", "ns": "BAD", "st": "BAD"}, staged={"same": "t", "st": "A"},
                           sealed=[{"added": "C", "same": "D", "ns": "B", "st": "D"},
                                   {"same": "E", "ns": "F", "st": "E"}])
     assert diff(main) == ["added added ->C", "ns changed BAD->B", "st changed BAD->A"]
 
 
-def test_b9_a_commit_takes_in_everything() -> None:
+def test_a_commit_takes_in_everything() -> None:
     world = World()
     main = world.branch({"a": "1", "b": "2"}, staged={"a": "9", "b": None, "c": "3"})
     before = main.record()
@@ -96,7 +96,7 @@ def test_b9_a_commit_takes_in_everything() -> None:
 
 
 @pytest.mark.parametrize("staged", [{}, {"x": None}], ids=["nothing", "a tombstone that hides nothing"])
-def test_b10_commits_without_changes_leave_nothing_behind(backend: str, staged: dict[str, str | None]) -> None:
+def test_commits_without_changes_leave_nothing_behind(backend: str, staged: dict[str, str | None]) -> None:
     """U≠: there each one leaves a sealed token."""
     world = World()
     main = world.branch({"a": "1"}, staged=staged)
@@ -108,7 +108,7 @@ def test_b10_commits_without_changes_leave_nothing_behind(backend: str, staged: 
     assert main.record().sealed_tokens == ()
 
 
-def test_b11_an_empty_commit_if_asked_for() -> None:
+def test_an_empty_commit_if_asked_for() -> None:
     main = World().branch({"a": "1"})
     stats = committed(main.commit("empty", allow_empty=True))
     assert (stats.added, stats.changed, stats.removed, stats.ranges_written) == (0, 0, 0, 0)
@@ -116,20 +116,20 @@ def test_b11_an_empty_commit_if_asked_for() -> None:
     assert committed(World().branch().commit("first", allow_empty=True)).added == 0
 
 
-def test_b12_only_ineffective_tombstones_are_no_changes() -> None:
+def test_only_ineffective_tombstones_are_no_changes() -> None:
     main = World().branch({"a": "1"}, staged={"z": None}, sealed=[{"y": None}])
     assert isinstance(main.commit("nothing"), NoChanges)
     assert main.record().sealed_tokens == ()
 
 
-def test_b13_pages_seeks_and_delimiters() -> None:
+def test_pages_seeks_and_delimiters() -> None:
     main = World().branch({"a/1": "1", "a/2": "2", "b/1": "3"}, staged={"a/1": None, "a/2": None})
     page = main.list(delimiter=b"/")
     assert (page.keys, page.tombstones, page.next_after) == ((b"b/",), 2, None)
     assert [entry.is_prefix for entry in page.entries] == [True]
 
 
-def test_b14_no_merge_into_a_dirty_branch() -> None:
+def test_no_merge_into_a_dirty_branch() -> None:
     world = World()
     main = world.branch({"a": "1"}, staged={"a": "9"})
     other = world.repo.create_branch("other", "main")
@@ -143,7 +143,7 @@ def test_b14_no_merge_into_a_dirty_branch() -> None:
     assert contents(main) == {"a": "9"}
 
 
-def test_b15_a_tombstone_that_hides_nothing_does_not_hide_what_a_merge_brings() -> None:
+def test_a_tombstone_that_hides_nothing_does_not_hide_what_a_merge_brings() -> None:
     world = World()
     main = world.branch({}, staged={"foo": None})
     world.branch({"foo": "1"}, name="source")
@@ -151,7 +151,7 @@ def test_b15_a_tombstone_that_hides_nothing_does_not_hide_what_a_merge_brings() 
     assert main.get(b"foo") == record("1")
 
 
-def test_b16_token_reads_of_a_get() -> None:
+def test_token_reads_of_a_get() -> None:
     world = World()
     main = world.branch({"old": "1"}, staged={"new": "2"}, sealed=[{}] * 5)
     world.token_reads()
@@ -161,7 +161,7 @@ def test_b16_token_reads_of_a_get() -> None:
     assert world.token_reads() == 1
 
 
-def test_b17_too_many_deletes_delete_nothing() -> None:
+def test_too_many_deletes_delete_nothing() -> None:
     world = World()
     main = world.branch({"a": "1"})
     world.token_writes()

@@ -116,7 +116,7 @@ def nth(rule: Rule, number: int) -> Rule:
     return holds
 
 
-def test_x1_a_write_into_a_token_that_a_commit_has_just_sealed() -> None:
+def test_a_write_into_a_token_that_a_commit_has_just_sealed() -> None:
     scene = Scene()
     scene.one.main.put(b"b", b"2")
     scene.one.pauses.before(writes_to_token, scene.commit_and_clean)
@@ -125,7 +125,7 @@ def test_x1_a_write_into_a_token_that_a_commit_has_just_sealed() -> None:
     assert scene.two.main.record().sealed_tokens == ()
 
 
-def test_x2_the_same_with_a_compaction_and_its_cleanup() -> None:
+def test_a_write_into_a_token_that_a_compaction_has_sealed_and_cleaned_up() -> None:
     scene = Scene()
     scene.one.main.put(b"b", b"2")
     sealed = scene.one.main.record().staging_token
@@ -137,7 +137,7 @@ def test_x2_the_same_with_a_compaction_and_its_cleanup() -> None:
 
 
 @pytest.mark.parametrize(("rotations", "acknowledged"), [(3, False), (2, True)])
-def test_x3_a_writer_that_meets_one_rotation_after_another(rotations: int, acknowledged: bool) -> None:
+def test_a_writer_that_meets_one_rotation_after_another(rotations: int, acknowledged: bool) -> None:
     scene = Scene(StagingOptions(max_write_tries=3, first_backoff_seconds=0))
 
     def rotate() -> None:
@@ -154,7 +154,7 @@ def test_x3_a_writer_that_meets_one_rotation_after_another(rotations: int, ackno
             scene.one.main.put(b"k", b"1")
 
 
-def test_x3_a_branch_that_is_deleted_under_a_write() -> None:
+def test_a_branch_that_is_deleted_under_a_write() -> None:
     scene = Scene()
     scene.one.pauses.before(writes_to_token, lambda: scene.two.repo.delete_branch("main"))
     with pytest.raises(BranchNotFound):
@@ -163,7 +163,7 @@ def test_x3_a_branch_that_is_deleted_under_a_write() -> None:
 
 @pytest.mark.parametrize("rewrite", ["compact_and_clean", "commit_and_clean"])
 @pytest.mark.parametrize("read", ["get", "list", "diff"])
-def test_x7_a_reader_whose_tokens_are_taken_away(rewrite: str, read: str) -> None:
+def test_a_reader_whose_tokens_are_taken_away(rewrite: str, read: str) -> None:
     scene = Scene()
     main = scene.one.main
     main.put(b"k", b"1")
@@ -180,7 +180,7 @@ def test_x7_a_reader_whose_tokens_are_taken_away(rewrite: str, read: str) -> Non
         assert found == ([(b"k", b"2")] if rewrite == "compact_and_clean" else [])
 
 
-def test_x7_the_second_page_of_a_listing() -> None:
+def test_the_second_page_of_a_listing() -> None:
     scene = Scene()
     main = scene.one.main
     main.put_many({b"k%d" % number: b"2" for number in range(6)})
@@ -190,7 +190,7 @@ def test_x7_the_second_page_of_a_listing() -> None:
     assert page.keys + rest.keys == (b"a", *(b"k%d" % number for number in range(6)))
 
 
-def test_x10_two_commits_at_once_make_one() -> None:
+def test_two_commits_at_once_make_one() -> None:
     scene = Scene()
     scene.one.main.put(b"k", b"1")
     results: list[object] = []
@@ -208,7 +208,7 @@ def test_x10_two_commits_at_once_make_one() -> None:
     assert dict(scene.one.main.head().records()).keys() == {b"a", b"k", b"m"}
 
 
-def test_x11_a_commit_during_the_rewrite_of_a_compaction() -> None:
+def test_a_commit_during_the_rewrite_of_a_compaction() -> None:
     scene = Scene()
     scene.one.main.put(b"k", b"1")
     scene.one.pauses.before(nth(swaps_branch, 2), scene.commit_and_clean)
@@ -221,7 +221,7 @@ def test_x11_a_commit_during_the_rewrite_of_a_compaction() -> None:
 
 
 @pytest.mark.parametrize("at", [1, 2])
-def test_x12_and_x13_a_compaction_during_a_commit(at: int) -> None:
+def test_a_compaction_during_a_commit(at: int) -> None:
     scene = Scene()
     scene.one.main.put(b"k", b"1")
 
@@ -237,7 +237,7 @@ def test_x12_and_x13_a_compaction_during_a_commit(at: int) -> None:
     assert scene.one.main.record().compacted_metarange_id is None
 
 
-def test_x15_two_compactors() -> None:
+def test_of_two_compactors_one_loses_at_the_seal_or_is_throttled() -> None:
     scene = Scene()
     scene.one.main.put(b"k", b"1")
     # Both have read the same record; the other one is faster with the seal.
@@ -268,7 +268,7 @@ def test_x15_two_compactors() -> None:
     assert "window_seconds" in throttled.reason
 
 
-def test_x16_a_reset_during_the_rewrite_of_a_compaction() -> None:
+def test_a_reset_during_the_rewrite_of_a_compaction() -> None:
     scene = Scene()
     scene.one.main.put(b"k", b"1")
     scene.one.pauses.before(nth(swaps_branch, 2), scene.two.main.reset)
@@ -277,7 +277,7 @@ def test_x16_a_reset_during_the_rewrite_of_a_compaction() -> None:
     assert scene.one.main.record().compacted_metarange_id is None
 
 
-def test_x16_a_reset_and_a_put_and_a_commit() -> None:
+def test_a_reset_and_a_put_and_a_commit() -> None:
     scene = Scene()
     scene.one.main.put(b"k", b"1")
     scene.one.pauses.before(writes_to_token, scene.two.main.reset)
@@ -290,7 +290,7 @@ def test_x16_a_reset_and_a_put_and_a_commit() -> None:
     assert not scene.one.main.is_dirty()
 
 
-def test_x17_a_reset_of_a_prefix_that_loses_destroys_nothing() -> None:
+def test_a_reset_of_a_prefix_that_loses_destroys_nothing() -> None:
     scene = Scene()
     scene.one.main.put_many({b"k1": b"1", b"k2": b"2", b"x": b"3"})
     seen: list[dict[bytes, bytes]] = []
@@ -306,7 +306,7 @@ def test_x17_a_reset_of_a_prefix_that_loses_destroys_nothing() -> None:
     assert values(scene.one.main) == {b"a": b"1", b"x": b"3"}
 
 
-def test_x19_a_merge_during_the_rewrite_of_a_compaction() -> None:
+def test_a_merge_during_the_rewrite_of_a_compaction() -> None:
     scene = Scene()
     side = scene.one.repo.create_branch("side", "main")
     side.put(b"m", b"1")
@@ -318,7 +318,7 @@ def test_x19_a_merge_during_the_rewrite_of_a_compaction() -> None:
     assert values(scene.one.main) == {b"a": b"1", b"m": b"1"}
 
 
-def test_x20_a_hard_reset_during_the_rewrite_of_a_compaction() -> None:
+def test_a_hard_reset_during_the_rewrite_of_a_compaction() -> None:
     scene = Scene()
     first = scene.one.main.record().commit_id
     assert first is not None
@@ -336,7 +336,7 @@ def test_x20_a_hard_reset_during_the_rewrite_of_a_compaction() -> None:
 
 
 @pytest.mark.parametrize("recreate", [False, True])
-def test_x21_a_branch_deleted_during_the_rewrite_of_a_compaction(recreate: bool) -> None:
+def test_a_branch_deleted_during_the_rewrite_of_a_compaction(recreate: bool) -> None:
     scene = Scene()
     scene.one.repo.create_branch("other", "main")
     scene.one.main.put(b"k", b"1")
@@ -355,7 +355,7 @@ def test_x21_a_branch_deleted_during_the_rewrite_of_a_compaction(recreate: bool)
             scene.one.main.get(b"a")
 
 
-def test_x23_fifty_commits_that_die_between_their_two_steps() -> None:
+def test_fifty_commits_that_die_between_their_two_steps() -> None:
     scene = Scene()
     for number in range(50):
         scene.one.main.put(b"k%02d" % number, b"1")
@@ -369,7 +369,7 @@ def test_x23_fifty_commits_that_die_between_their_two_steps() -> None:
     assert values(scene.two.main) == expected
 
 
-def test_x24_an_error_while_looking_for_changes_is_never_no_changes() -> None:
+def test_an_error_while_looking_for_changes_is_never_no_changes() -> None:
     scene = Scene()
     side = scene.one.repo.create_branch("side", "main")
     side.put(b"m", b"1")
@@ -386,7 +386,7 @@ def test_x24_an_error_while_looking_for_changes_is_never_no_changes() -> None:
         scene.one.main.merge("side", "merged")
 
 
-def test_x26_everybody_at_once() -> None:
+def test_writers_commits_and_compactions_at_once() -> None:
     """Eight writers would be eight actors; four, with more to do, meet in as many ways and can be judged exactly."""
     actors = actors_of(["put", "delete", "put2"], ["commit", "compact", "cleanup"], ["compact", "commit", "cleanup"],
                        ["get", "reset_key", "list"])
@@ -394,7 +394,7 @@ def test_x26_everybody_at_once() -> None:
 
 
 def test_a_deleted_key_stays_deleted_whoever_is_in_between() -> None:
-    """D7: the shortcut of 1.5, in the story that the notes tell."""
+    """The shortcut of a delete that finds nothing to hide must not be taken through an old record."""
     scene = Scene()
     scene.one.main.put(b"k", b"1")
     # The delete has read the branch; the commit seals and reads the token before the tombstone arrives.

@@ -51,7 +51,7 @@ def staged(tokens: StagingTokens, token: StagingToken, key: bytes) -> Staged | N
     return None if found is None else found.staged
 
 
-def test_s1_a_tombstone_is_an_entry(tokens: StagingTokens, token: StagingToken) -> None:
+def test_a_tombstone_is_an_entry(tokens: StagingTokens, token: StagingToken) -> None:
     tokens.set(token, b"a", Staged(None))
     assert staged(tokens, token, b"a") == Staged(None)
     assert list(tokens.scan(token)) == [(b"a", Staged(None))]
@@ -60,7 +60,7 @@ def test_s1_a_tombstone_is_an_entry(tokens: StagingTokens, token: StagingToken) 
 
 @pytest.mark.parametrize("wrong", [Record(cast("Any", None), b"d"), Record(b"i", cast("Any", "text")),
                                    cast("Any", b"no record")])
-def test_s2_what_has_no_identity_is_refused_and_the_old_value_stays(tokens: StagingTokens, token: StagingToken,
+def test_what_has_no_identity_is_refused_and_the_old_value_stays(tokens: StagingTokens, token: StagingToken,
                                                                     wrong: Record) -> None:
     tokens.set(token, b"a", VALUE)
     with pytest.raises(InvalidInput):
@@ -68,12 +68,12 @@ def test_s2_what_has_no_identity_is_refused_and_the_old_value_stays(tokens: Stag
     assert staged(tokens, token, b"a") == VALUE
 
 
-def test_s3_empty_data_is_a_value(tokens: StagingTokens, token: StagingToken) -> None:
+def test_empty_data_is_a_value(tokens: StagingTokens, token: StagingToken) -> None:
     tokens.set(token, b"a", Staged(Record(b"i", b"")))
     assert staged(tokens, token, b"a") == Staged(Record(b"i", b""))
 
 
-def test_s4_updates_see_what_is_there_and_may_skip_or_raise(tokens: StagingTokens, token: StagingToken) -> None:
+def test_updates_see_what_is_there_and_may_skip_or_raise(tokens: StagingTokens, token: StagingToken) -> None:
     seen: list[Staged | None] = []
 
     def skip(found: Staged | None) -> None:
@@ -93,7 +93,7 @@ def test_s4_updates_see_what_is_there_and_may_skip_or_raise(tokens: StagingToken
     assert (seen, staged(tokens, token, b"a")) == ([None, VALUE, Staged(None)], VALUE)
 
 
-def test_s5_tokens_are_apart(tokens: StagingTokens) -> None:
+def test_tokens_are_apart(tokens: StagingTokens) -> None:
     one, other = tokens.draw(), tokens.draw()
     tokens.set(one, b"a", VALUE)
     assert (keys(tokens, one), keys(tokens, other)) == ([b"a"], [])
@@ -105,7 +105,7 @@ def test_s5_tokens_are_apart(tokens: StagingTokens) -> None:
     (["FFFFFEFE", "FFFFFEFF", "FFFFFFFD", "FFFFFFFE", "FFFFFFFF"], "", 0),
     (["01FEFFFF", "01FF", "01FFFF", "01FFFFFF", "02FF"], "01FFFF", 3),
 ])
-def test_s6_removing_by_prefix(tokens: StagingTokens, token: StagingToken, present: list[str], prefix: str,
+def test_removing_by_prefix(tokens: StagingTokens, token: StagingToken, present: list[str], prefix: str,
                                left: int) -> None:
     for key in present:
         tokens.set(token, bytes.fromhex(key), VALUE)
@@ -113,7 +113,7 @@ def test_s6_removing_by_prefix(tokens: StagingTokens, token: StagingToken, prese
     assert len(keys(tokens, token)) == left
 
 
-def test_s7_removing_a_token_leaves_another_alone(tokens: StagingTokens) -> None:
+def test_removing_a_token_leaves_another_alone(tokens: StagingTokens) -> None:
     one, other = tokens.draw(), tokens.draw()
     for number in range(1400):
         tokens.set(one, b"%04d" % number, VALUE)
@@ -129,7 +129,7 @@ def dropped_token(world: World) -> StagingToken:
     return token
 
 
-def test_s8_what_was_dropped_is_cleaned_up_once() -> None:
+def test_what_was_dropped_is_cleaned_up_once() -> None:
     world = World()
     token = dropped_token(world)
     cleaner = TokenCleaner(world.context, grace_seconds=0)
@@ -140,7 +140,7 @@ def test_s8_what_was_dropped_is_cleaned_up_once() -> None:
     assert isinstance(cleaner.run(), Skipped)
 
 
-def test_s8_a_cleanup_that_died_half_way_is_finished_by_the_next() -> None:
+def test_a_cleanup_that_died_half_way_is_finished_by_the_next() -> None:
     world = World()
     token = dropped_token(world)
     crashing = FaultyStore(world.store, lambda operation: (

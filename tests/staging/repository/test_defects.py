@@ -1,7 +1,6 @@
-"""D1-D13: the defects of the system behind the seed (`notes/staging.md` 2.3), one regression test each, or more.
+"""What other systems of this design once got wrong, one regression test each, or more.
 
-D9 and D12 are about key-value stores: `test_d09_...` and `test_d12_...` in
-`compactlib/testing/stores/kv_conformance.py`, which every backend inherits. D11 is the sensor's: `test_sensor.py`.
+Two more are promises of key-value stores, which every backend inherits: see the last test. One is the sensor's.
 """
 
 from __future__ import annotations
@@ -47,26 +46,26 @@ def reads_entry(operation: KVOperation) -> bool:
     return operation.partition.startswith(b"stg-") and not operation.changes
 
 
-def test_d1_what_restores_head_over_a_compaction_is_no_difference() -> None:
+def test_what_restores_head_over_a_compaction_is_no_difference() -> None:
     main = World().branch({"a": "1", "same": "s"}, compacted={"a": "2", "b": "3", "same": "s"},
                           staged={"a": "1", "b": None})
     assert diff(main) == []
     assert not main.is_dirty()
 
 
-def test_d1_what_is_staged_decides_alone() -> None:
+def test_what_is_staged_decides_alone() -> None:
     main = World().branch({"a": "1", "r": "1"}, compacted={"a": "2", "b": "3"}, staged={"a": "3", "r": "2"})
     assert diff(main) == ["a changed 1->3", "b added ->3", "r changed 1->2"]
 
 
-def test_d2_a_key_that_a_compaction_deleted_can_be_reset() -> None:
+def test_a_key_that_a_compaction_deleted_can_be_reset() -> None:
     _, main = sigma()
     assert isinstance(main.reset_key(b"a"), Done)
     assert main.get(b"a") == record("1")
     assert diff(main) == ["c added ->3"]
 
 
-def test_d3_a_prefix_under_which_a_compaction_deleted_can_be_reset() -> None:
+def test_a_prefix_under_which_a_compaction_deleted_can_be_reset() -> None:
     main = World().branch({"p/a": "1", "q/a": "1"}, compacted={"p/b": "2"}, staged={"p/c": "3", "q/c": "4"})
     outcome = main.reset_prefix(b"p/")
     assert isinstance(outcome, Done)
@@ -75,7 +74,7 @@ def test_d3_a_prefix_under_which_a_compaction_deleted_can_be_reset() -> None:
     assert diff(main) == ["q/a removed 1->", "q/c added ->4"]
 
 
-def test_d3_a_reset_of_a_prefix_that_loses_has_destroyed_nothing() -> None:
+def test_a_reset_of_a_prefix_that_loses_has_destroyed_nothing() -> None:
     """Every try loses; all uncommitted values of the prefix are there as before (X17)."""
     world = World()
     main = world.branch({"p/a": "1"}, staged={"p/b": "2"}, sealed=[{"p/a": None}])
@@ -96,7 +95,7 @@ def test_d3_a_reset_of_a_prefix_that_loses_has_destroyed_nothing() -> None:
     lambda main: main.commit("over the compaction"), lambda main: main.reset(),
     lambda main: main.hard_reset("main", discard=True),
 ], ids=["commit", "reset", "hard reset"])
-def test_d4_whatever_settles_a_branch_clears_the_compaction(leave: Callable[[Branch], object]) -> None:
+def test_whatever_settles_a_branch_clears_the_compaction(leave: Callable[[Branch], object]) -> None:
     world, main = sigma()
     leave(main)
     assert main.record().compacted_metarange_id is None
@@ -105,7 +104,7 @@ def test_d4_whatever_settles_a_branch_clears_the_compaction(leave: Callable[[Bra
 
 
 @pytest.mark.parametrize("late", ["x", "foo"])
-def test_d5_a_merge_sees_what_was_put_and_compacted_between_its_steps(late: str) -> None:
+def test_a_merge_sees_what_was_put_and_compacted_between_its_steps(late: str) -> None:
     """Then the branch is dirty: neither may the put vanish, nor the merge be invisible (check 12)."""
     world = World()
     main = world.branch({})
@@ -129,7 +128,7 @@ def test_d5_a_merge_sees_what_was_put_and_compacted_between_its_steps(late: str)
     assert contents(main) == {"foo": "1"} | {late: "9"}
 
 
-def test_d6_an_error_while_reading_is_never_no_changes() -> None:
+def test_an_error_while_reading_is_never_no_changes() -> None:
     """X24, at every read of a merge into a dirty branch: it ends in that error or in `DirtyBranch`, and HEAD stays."""
     number = failed = 0
     while True:
@@ -161,7 +160,7 @@ def test_d6_an_error_while_reading_is_never_no_changes() -> None:
 
 @pytest.mark.parametrize("cleanup", [False, True])
 @pytest.mark.parametrize("settle", ["commit", "compact"])
-def test_d7_a_delete_that_comes_too_late_for_a_commit_is_made_again(settle: str, *, cleanup: bool) -> None:
+def test_a_delete_that_comes_too_late_for_a_commit_is_made_again(settle: str, *, cleanup: bool) -> None:
     """First form: the tombstone goes into a token that was scanned already. The token itself then shows it."""
     world = World()
     main = world.branch({}, staged={"k": "v"})
@@ -178,7 +177,7 @@ def test_d7_a_delete_that_comes_too_late_for_a_commit_is_made_again(settle: str,
 
 
 @pytest.mark.parametrize("settle", ["commit", "compact"])
-def test_d7_nothing_found_through_an_old_record_is_no_answer(settle: str) -> None:
+def test_nothing_found_through_an_old_record_is_no_answer(settle: str) -> None:
     """Second form: the sealed token is committed and cleaned up before the delete looks into it."""
     world = World()
     main = world.branch({}, sealed=[{"k": "v"}])
@@ -193,7 +192,7 @@ def test_d7_nothing_found_through_an_old_record_is_no_answer(settle: str) -> Non
 
 @pytest.mark.parametrize("settle", ["commit", "compact"])
 @pytest.mark.parametrize("way", ["get", "get_many", "list", "diff"])
-def test_d8_a_read_through_an_old_record_is_read_again(settle: str, way: str) -> None:
+def test_a_read_through_an_old_record_is_read_again(settle: str, way: str) -> None:
     """The reader has the record; what it points to is committed, or compacted, and cleaned up (X7)."""
     world = World()
     main = world.branch({"k": "1"}, staged={"k": "2"})
@@ -214,7 +213,7 @@ def test_d8_a_read_through_an_old_record_is_read_again(settle: str, way: str) ->
     assert found == (expected_diff if way == "diff" else b"2")
 
 
-def test_d8_a_page_behind_the_first_is_read_again_too() -> None:
+def test_a_page_behind_the_first_is_read_again_too() -> None:
     world = World()
     main = world.branch({}, staged={"a": "1", "b": "2", "c": "3"})
     first = main.list(limit=1)
@@ -227,12 +226,13 @@ def test_d8_a_page_behind_the_first_is_read_again_too() -> None:
     assert reader.list(after=first.next_after, limit=10).keys == (b"b", b"c")
 
 
-def test_d9_and_d12_are_in_the_kit_of_the_stores() -> None:
-    for name in ("test_d09_", "test_d12_"):
-        assert any(test.startswith(name) for test in dir(KVStoreConformance))
+def test_what_other_stores_got_wrong_is_in_the_kit_of_the_stores() -> None:
+    for promise in (KVStoreConformance.test_a_predicate_of_a_key_that_is_gone,
+                    KVStoreConformance.test_partitions_and_keys_do_not_run_together):
+        assert callable(promise)
 
 
-def test_d10_conflicting_merges_and_empty_commits_do_not_pile_up_tokens() -> None:
+def test_conflicting_merges_and_empty_commits_do_not_pile_up_tokens() -> None:
     world = World()
     main = world.branch({"a": "1"})
     world.branch({"a": "2"}, name="source")
@@ -252,7 +252,7 @@ def stores() -> list[Callable[[], MemoryStore]]:
 @pytest.mark.parametrize("store", stores(), ids=["transact", "no transact"])
 @pytest.mark.parametrize("settle", ["seal", "compact", "commit"])
 @pytest.mark.parametrize("moment", ["before the write", "after the write"])
-def test_d13_a_conditional_put_does_not_stumble_over_itself(store: Callable[[], MemoryStore], settle: str,
+def test_a_conditional_put_does_not_stumble_over_itself(store: Callable[[], MemoryStore], settle: str,
                                                             moment: str) -> None:
     world = World(store())
     main = world.branch({"other": "1"})
@@ -283,7 +283,7 @@ def test_d13_a_conditional_put_does_not_stumble_over_itself(store: Callable[[], 
 
 
 @pytest.mark.parametrize("store", stores(), ids=["transact", "no transact"])
-def test_d13_somebody_else_s_value_is_no_success(store: Callable[[], MemoryStore]) -> None:
+def test_somebody_else_s_value_is_no_success(store: Callable[[], MemoryStore]) -> None:
     world = World(store())
     main = world.branch({})
 

@@ -265,7 +265,7 @@ def test_a_history_outlives_a_crash_at_any_step(tmp_path: Path) -> None:
     assert explore(record(tmp_path, work), check).points > 10
 
 
-def test_w14_the_middle_range_is_remembered_over_a_restart(tmp_path: Path) -> None:
+def test_the_middle_range_is_remembered_over_a_restart(tmp_path: Path) -> None:
     policy = StatsBased(middle_range_interval_seconds=3600.0)
     view = shares((.3, .2, .1, .1, .3), history=LastPlans(since=0.0))
     plan = plan_for(view, policy, NOW)
@@ -282,7 +282,7 @@ def test_w14_the_middle_range_is_remembered_over_a_restart(tmp_path: Path) -> No
     ('{"last_full_at": 5.0}', LastPlans(since=5.0, last_full_at=5.0)),
     ('{"since": 1, "last_full_at": null}', LastPlans(since=1.0)),
 ])
-def test_h5_fields_may_be_missing_or_unknown(text: str, expected: LastPlans, tmp_path: Path) -> None:
+def test_fields_may_be_missing_or_unknown(text: str, expected: LastPlans, tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text(text)
     assert read_last_plans(tmp_path) == expected
 

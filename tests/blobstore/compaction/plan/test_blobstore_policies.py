@@ -36,13 +36,13 @@ TOTAL = 10 * SEGMENT
 @pytest.mark.parametrize("policy", [StatsBased(), CompactAll()])
 @pytest.mark.parametrize(("percent", "compacts"), [(20, False), (40, False), (50, True), (51, True), (60, True),
                                                    (70, True), (90, True)])
-def test_g1_and_g2_half_full_is_full_enough(policy: BlobPolicy, percent: int, compacts: bool) -> None:
+def test_half_full_is_full_enough(policy: BlobPolicy, percent: int, compacts: bool) -> None:
     view = a_view([0] * 10, used_bytes=TOTAL * percent // 100)
     assert (not plan_for(view, policy, NOW).is_empty) == compacts
 
 
 @pytest.mark.parametrize(("used", "compacts"), [(499, False), (500, True)])
-def test_g3_the_boundary_counts_as_full_enough(used: int, compacts: bool) -> None:
+def test_the_boundary_counts_as_full_enough(used: int, compacts: bool) -> None:
     view = toy([0], capacity_bytes=1000, used_bytes=used)
     assert (not plan_for(view, CompactAll(), NOW).is_empty) == compacts
     if not compacts:
@@ -51,18 +51,18 @@ def test_g3_the_boundary_counts_as_full_enough(used: int, compacts: bool) -> Non
 
 
 @pytest.mark.parametrize("percent", [10, 20, 35, 40, 50, 59, 60, 61, 65, 70, 80, 95])
-def test_g8_the_gate_moves_with_its_setting(percent: int) -> None:
+def test_the_gate_moves_with_its_setting(percent: int) -> None:
     view = a_view([0] * 10, used_bytes=TOTAL * 60 // 100)
     for policy in (StatsBased(min_used_fraction=percent / 100), CompactAll(min_used_fraction=percent / 100)):
         assert (not plan_for(view, policy, NOW).is_empty) == (percent <= 60)
 
 
-def test_g8_ten_empty_segments_free_ten_and_not_eleven() -> None:
+def test_ten_empty_segments_free_ten_and_not_eleven() -> None:
     assert places(plan_for(a_view([0] * 10), StatsBased(min_reclaimed_segments=10), NOW)) == list(range(10))
     assert plan_for(a_view([0] * 10), StatsBased(min_reclaimed_segments=11), NOW).is_empty
 
 
-def test_p25_nothing_eligible_is_nothing_to_do_for_any_policy() -> None:
+def test_nothing_eligible_is_nothing_to_do_for_any_policy() -> None:
     view = a_view([0] * 4, eligible=[False] * 4)
     for policy in every_policy():
         assert plan_for(view, policy, NOW).is_empty
@@ -71,14 +71,14 @@ def test_p25_nothing_eligible_is_nothing_to_do_for_any_policy() -> None:
 
 # ------------------------------------------------------------------------------------------------------- CompactAll
 
-def test_g4_compact_all_takes_every_eligible_segment() -> None:
+def test_compact_all_takes_every_eligible_segment() -> None:
     plan = planned(CompactAll(), shares(SHARES_A))
     assert places(plan) == list(range(10))
     assert (plan.is_full, plan.reference_time) == (True, NOW - 7 * DAY)
 
 
 @pytest.mark.parametrize("hours", [60, 120, 180, 360, 540])
-def test_g9_the_reference_time_is_the_retention_ago(hours: int) -> None:
+def test_the_reference_time_is_the_retention_ago(hours: int) -> None:
     seconds = hours * 3600.0
     view = a_view([0] * 4, retention_seconds=seconds, reference_time=NOW - seconds)
     assert planned(CompactAll(), view).reference_time == NOW - seconds
@@ -101,7 +101,7 @@ def test_wholly_valid_segments_are_left_out(valid: list[int], ends: list[int] | 
     assert places(plan_for(view, CompactAll(), NOW)) == [0, 1, 2, 3, 4]
 
 
-def test_w6_nothing_wholly_valid_need_be_copied() -> None:
+def test_nothing_wholly_valid_need_be_copied() -> None:
     view = toy([100, 5, 100, 100, 5], used=[100] * 5)
     assert planned(CompactAll(skip_valid="all"), view).valid_bytes == 10
     assert plan_for(toy([9, 9], used=[9, 9]), CompactAll(skip_valid="ends"), NOW).why == (
@@ -120,13 +120,13 @@ def hybrid_view(last_full_at: float | None, **changed: Any) -> BlobView:
     return shares(SHARES_A, history=LastPlans(since=NOW - DAY, last_full_at=last_full_at), **changed)
 
 
-def test_h1_a_new_store_begins_with_the_usual_policy() -> None:
+def test_a_new_store_begins_with_the_usual_policy() -> None:
     plan = planned(Hybrid(), hybrid_view(None))
     assert (places(plan), plan.kind) == ([5, 6], "normal")
     assert plan.policy.name == "hybrid"
 
 
-def test_h2_six_days_after_the_last_full_round_the_next_one_is_due() -> None:
+def test_six_days_after_the_last_full_round_the_next_one_is_due() -> None:
     """The system behind the notes only sets a flag now, and runs its full round at the check after this one."""
     assert places(plan_for(hybrid_view(NOW - 6 * DAY + 1), Hybrid(), NOW)) == [5, 6]
     plan = planned(Hybrid(), hybrid_view(NOW - 6 * DAY))
@@ -134,7 +134,7 @@ def test_h2_six_days_after_the_last_full_round_the_next_one_is_due() -> None:
     assert "a full round has been due for 0 seconds" in plan.why
 
 
-def test_h3_after_a_full_round_the_usual_policy_is_back_also_from_the_file() -> None:
+def test_after_a_full_round_the_usual_policy_is_back_also_from_the_file() -> None:
     view = hybrid_view(NOW - 8 * DAY)
     after = view.history.after(planned(Hybrid(), view).kind, NOW + 60)
     assert after.last_full_at == NOW + 60
@@ -143,7 +143,7 @@ def test_h3_after_a_full_round_the_usual_policy_is_back_also_from_the_file() -> 
     assert planned(Hybrid(), again, NOW + 60 + 6 * DAY).is_full
 
 
-def test_h4_and_w7_a_full_round_that_the_gate_refuses_stays_due() -> None:
+def test_a_full_round_that_the_gate_refuses_stays_due() -> None:
     """The system behind the notes uses its full round up when the store is not full enough for it."""
     view = hybrid_view(NOW - 8 * DAY, used_bytes=TOTAL * 49 // 100)
     assert plan_for(view, Hybrid(), NOW).is_empty
@@ -151,7 +151,7 @@ def test_h4_and_w7_a_full_round_that_the_gate_refuses_stays_due() -> None:
     assert planned(Hybrid(), hybrid_view(NOW - 8 * DAY), NOW + 60).is_full
 
 
-def test_w7_only_a_plan_that_was_carried_out_counts() -> None:
+def test_only_a_plan_that_was_carried_out_counts() -> None:
     view = hybrid_view(NOW - 8 * DAY)
     assert planned(Hybrid(), view).is_full
     assert planned(Hybrid(), view, NOW + 3600).is_full
@@ -159,7 +159,7 @@ def test_w7_only_a_plan_that_was_carried_out_counts() -> None:
     assert view.history.after(usual.kind, NOW) == view.history
 
 
-def test_w14_full_rounds_of_many_stores_are_spread_and_follow_the_time_that_is_passed_in() -> None:
+def test_full_rounds_of_many_stores_are_spread_and_follow_the_time_that_is_passed_in() -> None:
     policy = Hybrid(spread_seconds=DAY)
     dues = {policy.due_at(hybrid_view(NOW, store=f"disk/{number}")) for number in range(20)}
     assert len(dues) == 20
@@ -169,7 +169,7 @@ def test_w14_full_rounds_of_many_stores_are_spread_and_follow_the_time_that_is_p
     assert not planned(policy, view, policy.due_at(view) - 1).is_full
 
 
-def test_h6_a_plan_compares_by_what_a_freed_segment_costs() -> None:
+def test_a_plan_compares_by_what_a_freed_segment_costs() -> None:
     plan = planned(StatsBased(), toy([300, 300, 300, 900]))
     assert (plan.valid_bytes, plan.benefit_segments, plan.ratio) == (900, 2, 450.0)
     assert planned(CompactAll(), toy([950, 950])).ratio == float("inf")

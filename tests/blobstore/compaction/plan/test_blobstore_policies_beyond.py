@@ -37,7 +37,7 @@ def test_greedy_copies_no_more_than_the_best_of_all_subsets(valid: list[int], le
         assert set(plan.names) >= {segment.name for segment in view.eligible if not segment.valid_bytes}
 
 
-def test_w1_greedy_takes_victims_that_are_no_neighbours() -> None:
+def test_greedy_takes_victims_that_are_no_neighbours() -> None:
     view = toy([100, 900, 100, 900, 900, 100])
     assert planned(StatsBased(min_reclaimed_segments=2), view).valid_bytes == 3_000
     plan = planned(Greedy(min_reclaimed_segments=2), view)
@@ -45,7 +45,7 @@ def test_w1_greedy_takes_victims_that_are_no_neighbours() -> None:
 
 
 @given(few_segments, st.integers(1, 3))
-def test_w3_outputs_are_filled_for_one_segment_more_each(valid: list[int], least: int) -> None:
+def test_outputs_are_filled_for_one_segment_more_each(valid: list[int], least: int) -> None:
     view = toy(valid)
     plan = plan_for(view, Greedy(min_reclaimed_segments=least), NOW)
     filled = plan_for(view, Greedy(min_reclaimed_segments=least, fill_outputs=True), NOW)
@@ -59,7 +59,7 @@ def test_w3_outputs_are_filled_for_one_segment_more_each(valid: list[int], least
     assert all(each > -filled.valid_bytes % view.fill_bytes for each in left_out)
 
 
-def test_w3_a_half_empty_output_takes_the_next_ones() -> None:
+def test_a_half_empty_output_takes_the_next_ones() -> None:
     view = toy([200, 250, 400, 600])
     assert places(plan_for(view, Greedy(), NOW)) == [0, 1]
     assert places(plan_for(view, Greedy(fill_outputs=True), NOW)) == [0, 1, 2]
@@ -98,7 +98,7 @@ def test_the_copy_budget_may_be_nothing() -> None:
         CopyBudget(max_copied_bytes=-1)
 
 
-def test_w4_cost_benefit_gives_hot_segments_time() -> None:
+def test_cost_benefit_gives_hot_segments_time() -> None:
     """Segments 0 and 1 are cold and half full; 2 and 3 are emptier, but were written to an hour ago."""
     view = toy([450, 450, 400, 400], used=[980] * 4, last_modified=[NOW - 30 * DAY] * 2 + [NOW - 3600] * 2)
     assert places(plan_for(view, CostBenefit(), NOW)) == [0, 1]
@@ -111,7 +111,7 @@ def test_the_score_is_that_of_the_paper() -> None:
     assert CostBenefit().score(view.segments[0], view, NOW - 1000) == 0.0
 
 
-def test_w4_what_is_about_to_die_is_not_copied() -> None:
+def test_what_is_about_to_die_is_not_copied() -> None:
     """Segments 0 and 1 hold the fewest bytes, all of which expire within the hour."""
     soon = [Dying(NOW + 3600, 100)]
     view = toy([100, 100, 300, 300, 900], dying=[soon, soon, [], [], []])

@@ -91,7 +91,7 @@ def test_vector(view: BlobView, settings: dict[str, Any], taken: list[int] | Non
     expect(view, StatsBased(**settings), taken, **numbers)
 
 
-def test_p13a_any_range_that_fits_into_one_segment_is_found_exactly() -> None:
+def test_any_range_that_fits_into_one_segment_is_found_exactly() -> None:
     for first in range(10):
         for last in range(first, 10):
             valid = [FILL] * 10
@@ -99,7 +99,7 @@ def test_p13a_any_range_that_fits_into_one_segment_is_found_exactly() -> None:
             expect(a_view(valid), StatsBased(), span(first, last) if first < last else None, benefit=last - first)
 
 
-def test_p13d_any_range_without_valid_bytes_is_found_exactly() -> None:
+def test_any_range_without_valid_bytes_is_found_exactly() -> None:
     for first in range(10):
         for last in range(first, 10):
             valid = [FILL] * 10
@@ -110,7 +110,7 @@ def test_p13d_any_range_without_valid_bytes_is_found_exactly() -> None:
 @pytest.mark.parametrize(("valid", "benefit"), [
     ((FILL, FILL), 0), ((FILL, 1), 0), ((FILL - 1, 1), 1), ((SEGMENT,), -1),
 ])
-def test_p20_and_p21_the_benefit_rounds_against_itself(valid: tuple[int, ...], benefit: int) -> None:
+def test_the_benefit_rounds_against_itself(valid: tuple[int, ...], benefit: int) -> None:
     assert a_view(valid).benefit(len(valid), sum(valid)) == benefit
 
 
@@ -187,7 +187,7 @@ def test_of_equals_the_first_start_wins_also_where_a_later_one_is_found_with_it(
     assert best_range([1, 1, 3, 0, 1], 4, 2) == SegmentRange(0, 5, 6, 3)
 
 
-def test_w1_the_best_of_fifty_million_ranges_is_found() -> None:
+def test_the_best_of_fifty_million_ranges_is_found() -> None:
     """How long it takes is in `benchmarks/`; a search that looked at each range would not end here."""
     valid = [400 + (place * 7919) % 500 for place in range(10_000)]
     valid[6_000:6_040] = [200] * 40
@@ -214,7 +214,7 @@ def test_the_middle_range_waits_for_its_time_after_the_last_one_carried_out() ->
     assert view.history.after(plan.kind, NOW + 2).last_middle_range_at == NOW + 2
 
 
-def test_w14_the_first_middle_range_comes_at_a_time_of_the_stores_own_within_a_day() -> None:
+def test_the_first_middle_range_comes_at_a_time_of_the_stores_own_within_a_day() -> None:
     policy = StatsBased(middle_range_interval_seconds=7 * DAY)
     firsts = set()
     for number in range(20):
@@ -235,7 +235,7 @@ def test_a_middle_range_that_frees_only_one_is_not_taken() -> None:
     assert (of_one.benefit_segments, of_one.kind) == (1, "normal")
 
 
-def test_w5_the_options_take_more_at_once_where_single_gains_are_cheapest() -> None:
+def test_the_options_take_more_at_once_where_single_gains_are_cheapest() -> None:
     assert len(places(plan_for(shares(SHARES_D), StatsBased(), NOW)) or ()) == 2
     assert len(places(plan_for(shares(SHARES_D), StatsBased(weight_on_benefit=True), NOW)) or ()) == 4
     assert len(places(plan_for(shares(SHARES_D), StatsBased(min_reclaimed_segments=4), NOW)) or ()) == 5

@@ -65,7 +65,7 @@ def straight_on() -> list[CompactionLog]:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_l3_the_bytes_of_an_earlier_release_are_read(version: int) -> None:
+def test_the_bytes_of_an_earlier_release_are_read(version: int) -> None:
     for place, log in enumerate(at_all_phases()):
         path = GOLDEN / f"compaction-log-v{version}-{place}.bin"
         assert decode_log(path.read_bytes(), str(path)).log == log
@@ -73,7 +73,7 @@ def test_l3_the_bytes_of_an_earlier_release_are_read(version: int) -> None:
             assert encode_log(log) == path.read_bytes()
 
 
-def test_l3_the_bytes_of_steps_are_read() -> None:
+def test_the_bytes_of_steps_are_read() -> None:
     path = GOLDEN / "compaction-log-v2-steps.bin"
     stored = decode_log(path.read_bytes(), str(path))
     assert (stored.log, stored.steps, stored.torn_bytes) == (straight_on()[-1], 7, 0)
@@ -188,7 +188,7 @@ def test_after_a_step_that_the_disk_refused_the_file_is_begun_anew(fail_at: int,
     assert read_log(tmp_path) == logs[4]
 
 
-def test_w13_the_file_is_whole_or_not_there_at_any_crash(tmp_path: Path) -> None:
+def test_the_file_is_whole_or_not_there_at_any_crash(tmp_path: Path) -> None:
     logs = at_all_phases()
 
     def work(folder: Path, files: RecordingFiles) -> None:
@@ -222,7 +222,7 @@ def keep(folder: Path, log: CompactionLog) -> None:
     close_log(FILES, folder, log)
 
 
-def test_l4_l5_the_history_is_in_order_and_forgets_what_is_old(tmp_path: Path) -> None:
+def test_the_history_is_in_order_and_forgets_what_is_old(tmp_path: Path) -> None:
     for number in range(1, 11):
         keep(tmp_path, finished(number, 10_000 * number))
     write_log(FILES, tmp_path, begun(number=11, started_ms=110_000))
@@ -258,7 +258,7 @@ def test_damaged_history_hides_nothing_else(damage: Callable[[bytes], bytes], tm
     assert next_number(tmp_path) > 3
 
 
-def test_w12_names_hold_nothing_but_a_number() -> None:
+def test_names_hold_nothing_but_a_number() -> None:
     assert (LOG_NAME, done_name(12)) == ("COMPACTION", "compaction-0000000000000012.done")
 
 

@@ -19,7 +19,7 @@ from tests.blobstore.compaction.progress.compaction_logs import at_all_phases, b
 from tests.blobstore.compaction_stores import names
 
 
-def test_l2_two_cycles_and_where_they_stand() -> None:
+def test_two_cycles_and_where_they_stand() -> None:
     logs = at_all_phases()
     assert [log.phase.name for log in logs] == ["PREPARE", "COPY", "COPY", "COMMIT", "CLEANUP", "PREPARE", "DONE",
                                                 "COPY", "DONE", "DONE"]
@@ -49,7 +49,7 @@ ALLOWED: dict[int, set[str]] = {
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("place", ALLOWED)
-def test_l1_a_step_out_of_order_is_refused_with_the_phase(step: str, place: int) -> None:
+def test_a_step_out_of_order_is_refused_with_the_phase(step: str, place: int) -> None:
     log = at_all_phases()[place]
     if step in ALLOWED[place]:
         STEPS[step](log).audit()

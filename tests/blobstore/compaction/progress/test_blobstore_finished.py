@@ -111,7 +111,7 @@ def test_the_compaction_in_progress_counts_with_its_ended_cycles(tmp_path: Path)
             assert owed <= behind(store, history.rebuild(position, 0))
 
 
-def test_w15_the_stores_own_tokens_stay_valid(tmp_path: Path) -> None:
+def test_the_stores_own_tokens_stay_valid(tmp_path: Path) -> None:
     clock = ManualClock(START)
     with garbage_store(tmp_path / "store", clock) as store:
         everything = store.entries_since()

@@ -47,7 +47,7 @@ from tests.blobstore.compaction_stores import (
 )
 
 
-def test_r28_a_record_without_index_entry_is_not_copied(folder: Path, clock: ManualClock) -> None:
+def test_a_record_without_index_entry_is_not_copied(folder: Path, clock: ManualClock) -> None:
     """The index file is whole and does not name it: an orphan."""
     with garbage_store(folder, clock, dead=lambda number: False, index_max_entries=1000) as store:
         name = store.snapshot().segments[0].name
@@ -67,7 +67,7 @@ def test_r28_a_record_without_index_entry_is_not_copied(folder: Path, clock: Man
 
 
 @pytest.mark.parametrize("swaps", [1, 2, 5, 100])
-def test_w2_any_number_of_swap_segments_ends_with_the_same_records(swaps: int, folder: Path,
+def test_any_number_of_swap_segments_ends_with_the_same_records(swaps: int, folder: Path,
                                                                    clock: ManualClock) -> None:
     with garbage_store(folder, clock, swap_segments=swaps) as store:
         before = StorePicture.of(store)
@@ -175,7 +175,7 @@ def test_the_observer_hears_of_the_effects(folder: Path, clock: ManualClock) -> 
     assert told["blobstore_compaction_done"]["freed_segments"] == report.freed_segments
 
 
-def test_w12_w13_the_log_is_there_only_while_a_compaction_is(folder: Path, clock: ManualClock) -> None:
+def test_the_log_is_there_only_while_a_compaction_is(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock) as store:
         assert read_log(folder) is None
         store.compact(plan_of(store), budget=Budget(total_bytes=10))

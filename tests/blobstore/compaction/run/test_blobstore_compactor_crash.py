@@ -163,7 +163,7 @@ def crash_everywhere(story: Story, folder: Path, *, seed: int = 0, limit_per_poi
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_c8_a_crash_at_any_operation_loses_nothing(name: str, tmp_path: Path) -> None:
+def test_a_crash_at_any_operation_loses_nothing(name: str, tmp_path: Path) -> None:
     report = crash_everywhere(STORIES[name], tmp_path, limit_per_point=4)
     assert report.points > 20
 

@@ -130,7 +130,7 @@ def test_an_attempt_elsewhere_that_removes_its_own_file_is_no_failure(folder: Pa
     assert strays(folder) == []
 
 
-def test_w9_an_attempt_that_failed_can_be_dropped(folder: Path, clock: ManualClock) -> None:
+def test_an_attempt_that_failed_can_be_dropped(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock) as store:
         before = StorePicture.of(store)
         assert isinstance(store.compact(plan_of(store), budget=Budget(total_bytes=3000)), Failed)

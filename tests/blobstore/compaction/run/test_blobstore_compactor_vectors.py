@@ -37,7 +37,7 @@ from tests.blobstore.compaction_stores import (
 )
 
 
-def test_c1_live_data_stays_as_it_is_in_generation_1_at_the_same_positions(folder: Path, clock: ManualClock) -> None:
+def test_live_data_stays_as_it_is_in_generation_1_at_the_same_positions(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock, dead=lambda number: False) as store:
         before, plain = StorePicture.of(store), answers(store, 60)
         report = done(store.compact(plan_of(store, names("0_0", "1_0"))))
@@ -47,7 +47,7 @@ def test_c1_live_data_stays_as_it_is_in_generation_1_at_the_same_positions(folde
         check_against(store, before)
 
 
-def test_c4_segments_without_a_valid_record_are_dropped_whole(folder: Path, clock: ManualClock) -> None:
+def test_segments_without_a_valid_record_are_dropped_whole(folder: Path, clock: ManualClock) -> None:
     with open_store(folder, clock) as store:
         for number in range(30):
             store.put(f"b{number}", bytes(200), ttl_seconds=5)
@@ -63,7 +63,7 @@ def test_c4_segments_without_a_valid_record_are_dropped_whole(folder: Path, cloc
 @pytest.mark.parametrize(("wanted", "why"), [
     (("70_0",), "is not in the log"), (("0_1",), "is not in the log"), (("0_0", "last"), "is active"),
 ])
-def test_c5_a_plan_that_does_not_fit(folder: Path, clock: ManualClock, wanted: tuple[str, ...], why: str) -> None:
+def test_a_plan_that_does_not_fit(folder: Path, clock: ManualClock, wanted: tuple[str, ...], why: str) -> None:
     with garbage_store(folder, clock) as store:
         chosen = [store.snapshot().segments[-1].name if text == "last" else names(text)[0] for text in wanted]
         refused(store, plan_of(store, chosen), why)
@@ -82,12 +82,12 @@ def refused(store: BlobStore, plan: BlobPlan, why: str) -> None:
     assert segment_names(store) == before
 
 
-def test_c5_a_plan_out_of_order_cannot_be_made(folder: Path, clock: ManualClock) -> None:
+def test_a_plan_out_of_order_cannot_be_made(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock) as store, pytest.raises(InvalidInput, match="log order"):
         plan_of(store, names("1_0", "0_0"))
 
 
-def test_c5_a_plan_that_reaches_into_the_journal(folder: Path, clock: ManualClock) -> None:
+def test_a_plan_that_reaches_into_the_journal(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock, journal_max_entries=20) as store:
         sealed = [info.name for info in store.snapshot().segments][:-1]
         refused(store, plan_of(store, sealed), "the journal reaches it")
@@ -115,7 +115,7 @@ def test_a_plan_for_another_store_of_the_same_name(folder: Path, clock: ManualCl
         store.compact(attrs.evolve(plan_of(store), incarnation=b"another's ......"))
 
 
-def test_c7_a_second_compaction_while_one_is_in_progress_finishes_that_one_first(
+def test_a_second_compaction_while_one_is_in_progress_finishes_that_one_first(
         folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock) as store:
         before, plan = StorePicture.of(store), plan_of(store, names("0_0", "1_0"))
@@ -144,7 +144,7 @@ def test_a_plan_that_is_outdated_once_the_earlier_compaction_is_finished(folder:
         assert store.compaction is None
 
 
-def test_c9_two_puts_of_one_blob_are_damage_and_their_segments_stay(folder: Path, clock: ManualClock) -> None:
+def test_two_puts_of_one_blob_are_damage_and_their_segments_stay(folder: Path, clock: ManualClock) -> None:
     """Upstream the compaction fails each time. Here nothing of the blob changes, and the rest is compacted."""
     with garbage_store(folder, clock) as store:
         put_twice(store, b"b0")
@@ -162,7 +162,7 @@ def test_c9_two_puts_of_one_blob_are_damage_and_their_segments_stay(folder: Path
         assert store.compaction is None
 
 
-def test_c9_where_nothing_else_is_to_be_compacted_it_fails_and_is_over(folder: Path, clock: ManualClock) -> None:
+def test_where_nothing_else_is_to_be_compacted_it_fails_and_is_over(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock) as store:
         put_twice(store, b"b0")
         fill(store, 10, random.Random(1), first=100)
@@ -176,7 +176,7 @@ def test_c9_where_nothing_else_is_to_be_compacted_it_fails_and_is_over(folder: P
         assert strays(folder) == []
 
 
-def test_c12_each_of_three_expiries_shrinks_the_log(folder: Path, clock: ManualClock) -> None:
+def test_each_of_three_expiries_shrinks_the_log(folder: Path, clock: ManualClock) -> None:
     with open_store(folder, clock) as store:
         for number in range(60):
             store.put(f"b{number}", bytes(100), ttl_seconds=(number % 4) * 10 + 5)
@@ -192,7 +192,7 @@ def test_c12_each_of_three_expiries_shrinks_the_log(folder: Path, clock: ManualC
         assert answers(store, 60) == plain
 
 
-def test_c11_c6_files_of_a_position_that_begins_alike_stay(folder: Path, clock: ManualClock) -> None:
+def test_files_of_a_position_that_begins_alike_stay(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock, count=120) as store:
         kept = {name for name in os.listdir(folder) if name.startswith(("10_", "11_"))}
         assert len(kept) > 3
@@ -201,7 +201,7 @@ def test_c11_c6_files_of_a_position_that_begins_alike_stay(folder: Path, clock: 
 
 
 @pytest.mark.parametrize("swaps", [1, 3])
-def test_c13_records_keep_their_order(swaps: int, folder: Path, clock: ManualClock) -> None:
+def test_records_keep_their_order(swaps: int, folder: Path, clock: ManualClock) -> None:
     def order(store: BlobStore) -> list[int]:
         snapshot = store.snapshot()
         return [entry.sequence for info in snapshot.segments for entry in snapshot.entries_of(info.name)]
@@ -221,7 +221,7 @@ def test_c13_records_keep_their_order(swaps: int, folder: Path, clock: ManualClo
             assert offsets == sorted(offsets)
 
 
-def test_c14_of_three_sources_whose_records_fit_into_one_segment_two_are_freed(folder: Path,
+def test_of_three_sources_whose_records_fit_into_one_segment_two_are_freed(folder: Path,
                                                                                clock: ManualClock) -> None:
     with garbage_store(folder, clock, dead=lambda number: number % 5 != 0, swap_segments=1) as store:
         free = store.status().free_segments
@@ -232,7 +232,7 @@ def test_c14_of_three_sources_whose_records_fit_into_one_segment_two_are_freed(f
 
 
 @pytest.mark.parametrize("swaps", [1, 2, 4])
-def test_s11_more_files_than_segments_are_needed_only_for_so_many_swaps(swaps: int, folder: Path,
+def test_more_files_than_segments_are_needed_only_for_so_many_swaps(swaps: int, folder: Path,
                                                                         clock: ManualClock) -> None:
     """Nothing is reserved beforehand: what a pool of swap segments would have to hold may lie there beside."""
     most = 0
