@@ -1,4 +1,5 @@
-"""The documentation site (`make site`) has every page in its menu, and an API page for every package."""
+"""The documentation site (`make site`) has every page in its menu, and an API page for every package; what its design
+pages name is there."""
 
 import re
 import tomllib
@@ -43,3 +44,10 @@ def test_the_index_names_every_format_page() -> None:
     index = (_DOCS / "index.md").read_text()
     named = set(re.findall(r"\((formats/[a-z-]+\.md)\)", index))
     assert named == {f"formats/{page.name}" for page in (_DOCS / "formats").glob("*.md")}
+
+
+@pytest.mark.parametrize("page", sorted((_DOCS / "design").glob("*.md")), ids=lambda page: page.stem)
+def test_every_path_that_a_design_page_names_is_there(page: Path) -> None:
+    named = set(re.findall(r"`((?:benchmarks|compactlib|examples|tests)/[^`]+)`", page.read_text()))
+    assert {path.split("/")[0] for path in named} >= {"compactlib", "tests"}
+    assert [path for path in sorted(named) if not (_ROOT / path).is_file()] == []
