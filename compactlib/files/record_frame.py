@@ -1,73 +1,115 @@
-"""The frame of small stored records: magic, version, tag, length, body, CRC-32. Little-endian.
+"""The frame of stored records and of the headers of files: magic, version, fields, body, CRC-32.
 
-| offset | size | what |
-| --- | --- | --- |
-| 0 | 8 | magic |
-| 8 | 2 | version |
-| 10 | 2 | tag: what the record is, in the words of its format |
-| 12 | 4 | length of the body |
-| 16 | that | body |
-| behind it | 4 | CRC-32 of everything before |
+| place | what |
+| --- | --- |
+| first | magic |
+| then | version |
+| then | the fields of the format |
+| then | the body; a header of a file has none |
+| last, 4 bytes | CRC-32 of everything before |
+
+Every version of a format keeps the places of magic, version and CRC, so that damage is never taken for another version.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from typing import Any
 
-import attrs
-
-from compactlib.errors import CorruptData
+from compactlib.errors import CorruptData, Unsupported
 from compactlib.files.checksum import crc32
 
-_HEAD = struct.Struct("<8sHHI")
-_CRC = struct.Struct("<I")
-BODY_OFFSET = _HEAD.size
-"""Where the body begins."""
+
+def _refused(place: str, name: str, found: int, known: int) -> Unsupported:
+    return Unsupported(f"{place}: {name} version {found}; this release reads {known}: "
+                       f"{'upgrade' if found > known else 'use the release that wrote it'}")
 
 
-@attrs.frozen
-class Frame:
-    """A record whose magic and checksum are right; the rest is for its format to judge.
-
-    Attributes:
-        version: of the format.
-        tag: what the record is.
-        stated_bytes: how long the head says the body is.
-        body: what lies between head and checksum.
-    """
-
-    version: int
-    tag: int
-    stated_bytes: int
-    body: bytes
-
-
-def framed(magic: bytes, version: int, tag: int, body: bytes) -> bytes:
-    """The record of a body. O(size)."""
-    data = _HEAD.pack(magic, version, tag, len(body)) + body
-    return data + _CRC.pack(crc32(data))
-
-
-def unframed(data: bytes, magic: bytes, place: str) -> Frame:
-    """The parts of a record. O(size).
+class RecordFrame:
+    """Writes and checks the records of one format.
 
     Args:
-        data: the record.
-        magic: what it must begin with.
-        place: where it was read, for the errors.
+        name: what a record is, for errors.
+        magic: what it begins with; may be empty.
+        version: the version that is written, and the only one that is read; at least 1.
+        layout: of version and fields, as `struct` writes it, with its byte order. Skipped bytes (`x`) have to be zeros.
+        damaged: makes the error for damage, given what `CorruptData` is given.
+        refused: makes the error for another version, given place, name, the version found and the one that is read.
 
-    Raises:
-        CorruptData: it is too short, has another magic, or its checksum fails.
+    Attributes:
+        header_bytes: where the body begins.
+        size: how long a record without a body is.
     """
-    if len(data) < _HEAD.size + _CRC.size:
-        raise CorruptData(path=place, offset=len(data), expected=f"at least {_HEAD.size + _CRC.size} bytes",
-                          found=f"{len(data)} bytes")
-    found, version, tag, size = _HEAD.unpack_from(data)
-    if found != magic:
-        raise CorruptData(path=place, offset=0, expected=f"magic {magic!r}", found=repr(found))
-    end = len(data) - _CRC.size
-    (stored,) = _CRC.unpack_from(data, end)
-    actual = crc32(memoryview(data)[:end])
-    if stored != actual:
-        raise CorruptData(path=place, offset=end, expected=f"CRC {actual:#010x}", found=f"{stored:#010x}")
-    return Frame(version, tag, size, data[_HEAD.size:end])
+
+    def __init__(self, name: str, magic: bytes, version: int, layout: str, *,
+                 damaged: Callable[..., CorruptData] = CorruptData,
+                 refused: Callable[[str, str, int, int], Unsupported] = _refused) -> None:
+        self._name = name
+        self._magic = magic
+        self._version = version
+        self._start = struct.Struct(f"{layout[0]}{len(magic)}s{layout[1]}")
+        self._header = struct.Struct(f"{layout[0]}{len(magic)}s{layout[1:]}")
+        self._crc = struct.Struct(f"{layout[0]}I")
+        self._has_zeros = "x" in layout
+        self._damaged = damaged
+        self._refused = refused
+        self.header_bytes: int = self._header.size
+        self.size: int = self._header.size + self._crc.size
+
+    def encode(self, *fields: Any, body: bytes = b"", salt: int = 0) -> bytes:
+        """A record. O(size).
+
+        Args:
+            fields: those of the layout, without the version.
+            body: what follows them.
+            salt: what its CRC starts from.
+        """
+        data = self._header.pack(self._magic, self._version, *fields) + body
+        return data + self._crc.pack(crc32(data, salt))
+
+    def decode(self, data: bytes | memoryview, place: str, *, salt: int = 0, offset: int = 0) -> tuple[Any, ...]:
+        """The fields of a record, and its body as the last of them. O(size).
+
+        Args:
+            data: the record.
+            place: where it was read, for errors.
+            salt: what its CRC starts from.
+            offset: where it begins, for errors.
+
+        Raises:
+            CorruptData: it is too short, has another magic, its checksum fails, or it has version 0 or other bytes
+                where zeros belong.
+            Unsupported: another release wrote it.
+        """
+        end = len(data) - self._crc.size
+        if end < self._start.size:
+            raise self._cut(data, place, offset)
+        magic, version = self._start.unpack_from(data)
+        if magic != self._magic:
+            raise self._damaged(path=place, offset=offset, expected=f"magic {self._magic!r}", found=repr(magic))
+        (stored,) = self._crc.unpack_from(data, end)
+        actual = crc32(memoryview(data)[:end], salt)
+        if stored != actual:
+            raise self._damaged(path=place, offset=offset + end, expected=f"CRC {actual:#010x}",
+                                found=f"{stored:#010x}")
+        if version not in (0, self._version):
+            raise self._refused(place, self._name, version, self._version)
+        if end < self.header_bytes:
+            raise self._cut(data, place, offset)
+        _, _, *fields = self._header.unpack_from(data)
+        is_plain = not self._has_zeros or self._header.pack(magic, version, *fields) == data[:self.header_bytes]
+        if not version or not is_plain:
+            raise self._damaged(path=place, offset=offset + len(magic), expected=f"version {self._version} and zeros",
+                                found=bytes(data[len(magic):self.header_bytes]).hex())
+        return (*fields, data[self.header_bytes:end])
+
+    def decode_header(self, data: bytes | memoryview, place: str, *, offset: int = 0) -> tuple[Any, ...]:
+        """The fields of a record without a body, with which `data` begins; see `decode`. O(1)."""
+        if len(data) < self.size:
+            raise self._cut(data, place, offset)
+        return self.decode(data[:self.size], place, offset=offset)[:-1]
+
+    def _cut(self, data: bytes | memoryview, place: str, offset: int) -> CorruptData:
+        return self._damaged(path=place, offset=offset + len(data), expected=f"at least {self.size} bytes",
+                             found=f"{len(data)} bytes")

@@ -23,7 +23,6 @@ Tokens are those of the scheduler: indexes of one log, so they ascend over all r
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -31,8 +30,8 @@ from typing import Protocol
 
 import attrs
 
-from compactlib.errors import AuditFailed, Busy, CorruptData, InvalidInput, Unsupported
-from compactlib.files.checksum import crc32
+from compactlib.errors import AuditFailed, Busy, CorruptData, InvalidInput
+from compactlib.files.record_frame import RecordFrame
 from compactlib.scheduler.errors import CommittedOtherwise, FencedOff
 
 MAX_TOKEN = (1 << 64) - 1
@@ -41,8 +40,7 @@ MAX_VALUE_BYTES = 256 * 1024
 
 MAGIC = b"CLFENCE\0"
 VERSION = 1
-_HEAD = struct.Struct("<8sHHIQQI")
-_CRC = struct.Struct("<I")
+_FRAME = RecordFrame("fence record", MAGIC, VERSION, "<HHIQQI")
 _COMMITTED = 1
 
 
@@ -234,10 +232,9 @@ def checked_value(value: object) -> bytes:
 def encode_record(record: Admission) -> bytes:
     """The stored form of a record (`docs/formats/scheduler-fence.md`)."""
     resource, done = record.resource.encode(), record.committed
-    head = _HEAD.pack(MAGIC, VERSION, 0 if done is None else _COMMITTED, len(resource), record.token,
-                      0 if done is None else done.token, 0 if done is None else len(done.value))
-    body = head + resource + (b"" if done is None else done.value)
-    return body + _CRC.pack(crc32(body))
+    return _FRAME.encode(0 if done is None else _COMMITTED, len(resource), record.token,
+                         0 if done is None else done.token, 0 if done is None else len(done.value),
+                         body=resource + (b"" if done is None else done.value))
 
 
 def decode_record(data: bytes, place: str) -> Admission:
@@ -247,28 +244,16 @@ def decode_record(data: bytes, place: str) -> Admission:
         CorruptData: any check fails.
         Unsupported: written by a later release.
     """
-    if len(data) < _HEAD.size + _CRC.size:
-        raise CorruptData(path=place, offset=len(data), expected=f"at least {_HEAD.size + _CRC.size} bytes",
-                          found=f"{len(data)} bytes")
-    magic, version, flags, resource_size, token, committed_token, value_size = _HEAD.unpack_from(data)
-    if magic != MAGIC:
-        raise CorruptData(path=place, offset=0, expected=f"magic {MAGIC!r}", found=repr(magic))
-    end = len(data) - _CRC.size
-    (stored,) = _CRC.unpack_from(data, end)
-    actual = crc32(memoryview(data)[:end])
-    if stored != actual:
-        raise CorruptData(path=place, offset=end, expected=f"CRC {actual:#010x}", found=f"{stored:#010x}")
-    if version > VERSION:
-        raise Unsupported(f"{place}: fence record version {version}; this release reads up to {VERSION}: upgrade")
-    if version < 1 or flags not in (0, _COMMITTED) or _HEAD.size + resource_size + value_size != end:
-        raise CorruptData(path=place, offset=8, expected="version 1, flags 0 or 1, and lengths that fill the record",
-                          found=f"version {version}, flags {flags}, lengths {resource_size} and {value_size}")
-    names_end = _HEAD.size + resource_size
+    flags, resource_size, token, committed_token, value_size, body = _FRAME.decode(data, place)
+    if flags not in (0, _COMMITTED) or resource_size + value_size != len(body):
+        raise CorruptData(path=place, offset=10, expected="flags 0 or 1, and lengths that fill the record",
+                          found=f"flags {flags}, lengths {resource_size} and {value_size}")
     try:
-        resource = data[_HEAD.size:names_end].decode()
+        resource = body[:resource_size].decode()
     except UnicodeDecodeError as error:
-        raise CorruptData(path=place, offset=_HEAD.size, expected="a name in UTF-8", found=str(error)) from error
-    done = Commitment(committed_token, data[names_end:end]) if flags else None
+        raise CorruptData(path=place, offset=_FRAME.header_bytes, expected="a name in UTF-8",
+                          found=str(error)) from error
+    done = Commitment(committed_token, body[resource_size:]) if flags else None
     return Admission(resource, token, done)
 
 

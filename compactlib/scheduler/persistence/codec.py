@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 from compactlib._arguments import refuses_misfits
-from compactlib.errors import CorruptData, InvalidInput, Unsupported
-from compactlib.files.record_frame import BODY_OFFSET, framed, unframed
+from compactlib.errors import CorruptData, InvalidInput
+from compactlib.files.record_frame import RecordFrame
 from compactlib.scheduler.model.poll import PollRequest, PollResponse
 from compactlib.scheduler.model.update import Operation
 from compactlib.scheduler.model.values import Command
@@ -16,6 +16,8 @@ from compactlib.scheduler.persistence.plain import Plain, from_plain, to_plain
 
 MAGIC = b"CLSCHED\0"
 VERSION = 3
+RECORDS = RecordFrame("scheduler record", MAGIC, VERSION, "<HHI")
+"""Kind and length of the body, then the body."""
 
 
 class RecordKind(enum.IntEnum):
@@ -38,7 +40,7 @@ def encode_record(kind: RecordKind, plain: Plain) -> bytes:
         body = json.dumps(plain, separators=(",", ":"), allow_nan=False).encode("ascii")
     except ValueError as error:
         raise InvalidInput(f"the values cannot be stored: {error}; give finite numbers") from None
-    return framed(MAGIC, VERSION, kind, body)
+    return RECORDS.encode(kind, len(body), body=body)
 
 
 def decode_record(data: bytes, kind: RecordKind, place: str) -> Plain:
@@ -53,23 +55,19 @@ def decode_record(data: bytes, kind: RecordKind, place: str) -> Plain:
         CorruptData: the bytes are not those of such a record.
         Unsupported: it was written by another release.
     """
-    frame = unframed(data, MAGIC, place)
-    if frame.version != VERSION and frame.version:
-        raise Unsupported(f"{place}: scheduler record version {frame.version}; this release reads {VERSION}: "
-                          f"{'upgrade' if frame.version > VERSION else 'use the release that wrote it'}")
-    if not frame.version or frame.tag != kind or frame.stated_bytes != len(frame.body):
-        raise CorruptData(path=place, offset=8,
-                          expected=f"version {VERSION}, kind {int(kind)}, {len(frame.body)} bytes",
-                          found=f"version {frame.version}, kind {frame.tag}, {frame.stated_bytes} bytes")
+    number, size, body = RECORDS.decode(data, place)
+    if (number, size) != (kind, len(body)):
+        raise CorruptData(path=place, offset=10, expected=f"kind {int(kind)}, {len(body)} bytes",
+                          found=f"kind {number}, {size} bytes")
     try:
-        return json.loads(frame.body)
+        return json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise CorruptData(path=place, offset=BODY_OFFSET, expected="JSON", found=str(error)) from error
+        raise CorruptData(path=place, offset=RECORDS.header_bytes, expected="JSON", found=str(error)) from error
 
 
 def kind_of(data: bytes) -> int:
     """The kind that a record says it is of; nothing is checked. 0 for bytes that are too short for a record."""
-    return int.from_bytes(data[10:12], "little") if len(data) >= BODY_OFFSET else 0
+    return int.from_bytes(data[10:12], "little") if len(data) >= RECORDS.header_bytes else 0
 
 
 def encode_command(command: Command, operation: Operation) -> bytes:
@@ -100,7 +98,8 @@ def decode_command(data: bytes, place: str = "a command") -> tuple[Command, Oper
     values = decode_values(plain, place)
     if len(values) == 2 and isinstance(values[0], Command) and isinstance(values[1], Operation):
         return values[0], values[1]
-    raise CorruptData(path=place, offset=BODY_OFFSET, expected="a command and an operation", found=f"{values!r:.200}")
+    raise CorruptData(path=place, offset=RECORDS.header_bytes, expected="a command and an operation",
+                      found=f"{values!r:.200}")
 
 
 def encode_message(message: PollRequest | PollResponse | Operation) -> bytes:
@@ -123,15 +122,15 @@ def decode_message(data: bytes, place: str = "a message") -> PollRequest | PollR
     values = decode_values(decode_record(data, RecordKind.MESSAGE, place), place)
     if len(values) == 1 and isinstance(values[0], PollRequest | PollResponse | Operation):
         return values[0]
-    raise CorruptData(path=place, offset=BODY_OFFSET, expected="a message", found=f"{values!r:.200}")
+    raise CorruptData(path=place, offset=RECORDS.header_bytes, expected="a message", found=f"{values!r:.200}")
 
 
 def decode_values(plain: Plain, place: str) -> list[Any]:
     """The values of a list; whatever is wrong with them is `CorruptData`."""
     if not isinstance(plain, list):
-        raise CorruptData(path=place, offset=BODY_OFFSET, expected="a list", found=type(plain).__name__)
+        raise CorruptData(path=place, offset=RECORDS.header_bytes, expected="a list", found=type(plain).__name__)
     try:
         return [from_plain(part) for part in plain]
     except (ValueError, TypeError, RecursionError) as error:
-        raise CorruptData(path=place, offset=BODY_OFFSET, expected="the scheduler's values",
+        raise CorruptData(path=place, offset=RECORDS.header_bytes, expected="the scheduler's values",
                           found=str(error)) from error

@@ -13,9 +13,8 @@ from typing import Any
 import attrs
 
 from compactlib.errors import CorruptData, InvalidInput
-from compactlib.files.record_frame import BODY_OFFSET
 from compactlib.scheduler.config import LevelConfig, SchedulerConfig
-from compactlib.scheduler.persistence.codec import RecordKind, decode_record, encode_record, kind_of
+from compactlib.scheduler.persistence.codec import RECORDS, RecordKind, decode_record, encode_record, kind_of
 from compactlib.scheduler.persistence.plain import Plain
 from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
 from compactlib.scheduler.queue.state import SchedulerState
@@ -87,5 +86,5 @@ def _settings_from_plain(plain: Plain, place: str) -> SchedulerConfig:
         levels = tuple(LevelConfig(**level) for level in fields.pop("levels"))
         return SchedulerConfig(**fields, levels=levels)
     except (ValueError, TypeError, KeyError, AttributeError, InvalidInput) as error:
-        raise CorruptData(path=place, offset=BODY_OFFSET, expected="the settings of a scheduler",
+        raise CorruptData(path=place, offset=RECORDS.header_bytes, expected="the settings of a scheduler",
                           found=f"{type(error).__name__}: {error}") from error

@@ -18,9 +18,9 @@ from compactlib.kv import KeyNotFound, KVStore
 from compactlib.staging.errors import CommitNotFound
 from compactlib.staging.model.names import COMMITS, CommitId, commit_key, is_commit_id
 from compactlib.staging.model.values import MetaRangeId
-from compactlib.staging.records.stored import Fields, pack, unpack
+from compactlib.staging.records.stored import Fields, frame_of, pack, unpack
 
-_MAGIC: Final = b"CLCOMMIT"
+_FRAME: Final = frame_of(b"CLCOMMIT")
 
 
 def _to_milliseconds(seconds: float) -> float:
@@ -65,7 +65,7 @@ def encode_commit(commit: Commit) -> bytes:
                                                       for text in pair):
         raise InvalidInput(f"a commit's message and its metadata are text, found {commit.message!r:.100} and "
                            f"{commit.metadata!r:.100}")
-    return pack(_MAGIC, {
+    return pack(_FRAME, {
         "metarange_id": commit.metarange_id,
         "parents": list(commit.parents),
         "generation": commit.generation,
@@ -81,9 +81,9 @@ def decode_commit(data: bytes, place: str) -> Commit:
 
     Raises:
         CorruptData: the bytes are not those of a commit.
-        Unsupported: they were written by a newer release.
+        Unsupported: they were written by another release.
     """
-    fields = Fields(unpack(_MAGIC, data, place), place)
+    fields = Fields(unpack(_FRAME, data, place), place)
     commit = Commit(
         metarange_id=fields.take("metarange_id", str),
         parents=tuple(map(CommitId, fields.take_texts("parents"))),

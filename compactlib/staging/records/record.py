@@ -14,9 +14,9 @@ from compactlib.errors import AuditFailed
 from compactlib.staging.errors import TooManySealed
 from compactlib.staging.model.names import CommitId, StagingToken, is_commit_id, is_staging_token
 from compactlib.staging.model.values import MetaRangeId
-from compactlib.staging.records.stored import Fields, pack, unpack
+from compactlib.staging.records.stored import Fields, frame_of, pack, unpack
 
-_MAGIC: Final = b"CLBRANCH"
+_FRAME: Final = frame_of(b"CLBRANCH")
 
 MAX_SEALED_TOKENS: Final = 1000
 """The most sealed tokens of one branch: the record stays below every store's limit, and reads end some time."""
@@ -119,7 +119,7 @@ class BranchRecord:
 def encode_branch_record(record: BranchRecord) -> bytes:
     """The stored form of a branch record. O(sealed tokens)."""
     started = record.compaction_started_at
-    return pack(_MAGIC, {
+    return pack(_FRAME, {
         "version": record.version,
         "commit_id": record.commit_id,
         "staging_token": record.staging_token,
@@ -134,9 +134,9 @@ def decode_branch_record(data: bytes, place: str) -> BranchRecord:
 
     Raises:
         CorruptData: the bytes are not those of a branch record.
-        Unsupported: they were written by a newer release.
+        Unsupported: they were written by another release.
     """
-    fields = Fields(unpack(_MAGIC, data, place), place)
+    fields = Fields(unpack(_FRAME, data, place), place)
     started = fields.take("compaction_started_at_ms", int, type(None))
     record = BranchRecord(
         version=fields.take("version", int),

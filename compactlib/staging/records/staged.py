@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import struct
-
 import attrs
 
-from compactlib.errors import CorruptData, Unsupported
-from compactlib.files.checksum import crc32
+from compactlib.errors import CorruptData
+from compactlib.files.record_frame import RecordFrame
 from compactlib.staging.model.values import Change, Record
 
 VERSION = 1
 WRITE_ID_BYTES = 8
 
-_HEAD = struct.Struct("<BB8sI")
-_CRC = struct.Struct("<I")
+_FRAME = RecordFrame("staged entry", b"", VERSION, "<BB8sI")
 _VALUE = 0
 _TOMBSTONE = 1
 
@@ -42,11 +39,8 @@ def encode_staged(staged: Staged) -> bytes:
     """The stored form of a staged entry. O(size)."""
     record = staged.record
     if record is None:
-        data = _HEAD.pack(VERSION, _TOMBSTONE, staged.write_id, 0)
-    else:
-        data = b"".join((_HEAD.pack(VERSION, _VALUE, staged.write_id, len(record.identity)), record.identity,
-                         record.data))
-    return data + _CRC.pack(crc32(data))
+        return _FRAME.encode(_TOMBSTONE, staged.write_id, 0)
+    return _FRAME.encode(_VALUE, staged.write_id, len(record.identity), body=record.identity + record.data)
 
 
 def decode_staged(data: bytes, place: str) -> Staged:
@@ -54,23 +48,12 @@ def decode_staged(data: bytes, place: str) -> Staged:
 
     Raises:
         CorruptData: the bytes are not those of a staged entry.
-        Unsupported: they were written by a newer release.
+        Unsupported: they were written by another release.
     """
-    end = len(data) - _CRC.size
-    if end < _HEAD.size:
-        raise CorruptData(path=place, offset=len(data), expected=f"at least {_HEAD.size + _CRC.size} bytes",
-                          found=f"{len(data)} bytes")
-    (stored,) = _CRC.unpack_from(data, end)
-    actual = crc32(memoryview(data)[:end])
-    if stored != actual:
-        raise CorruptData(path=place, offset=end, expected=f"CRC {actual:#010x}", found=f"{stored:#010x}")
-    version, kind, write_id, identity_bytes = _HEAD.unpack_from(data)
-    if version > VERSION:
-        raise Unsupported(f"{place}: version {version} of staged entries; this release reads up to {VERSION}: upgrade")
-    identity_end = _HEAD.size + identity_bytes
-    if version == VERSION and kind == _TOMBSTONE and identity_end == end:
+    kind, write_id, identity_bytes, body = _FRAME.decode(data, place)
+    if kind == _TOMBSTONE and identity_bytes == len(body) == 0:
         return Staged(None, write_id)
-    if version != VERSION or kind != _VALUE or identity_end > end:
-        raise CorruptData(path=place, offset=0, expected="version 1, a value or a tombstone that fills its bytes",
-                          found=f"version {version}, kind {kind}, identity of {identity_bytes} bytes")
-    return Staged(Record(data[_HEAD.size:identity_end], data[identity_end:end]), write_id)
+    if kind != _VALUE or identity_bytes > len(body):
+        raise CorruptData(path=place, offset=1, expected="a value or a tombstone that fills its bytes",
+                          found=f"kind {kind}, identity of {identity_bytes} bytes")
+    return Staged(Record(body[:identity_bytes], body[identity_bytes:]), write_id)

@@ -8,14 +8,20 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from compactlib.errors import CorruptData, InvalidInput, Unsupported
-from compactlib.files.record_frame import BODY_OFFSET, framed, unframed
+from compactlib.errors import CorruptData, InvalidInput
+from compactlib.files.record_frame import RecordFrame
 
 VERSION = 1
-"""The newest version of the stored forms that this release reads, and the one it writes."""
+"""The version of the stored forms."""
+_BODY_OFFSET = 16
 
 
-def pack(magic: bytes, fields: dict[str, Any]) -> bytes:
+def frame_of(magic: bytes) -> RecordFrame:
+    """The frame of records that begin with this magic."""
+    return RecordFrame("staging record", magic, VERSION, "<H2xI")
+
+
+def pack(frame: RecordFrame, fields: dict[str, Any]) -> bytes:
     """The stored form of plain fields: the same fields always give the same bytes. O(size).
 
     Raises:
@@ -25,34 +31,30 @@ def pack(magic: bytes, fields: dict[str, Any]) -> bytes:
         body = json.dumps(fields, separators=(",", ":"), sort_keys=True, allow_nan=False).encode("ascii")
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"the values cannot be stored: {error}") from None
-    return framed(magic, VERSION, 0, body)
+    return frame.encode(len(body), body=body)
 
 
-def unpack(magic: bytes, data: bytes, place: str) -> dict[str, Any]:
+def unpack(frame: RecordFrame, data: bytes, place: str) -> dict[str, Any]:
     """The fields of a stored form. O(size).
 
     Args:
-        magic: what it must be.
+        frame: of the records of this kind.
         data: the bytes.
         place: where they were read, for the errors.
 
     Raises:
         CorruptData: the bytes are not those of such a form.
-        Unsupported: they were written by a newer release.
+        Unsupported: they were written by another release.
     """
-    frame = unframed(data, magic, place)
-    if frame.version > VERSION:
-        raise Unsupported(f"{place}: version {frame.version} of the staging area's records; this release reads up to "
-                          f"{VERSION}: upgrade")
-    if frame.version < 1 or frame.tag or frame.stated_bytes != len(frame.body):
-        raise CorruptData(path=place, offset=8, expected=f"version 1, flags 0, {len(frame.body)} bytes",
-                          found=f"version {frame.version}, flags {frame.tag}, {frame.stated_bytes} bytes")
+    size, body = frame.decode(data, place)
+    if size != len(body):
+        raise CorruptData(path=place, offset=12, expected=f"{len(body)} bytes", found=f"{size} bytes")
     try:
-        fields = json.loads(frame.body)
+        fields = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise CorruptData(path=place, offset=BODY_OFFSET, expected="JSON", found=str(error)) from error
+        raise CorruptData(path=place, offset=_BODY_OFFSET, expected="JSON", found=str(error)) from error
     if not isinstance(fields, dict):
-        raise CorruptData(path=place, offset=BODY_OFFSET, expected="a JSON object", found=type(fields).__name__)
+        raise CorruptData(path=place, offset=_BODY_OFFSET, expected="a JSON object", found=type(fields).__name__)
     return fields
 
 
@@ -89,7 +91,7 @@ class Fields:
             raise self._damaged("no further fields", ", ".join(sorted(self._fields)))
 
     def _damaged(self, expected: str, found: str) -> CorruptData:
-        return CorruptData(path=self._place, offset=BODY_OFFSET, expected=expected, found=found)
+        return CorruptData(path=self._place, offset=_BODY_OFFSET, expected=expected, found=found)
 
 
 _MISSING = object()

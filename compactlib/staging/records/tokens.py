@@ -16,6 +16,7 @@ import attrs
 
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
+from compactlib.files.record_frame import RecordFrame
 from compactlib.kv import EXISTS, KeyNotFound, KVStore, PredicateFailed
 from compactlib.kv.store import Predicate
 from compactlib.staging.model.names import (
@@ -28,10 +29,10 @@ from compactlib.staging.model.names import (
 )
 from compactlib.staging.model.values import Record
 from compactlib.staging.records.staged import Staged, decode_staged, encode_staged
-from compactlib.staging.records.stored import Fields, pack, unpack
+from compactlib.staging.records.stored import Fields, frame_of, pack, unpack
 
-_REGISTER_MAGIC: Final = b"CLTOKEN\0"
-_DROPPED_MAGIC: Final = b"CLDROPPD"
+_REGISTER: Final = frame_of(b"CLTOKEN\0")
+_DROPPED: Final = frame_of(b"CLDROPPD")
 
 
 @attrs.frozen
@@ -103,7 +104,7 @@ class StagingTokens:
 
     def enter(self, token: StagingToken, branch: str) -> None:
         """Enter a token in the register. One write; again does no harm."""
-        self._store.set(self._partition, token_key(token), self._mark(_REGISTER_MAGIC, branch))
+        self._store.set(self._partition, token_key(token), self._mark(_REGISTER, branch))
 
     def knows(self, token: StagingToken) -> bool:
         """Whether the token is one of this repository that was not cleaned up yet. One or two reads."""
@@ -115,16 +116,16 @@ class StagingTokens:
 
     def registered(self) -> Iterator[TokenMark]:
         """Every token of the register, in order."""
-        return self._marks(TOKENS, _REGISTER_MAGIC)
+        return self._marks(TOKENS, _REGISTER)
 
     def mark_dropped(self, tokens: Iterable[StagingToken], branch: str) -> None:
         """Say that no branch record names these tokens any more. One write each; again does no harm."""
         for token in tokens:
-            self._store.set(self._partition, dropped_key(token), self._mark(_DROPPED_MAGIC, branch))
+            self._store.set(self._partition, dropped_key(token), self._mark(_DROPPED, branch))
 
     def dropped(self) -> Iterator[TokenMark]:
         """Every mark of a dropped token, in order."""
-        return self._marks(DROPPED, _DROPPED_MAGIC)
+        return self._marks(DROPPED, _DROPPED)
 
     def unmark_dropped(self, mark: TokenMark) -> None:
         """Take back the mark of a token that a branch record names, unless it was marked anew. One write."""
@@ -133,9 +134,9 @@ class StagingTokens:
 
     def date_anew(self, mark: TokenMark, *, is_dropped: bool) -> None:
         """Give a mark, or an entry of the register, the present time, unless somebody else wrote it. One write."""
-        key, magic = ((dropped_key, _DROPPED_MAGIC) if is_dropped else (token_key, _REGISTER_MAGIC))
+        key, frame = ((dropped_key, _DROPPED) if is_dropped else (token_key, _REGISTER))
         with contextlib.suppress(PredicateFailed):
-            self._store.set_if(self._partition, key(mark.token), self._mark(magic, mark.branch), mark.predicate)
+            self._store.set_if(self._partition, key(mark.token), self._mark(frame, mark.branch), mark.predicate)
 
     def forget(self, token: StagingToken) -> None:
         """Remove a token from the register, then its mark: after its entries were removed. Two writes."""
@@ -217,14 +218,14 @@ class StagingTokens:
                 removed += 1
         return removed
 
-    def _mark(self, magic: bytes, branch: str) -> bytes:
-        return pack(magic, {"branch": branch, "at_ms": round(self._clock.now() * 1000)})
+    def _mark(self, frame: RecordFrame, branch: str) -> bytes:
+        return pack(frame, {"branch": branch, "at_ms": round(self._clock.now() * 1000)})
 
-    def _marks(self, prefix: bytes, magic: bytes) -> Iterator[TokenMark]:
+    def _marks(self, prefix: bytes, frame: RecordFrame) -> Iterator[TokenMark]:
         with self._store.scan(self._partition, prefix=prefix) as entries:
             for entry in entries:
                 place = f"key {entry.key!r} of partition {self._partition!r}"
-                fields = Fields(unpack(magic, entry.value, place), place)
+                fields = Fields(unpack(frame, entry.value, place), place)
                 mark = TokenMark(StagingToken(entry.key[len(prefix):].decode("ascii", "replace")),
                                  fields.take("branch", str), fields.take("at_ms", int) / 1000, entry.predicate)
                 fields.end()

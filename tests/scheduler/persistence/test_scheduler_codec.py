@@ -17,7 +17,7 @@ from hypothesis import given, strategies as st
 
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
-from compactlib.files.record_frame import framed
+from compactlib.files.record_frame import RecordFrame
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
@@ -136,7 +136,7 @@ def test_earlier_versions_are_refused_by_name() -> None:
         with pytest.raises(Unsupported, match=f"version {number}; this release reads 3: use the release that wrote it"):
             decode_command(path.read_bytes())
     with pytest.raises(Unsupported, match="version 4; this release reads 3: upgrade"):
-        decode_command(framed(MAGIC, 4, RecordKind.COMMAND, b"[]"))
+        decode_command(RecordFrame("later", MAGIC, 4, "<HHI").encode(RecordKind.COMMAND, 2, body=b"[]"))
 
 
 CONFIGS = [SchedulerConfig(), SchedulerConfig(
