@@ -1,4 +1,4 @@
-"""A Raft log in segments, compacted by live indexes (RabbitMQ Ra).
+"""A durable Raft log: entries appended to segment files, read by index, compacted by live indexes (RabbitMQ Ra).
 
 A snapshot leaves a list of live indexes in the log; everything else below it is dead. Compaction drops segments that
 are wholly dead and merges those that are mostly dead, while appends and reads go on.

@@ -73,7 +73,7 @@ class LogStopped(Closed):
 
 
 class LiveSetLost(CorruptData):
-    """A snapshot's live set is missing or damaged, and nobody here can rebuild it; it is never taken for empty.
+    """A snapshot's live set is missing or damaged, and this process cannot rebuild it; it is never taken for empty.
 
     Give the store a `machine`, from whose state it is rebuilt, or restore the file from a copy.
     """

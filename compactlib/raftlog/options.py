@@ -32,7 +32,7 @@ class LogOptions:
         max_open_segments: files kept open for reading.
         files: the disk.
         clock: where time comes from.
-        observer: told of progress, counters and events.
+        observer: notified of progress, counters and events.
         run_id: gives each compaction run an id of its own, for tests that need names to repeat.
     """
 

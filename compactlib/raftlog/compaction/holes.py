@@ -1,4 +1,4 @@
-"""Phase 2: giving back the room of dead payloads in segments that are too dense to rewrite, by punching holes.
+"""Hole punching: returning the space of dead payloads in segments that are too dense to rewrite to the file system.
 
 Nothing but payload bytes of dead or overwritten entries becomes a hole; header, seal and index records stay, so a
 segment with holes opens as before, and every live entry keeps its place and its checksum. A hole needs no record of its
@@ -107,7 +107,7 @@ def plan_holes(index: SegmentIndex, data_start: int, data_end: int, state: Snaps
     offsets, lengths = picked(index.columns.offsets, kept), picked(index.columns.lengths, kept)
     holes: list[Hole] = []
     end = data_start
-    # A payload of no bytes is in nobody's way.
+    # An empty payload takes no space that could be freed.
     stays = [place for place in zip(offsets, lengths, strict=True) if place[1]]
     for offset, length in (*stays, (data_end, 0)):
         if offset - end >= max(min_bytes, BLOCK_BYTES):

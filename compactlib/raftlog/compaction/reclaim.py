@@ -1,4 +1,4 @@
-"""Removing what nobody can still read: dropped segments, and the links that kept old names readable."""
+"""Removing files that no reader can reach any more: dropped segments, and the links that kept old names readable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def purge_links(files: Files, folder: StrPath, *, now: float, keep_seconds: floa
         folder: the log's folder.
         now: seconds since the epoch, to compare with the links' own times.
         keep_seconds: how long an old name stays readable for other processes.
-        is_leased: whether somebody still reads through the link of this segment.
+        is_leased: whether a lease is held on this segment: a reader may still use its link.
 
     Returns:
         The numbers whose links were removed.

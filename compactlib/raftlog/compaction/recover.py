@@ -1,4 +1,4 @@
-"""Finishing or undoing what a crash interrupted, from what lies in the folder alone.
+"""Crash recovery: finishing or undoing an interrupted compaction, from the files in the folder alone.
 
 For each `1-2-3.compacting` the question is whether the leader's name leads to the same file (inode):
 

@@ -51,11 +51,11 @@ class LogCompactionReport(Printed):
         dropped: numbers of the segments that were removed whole.
         dropped_bytes: what their files held; given back at once, or when the last lease on them ends.
         groups: each group's outcome.
-        waiting: groups that wait for the end of a lease that somebody took after they were planned; a later run takes
+        waiting: groups that wait for the end of a lease that was taken after they were planned; a later run takes
             them.
         left_out: segments that were left alone, with the reason.
         purged_links: numbers of merged segments whose old names are gone now.
-        unreclaimed: why files that nobody can read any more are still there, if the disk refused to remove them; the
+        unreclaimed: why files that no reader can reach are still there, if the disk refused to remove them; the
             next run tries again.
         seconds: how long everything took.
     """
@@ -158,7 +158,7 @@ def outcome_of(report: LogCompactionReport) -> Done[LogCompactionReport] | Compa
         return Done(report)
     told = {failed.changed for failed in report.failed}
     partly = bool(report.done or report.dropped or "partly" in told)
-    # Whoever cancels the work hears of that, whatever else went wrong.
+    # A cancellation is reported to the caller that asked for it, whatever else failed.
     error = next((each.error for each in report.failed if isinstance(each.error, BudgetSpent)), report.failed[0].error)
     return CompactionFailed(error, "unknown" if "unknown" in told else "partly" if partly else "no",
                             report=report)
@@ -173,7 +173,7 @@ def report_of(outcome: CompactionOutcome) -> LogCompactionReport | None:
 
 @attrs.frozen(kw_only=True, repr=False)
 class LogReclaimReport(Printed):
-    """What was freed of what nobody could read any more.
+    """What was freed: files that no reader could reach any more.
 
     Attributes:
         segments: numbers of the dropped segments whose files are gone now.

@@ -84,8 +84,8 @@ class Compactor:
             state: the snapshot that the plan relies on.
             limits: of the segments to be written.
             executor: who copies.
-            run: whose budget the copying may use up, and as whose work the observer is told.
-            observer: told of progress and of what was freed.
+            run: whose budget the copying may use up, and in whose name the observer is notified.
+            observer: notified of progress and of what was freed.
             fence: entered around the drops, and around each group's commit.
         """
         began = self._clock.monotonic()
@@ -133,7 +133,7 @@ class Compactor:
             StorageError: the disk still refuses; nothing is lost, try again later.
         """
         with self._switch:
-            # Nobody else is making files now whose temporary names could be taken for leftovers.
+            # No other thread is making files now whose temporary names could be taken for leftovers.
             for name in list_folder(self._folder):
                 members = compacting_members(name)
                 if members is not None and is_committed(self._folder, name):
@@ -172,7 +172,7 @@ class Compactor:
             self._garbage.extend(_Garbage(number, self._segments.epoch) for number in numbers)
 
     def reclaim(self) -> LogReclaimReport:
-        """Remove what nobody can still read; returns what is gone.
+        """Remove what no reader can reach any more; returns what is gone.
 
         Raises:
             StorageError: the disk refused; what is left is tried again the next time.
@@ -264,7 +264,7 @@ class Compactor:
                     with _fenced(fence):
                         done.append(self._commit(group, outcome))
                 except _Refused as refused:
-                    # Whoever holds the fence now does the rest.
+                    # The present holder of the fence does the rest.
                     error = refused.error
                     done.append(GroupFailed(group.numbers, error, refused.changed))
                 yield from done
@@ -298,7 +298,7 @@ class Compactor:
             finish_group(self._files, self._folder, members)
         except CompactlibError as error:
             # Whichever list is in force answers: if the leader was replaced it holds all that was live, and the
-            # members' names lead either to their own files or to the leader. The next run settles it.
+            # members' names lead either to their own files or to the leader. The next run completes it.
             replaced = is_committed(self._folder, compacting_name(members))
             return GroupFailed(members, error, "partly" if adopted else "unknown" if replaced else "no")
         return GroupStats(members=members, entries_before=sum(stats.entries for stats in group.members),

@@ -1,1 +1,1 @@
-"""One log by itself: `SegmentLog`, `LogReader`, and the parts that they hold."""
+"""A single log without a shared write-ahead log: `SegmentLog` (the writer), `LogReader`, and their parts."""

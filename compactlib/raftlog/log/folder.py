@@ -56,7 +56,7 @@ def wal_of(folder: StrPath) -> str | None:
     wal = os.path.join(os.path.dirname(os.path.dirname(path)), WAL_FOLDER)
     if os.path.basename(os.path.dirname(path)) != LOGS_FOLDER or not os.path.isdir(wal):
         return None
-    # Loaded for logs of a store alone: whoever keeps a log by itself has no WAL.
+    # Loaded for logs of a store only: a log that stands alone has no WAL.
     from compactlib.raftlog.wal.names import wal_number
 
     # A store that was ever opened has a file there; folders of a host may have these names for other reasons.
@@ -205,7 +205,7 @@ def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | Non
 
 
 def room_in(files: Files, folder: StrPath) -> int | None:
-    """Room for new files in a folder; `None` where nobody can say."""
+    """Room for new files in a folder; `None` where it is unknown."""
     try:
         return files.available_bytes(folder)
     except StorageError:

@@ -1,4 +1,4 @@
-"""Reading the segments of a log, for whoever keeps their list: the log's owner, or a reader of its folder.
+"""Reading the segments of a log: for the log's owner, or for a reader of its folder.
 
 What is looked up may be overtaken by a snapshot and a compaction, in this process or another; then it is looked up
 again by the list as it is by then, and what cannot be found although it is alive is damage.
@@ -45,7 +45,7 @@ _MAX_VIEWS = 3
 class SegmentReadPath:
     """The segments of a log and its snapshot as they were last seen, and every way to read them.
 
-    Threads may share one. Whoever keeps it replaces `segments`, `state` and `unflushed`.
+    Threads may share one. Its owner replaces `segments`, `state` and `unflushed`.
 
     Args:
         segments: the log's segments.

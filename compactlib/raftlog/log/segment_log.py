@@ -409,7 +409,7 @@ class SegmentLog:
         self._reads.examine(seen, budget, self._beside.held, self._leftovers)
 
     def _leftovers(self) -> Sequence[str]:
-        # What a compaction that runs is making was not left by anybody.
+        # Files that a running compaction is making are not leftovers.
         return () if self._owner.is_running else leftovers(self._folder)
 
     # -- compacting
@@ -473,7 +473,7 @@ class SegmentLog:
             policy: decides what is rewritten, instead of the log's own rule. Not together with a plan.
             executor: who copies; default this thread.
             budget: what the copying may use up.
-            observer: is told, besides the log's own.
+            observer: notified, besides the log's own.
             fence: entered around the drops, and around each group's commit.
 
         Returns:
@@ -614,7 +614,7 @@ class SegmentLog:
 
         Returns:
             `Done` with the report, in which single segments may have failed; `Skipped` if there was nothing to do, or a
-            compaction runs, or somebody holds a lease; `Failed` with `Unsupported` where there are no holes, or with
+            compaction runs, or a lease is held; `Failed` with `Unsupported` where there are no holes, or with
             `BudgetSpent`, and the next call goes on.
 
         Raises:
@@ -629,8 +629,8 @@ class SegmentLog:
             if sensed.state is None:
                 return Skipped(plan.why)
             if self._segments.is_leased(self._segments.epoch + 1):
-                return Skipped("somebody holds a lease and may still read what has died since; ask again when it ended",
-                               is_busy=True)
+                return Skipped("a lease is held, and its holder may still read what has died since; ask again when it "
+                               "has ended", is_busy=True)
             leave = {stats.number for stats in plan.drops}.union(
                 *(each.members for each in plan.damaged), *(group.numbers for group in plan.groups))
             return punch_holes(self._folder, self._files, self._segments, [each.ref for each in sensed.known[:-1]],
@@ -711,7 +711,7 @@ class SegmentLog:
         if self._lock.is_mine:
             self._owner.close()
         elif self._tail.abandon():
-            # Without the locks: whoever held one when the process was forked is not here to give it back.
+            # Without the locks: a thread that held one when the process was forked does not exist here to release it.
             self._reads.is_closed = True
             self._opened.close()
             return

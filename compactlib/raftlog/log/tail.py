@@ -1,4 +1,4 @@
-"""The end of a log that is open for writing: what is appended, made durable, and taken back there."""
+"""The tail of a log that is open for writing: appending entries, syncing them, and truncating them."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class LogTail:
 
         Raises:
             StorageError: the disk refused; call again.
-            Busy: somebody still reads them; call again.
+            Busy: a reader still uses them; call again.
         """
         with self.switch:
             self.begin_successor()

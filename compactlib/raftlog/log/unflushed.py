@@ -76,7 +76,7 @@ class Unflushed:
 
 
 def examine_wal(wal: str, log_id: str | None, seen: Examination) -> None:
-    """Read all files of a WAL that somebody may be writing, and note what is damaged.
+    """Read all files of a WAL that may have a writer, and note what is damaged.
 
     Args:
         wal: its folder.
@@ -94,7 +94,7 @@ def examine_wal(wal: str, log_id: str | None, seen: Examination) -> None:
 
 
 def read_frames(wal: str, log_id: str | None) -> tuple[Frame, ...]:
-    """The frames of one log (`None`: of all) in the files of a WAL that somebody may be writing. Reads all of them.
+    """The frames of one log (`None`: of all) in the files of a WAL that may have a writer. Reads all of them.
 
     Raises:
         CorruptData: a file is damaged in what was durable.
@@ -145,4 +145,4 @@ class _Untouched:
     """A disk on which nothing is removed."""
 
     def unlink(self, path: StrPath) -> None:
-        """Nothing: whoever writes the WAL removes what is left over."""
+        """Does nothing: the writer of the WAL removes what is left over."""

@@ -1,7 +1,7 @@
 """`LogCompactionWorker`, a `LogWorker`: compacts a log in a thread of its own, so that no thread of the server does.
 
 ```
-asked ──▶ compaction, what it replaces held in place ──▶ the server is told ──▶ files removed ──▶ again, if it was asked
+asked ──▶ compaction, what it replaces held in place ──▶ the server is notified ──▶ files removed ──▶ again, if asked
 ```
 
 One compaction at a time. What is asked for meanwhile is remembered as one request, the strongest of all, and runs
@@ -35,7 +35,7 @@ from compactlib.runtime.services.service_face import ServiceFace
 from compactlib.runtime.services.work_service import Job, WorkService
 
 WORKER_FAILED = "raftlog_worker_failed"
-"""Something was raised that nobody expects: `error`, `message`, `failures` in a row, `retry_in_seconds`."""
+"""An unexpected exception was raised: `error`, `message`, `failures` in a row, `retry_in_seconds`."""
 
 _WORK = "compaction"
 _DROPS, _OWN_RULE, _POLICY = 1, 2, 3
@@ -91,7 +91,7 @@ class SegmentChanges:
 
 WorkerOutcome: TypeAlias = Done[LogCompactionReport] | Skipped | Failed
 Server: TypeAlias = Callable[[SegmentChanges, WorkerOutcome], object]
-"""Told of each compaction's end, by the worker, before a file goes. It may use the log."""
+"""Notified by the worker of each compaction's end, before a file is removed. It may use the log."""
 
 
 class LogCompactionWorker(ServiceFace):
@@ -102,10 +102,10 @@ class LogCompactionWorker(ServiceFace):
 
     Args:
         log: what is compacted; `RaftLog.segments`, or a `SegmentLog` of its own. Stays open when the worker is stopped.
-        server: told of what changed.
+        server: notified of what changed.
         executor: who copies; default the worker's thread.
         budget: what each compaction may use up, lent anew each time.
-        observer: told `raftlog_worker_failed` when something was raised that nobody expects.
+        observer: notified as `raftlog_worker_failed` of an unexpected exception.
 
     Raises:
         InvalidInput: one of them is not what it should be.

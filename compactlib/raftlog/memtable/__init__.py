@@ -1,1 +1,1 @@
-"""What was appended and is not yet in a segment: tables in memory, their replay and their flush."""
+"""The memtable: appended entries that are not yet in a segment, their replay from the WAL, their flush to segments."""

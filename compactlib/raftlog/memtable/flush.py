@@ -1,4 +1,4 @@
-"""What of a log's tables goes to segments: all above the snapshot, only live entries below. Pure."""
+"""Flushing a memtable to segments: all entries above the snapshot, only live ones below. Pure."""
 
 from __future__ import annotations
 

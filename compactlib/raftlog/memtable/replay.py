@@ -1,4 +1,4 @@
-"""Bringing a log's memtable to where the WAL says it was, on top of what segments hold already."""
+"""Replay after a crash or restart: rebuilding a log's memtable from the WAL, on top of what segments hold already."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Table:
             if newest.term == term and newest.last + 1 == first and len(newest.payloads) < _JOINED_ENTRIES:
                 newest.payloads.extend(payloads)
                 return
-        # The slab before its first index: whoever finds the index finds the slab.
+        # The slab before its first index: a reader that finds the index finds the slab.
         self.slabs.append(Slab(first, term, list(payloads)))
         self._firsts.append(first)
 

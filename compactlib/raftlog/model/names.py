@@ -67,7 +67,8 @@ def is_temporary(name: str) -> bool:
 
 
 def is_leftover(name: str) -> bool:
-    """Whether a file in the folder of a log belongs to an interrupted step, and can be removed when nobody writes.
+    """Whether a file in the folder of a log belongs to an interrupted step, and can be removed while there is no
+    writer.
 
     Any `.compacting` name that says no members is one: nothing could ever be done with it.
     """

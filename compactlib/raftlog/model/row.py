@@ -1,6 +1,6 @@
 """One row per log: what its last snapshot left, read as one value by the WAL, the segment writer and the compactor.
 
-A row is an immutable value that is replaced as a whole, so nobody ever sees the index of one snapshot with the live
+A row is an immutable value that is replaced as a whole, so no reader ever sees the index of one snapshot with the live
 set of another. On the disk it is the log's `SNAPSHOT` file; the table is filled from those before the WAL
 is replayed, so that recovery leaves out what is dead.
 """

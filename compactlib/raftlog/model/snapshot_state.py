@@ -160,7 +160,7 @@ def _no_file(path: str, found: str) -> CorruptData:
 
 
 def snapshot_version(folder: StrPath) -> SnapshotVersion | None:
-    """What tells one `SNAPSHOT` file from another without reading it; `None` if there is none."""
+    """What distinguishes one `SNAPSHOT` file from another without reading it; `None` if there is none."""
     try:
         found = os.lstat(os.path.join(folder, SNAPSHOT_NAME))
     except OSError:

@@ -1,4 +1,4 @@
-"""What a log and a store say of themselves."""
+"""The status values of a log and of a store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LogStatus(Printed):
         pins: how many pins are held.
         stopped: why nothing is confirmed any more, `None` if all is well.
         is_busy: whether a compaction or a reclaim is under way.
-        failures: how often a listener, the worker or the server it tells raised what nobody expects.
+        failures: how often a listener, the worker or the server that it notifies raised an unexpected exception.
         last_error: what was raised last, as `Kind: message`; empty if nothing ever was.
     """
 
@@ -77,7 +77,7 @@ class RaftLogStoreStatus(Printed):
         flush_error: what the last flush ended in, `None` if it went well.
         stopped: why nothing is confirmed any more, `None` if all is well.
         damaged: ids of logs that could not be opened; `RaftLogStore.log` says why.
-        strangers: names in the folder of the logs that were found there and are no log; they are left alone.
+        strangers: names of unrelated files and folders found beside the logs; they are left alone.
         is_busy: whether a compaction of one of the logs is under way.
         failures: how often the store's own threads failed at a turn, or a listener raised.
         last_error: what was raised last, as `Kind: message`; empty if nothing ever was.

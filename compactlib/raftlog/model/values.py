@@ -30,7 +30,7 @@ class Entry(NamedTuple):
         payload: the command's bytes, possibly empty.
     """
 
-    index: int  # type: ignore[assignment]  # It hides `tuple.index`, which nobody asks an entry for.
+    index: int  # type: ignore[assignment]  # It hides `tuple.index`, which no caller needs.
     term: int
     payload: bytes
 

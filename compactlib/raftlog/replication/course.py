@@ -15,8 +15,7 @@ _BLOCK_MEMBERS = 1024
 def needed_entries(live: IndexSet, last_applied: int) -> IndexSet:
     """What a follower needs of a live set: everything above what it has applied.
 
-    Below, its entries are the leader's. Above, they may be stale, so they do not count whatever it holds (seed, "How to
-    work out which live indexes the follower needs").
+    Below, its entries are the leader's. Above, they may be stale, so they do not count whatever it holds.
     """
     return live.at_least(last_applied + 1)
 
@@ -67,7 +66,7 @@ class Course:
         self.entries: EntrySequence = EntrySequence(IndexSet() if needed is None else needed)
 
     def settled(self, position: Position) -> Position:
-        """The same place, named as the beginning of what comes next."""
+        """The same place, named as the start of the following part."""
         if position.phase is Phase.LIVE and position.offset >= self._meta.live_bytes:
             position = Position(Phase.ENTRIES, self._last_applied)
         if position.phase is Phase.ENTRIES and not self.entries.after(position.offset):

@@ -1,7 +1,7 @@
 """What the two sides ask of their host: frozen values, to be carried out in order, one by one.
 
-If one cannot be carried out, the host tells the machine (`read_failed`, `failed`) and drops the rest of the list, which
-may say that something was done.
+If one cannot be carried out, the host reports that to the machine (`read_failed`, `failed`) and drops the rest of the
+list, which may say that something was done.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the two sides of a transfer tell each other: frozen values, each about one attempt of one transfer."""
+"""What the two sides of a transfer send each other: frozen values, each about one attempt of one transfer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Position:
     """How far a transfer has come.
 
     Attributes:
-        phase: what comes next.
+        phase: which part of the transfer follows.
         offset: bytes of the live set or the state that have arrived; in `ENTRIES` the index of the last entry that
             arrived, or the receiver's `last_applied` before the first; 0 at the `END`.
     """
@@ -49,7 +49,7 @@ class Envelope:
     Attributes:
         transfer: chosen by the sender at random, 64 bits.
         attempt: counts the sender's offers within the transfer, from 1; an answer repeats it, so that a late one is
-            told from a new one.
+            distinguished from a new one.
         term: the term of the side that speaks.
     """
 
@@ -149,7 +149,7 @@ class Withdrawal:
 class Progress:
     """Everything before `position` has arrived. The first one, after an `Offer`, accepts it.
 
-    `life` tells one life of the receiver from the next: what arrived in an earlier one is gone.
+    `life` distinguishes one life of the receiver from the next: what arrived in an earlier one is gone.
     """
 
     envelope: Envelope

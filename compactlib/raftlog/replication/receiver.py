@@ -83,7 +83,7 @@ class _Transfer:
 
 
 class SnapshotReceiver:
-    """Takes one snapshot at a time, from whoever leads. Used by one thread at a time.
+    """Takes one snapshot at a time, from the leader. Used by one thread at a time.
 
     While a transfer is on, the host applies nothing and appends nothing else to the log.
 
@@ -154,7 +154,7 @@ class SnapshotReceiver:
         return [Send(Installed(self._envelope(current), current.meta.index)), Finished(Done(stats))]
 
     def failed(self, error: CompactlibError) -> list[Effect]:
-        """An effect could not be carried out: the transfer ends, and the sender is told."""
+        """An effect could not be carried out: the transfer ends, and a message says so to the sender."""
         named = ((LiveIndexMissing, AbortReason.LIVE_MISSING), (CorruptData, AbortReason.DAMAGED),
                  (StorageError, AbortReason.DISK_REFUSED))
         reason = next((reason for kind, reason in named if isinstance(error, kind)), AbortReason.OUT_OF_STEP)

@@ -174,7 +174,7 @@ class SnapshotSender:
                            f"{self._term}", now, term=term)
 
     def cancel(self, reason: str, now: float) -> list[Effect]:
-        """Give up; the receiver is told."""
+        """Give up; a message says so to the receiver."""
         return self._abort(AbortReason.CANCELLED, reason, now)
 
     def tick(self, now: float) -> list[Effect]:

@@ -231,7 +231,7 @@ def _parse_refusal(envelope: Envelope, body: bytes) -> Refusal:
 
 
 def _applied(last_applied: int) -> int:
-    # One more than the index, so that "nothing" is 0; the very last index of all is told as the one before.
+    # One more than the index, so that "nothing" is 0; the very last index of all is written as the one before it.
     return min(last_applied + 1, MAX_INDEX)
 
 

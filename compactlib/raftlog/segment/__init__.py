@@ -1,1 +1,1 @@
-"""Segments: their formats and indexes, reading and writing one, and the set of all that a log has."""
+"""Segment files: their formats and indexes, reading one, appending to one, and the ordered set of a log's segments."""

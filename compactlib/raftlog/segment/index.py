@@ -78,7 +78,7 @@ class SegmentIndex:
         columns.lengths.extend(records.lengths)
         columns.heads.extend(records.heads)
         columns.crcs.extend(records.crcs)
-        # Last: whoever finds an index finds the rest.
+        # Last: a reader that finds an index finds the rest.
         columns.indexes.extend(records.indexes)
         self.entries += len(records)
         self.data_bytes += sum(records.lengths)

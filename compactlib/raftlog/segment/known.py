@@ -41,7 +41,7 @@ def know_segment(number: int, reader: SegmentReader) -> KnownSegment | None:
 
 
 def file_bytes(folder: StrPath, number: int) -> int:
-    """The size of a segment's own file; 0 if somebody has removed it by hand.
+    """The size of a segment's own file; 0 if it was removed by hand.
 
     Dropping that is still right; copying from it fails by name.
     """

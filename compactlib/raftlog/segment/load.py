@@ -184,7 +184,7 @@ def _records_behind(descriptor: int, start: int, end: int) -> bytes:
 
 
 def _next_data(descriptor: int, offset: int) -> int:
-    """Where the file goes on behind a hole at `offset`, as far as the system can tell holes from zeros."""
+    """Where the file goes on behind a hole at `offset`, as far as the system can distinguish holes from zeros."""
     if not hasattr(os, "SEEK_DATA"):
         return offset
     try:

@@ -7,7 +7,7 @@ data     payloads, from 8 + max_count * record size
 ```
 
 All numbers are big-endian. The CRC covers the payload alone, and 0 means that it was not computed: damage to an
-index, term or length in such a file cannot be told from what was written. Pure functions.
+index, term or length in such a file cannot be distinguished from a genuine one. Pure functions.
 """
 
 from __future__ import annotations

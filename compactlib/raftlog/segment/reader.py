@@ -276,10 +276,10 @@ class SegmentReader:
             raise self._refused(error) from error
 
     def is_outdated(self) -> bool:
-        """Whether somebody has appended since this reader was opened; a sealed segment never changes.
+        """Whether entries were appended since this reader was opened; a sealed segment never changes.
 
         Also true as long as the segment ends in the torn rest of an append that a crash cut short, which the next
-        writer removes: it cannot be told from an append under way. Opening anew then gives the same entries.
+        writer removes: it cannot be distinguished from an append under way. Opening anew then gives the same entries.
         """
         loaded = self._loaded
         if loaded.sealed:

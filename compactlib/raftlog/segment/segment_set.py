@@ -174,7 +174,7 @@ class SegmentSet:
                     return reader
 
     def keep_open(self, number: int, reader: SegmentReader) -> None:
-        """Take `reader` as the open one of a segment; readers are closed when nobody holds them any more."""
+        """Take `reader` as the open one of a segment; readers are closed with their last reference."""
         with self._lock:
             self._keep(number, reader)
 
@@ -205,7 +205,7 @@ class SegmentSet:
         """Which of `drops` must stay, since without them entries above index `above` would count again.
 
         A segment that a newer one cut still holds in its file what was taken back, and when the log is opened anew
-        only the next segment's first index tells. O(segments).
+        only the next segment's first index shows it. O(segments).
         """
         view = self._view
         needed: set[int] = set()
@@ -232,8 +232,8 @@ class SegmentSet:
         """Put the segment that holds what was live in others in their place; its name leads to its new file already."""
         number, gone = by.ref.number, set(numbers)
         with self._lock:
-            # Before the list says that it holds more than the old file did. Whoever goes by the list before finds
-            # everything that is live in the new file too.
+            # Before the list says that it holds more than the old file did. A reader that uses the list before then
+            # finds everything that is live in the new file too.
             self._replacements += 1
             self._readers.pop(number, None)
         refs = [ref for ref in self._view.refs if ref.number not in gone]
@@ -351,7 +351,7 @@ def _is_own_file(path: str) -> bool:
             return True
         text = os.readlink(path)
     except FileNotFoundError:
-        # Gone since the folder was listed; whoever opens it finds out.
+        # Gone since the folder was listed; opening it will show that.
         return True
     except OSError as error:
         raise StorageError.from_os(error, "look at", path) from error

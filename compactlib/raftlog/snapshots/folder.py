@@ -93,7 +93,7 @@ class SnapshotFolder:
         return None if manifest is None else SnapshotMeta(manifest.index, manifest.term, self.live_set(manifest))
 
     def _sync_names(self) -> None:
-        """What the disk has refused when a snapshot was put in force: whoever is told of that one may rely on it."""
+        """Sync the folder if the disk refused that when a snapshot was put in force: a reported one is durable."""
         if self._names_unsynced:
             self._files.sync_folder(self._folder)
             self._names_unsynced = False

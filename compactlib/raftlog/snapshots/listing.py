@@ -1,4 +1,4 @@
-"""What lies in a folder of snapshots: which are in force, and what a crash has left behind."""
+"""Listing a folder of snapshots: which are in force, and which files a crash has left behind."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _OWN_CRC_BYTES = 4
 
 
 def live_set_crc(data: bytes) -> int:
-    """What tells a live set, as `IndexSet.to_bytes`, from others: CRC-32 of all but its last 4 bytes.
+    """What distinguishes a live set, as `IndexSet.to_bytes`, from others: CRC-32 of all but its last 4 bytes.
 
     Those are its own CRC, and a CRC over data with its own CRC behind it is the same for all data of one length.
     """

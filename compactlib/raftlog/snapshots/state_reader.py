@@ -64,7 +64,7 @@ class StateReader:
             raise StorageError.from_os(error, "read", self._path) from error
 
     def pieces(self) -> Iterator[bytes]:
-        """The whole state, checked as it goes: whoever has got the last piece has got the right bytes.
+        """The whole state, checked as it is read: once the last piece was given, all bytes were right.
 
         Raises:
             CorruptData: what was given does not add up to the state that was written; do not use it.

@@ -1,1 +1,1 @@
-"""Many Raft logs behind one write-ahead log: `RaftLog` and `RaftLogStore`."""
+"""Many durable Raft logs that share one write-ahead log: `RaftLog` and `RaftLogStore`."""

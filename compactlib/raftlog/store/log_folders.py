@@ -1,4 +1,4 @@
-"""What lies in the folder of a store's logs: the logs, and what others have put there, which is left alone."""
+"""Listing the folder of a store's logs: the logs, and unrelated files and folders, which are left alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class FoundFolders:
 
     Attributes:
         logs: the ids of the logs, sorted: folders of their own (no links) that hold files of a log.
-        strangers: names that are no log, sorted. An empty folder is neither: a crash may leave one.
+        strangers: names of files and folders that are no log, sorted. An empty folder is neither: a crash may leave
+            one.
     """
 
     logs: tuple[str, ...]

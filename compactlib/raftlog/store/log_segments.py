@@ -82,7 +82,7 @@ class LogSegments:
         Raises:
             StorageError: the disk refused; call again.
             CorruptData: the highest entry that is left is damaged, and not dead.
-            Busy: there is none left, and somebody still reads the others; call again.
+            Busy: there is none left, and the others are still read; call again.
         """
         with self._tail.switch:
             self._tail.require_open()
@@ -108,7 +108,7 @@ class LogSegments:
             state = self.log.snapshot
             if state is None or not state.is_dead(index):
                 raise
-            # It may have become a hole, and nobody will ever read it again: only its place in the order counts.
+            # It may have become a hole, and it will never be read again: only its place in the order counts.
             return Entry(index, reader.index.columns.terms[position], b"")
 
     # -- asking

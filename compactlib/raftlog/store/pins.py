@@ -1,4 +1,4 @@
-"""Entries held readable for as long as somebody needs them, a transfer for example."""
+"""Pins: entries kept readable, whatever is compacted, while a holder such as a transfer needs them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compactlib.raftlog.segment.reader import SegmentReader
 class Pin:
     """Pinned entries. Holds the open files, so that nothing that happens to their names matters.
 
-    What compactions do is told of them too (`RaftLog.pin`): they keep pinned entries as if they were live.
+    Compactions are given them too (`RaftLog.pin`): they keep pinned entries as if they were live.
 
     Args:
         indexes: what is pinned.

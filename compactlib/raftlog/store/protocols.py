@@ -49,7 +49,7 @@ class SnapshotStore(Protocol):
 class LogWorker(Protocol):
     """Who compacts a log, off the threads that append: the part of a `contract.Service` that the facade needs.
 
-    The facade starts it, tells it what has changed without ever waiting for it, and stops it before it closes.
+    The facade starts it, notifies it of changes without ever waiting for it, and stops it before it closes.
     """
 
     def start(self) -> None:

@@ -2,7 +2,7 @@
 
 One class for all that a host calls, and much of it says what a call does and raises: entries are written and read by
 `write_path.py` and `read_path.py`, flushed and looked up in segments by `log_segments.py`. What is left here is the
-order of things: which lock, what must be durable before what, who is told.
+order of things: which lock, what must be durable before what, which listener is called.
 """
 
 from __future__ import annotations
@@ -109,14 +109,14 @@ class RaftLog:
 
     def attach(self, snapshots: SnapshotStore | None = None, worker: WorkerFactory | None = None,
                on_confirmed: Callable[[Confirmed], object] | None = None) -> None:
-        """Give the log where its snapshots lie, who compacts it, and whom to tell of what became durable.
+        """Give the log where its snapshots lie, the worker that compacts it, and the callback for what became durable.
 
         A snapshot store that is ahead of the log's row (a crash came between the two) brings the row up to it.
 
         Args:
             snapshots: where snapshots lie; without one the host keeps them, and `snapshot` only records the row.
-            worker: makes who compacts, and is started, and told at once of the snapshot in force; without one `compact`
-                runs when the host calls it.
+            worker: makes the worker that compacts; it is started, and notified at once of the snapshot in force;
+                without one `compact` runs when the host calls it.
             on_confirmed: called with what became durable, in order and with no lock held, by a thread that syncs. What
                 it raises is kept for `status` and logged.
 
@@ -369,7 +369,7 @@ class RaftLog:
             self._note(tell(self._on_confirmed, found))
 
     def _note(self, error: BaseException | None) -> None:
-        """A listener was told; keep what it raised, if anything."""
+        """A listener was called; keep what it raised, if anything."""
         if error is not None:
             self._failures, self._last_error = self._failures + 1, error
 
@@ -423,7 +423,7 @@ class RaftLog:
                 raise InvalidInput(f"snapshot {index} lies above the last index {self.last_index}; apply entries first")
             term = self.term_of(index)
             if term is None and index != self.state.snapshot_index:
-                raise InvalidInput(f"the log does not hold index {index}, so that nobody knows its term; take the "
+                raise InvalidInput(f"the log does not hold index {index}, so its term is unknown; take the "
                                    f"snapshot at the index that was applied last")
             meta = SnapshotMeta(index, self.state.snapshot_term if term is None else term, live_set)
             if meta == found:
@@ -625,7 +625,7 @@ class RaftLog:
 
     @property
     def last_error(self) -> BaseException | None:
-        """What was not expected: raised by the worker or by the server it tells, else by a listener; `None` at best."""
+        """The last unexpected error, of the worker or of the server that it notifies, else of a listener; or `None`."""
         return getattr(self._worker, "last_error", None) or self._last_error
 
     def audit(self) -> None:
@@ -661,7 +661,8 @@ class RaftLog:
                 raise
 
     def require_outside(self) -> None:
-        """Return unless the caller is inside a compaction of this log, or told of one, on whichever thread.
+        """Return unless the caller is inside a compaction of this log, or inside a notification of one, on whichever
+        thread.
 
         Raises:
             Busy: it is.

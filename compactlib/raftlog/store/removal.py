@@ -11,7 +11,7 @@ _REMOVED_PREFIX = ".removed-"
 
 
 def begin_removal(files: Files, logs: StrPath, log_id: str) -> None:
-    """Take a log's folder out of the list, durably. Nobody has it open."""
+    """Take a log's folder out of the list, durably. It must not be open."""
     files.rename(os.path.join(logs, log_id), os.path.join(logs, _REMOVED_PREFIX + log_id))
     files.sync_folder(logs)
 

@@ -74,13 +74,13 @@ class StoreOptions:
     Attributes:
         log: how the segments of each log are kept; its files, clock and observer serve the whole store.
         max_wal_bytes: a WAL file is closed after the batch that exceeds this.
-        max_unflushed_files: so many closed WAL files may wait for their entries to be in segments; then whoever
+        max_unflushed_files: so many closed WAL files may wait for their entries to be in segments; then the caller that
             appends has to wait too.
         max_queued_bytes: what may wait for a sync before `append` syncs by itself.
         max_memtable_entries: so many entries of one log may wait for segments.
         background: flush in a thread of the store's own; else the thread that fills a WAL file does it.
         sync_by_itself: a thread of the store's own syncs whatever is appended, as fast as the disk can, and the host
-            hears of it through `on_confirmed` (`RaftLog.attach`); else entries wait for somebody's `sync`.
+            hears of it through `on_confirmed` (`RaftLog.attach`); else entries wait for the next `sync`.
     """
 
     log: LogOptions = attrs.field(factory=LogOptions)
@@ -386,7 +386,7 @@ class RaftLogStore:
         if self._options.background and waiting <= self._options.max_unflushed_files:
             self._flusher.wake()
         else:
-            # Memory is bounded: whoever fills it helps to empty it.
+            # Memory is bounded: a caller that fills it helps to empty it.
             self._flusher.attempt()
 
     def _catch_up(self) -> None:

@@ -91,7 +91,7 @@ class RaftWritePath:
         self._memtable.cut(after)
 
     def _take_back(self, after: int) -> None:
-        """What lies above `after` was taken back: nobody waits for it any more."""
+        """What lies above `after` was taken back: no caller waits for it any more."""
         # They ascend: what is appended lies above all that waits.
         if self._waiting and self._waiting[-1].last > after:
             kept = [attrs.evolve(each, last=min(each.last, after)) for each in self._waiting if each.first <= after]

@@ -1,4 +1,4 @@
-"""Putting together what one fsync makes durable: the bytes, and who is to be told of what. Pure functions."""
+"""Putting together what one fsync makes durable: the bytes, and what is reported to which log. Pure functions."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def mark(offset: int, salt: int) -> list[bytes]:
 
 
 def confirmations(writes: Iterable[QueuedWrite]) -> list[Confirmed]:
-    """What to tell each log once a batch is durable: one index set for each log and term, in the order of first use."""
+    """What to report once a batch is durable: one index set for each log and term, in the order of first use."""
     runs: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for write in writes:
         if write.cut_after is not None:

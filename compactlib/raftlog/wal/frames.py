@@ -62,7 +62,8 @@ class FileHeader:
     Attributes:
         number: the file's number; equals the one in its name.
         previous_end: how much of the file before counts; nothing behind it is read. 0 if there was none.
-        created_ns: when it was made, nanoseconds since the epoch; also tells its frames from those of other files.
+        created_ns: when it was made, nanoseconds since the epoch; also distinguishes its frames from those of other
+            files.
     """
 
     number: int

@@ -95,7 +95,7 @@ def judge(known: WriterState | None, row: LogRow, previous: int | None, first: i
     written = -1 if known is None else known.last
     if first < smallest:
         return Write(state, smallest, smallest - 1 if smallest <= written else None)
-    # An empty log begins anywhere, whether anybody has known it before or not.
+    # An empty log begins at any index, whether it was known before or not.
     end = max(written, row.snapshot_index)
     fits = known is None or end < 0 or previous is None or previous <= end or first == smallest
     if not fits:

@@ -81,20 +81,20 @@ class ClosedFile:
 
 
 class Wal:
-    """The write-ahead log of many logs. Threads may share it: whoever syncs first writes for all that have queued.
+    """The write-ahead log of many logs. Threads may share it: the first to sync writes what all have queued.
 
     Writes are judged at once (`judge`), queued, and made durable by `sync`. A write that the disk refuses for want of
     room stays queued and can be tried again; after a sync that failed the WAL is stopped for good.
 
     Args:
-        folder: where the files are; nobody else writes there.
+        folder: where the files are; nothing else may write there.
         rows: the rows of the logs.
         options: how it is kept.
         recovered: from `recover_wal`, if the folder holds files.
         lasts: the last index of each log, as far as it is known.
         held: frames of logs that cannot be opened now, in order: each file repeats them, so that files may go.
         confirmed: called after each batch, in order, with no lock held; may be called by another thread that syncs.
-        rolled: called when a file was closed, while nobody else can write: quick, and without calling back.
+        rolled: called when a file was closed, while no other thread can write: quick, and without calling back.
         settled: called after `rolled`, as `confirmed` is.
         owner: raises if this process may not write here any more: a fork of the one that opened the folder, say.
         outbox: through which `confirmed` and `settled` are called; one of its own by default.
@@ -125,7 +125,7 @@ class Wal:
         self._stopped: LogStopped | None = None
         self._closed = False
         found = recovered or RecoveredWal()
-        # Only up to here does anybody know what has to be in segments before files may go.
+        # Only up to here is it known what has to be in segments before files may be removed.
         self._handed_over: int = found.last_number
         self._oldest: int = found.numbers[0] if found.numbers else found.last_number + 1
         known = {**found.lasts, **(lasts or {})}
@@ -139,7 +139,8 @@ class Wal:
 
     def _begin_file(self, number: int, previous_end: int, tail: Sequence[LoggedFrame] = ()) -> OutFile:
         """Create the next file durably: it names every log, and repeats what was not proven to be durable."""
-        # A clock may stand anywhere; the time is for whoever looks at the file, and together with the number its mark.
+        # A clock may stand anywhere; the time is for people who look at the file; together with the number it
+        # identifies the file.
         created_ns = int(min(max(self._options.clock.now(), 0.0), _LAST_SECOND) * 1e9)
         header = FileHeader(number, previous_end, created_ns)
         salt = salt_of(header)
@@ -369,7 +370,7 @@ class Wal:
         try:
             self._out.write_at(self._end, mark(self._end, self._salt))
         except StorageError:
-            # It only tells a reader more; the next batch says the same.
+            # It only informs a reader; the next batch says the same.
             return
 
     def roll_over(self) -> None:

@@ -1,4 +1,4 @@
-"""Phase 4: which scattered live entries to append again at the head of the log, so that the live set has fewer runs.
+"""Clumping: which scattered live entries to append again at the head of the log, so that the live set has fewer runs.
 
 Pure: a plan names indexes, and the host proposes for each a command "rewrite entry i if it is still live": applied, it
 has the old entry's content if i is live at that point of the log, and none if it is not, since another command may have

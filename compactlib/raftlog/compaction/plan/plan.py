@@ -123,7 +123,7 @@ class LogPlan(Printed):
         groups: segments that are rewritten, oldest to newest; each group becomes one segment.
         damaged: what cannot be rewritten, since a segment of it could not be judged.
         left_out: every other segment, oldest to newest.
-        bytes_available: the room there was in the folder; `None` if nobody said.
+        bytes_available: the room there was in the folder; `None` if unknown.
     """
 
     folder: str
@@ -144,7 +144,7 @@ class LogPlan(Printed):
 
     @property
     def drops_only(self) -> bool:
-        """Whether nobody was asked what to rewrite: the plan is that of `DropDead`."""
+        """Whether no policy was asked what to rewrite: the plan is that of `DropDead`."""
         return self.policy == DROP_DEAD
 
     @property
@@ -237,7 +237,7 @@ class LogPlan(Printed):
 
 
 DROP_DEAD = PolicyRecord.of(DropDead())
-"""Who is named by a plan that rewrites nothing because nobody was asked to."""
+"""The policy named by a plan that rewrites nothing because no policy was asked."""
 
 
 def plan_for(view: LogView, policy: LogPolicy, now: float = 0.0, *, why: str = "",

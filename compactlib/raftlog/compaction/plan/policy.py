@@ -1,4 +1,4 @@
-"""The contract between a compaction and whoever chooses what it rewrites, on one page.
+"""The contract between a compaction and the policy that chooses what it rewrites, on one page.
 
 A policy is a pure function of statistics: `choose(view, now) -> Choice`. `view.candidates` are, oldest to newest, the
 segments that may be rewritten and hold at least one live entry. The newest segment (still written to) is never among
