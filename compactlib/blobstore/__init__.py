@@ -1,5 +1,5 @@
 """A local blob store in a segmented log, with time to live, delete and undelete, compacted by policy (LinkedIn Ambry;
-`seeds/blobstore.md`).
+`docs/design/blobstore.md`).
 
 A policy chooses segments, a compaction copies their valid records into new ones and switches, while reads and writes go
 on; the segments it took are freed.

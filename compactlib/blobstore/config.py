@@ -51,7 +51,7 @@ class BlobStoreConfig:
         pace: rate of a compaction that is given no budget, and how far it falls on a slow disk; `None` for no limit.
         compaction_buffer_bytes: how much is read at once where bytes pass through the process.
         swap_segments: how many segments beyond the capacity a compaction may fill before it frees its sources.
-        purge_tombstones: remove deletes that nobody needs any more.
+        purge_tombstones: remove deletes that are no longer needed.
         compaction_history_seconds: how long finished compaction logs are kept.
         drop_dead_containers: compactions drop the records of containers that are gone.
         close_active_segment: a full compaction may close the active segment, so that it becomes eligible.

@@ -133,7 +133,7 @@ class CompactableStore(Shown, Protocol):
 
     @property
     def observer(self) -> Observer:
-        """Told of progress, counters and events."""
+        """Notified of progress, counters and events."""
 
     def require_mine(self) -> None:
         """Return if the folder is this store's to change; asked before each change of a compaction.

@@ -24,7 +24,7 @@ TYPECODES = {
 
 
 def hash_id(blob_id: bytes, key: bytes) -> int:
-    """A 64-bit number for an id, different in each store, so that nobody can choose ids that collide."""
+    """A 64-bit number for an id, different in each store, so that colliding ids cannot be chosen on purpose."""
     return int.from_bytes(hashlib.blake2b(blob_id, digest_size=8, key=key).digest(), "little")
 
 

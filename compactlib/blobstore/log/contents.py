@@ -1,4 +1,4 @@
-"""Which segments a store answers from: one immutable value, replaced as a whole by whoever changes the log."""
+"""Which segments a store answers from: one immutable value, replaced as a whole by each change of the log."""
 
 from __future__ import annotations
 

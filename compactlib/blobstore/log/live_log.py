@@ -44,7 +44,7 @@ class LiveLog:
         folder: the store's folder.
         config: how the store is kept.
         clock: where time comes from.
-        observer: told of index files that could not be written, when `deliver` is called on it.
+        observer: notified of index files that could not be written, when `deliver` is called on it.
         descriptor: what the store is.
         contents: what the folder holds.
         writer: at the end of the active segment.
@@ -145,7 +145,7 @@ class LiveLog:
         now = self._clock.monotonic()
         if self._config.durability == "each" or (self._config.durability == "interval"
                                                  and now - self._synced_at >= self._config.sync_interval_seconds):
-            # Nobody sees a record whose writer is told that it failed.
+            # No reader sees a record whose write was reported as failed.
             try:
                 self.writer.sync()
             except BaseException:
@@ -172,7 +172,8 @@ class LiveLog:
         """Make the open index a sealed one with a file, and begin another; does nothing to an empty one.
 
         Raises:
-            StorageError: the log could not be synced. That the file could not be written is told to the observer only.
+            StorageError: the log could not be synced. That the file could not be written is reported to the observer
+                only.
         """
         contents = self.contents
         if not len(contents.open) and contents.open.end == contents.active.end:
@@ -199,7 +200,7 @@ class LiveLog:
         self.seal_index()
         name = self.writer.segment.next_position
         while os.path.lexists(path := os.path.join(self._folder, name.log_file)) and not is_ordinary(path):
-            # A stranger's link or folder has this name, and stays.
+            # An unrelated link or folder has this name, and stays.
             name = name.next_position
         self.writer.roll(self._descriptor.header(name, self._next_sequence))
         self.contents = self.contents.with_segment(name)
@@ -276,7 +277,7 @@ class LiveLog:
             raise
 
     def _take_back(self) -> None:
-        """After a refused sync: what nobody was told to be stored is there no more. Writing has stopped."""
+        """After a refused sync: records that were never acknowledged are there no more. Writing has stopped."""
         end = self.writer.synced.offset
         contents = self.contents
         if contents.open.end > end:

@@ -80,7 +80,7 @@ class SegmentLoader:
         index_max_entries: how many entries an index segment made from the log may have.
         index_files: the offsets at which the folder's index files begin, by segment.
         repair: whether indexes that had to be made again are written to the disk.
-        not_written: told of each that the disk did not take; it is made again at the next opening.
+        not_written: called with each that the disk did not take; it is made again at the next opening.
         paths: files of segments that do not have their own name yet.
     """
 
@@ -273,7 +273,7 @@ def list_log(folder: str, *, check: bool = True) -> tuple[list[SegmentName], dic
 
 
 def _ordinary_names(folder: str) -> list[str]:
-    """The ordinary files in a folder. What else lies there under a name of ours is a stranger's: links are not
+    """The ordinary files in a folder. What else has such a name is unrelated: links are not
     followed, pipes not waited for."""
     try:
         with os.scandir(folder) as found:

@@ -213,7 +213,7 @@ def _check_not_emptied(folder: str) -> None:
 
 
 def _lost_segments(folder: str, removed: Iterable[str]) -> Iterator[CorruptData]:
-    """Segments of which only an index was left, and whose place nobody has taken."""
+    """Segments of which only an index was left, and whose place no other has taken."""
     held = {name.position for name in list_log(folder)[0]}
     places = [place for place in map(place_of_index_file, removed) if place is not None]
     for name in sorted({place.segment for place in places if place.segment.position not in held}):

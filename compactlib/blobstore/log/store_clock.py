@@ -29,7 +29,7 @@ class StoreClock:
     Args:
         clock: the host's.
         last_known: see `last_known_time`.
-        observer: told when the host's clock jumps.
+        observer: notified when the host's clock jumps.
     """
 
     def __init__(self, clock: Clock, last_known: float | None, observer: Observer) -> None:

@@ -1,1 +1,1 @@
-"""The values of a blob store: ids, entries, names of segments, pace and breath."""
+"""The values of a blob store: ids, entries, names of segments, the pace of a compaction."""

@@ -27,7 +27,7 @@ class Breather:
     """For one stretch of computing, by one thread; call `breathe` after each small piece of it.
 
     Args:
-        clock: where time comes from. One that stands still while nobody moves it sees no naps.
+        clock: where time comes from. One that stands still unless it is moved sees no naps.
         budget: asked at each nap whether the computing may go on.
     """
 

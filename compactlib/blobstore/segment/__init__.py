@@ -1,1 +1,1 @@
-"""Segments of the log: their head, their records, reading, scanning, appending, erasing in place."""
+"""Segment files of the log: header, records with checksums, reading, scanning, appending, erasing in place."""

@@ -1,4 +1,4 @@
-"""Overwriting records in place so that a crash at any moment is made good: the file `HARD_DELETE`, and its redo.
+"""Crash-safe overwriting of records in place (hard delete): the redo file `HARD_DELETE`, and its replay.
 
 ```
 0   magic b"CLBLOBHD"      12  CRC of the body (u32)    24  body:

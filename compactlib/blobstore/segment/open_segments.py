@@ -33,7 +33,7 @@ class OpenSegments:
         self._lock = threading.Lock()
 
     def get(self, name: SegmentName) -> SegmentFile:
-        """The file of a segment; whoever holds it can read from it, whatever happens to its name.
+        """The file of a segment; it can be read while it is held, whatever happens to its name.
 
         Raises:
             StorageError: it cannot be opened; after a compaction it may be gone.
@@ -60,7 +60,7 @@ class OpenSegments:
                     self._removed.append((name, weakref.ref(file)))
 
     def drain(self, names: Iterable[SegmentName], timeout_seconds: float, clock: Clock) -> bool:
-        """Wait until nobody reads from the forgotten files of these; whether that was so in time."""
+        """Wait until no reader uses the forgotten files of these; whether that was so in time."""
         wanted = set(names)
         deadline = clock.monotonic() + timeout_seconds
         while True:

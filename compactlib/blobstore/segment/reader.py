@@ -128,7 +128,7 @@ def is_ordinary(path: StrPath) -> bool:
 class SegmentFile:
     """A segment open for reading. Threads may share one.
 
-    The file is closed when the last reference goes, so that whoever holds one can finish reading after a compaction
+    The file is closed when the last reference goes, so that a holder can finish reading after a compaction
     has removed the file's name.
 
     Args:
@@ -178,7 +178,7 @@ class SegmentFile:
             raise StorageError.from_os(error, "read", self.path) from error
 
     def close(self) -> None:
-        """Close it now, for who shares it with nobody: an error that is kept would keep the last reference."""
+        """Close it now, if it is not shared: an error that is kept would keep the last reference."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

@@ -81,7 +81,7 @@ class _Window:
 def scan_records(file: SegmentFile, start: int, end: int) -> Iterator[Scanned]:
     """The records from `start` to `end` of a segment, in order, with the stretches between them that are none.
 
-    Memory is about two MiB. A record that the end cuts off is told as one that is not whole.
+    Memory is about two MiB. A record that the end cuts off is reported as one that is not whole.
 
     Raises:
         StorageError: the disk refused.

@@ -155,7 +155,7 @@ class BlobReader:
 
     @property
     def config(self) -> BlobStoreConfig:
-        """How its owner keeps it, as far as this reader was told."""
+        """How its owner keeps it, as far as this reader knows."""
         return self._config
 
     @property

@@ -158,7 +158,7 @@ class HardDeleter:
             return self._known(None)
 
     def _stored(self) -> HardDeleteState:
-        """As `_read`, without telling of damage again."""
+        """As `_read`, without reporting damage again."""
         try:
             return self._known(read_state(self._store.folder))
         except CorruptData:

@@ -1,4 +1,4 @@
-"""Who still has to hear of a delete, and which containers are gone: the answers to a compaction's questions.
+"""Which peers have not read a delete yet, and which containers are gone: the answers to a compaction's questions.
 
 Both are values in memory that a host fills; neither has to last. A tracker that was just made knows its peers but not
 how far they are, and then no tombstone goes for their sake.
@@ -37,7 +37,7 @@ class PeerTokens:
 
     Args:
         incarnation: the store's; a peer with a token of another one has to begin anew, and has seen nothing.
-        peers: their names; with none, nobody holds a tombstone back.
+        peers: their names; with none, no tombstone is held back.
         ignore_idle_seconds: a peer not heard of for longer than this does not count; 0 never ignores one.
         clock: where time comes from.
 
@@ -89,7 +89,7 @@ class PeerTokens:
         return token is not None and token.incarnation == self._incarnation and token.sequence >= entry.sequence
 
     def _is_ignored(self, heard: _Heard, now: float) -> bool:
-        # By the monotonic clock: one that was set ahead makes nobody idle.
+        # By the monotonic clock: one that was set ahead makes no peer idle.
         return 0 < self._ignore_idle_seconds < now - heard.tick
 
     def audit(self) -> None:

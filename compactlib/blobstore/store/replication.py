@@ -126,7 +126,7 @@ def entries_since(snapshot: LogSnapshot, token: ReplicationToken | None, *, max_
                   max_bytes: int | None = None) -> FoundEntries:
     """The blobs with records newer than the token.
 
-    Each is told once an answer, with its state now. O(log n) to find the place, then O(1) a record.
+    Each is given once an answer, with its state now. O(log n) to find the place, then O(1) a record.
 
     Args:
         snapshot: of the store.

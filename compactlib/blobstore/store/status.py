@@ -1,4 +1,4 @@
-"""What a store says of itself."""
+"""The status values of a store."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class BlobStore:
         questions: what a compaction asks its host.
         files: the disk.
         clock: where time comes from. What jumps is not believed at once: see `accept_clock`.
-        observer: told of progress, counters and events.
+        observer: notified of progress, counters and events.
         name: what it is called in messages; the folder's name if not given.
         new_incarnation: gives a new store its 16 bytes, for tests that need them to repeat.
 
@@ -196,7 +196,7 @@ class BlobStore:
 
     @property
     def observer(self) -> Observer:
-        """Told of progress, counters and events."""
+        """Notified of progress, counters and events."""
         return self._observer
 
     @property
@@ -439,7 +439,7 @@ class BlobStore:
 
         Gets and puts go on meanwhile. Memory: 24 bytes a copied record of one cycle, and a few MiB. `compact_many` does
         it for many stores in one run of the executor. See `contract.Compaction` for what is answered when; what an
-        executor or a question of the host's raises is told as `TaskFailed`.
+        executor or a question of the host's raises is reported as `TaskFailed`.
 
         Args:
             plan: of this store. Not together with `policy`.
@@ -447,7 +447,7 @@ class BlobStore:
             executor: who copies; default this thread.
             budget: what the work may use up; the configured pace if not given. The rate of one that is given counts,
                 but for a disk that answers too slowly: then the configured pace holds.
-            observer: is told, besides the store's own.
+            observer: notified, besides the store's own.
             fence: entered around each commit.
 
         Raises:
@@ -539,7 +539,7 @@ class BlobStore:
 
     @contextlib.contextmanager
     def _ended_by_closing(self) -> Iterator[None]:
-        """Who looks on while the store is closed is told so, and not that somebody has cancelled their budget."""
+        """A view during the store's closing fails with that reason, and not with a cancelled budget."""
         try:
             yield
         except BudgetSpent as error:
@@ -634,7 +634,8 @@ class BlobStore:
     def accept_clock(self) -> None:
         """Believe the host's clock as it stands, although it has jumped, or stepped since the store was used last.
 
-        For an operator who has looked at it. Nobody has to: if the clock stays so, it is believed half a minute later.
+        For an operator who has looked at it. It need not be called: if the clock stays so, it is believed half a minute
+        later.
         """
         self._store_clock.accept()
         self._log.observer.deliver()

@@ -314,7 +314,7 @@ def _descriptor(folder: str, names: Sequence[SegmentName]) -> tuple[Descriptor, 
 
 
 def _lost_segments(folder: str, layout: _Layout) -> Iterator[CorruptData]:
-    """Segments of which only an index is left, whose place nobody has taken, and which no compaction removes."""
+    """Segments of which only an index is left, whose place no other has taken, and which no compaction removes."""
     held = {name.position for name in layout.names}
     cycles = () if layout.log is None else layout.log.cycles
     going = {name for cycle in cycles for name in (*cycle.sources, *cycle.planned)}

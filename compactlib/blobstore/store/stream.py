@@ -10,7 +10,7 @@ import attrs
 from compactlib.errors import InvalidInput
 
 HELD_BYTES = 8 << 20
-"""How much of a stream is read before the lock is taken; a shorter stream holds nobody up and needs no size."""
+"""How much of a stream is read before the lock is taken; a shorter stream blocks no other writer and needs no size."""
 _PIECE_BYTES = 1 << 20
 
 

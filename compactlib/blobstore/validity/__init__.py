@@ -1,1 +1,1 @@
-"""What is alive: the verdict on each record, how long it lives, and tombstones."""
+"""Liveness: which records of a blob a compaction keeps, until when (time to live), and which tombstones."""

@@ -55,7 +55,7 @@ class PurgeRules:
     """What else a compaction may remove; the same questions as in `validity.Rules`.
 
     Attributes:
-        purge_tombstones: whether deletes that nobody needs any more go.
+        purge_tombstones: whether deletes that are no longer needed go.
         seen_by_all_peers: asked about a tombstone whose PUT is gone: whether every peer that counts has read it.
         is_container_gone: asked about a record: whether its account and container are gone for good.
     """

@@ -44,7 +44,7 @@ class Verdict(enum.Enum):
     DELETED = "its blob was deleted"
     SUPERSEDED = "a later delete or undelete says more"
     ORPHANED = "it changes the time to live of a blob that is gone"
-    PURGED = "a tombstone that nobody needs any more"
+    PURGED = "a tombstone that is no longer needed"
     DUPLICATE = "an earlier cycle has copied it"
     CONTAINER = "its container is gone"
 
@@ -61,7 +61,7 @@ class Rules:
     Attributes:
         reference_ms: deletes made strictly before it are in effect.
         now_ms: blobs that expire strictly before it have expired.
-        purge_tombstones: whether deletes that nobody needs any more go.
+        purge_tombstones: whether deletes that are no longer needed go.
         seen_by_all_peers: asked about a tombstone: whether every peer that counts has read it. Without peers to ask,
             only expired tombstones go.
         had_put: asked about a tombstone without PUT: whether its PUT was there when the compaction began, so that the

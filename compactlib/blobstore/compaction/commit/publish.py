@@ -8,7 +8,7 @@ The order that makes it safe; each step may be repeated, and recovery repeats th
 4. the log says CLEANUP;
 5. the sources' files go; the log says that the cycle has ended.
 
-The removals of step 5 are synced before the log is closed: until then whoever finds it does them again.
+The removals of step 5 are synced before the log is closed: until then a recovery that finds it does them again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def private_name(target: SegmentName) -> str:
 
 
 def check_names_are_free(folder: StrPath, targets: Iterable[SegmentName]) -> None:
-    """Before anything is committed: that no stranger's folder has the name that a new segment is to get.
+    """Before anything is committed: check that no unrelated folder has the name that a new segment is to get.
 
     Raises:
         Conflict: one has.
@@ -116,7 +116,7 @@ def remove_names(files: Files, folder: StrPath, names: Sequence[str]) -> None:
 
 
 def remove_file(files: Files, folder: StrPath, name: str) -> None:
-    """Remove a name; one that is gone already does not matter, and a folder under it is a stranger's and stays.
+    """Remove a name; one that is gone already does not matter, and an unrelated folder of that name stays.
 
     Raises:
         StorageError: the disk refused; call again.

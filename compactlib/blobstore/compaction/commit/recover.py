@@ -1,4 +1,4 @@
-"""Finishing or undoing what a crash interrupted, before a store looks at its folder.
+"""Crash recovery: finishing or undoing an interrupted compaction, before a store looks at its folder.
 
 What the compaction log says decides:
 
@@ -72,7 +72,7 @@ def recover_compaction(folder: StrPath, files: Files) -> CompactionRecovery:
     """Bring a store's folder into a state in which each position has one segment. The caller holds the store's lock.
 
     Raises:
-        CorruptData: the compaction log is damaged and two generations of one segment are there, so that nobody can say
+        CorruptData: the compaction log is damaged and two generations of one segment are there, so that it is unknown
             which counts; or a committed segment is not whole. Nothing was removed.
         Unsupported: the compaction log is that of a later release.
         StorageError: the disk refused; call again.
@@ -98,7 +98,7 @@ def recover_compaction(folder: StrPath, files: Files) -> CompactionRecovery:
     if log is not None and log.phase is Phase.DONE:
         close_log(files, folder, log)
         log = None
-    # Nobody else writes now: a half-written file has no owner, and is removed.
+    # There is no other writer now: a half-written file has no owner, and is removed.
     half_written = [name for name in list_folder(folder) if name in _HALF_WRITTEN
                     or (name.endswith(INDEX_SUFFIX + HALF_WRITTEN_SUFFIX)
                         and place_of_index_file(name.removesuffix(HALF_WRITTEN_SUFFIX)) is not None)]
@@ -159,7 +159,7 @@ def _set_aside(files: Files, folder: StrPath, error: CorruptData) -> None:
 
 
 def leftovers(folder: StrPath, log: CompactionLog | None) -> Iterator[str]:
-    """Names that attempts have left and nobody will use, given the compaction in progress, if any.
+    """Names that attempts have left and that will not be used, given the compaction in progress, if any.
 
     The store may be open and writing: names that are its own, temporary ones included, are not among them.
     """

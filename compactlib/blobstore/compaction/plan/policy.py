@@ -1,4 +1,4 @@
-"""The contract between a store and whoever chooses what its compaction takes, on one page.
+"""The contract between a store and the policy that chooses what its compaction takes, on one page.
 
 A policy is a pure function: `choose(view, now) -> Choice`. The view is an immutable picture of the store: how full it
 is, and for each segment how much of it a compaction would have to copy. The choice names the segments to take, and why
@@ -75,7 +75,7 @@ class SegmentView:
         eligible: whether a compaction may take it: not the newest one, and without an entry in the journal.
         last_modified: time of the newest operation in it, seconds since the epoch.
         dying: what of its valid bytes will die by itself, in order of time; as far ahead as the statistics look.
-        disk_bytes: what its files take, header and index files included; `None` if nobody has asked.
+        disk_bytes: what its files take, header and index files included; `None` if unknown.
         valid: its valid records, counted; `None` if `valid_bytes` comes from statistics that look ahead.
 
     Raises:
@@ -133,7 +133,7 @@ class BlobView(Printed):
         segments: every segment, in log order, those without valid bytes included.
         history: the plans carried out so far.
         swap_segments: how many segments a compaction fills before it frees its sources.
-        index_max_entries: records of one index file; 0 if nobody has asked: then no plan is exact.
+        index_max_entries: records of one index file; 0 if unknown: then no plan is exact.
 
     Raises:
         InvalidInput: the segments do not ascend, a number is negative or not finite, the newest segment is
@@ -346,7 +346,7 @@ def too_little(view: BlobView, min_reclaimed_segments: int, told: str = "", advi
     Args:
         view: the store.
         min_reclaimed_segments: how many it asks for.
-        told: what else stands in the way.
+        told: text on what else stands in the way.
         advice: what to do about that, if anything helps.
     """
     valid = sum(segment.valid_bytes for segment in view.eligible)

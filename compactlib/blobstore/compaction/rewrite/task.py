@@ -6,7 +6,7 @@ it can run in any process that sees the folder, twice, or at the same time as an
 publishes nothing, and all write the same bytes.
 
 An attempt may go on with what an earlier one has written. It takes that file over under a name of its own, and only if
-nobody has it open for writing any more: whoever writes a file that may be taken over holds a lock on it (`flock`, so
+no process has it open for writing any more: the writer of a file that may be taken over holds a lock on it (`flock`, so
 that it ends with the process, too). So no file ever has two writers, even if an earlier attempt's thread still runs.
 """
 
@@ -88,7 +88,7 @@ class CopyRecords:
         buffer_bytes: how much is read at once, at least one page.
         kept: whether a file that the attempt could not finish is kept, so that a later one can go on with it; only
             for attempts that die with the process that holds the store.
-        resume_from: such a file. It is taken over if nobody writes to it any more; what it holds is checked, and used
+        resume_from: such a file. It is taken over if it has no writer any more; what it holds is checked, and used
             as far as it is right.
         pace: how the copying slows down on a slow disk, if at all.
         files: the disk.
@@ -143,7 +143,8 @@ class CopyRecords:
         opened = _Opened(self.files.create(kept))
         if _is_locked(opened.out.fileno()):
             return opened
-        # A file system without locks, or somebody was quicker: then nobody may go on with what this attempt writes.
+        # A file system without locks, or another attempt was quicker: then no later attempt may continue what this one
+        # writes.
         opened.close()
         with contextlib.suppress(StorageError):
             self.files.unlink(kept)
@@ -173,7 +174,7 @@ class _Opened:
 
 
 def _taken_over(files: Files, found: str, path: str) -> _Opened | None:
-    """An earlier attempt's file under this attempt's name; `None` if it is gone, or somebody may still write to it.
+    """An earlier attempt's file under this attempt's name; `None` if it is gone, or it may still have a writer.
 
     Raises:
         StorageError: the disk refused the new name.
@@ -197,7 +198,7 @@ def _taken_over(files: Files, found: str, path: str) -> _Opened | None:
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Lock a file for whoever has it open through this descriptor; whether that could be done."""
+    """Lock a file for the holder of this descriptor; returns whether that could be done."""
     try:
         import fcntl
     except ImportError:
@@ -225,7 +226,7 @@ class _Span:
         offset: where it begins in its file.
         sizes: of its records.
         sequences: of its records.
-        cold: stretches that nobody had in the page cache: places relative to `offset`, and lengths.
+        cold: stretches that were not in the page cache: places relative to `offset`, and lengths.
     """
 
     offset: int
@@ -445,7 +446,7 @@ class _PageCache:
     means to say so (Linux).
 
     A compaction reads and writes far more than the cache holds. What was not cached before it came is given up again
-    at once, in the source and in the new file; what was cached is in use by somebody, and stays, in the new file too.
+    at once, in the source and in the new file; what was cached before is in use, and stays, in the new file too.
     Advice only: nothing depends on it.
 
     Args:
@@ -459,7 +460,7 @@ class _PageCache:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
     def cached(self, offsets: Iterable[int]) -> bytes:
-        """One byte for each place: 1 if its page is cached, or if nobody can tell; one system call each."""
+        """One byte for each place: 1 if its page is cached, or if that is unknown; one system call each."""
         one = bytearray(1)
         return bytes(self._is_cached(offset, one) for offset in offsets)
 
@@ -475,7 +476,7 @@ class _PageCache:
         return True
 
     def forget(self, start: int, end: int) -> None:
-        """Give up the pages from `start` to `end`, unless nobody could tell what is in use."""
+        """Give up the pages from `start` to `end`, unless it is unknown what is in use."""
         if self._can_ask and end > start:
             os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
 

@@ -56,7 +56,7 @@ def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None,
         budget: what the work may use up, all stores together; the first store's configured rate if not given. The
             rate of one that is given counts, above the configured ones as well; on a disk that answers too slowly,
             each store's configured pace holds for either.
-        observer: is told, besides the stores' own.
+        observer: notified, besides the stores' own.
         fence: entered around each commit, `compactlib.scheduler.TokenFence` for example. One of the library's errors
             that it raises fails the store whose commit it was.
 
@@ -134,7 +134,7 @@ class _Active:
     Attributes:
         task: what is to be done.
         run: by which this one runs the store.
-        events: who is told.
+        events: notified of each event.
         began: when, by the store's monotonic clock.
         plan: what is carried out; `None` while an earlier compaction is finished.
         finished: the report of that one.
@@ -264,7 +264,7 @@ class _Rounds:
         return plan
 
     def end(self) -> None:
-        """Whatever has happened: nobody is kept from the stores any more."""
+        """Whatever has happened: release the stores."""
         for folder in list(self._running):
             self._release(folder)
 

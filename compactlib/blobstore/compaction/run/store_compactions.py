@@ -1,6 +1,6 @@
-"""What a store has one of, whoever compacts it: who may run, the compaction in progress, how one begins and ends.
+"""Compactions of one store: at most one at a time, whoever starts it; how it begins, resumes and ends.
 
-What it does between two durable steps is in `work`; what a crash leaves is settled by `recover` before the
+What it does between two durable steps is in `work`; what a crash leaves is completed or undone by `recover` before the
 store is opened. One that stopped with an error stays in progress: it is resumed, or dropped, and nothing is lost.
 """
 
@@ -56,7 +56,7 @@ class StoreCompactions:
         ownership: every compaction, resumption, drop and batch of a hard delete is a run of it.
         policy: see above.
         sensor: makes the views.
-        last_error: what was raised last that nobody expects: by an executor, a task or a question of the host's.
+        last_error: the last unexpected exception: of an executor, a task or a question of the host's.
         failures: how often that was.
     """
 
@@ -121,7 +121,7 @@ class StoreCompactions:
                         bytes_available=available)
 
     def available_bytes(self) -> int | None:
-        """The room on the disk, if anybody can say.
+        """The room on the disk, if it is known.
 
         Raises:
             StorageError: the disk refused to be asked.
@@ -157,13 +157,13 @@ class StoreCompactions:
             f"a compaction of store {self._store.name} waits to be finished ({log.phase.value}); the next compact() "
             f"does, resume() does nothing else")
 
-    # -- the steps of whoever runs the store
+    # -- the steps of the store's owner
 
     def work(self, events: StoreEvents | None = None) -> CompactionWork | None:
         """The compaction in progress, or `None`.
 
         Args:
-            events: who is told from now on; the store's own observer if not given.
+            events: notified from now on; the store's own observer if not given.
         """
         log, store = self.log, self._store
         if log is None:
@@ -268,7 +268,7 @@ class StoreCompactions:
         return milliseconds(now - self._store.config.compaction_history_seconds)
 
     def note(self, error: CompactlibError) -> None:
-        """Something was raised that nobody expects."""
+        """An unexpected exception was raised."""
         self.last_error = error
         self.failures += 1
 
@@ -299,7 +299,7 @@ class StoreCompactions:
             Closed: the store is closed.
         """
         self._store.require_mine()
-        # Who only looks keeps nobody from beginning; what may have changed while it looked is looked at once more.
+        # A view blocks no compaction from beginning; what may have changed meanwhile is looked at once more.
         if self.ownership.is_running or self._disagreement() is None:
             return
         with self.running() as run:

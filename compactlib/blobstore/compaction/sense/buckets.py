@@ -77,7 +77,7 @@ class BucketStatistics:
             self._change(life, life.size)
 
     def remove(self, lives: Iterable[Lifetime]) -> None:
-        """Take back what `add` was told of the same records before something was written about their blob."""
+        """Take back what `add` counted of the same records before something was written about their blob."""
         for life in lives:
             self._change(life, -life.size)
 

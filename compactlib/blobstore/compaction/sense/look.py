@@ -130,7 +130,7 @@ class Sensor:
     def _last_plans(self) -> LastPlans:
         last, damage = self._read()
         if damage is not None and not self._told_damage:
-            # Only schedules depend on it: they start anew, and whoever watches is told, once.
+            # Only schedules depend on it: they start anew, and the observer is notified, once.
             self._told_damage = True
             self._store.observer.event("blobstore_plan_history_damaged",
                                        {"store": self._store.name, "message": str(damage)})
@@ -146,7 +146,7 @@ class Sensor:
         return LastPlans(since=self._store.created_at) if kept is None else kept, damage
 
     def audit(self) -> None:
-        """Check the kept statistics, unless somebody counts just now.
+        """Check the kept statistics, unless a count is under way.
 
         Raises:
             AuditFailed: they do not hold together.
