@@ -1,4 +1,5 @@
-"""Branches over a key-value store: uncommitted changes in staging tokens, committed ones in immutable ranges.
+"""Branches and commits over a key-value store: uncommitted changes in staging tokens, committed ones in immutable
+ranges.
 
 A `Repository` offers what every store here does: view, plan, compact, reclaim, verify, status, audit, close.
 

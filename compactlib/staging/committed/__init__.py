@@ -1,1 +1,1 @@
-"""Committed records: an interface, and the one that keeps them as ranges and metaranges."""
+"""Committed records: their interface, and the implementation that keeps them as immutable ranges and metaranges."""

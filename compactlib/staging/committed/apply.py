@@ -35,7 +35,7 @@ class Apply:
         budget: asked before each range is written.
         elsewhere: ranges of other metaranges, which are not written again if they come out.
         background: reads the next range and writes the last ones besides the caller's thread.
-        observer: told of progress, in ranges of the base; what comes after them counts as one more.
+        observer: notified of progress, in ranges of the base; changes after the last range count as one more.
     """
 
     def __init__(self, files: RangeFiles, rule: SplitRule, base: MetaRange, changes: Changes, budget: Budget, *,

@@ -64,7 +64,7 @@ class Committed(Protocol):
 
         A tombstone of an unknown key changes nothing. A record of the same identity as the base's changes nothing: the
         base's data stays. The result's id depends on the resulting records alone, so it is `base` if nothing changed.
-        The observer is told how many of the base's ranges are done.
+        The observer is notified how many of the base's ranges are done.
 
         Raises:
             UnsortedKeys: the keys do not ascend strictly. Nothing is published.
@@ -99,7 +99,7 @@ class Committed(Protocol):
     def claim(self, metarange_id: MetaRangeId) -> None:
         """Keep a metarange that perhaps nothing names from `collect`, until what names it is written.
 
-        For whoever brings one back: the claim counts for the collections' grace period.
+        For a caller that uses an old one again: the claim counts for the collections' grace period.
 
         Raises:
             MetaRangeNotFound: it was collected.
@@ -107,7 +107,7 @@ class Committed(Protocol):
         """
 
     def available_bytes(self) -> int | None:
-        """How much room there is for more ranges now; `None` where nobody can say."""
+        """How much room there is for more ranges now; `None` where it is unknown."""
 
     def list_ranges(self) -> Iterator[StoredFile]:
         """Every range file of the store, reachable or not."""

@@ -8,9 +8,9 @@
 
 Readers see the same before and after each step (G3). A write is acknowledged only if the token it went into was still
 the staging token afterwards; so whatever is acknowledged was in a sealed token before step 2 began, or went into a
-newer one. A crash after step 1 costs one sealed token more, after step 2 a metarange nobody names, after step 3 tokens
-that the sweep finds. The compaction gives way to everybody: a commit, a reset, a move of HEAD or another compaction in
-between makes it lose; it makes nobody else do more than try once more.
+newer one. A crash after step 1 costs one sealed token more, after step 2 a metarange without a reference, after step 3
+tokens that the sweep finds. The compaction gives way to every other change: a commit, a reset, a move of HEAD or
+another compaction in between makes it lose; it costs other writers at most one more try.
 
 Comparing the sealed tokens alone in step 3 is not enough, although the published design asks for no more: a hard reset
 may move HEAD and leave them as they were.
@@ -74,7 +74,7 @@ class Compactor:
         Args:
             found: the branch, as it was found.
             budget: what the rewrite may use up.
-            observer: is told of the rewrite.
+            observer: notified of the rewrite.
             executor: who carries the rewrite out; default this thread.
             fence: entered around the swap.
 
@@ -88,7 +88,7 @@ class Compactor:
         except CompactlibError as error:
             return _failed(error)
         if sealed is None:
-            return LostRace("somebody else changed the branch before its token was sealed", "seal")
+            return LostRace("another writer changed the branch before its token was sealed", "seal")
         runs: Executor = LocalExecutor(clock=self._context.clock) if executor is None else executor
         try:
             return self._compact_sealed(found.branch, sealed, runs, budget, observer, fence, began)
@@ -98,7 +98,7 @@ class Compactor:
             return _failed(error)
 
     def _seal(self, found: FoundBranch) -> BranchRecord | None:
-        """Step 1; the record with what is to be compacted in its sealed tokens. `None`: somebody else was faster."""
+        """Step 1; the record with what is to be compacted in its sealed tokens. `None`: another writer was faster."""
         context, record = self._context, found.record
         now = context.clock.now()
         if len(record.sealed_tokens) >= MAX_SEALED_TOKENS or context.tokens.is_empty(record.staging_token):
@@ -113,7 +113,7 @@ class Compactor:
             return context.branches.try_update(found, wanted)
         except PredicateFailed:
             if fresh is not None:
-                # It was named by nobody, and never will be.
+                # It has no reference, and never will have one.
                 context.tokens.forget(fresh)
             return None
         except OutcomeUnknown as error:
@@ -131,7 +131,7 @@ class Compactor:
         try:
             applied = _rewritten(task, executor, budget, observer)
         except (MetaRangeNotFound, RangeNotFound):
-            # Collected because the branch has let go of it? Then somebody else has won.
+            # Collected because the branch has let go of it? Then another writer has won.
             if context.branches.read(branch).record.seals_since(sealed, len(sealed.sealed_tokens)) is None:
                 return LostRace("the branch left the base of the compaction meanwhile", "swap")
             raise
@@ -182,7 +182,7 @@ class Compactor:
 
 
 def _failed(error: CompactlibError) -> Failed:
-    """Whether the swap happened; that a token may have been sealed before changes nothing that anybody reads."""
+    """Whether the swap happened; that a token may have been sealed before changes nothing that is read."""
     return Failed(error, "unknown" if isinstance(error, OutcomeUnknown) else "no")
 
 

@@ -1,4 +1,4 @@
-"""One piece of work at a time on each branch of a repository, within this process; and how closing ends them all.
+"""At most one piece of work at a time on each branch, within this process; closing the repository ends them all.
 
 Between processes the compare-and-sets of the branch's record decide; this only saves work that would be lost.
 """
@@ -35,10 +35,10 @@ class Flights:
             return tuple(self._runs)
 
     def require_open(self) -> None:
-        """Return if nobody has closed it.
+        """Return if it was not closed.
 
         Raises:
-            Closed: somebody has.
+            Closed: it was.
         """
         if self._closed:
             raise Closed(f"{self._what} was closed; make a new one over the same stores")

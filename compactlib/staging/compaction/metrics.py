@@ -1,4 +1,4 @@
-"""What the staging area tells an observer in numbers, for dashboards and alarms.
+"""Metrics of the staging area, as an observer is notified of them, for dashboards and alarms.
 
 | name | labels | says |
 |---|---|---|
@@ -13,8 +13,8 @@
 | `staging_ranges_collected`, `staging_metaranges_collected`, `staging_collected_bytes` | `repository` | garbage |
 
 Levels come as events with a `value`, each time they change: `staging_sealed_tokens` (of one branch) and
-`staging_cleanup_backlog` (marks that still wait). Each garbage collection tells `staging_garbage`, with how
-many files are `live`, how many nobody needs that are still too `young` to go, and how many of the history are `gone`.
+`staging_cleanup_backlog` (marks that still wait). Each garbage collection reports `staging_garbage`, with how
+many files are `live`, how many unneeded ones are still too `young` to go, and how many of the history are `gone`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class StagingMetrics(StagingEvents):
     """Passes what happens on the branches of a repository on to an observer, and to other listeners.
 
     Args:
-        observer: is told the numbers.
+        observer: notified of the numbers.
         repository: the label.
-        others: told the same events, such as a sensor's.
+        others: notified of the same events, such as a sensor's.
     """
 
     def __init__(self, observer: Observer, repository: str, *others: StagingEvents) -> None:
@@ -48,7 +48,7 @@ class StagingMetrics(StagingEvents):
         self._lock = threading.Lock()
 
     def record_seen(self, branch: str, record: BranchRecord) -> None:
-        """Tells the number of sealed tokens if it is not the one told last."""
+        """Report the number of sealed tokens if it is not the one reported last."""
         for other in self._others:
             other.record_seen(branch, record)
         sealed = len(record.sealed_tokens)
@@ -103,7 +103,7 @@ class StagingMetrics(StagingEvents):
 
 
 def report_commit(observer: Observer, repository: str, outcome: str, seconds: float) -> None:
-    """Tell how a commit went."""
+    """Report how a commit went."""
     labels = {"repository": repository, "outcome": outcome}
     observer.count("staging_commits", 1, labels)
     observer.measure("staging_commit_seconds", seconds, labels)
@@ -111,7 +111,7 @@ def report_commit(observer: Observer, repository: str, outcome: str, seconds: fl
 
 def report_compaction(observer: Observer, repository: str, branch: str, outcome: CompactionOutcome,
                       seconds: float) -> None:
-    """Tell how a compaction went."""
+    """Report how a compaction went."""
     name = outcome_name(outcome)
     labels = {"repository": repository, "outcome": name}
     observer.count("staging_compactions", 1, labels)

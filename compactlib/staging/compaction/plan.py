@@ -34,7 +34,7 @@ class StagingView(Printed):
         ranges: ranges of the base.
         ranges_touched: those that a staged key falls into, or just before.
         bytes_touched: their logical size.
-        bytes_available: room for more ranges; `None` where nobody can say.
+        bytes_available: room for more ranges; `None` where it is unknown.
     """
 
     repository: str
@@ -125,7 +125,7 @@ class StagingPlan(Printed):
 
     @property
     def bytes_freed(self) -> int | None:
-        """`None`: nobody knows what a key-value store gives back for entries, nor who else needs the old ranges."""
+        """`None`: it is unknown what a key-value store frees for entries, and what else needs the old ranges."""
         return 0 if self.is_empty else None
 
     @property
@@ -140,7 +140,7 @@ class StagingPlan(Printed):
 
     @property
     def bytes_available(self) -> int | None:
-        """Room for more ranges when it was planned; `None` where nobody can say."""
+        """Room for more ranges when it was planned; `None` where it is unknown."""
         return self.view.bytes_available
 
     def to_dicts(self) -> list[dict[str, Any]]:

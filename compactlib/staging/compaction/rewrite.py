@@ -1,6 +1,6 @@
 """The rewrite of a compaction as a task that any executor can run: tokens and a base in, a metarange out.
 
-It changes nothing that anybody reads: ranges and metaranges are immutable and named after their content. So it may run
+It changes nothing that is read: ranges and metaranges are immutable and named after their content. So it may run
 twice, at once, or die half-way; garbage collection removes what was made in vain.
 """
 

@@ -151,7 +151,7 @@ class Compactions:
         if available is not None and needed > available:
             about = "about" if view.all_seen else "more than"
             return Skipped(f"{about} {needed:,} bytes of ranges would be written, and there is room for {available:,}; "
-                           f"make room, or have reclaim() collect ranges that nobody needs")
+                           f"make room, or have reclaim() collect ranges that are not needed")
         return None
 
     def _require_mine(self, plan: StagingPlan, branch: str, policy: StagingPolicy | None) -> None:

@@ -1,6 +1,6 @@
 """`CompactionSensor`: counts, in memory, what makes a branch worth compacting, and says so once.
 
-It is one per process and serves any number of repositories. It never blocks and never reads: it is told what the
+It is one per process and serves any number of repositories. It never blocks and never reads: it is notified of what the
 operations of this process come across. What it forgets (when the process ends, or when there are more branches than it
 keeps) costs a compaction, never data.
 """
@@ -58,7 +58,7 @@ class _Counts:
         self.deletes = 0
         self.listed = 0
         self.sealed = 0
-        # How many sealed tokens a trigger has told of already.
+        # How many sealed tokens a trigger has reported already.
         self.sealed_told = 0
 
     def begin_anew(self, record: BranchRecord) -> None:
@@ -72,10 +72,11 @@ class _Counts:
 
 
 class CompactionSensor:
-    """Counts and triggers. Any thread may call any method; each takes about a microsecond and never waits for anybody.
+    """Counts and triggers. Any thread may call any method; each takes about a microsecond and never waits for another
+    thread.
 
     A count begins anew when a trigger is given out, when the branch's staging token changes, and with every commit,
-    reset and compaction. If nobody takes the triggers, counts stay, and the branch's next event tries again.
+    reset and compaction. If the triggers are not taken, counts stay, and the branch's next event tries again.
 
     Args:
         policy: decides; default `AnyOf()`.
@@ -228,7 +229,7 @@ class CompactionSensor:
         counts.sealed_told = min(counts.sealed_told, counts.sealed)
 
     def _decide(self, repository: str, branch: str, pressure: BranchPressure) -> None:
-        """Ask the policy, outside of the lock; whoever counted last decides."""
+        """Ask the policy, outside of the lock; the last count decides."""
         try:
             choice = self._policy.choose(pressure, self._clock.now())
             if choice.is_empty:

@@ -94,8 +94,8 @@ class SealedTokensPolicy:
 class ListingCostPolicy:
     """Compact once listings have passed over so many tombstones: the cost that users feel, wherever deletes lie.
 
-    A thousand scattered tombstones that nobody lists cost nothing; a thousand in front of the first live key cost every
-    listing a thousand entries.
+    A thousand scattered tombstones that are never listed cost nothing; a thousand in front of the first live key cost
+    every listing a thousand entries.
 
     Attributes:
         threshold: how many, each as often as it was met, >= 1.

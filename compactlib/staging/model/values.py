@@ -29,8 +29,8 @@ class Record:
     """What a key holds.
 
     Attributes:
-        identity: tells two values of one key apart: equal identities mean "nothing changed", whatever the data. May be
-            empty.
+        identity: distinguishes two values of one key: equal identities mean "nothing changed", whatever the data. May
+            be empty.
         data: the value itself; may be empty.
     """
 

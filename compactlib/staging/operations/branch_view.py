@@ -1,6 +1,6 @@
 """`BranchView`: one state of a branch, seen through its layers; and `consistently`, which reads until a view held.
 
-A view is only a list of places to look: the tokens of a record, and the metarange under them. While somebody looks, a
+A view is only a list of places to look: the tokens of a record, and the metarange under them. While a view is read, a
 commit or a compaction may move the contents of those places elsewhere, and a cleanup may empty them. A read through a
 view is therefore worth something only if the branch's record still names all its layers afterwards. One place needs no
 second look: what lies in the staging token is newer than everything else, and a write that is newer still was not

@@ -1,4 +1,4 @@
-"""Commits: seal, build, switch.
+"""Commits: seal the staging token, build the metarange, move HEAD by compare-and-set.
 
 1. Seal the staging token, unless it is empty. Every write acknowledged so far is in a sealed token now, or in what a
    compaction made of it.
@@ -8,7 +8,7 @@
 If the branch changed before 3: tokens that were only sealed in front stay sealed, and 3 is tried again as it is. A
 compaction or another commit means building anew. Whether there is anything to commit is judged against the content of
 HEAD, not against the base, and not by what is sealed. A commit without changes lets go of what it sealed, so that
-nothing piles up. A crash at any step leaves at most a sealed token, a metarange and a commit that nobody names.
+nothing piles up. A crash at any step leaves at most a sealed token, a metarange and a commit without a reference.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ without more, it would find its own value and report that the condition does not
 id and puts it into the entry; an entry with that id is its own. What such a store cannot give:
 
 * A commit or compaction that took the entry in keeps no write ids. There the identity decides, so that of two callers
-  who put the very same data under one key both may be told that they did it.
-* A write whose token was replaced, and which then met somebody else's record, may have been visible for a while (G4).
+  who put the very same data under one key may both get a success.
+* A write whose token was replaced, and which then met another writer's record, may have been visible for a while (G4).
 * A merge or another move of HEAD between the last look and the write counts as if it had come after the write.
 """
 
@@ -167,7 +167,8 @@ class _ConditionalWrite:
             return self._write(found, place, written, attempts)
         if written is not None and place.staged is None and _same(place.record, written.record):
             if self._is_atomic:
-                # This call's, or the same by somebody else, taken in by a commit: one cannot tell any more.
+                # This call's, or the same by another writer, taken in by a commit: they cannot be distinguished any
+                # more.
                 raise self._unknown or PreconditionFailed(branch=self._branch, key=self._key)
             return _unless_extended(found, attempts)
         try:

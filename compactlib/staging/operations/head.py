@@ -132,7 +132,7 @@ def _counts(context: StagingContext, before: CommitId | None, target: CommitId |
 
 def _outcome(context: StagingContext, branch: str, before: CommitId | None, update: BranchUpdate,
              counted: _CountsOfMoves) -> MoveOutcome:
-    """What came of a move. Reads nothing unless others moved HEAD too: a move that happened is not told as failed."""
+    """What came of a move. Reads nothing unless others moved HEAD too: one that happened is not reported as failed."""
     after = update.after
     if after.version != update.before.version:
         context.drop_tokens(branch, update.before, after)
@@ -207,7 +207,7 @@ class HeadBuilder:
         return next_head
 
     def _merged(self, base: CommitId | None, source: CommitId, head: CommitId | None) -> MetaRangeId:
-        # Also where the source's own metarange is the result: only a merge tells a garbage collection that it is used.
+        # Also where the source's own metarange is the result: only a merge marks it as used for garbage collections.
         metarange_of = self._context.commits.metarange_of
         return self._context.committed.merge(metarange_of(base), metarange_of(source), metarange_of(head),
                                              self._strategy).metarange_id

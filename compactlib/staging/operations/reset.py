@@ -1,4 +1,4 @@
-"""Resets: everything, one key, all keys that begin alike.
+"""Resets: dropping the uncommitted changes of a branch, all of them, those of one key or of a prefix.
 
 Sealed tokens are never edited: a commit or a compaction may be reading them. What is to be undone is written over, in
 the staging token or in a new one, with what HEAD has; or all layers are let go of in one compare-and-set.
@@ -93,7 +93,7 @@ def reset_prefix(context: StagingContext, branch: str, prefix: bytes, cache: Dif
     """Make all keys that begin with `prefix` what they are in HEAD, in one step.
 
     What HEAD has is written over each uncommitted key in a new token, which then becomes the staging token; the old one
-    is sealed. Whoever loses against another change throws the new token away and begins again.
+    is sealed. A reset that loses against another change drops the new token and begins again.
 
     Raises:
         BranchNotFound, TooManyTries, OutcomeUnknown: see `BranchStore.update`.
@@ -110,7 +110,7 @@ def reset_prefix(context: StagingContext, branch: str, prefix: bytes, cache: Dif
         return record.sealed_with(token) if stats.records_restored + stats.tombstones else None
 
     update = context.branches.update(branch, change, operation="reset_prefix")
-    # Tokens that lost are nobody's; one that may have won without an answer is named by the record, or was.
+    # Tokens that lost have no owner; one that may have won without an answer is named by the record, or was.
     context.mark_dropped(branch, (token for token in prepared if token not in update.after.tokens))
     stats = prepared.get(update.after.staging_token)
     if stats is None or update.after.version == update.before.version:

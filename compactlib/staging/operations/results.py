@@ -51,7 +51,7 @@ class NoChanges(Skipped):
 
 @attrs.frozen
 class AlreadyCommitted(Skipped):
-    """Somebody else committed meanwhile, with everything that this commit would have held.
+    """Another writer committed meanwhile, with everything that this commit would have held.
 
     Attributes:
         reason: in one sentence.

@@ -162,7 +162,7 @@ class BranchStore:
         """Write the next record, if the branch is as it was found; gives it with its version. One write.
 
         Raises:
-            PredicateFailed: somebody else changed or deleted the branch; nothing was written.
+            PredicateFailed: another writer changed or deleted the branch; nothing was written.
             OutcomeUnknown: no answer came; `update` and `landed` find out.
         """
         record = attrs.evolve(record, version=found.record.version + 1)
@@ -273,7 +273,7 @@ class BranchStore:
     def fence(self, found: FoundBranch) -> FoundBranch | None:
         """Make sure that no change of a branch can be made any more that was begun before `found` was read.
 
-        Whoever is about to write the record has read it before; so it is written anew as it is, unless it was changed
+        A writer about to write the record has read it before; so it is written anew as it is, unless it was changed
         or deleted meanwhile, which does the same. One write.
 
         Returns:
@@ -296,7 +296,7 @@ class BranchStore:
             return seen
 
     def delete(self, branch: str, expected: Callable[[BranchRecord], object] = lambda _: None) -> BranchRecord:
-        """Delete the record of a branch; gives the last one, whose tokens are now nobody's.
+        """Delete the record of a branch; returns the last one, whose tokens have no owner now.
 
         Args:
             branch: which branch.

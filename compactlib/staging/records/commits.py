@@ -206,7 +206,7 @@ class CommitStore:
     def merge_base(self, one: CommitId | None, other: CommitId | None) -> CommitId | None:
         """The newest common ancestor; `None` if there is none. Reads the commits down to it.
 
-        Of several that are equally new it takes the one of the smallest id, so that everybody finds the same.
+        Of several that are equally new it takes the one of the smallest id, so that every caller finds the same.
         """
         if one is None or other is None:
             return None

@@ -35,8 +35,8 @@ class StagingContext:
         options: limits and numbers of tries.
         clock: time.
         rng: randomness; must not repeat in any process.
-        events: is told what happens.
-        observer: is told what an operator may want to know.
+        events: notified of what happens.
+        observer: notified of what an operator may want to know.
     """
 
     repository: str
@@ -71,7 +71,7 @@ class StagingContext:
         """Mark the tokens that `before` named and `after` does not; gives them.
 
         What already happened is not undone because a mark could not be written: the sweep for orphans finds the tokens
-        in the register. The observer is told.
+        in the register. The observer is notified.
         """
         kept: Iterable[StagingToken] = () if after is None else after.tokens
         tokens = tuple(token for token in before.tokens if token not in set(kept))

@@ -1,4 +1,4 @@
-"""`StagingEvents`: what the branch protocol tells whoever counts, above all the sensor of compactions."""
+"""`StagingEvents`: callbacks for what happens on branches, above all for the sensor of compactions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LOGGER = logging.getLogger("compactlib.observers")
 
 
 class StagingEvents:
-    """Is told what happens on branches; every method does nothing until it is overridden.
+    """Called for what happens on branches; every method does nothing until it is overridden.
 
     Methods are called from the threads that read and write, after the fact, and outside of locks. They must not block.
     What one raises is kept and logged (logger `compactlib.observers`), and breaks no read and no write.
@@ -105,5 +105,5 @@ class TellingEvents(StagingEvents):
 
 
 def telling_events(events: StagingEvents) -> StagingEvents:
-    """`events` as the library tells them, whatever they raise."""
+    """`events` as the library calls them, whatever they raise."""
     return events if type(events) is StagingEvents or isinstance(events, TellingEvents) else TellingEvents(events)

@@ -1,4 +1,4 @@
-"""`BranchRecord`: the one cell that says what a branch is made of; it changes by compare-and-set only.
+"""`BranchRecord`: the one stored value that says what a branch is made of; changed by compare-and-set only.
 
 The layers of a branch, newest first: the staging token, the sealed tokens, and the base: the compacted metarange if
 there is one, else that of the HEAD commit. The stored form is described in docs/formats/staging-records.md.

@@ -23,7 +23,7 @@ class Staged:
     Attributes:
         record: the record put; `None` for a tombstone.
         write_id: drawn by the operation that wrote it, so that a conditional put knows its own write again; zeros if
-            nobody will ask.
+            it will not be read.
     """
 
     record: Change

@@ -1,4 +1,4 @@
-"""What a branch and a repository look like from outside."""
+"""The status values of a branch and of a repository."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RepositoryStatus(Printed):
         compacting: the branches that it compacts now.
         is_reclaiming: whether a reclaim is under way.
         outcomes: how often a compaction by this object ended in what: `compacted`, `skipped`, `lost_race`, `error`.
-        last_error: what was raised last that nobody expects, by a policy, a fence or a listener of the host's, as
+        last_error: the last unexpected exception, of a policy, a fence or a listener of the host's, as
             `Kind: message`; empty if nothing was.
         failures: how often that was.
     """

@@ -55,7 +55,7 @@ class TokenMark:
     Attributes:
         token: which token.
         branch: whose it was.
-        at: when it was entered or dropped, in seconds since the epoch, by the clock of whoever did it.
+        at: when it was entered or dropped, in seconds since the epoch, by the clock of the process that did it.
         predicate: of the mark's cell in the key-value store.
     """
 
@@ -133,7 +133,7 @@ class StagingTokens:
             self._store.delete_if(self._partition, dropped_key(mark.token), mark.predicate)
 
     def date_anew(self, mark: TokenMark, *, is_dropped: bool) -> None:
-        """Give a mark, or an entry of the register, the present time, unless somebody else wrote it. One write."""
+        """Give a mark, or an entry of the register, the present time, unless another writer wrote it. One write."""
         key, frame = ((dropped_key, _DROPPED) if is_dropped else (token_key, _REGISTER))
         with contextlib.suppress(PredicateFailed):
             self._store.set_if(self._partition, key(mark.token), self._mark(frame, mark.branch), mark.predicate)
@@ -180,7 +180,7 @@ class StagingTokens:
         One read, one write. Gives whether it wrote. What `change` raises goes through, and nothing is written.
 
         Raises:
-            PredicateFailed: somebody else wrote in between; nothing was written.
+            PredicateFailed: another writer wrote in between; nothing was written.
         """
         found = self.get(token, key)
         staged = change(None if found is None else found.staged)

@@ -1,4 +1,4 @@
-"""What the records of a repository promise each other."""
+"""Audit: invariants between the records of a repository, checked."""
 
 from __future__ import annotations
 

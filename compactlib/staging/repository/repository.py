@@ -55,15 +55,15 @@ class Repository:
     Args:
         store: where branches, commits and staged entries are.
         committed: where committed records are.
-        name: tells repositories on one store apart.
+        name: distinguishes the repositories on one store.
         policy: decides what a compaction is worth; default `AlwaysPolicy()`.
         options: limits, numbers of tries, times of grace.
         stores: how a rewrite comes by its stores, for executors that run it in another process.
         clock: dates commits and tokens, and waits between tries.
         rng: draws tokens, nonces, write ids and waits. Two objects must never draw the same: the default asks the
             operating system; give a seeded one in tests only.
-        events: is told what happens on branches, such as a sensor of compactions.
-        observer: is told what an operator may want to know.
+        events: notified of what happens on branches, such as a sensor of compactions.
+        observer: notified of what an operator may want to know.
 
     Raises:
         InvalidInput: it is no name of a repository, or an argument is not what it should be.
@@ -149,12 +149,12 @@ class Repository:
             policy: instead of the repository's own.
             executor: who rewrites; default this thread.
             budget: what the work may use up; cancel it to stop.
-            observer: is told, besides the repository's own.
+            observer: notified, besides the repository's own.
             fence: entered around the commit, which is one compare-and-set.
 
         Returns:
             `Done` with the numbers. `Skipped`: there is nothing to do, no room for it, or this process is at it
-            already; `LostRace`: somebody else changed the branch, and the compaction gave way. `Failed(OutdatedPlan)`:
+            already; `LostRace`: another writer changed the branch, and the compaction gave way. `Failed(OutdatedPlan)`:
             the branch has other layers than the plan says. `Failed`: a store, the budget, the fence or the rewrite
             refused; everything reads as before, and the next call goes on from there.
 
@@ -170,11 +170,11 @@ class Repository:
                                          observer=observer, fence=fence)
 
     def reclaim(self, *, budget: Budget | None = None) -> Done[StagingReclaimReport] | Skipped | Failed:
-        """Free what nobody can read any more: entries of tokens that were dropped, tokens that were forgotten, ranges.
+        """Free what can no longer be read: entries of tokens that were dropped, tokens that were forgotten, ranges.
 
         A compaction only marks the tokens it has replaced: reads that began before may still look into them, so their
-        entries go once they were dropped `grace_seconds` ago. Ranges that nobody needs are collected if the options say
-        `owns_ranges`. May be run again, at once, by several processes, and may be killed anywhere.
+        entries go once they were dropped `grace_seconds` ago. Ranges that are not needed are collected if the options
+        say `owns_ranges`. May be run again, at once, by several processes, and may be killed anywhere.
 
         Args:
             budget: asked before every 1,000 entries and before each file.

@@ -40,13 +40,13 @@ class StagingWorker(ServiceFace):
 
     Args:
         sensor: names the branches.
-        repositories: whose branches; triggers of other repositories are told to the observer and dropped.
+        repositories: whose branches; triggers of other repositories are reported to the observer and dropped.
         policy: decides what is carried out, instead of each repository's own.
         executor: who rewrites.
         reclaim_seconds: how often to reclaim, at first when it starts; `None`: never.
         clock: for what is due when.
         budget: what the work may use up together; cancel it to stop.
-        observer: is told of triggers and of work that failed; the repositories' own are told of compactions.
+        observer: notified of triggers and of work that failed; the repositories' own are notified of compactions.
 
     Raises:
         InvalidInput: two repositories have one name, `reclaim_seconds` is not positive, or an argument is not what it
@@ -120,7 +120,7 @@ class StagingWorker(ServiceFace):
         self._service.wait_until_idle(seconds)
 
     def survey(self) -> int:
-        """Tell the sensor what earlier processes left on each branch, as a host may at its start; gives how many.
+        """Show the sensor what earlier processes left on each branch, as a host may at its start; returns how many.
 
         A view of each branch: reads its staged entries, up to `max_scanned`.
         """
@@ -143,7 +143,7 @@ class StagingWorker(ServiceFace):
         return f"<StagingWorker: {self._service.report()._summary()}>"
 
     def _take_triggers(self) -> None:
-        """Make the sensor's triggers requests; in the thread of whoever has triggered one, or of a caller."""
+        """Make the sensor's triggers requests; in the thread that triggered one, or of a caller."""
         while not self._service.is_stopped and (trigger := self._sensor.take()) is not None:
             fields = {"repository": trigger.repository, "branch": trigger.branch}
             if trigger.repository in self._repositories:

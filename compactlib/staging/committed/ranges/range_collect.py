@@ -8,7 +8,7 @@ needs it. Files are never rewritten, so the age of one that is used AGAIN does n
   the doom marks away;
 - a writer leaves a mark of reuse for each file that it found there; and when all its files are there, lists the doom
   marks, and last looks whether the reused files are still there.
-- whoever brings back a metarange that nothing names any more does the same with it alone (`claim`): a mark of
+- a caller that uses a metarange again that nothing names any more does the same with it alone (`claim`): a mark of
   reuse of a metarange stands for its ranges too, and a collection deletes metaranges before ranges.
 
 If the writer's mark came before the collection's listing, that sees it. If it came later, the writer sees the doom
@@ -25,7 +25,8 @@ whose files a clock that went wrong makes old:
   whether all its files still are;
 - a metarange that appears between the two looks of a collection is needed, whatever its age;
 - `live` is asked for the second time once the files are doomed. It then makes sure that no branch record can be
-  changed by whoever read it before (see `garbage`), so that they read it again, and look again at what they have made;
+  changed by a caller that read it before (see `garbage`), so that it reads again, and look again at what they have
+  made;
 - "now" is the earlier one of the caller's clock and of that of the object store, which dates the files.
 """
 
@@ -63,7 +64,7 @@ class RangeCollector:
         files: what to collect.
         clock: what "now" is; must agree with the object store's clock well within the grace period.
         live: see `Committed.collect`.
-        grace_seconds: see `Committed.collect`; > 0 while anybody writes.
+        grace_seconds: see `Committed.collect`; > 0 while there are writers.
         budget: see `Committed.collect`.
 
     Raises:
@@ -82,7 +83,8 @@ class RangeCollector:
         self._now = 0.0
 
     def run(self) -> Collected:
-        """Delete what nobody needs. Two listings of everything, and one request for each live metarange not cached.
+        """Delete files that are not needed. Two listings of everything, and one request for each live metarange not
+        cached.
 
         Raises:
             MetaRangeNotFound, DamagedRange: a live metarange cannot be read; nothing is deleted.
@@ -164,7 +166,7 @@ class RangeCollector:
 
     def _parts_if_there(self, metaranges: Iterable[str]) -> Iterator[str]:
         for metarange_id in metaranges:
-            # Another collection may have deleted it by now; then whoever claims it finds that out.
+            # Another collection may have deleted it by now; then the caller that claims it finds that out.
             with contextlib.suppress(MetaRangeNotFound):
                 yield from self._parts_of(MetaRangeId(metarange_id))
 

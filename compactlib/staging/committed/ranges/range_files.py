@@ -124,7 +124,7 @@ class RangeFiles:
         return found
 
     def write_range(self, range_id: RangeId, rows: Rows) -> bool:
-        """Make a range durable under its id, whoever wrote it first. To be confirmed by `confirm`.
+        """Make a range durable under its id, whichever writer was first. To be confirmed by `confirm`.
 
         Returns:
             Whether it was there already.
@@ -148,7 +148,7 @@ class RangeFiles:
         return False
 
     def mark_reuse(self, id_: str) -> None:
-        """Tell garbage collections that a file which is there is used again. To be confirmed by `confirm`."""
+        """Mark an existing file as used again, for garbage collections. To be confirmed by `confirm`."""
         self.objects.create(f"{self.prefix}{REUSED}{self.new_name()}", id_.encode())
 
     def confirm(self, written: Mapping[str, bool], *, before: frozenset[str] | None = None) -> None:
@@ -177,8 +177,8 @@ class RangeFiles:
     def claim(self, metarange_id: MetaRangeId) -> None:
         """Keep a metarange and its ranges from garbage collections for their grace period. Three requests.
 
-        One mark stands for all of it: whoever finds it spares the ranges too. The metarange is what a collection dooms
-        and deletes first, so if it is neither doomed nor gone, its ranges are not.
+        One mark stands for all of it: a collection that finds it spares the ranges too. The metarange is what a
+        collection dooms and deletes first, so if it is neither doomed nor gone, its ranges are not.
 
         Raises:
             MetaRangeNotFound: its file is missing.
@@ -201,7 +201,7 @@ class RangeFiles:
         return True
 
     def list(self, folder: str) -> Iterator[StoredFile]:
-        """The files of a folder; what somebody else has put there is passed over."""
+        """The files of a folder; unrelated files are passed over."""
         start = len(self.prefix) + len(folder)
         for info in self.objects.list(self.prefix + folder):
             name = info.key[start:]

@@ -16,7 +16,7 @@ from compactlib.staging.model.values import MetaRangeId, RangeEntry, RangeId
 
 
 class RangeVerifier:
-    """Reads metaranges and their ranges past the cache; each range once, whoever shares it.
+    """Reads metaranges and their ranges past the cache; each range once, however many share it.
 
     An ordinary read relies on a file's checksum; this also finds a file that was written wrongly. O(records).
 

@@ -1,1 +1,1 @@
-"""What no token and no branch can reach, and its removal."""
+"""Garbage collection: finding and deleting tokens, ranges and metaranges that no branch reaches."""

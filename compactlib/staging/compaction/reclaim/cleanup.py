@@ -7,9 +7,9 @@ there so that this costs them a retry as rarely as possible.
 
 A token that was never marked, because its process ended between the compare-and-set and the mark, is found by the
 *sweep*: it is in the register and in no branch record. The sweep only marks it. Between entering a token in the
-register and naming it in a record there is a moment, so the sweep spares what is young. Whoever stood still in that
-moment for longer (a suspended machine) has read the branch's record before; so the sweep first writes the record anew
-as it is, and the compare-and-set that would name the token finds another one.
+register and naming it in a record there is a moment, so the sweep spares what is young. A process that stood still in
+that moment for longer (a suspended machine) has read the branch's record before; so the sweep first writes the record
+anew as it is, and the compare-and-set that would name the token finds another one.
 
 Marks are dated by the clocks of those who drop tokens. One that lies far in the future is dated anew, so that a clock
 that went wrong once keeps nothing for ever; one that lies in the past only shortens the grace period, which no reader
@@ -127,7 +127,7 @@ class TokenCleaner:
             f"{stats.young} dropped tokens wait until they are older than grace_seconds={self._grace_seconds}")
 
     def sweep(self, *, budget: Budget | None = None) -> Outcome[CleanupStats]:
-        """Mark the tokens that no branch record names and nobody marked.
+        """Mark the tokens that no branch record names and that have no mark.
 
         Reads the register, all branch records and all marks; memory for the names of all tokens.
 
@@ -158,7 +158,7 @@ class TokenCleaner:
         marked = {mark.token for mark in tokens.dropped()}
         orphans = [mark for mark in old if mark.token not in named and mark.token not in marked]
         if orphans:
-            # Whoever is about to name one of them has read the record before, and cannot write it any more.
+            # A writer about to name one of them has read the record before, and cannot write it any more.
             named = self._named_tokens(fenced={mark.branch for mark in orphans})
             orphans = [mark for mark in orphans if mark.token not in named]
         for mark in orphans:

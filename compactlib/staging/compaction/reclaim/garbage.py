@@ -23,8 +23,8 @@ def live_metaranges(context: StagingContext, *, fenced: bool = False) -> LiveMet
 
     Args:
         context: the stores.
-        fenced: write each branch record anew, so that nobody who read it before can still bring in a metarange that is
-            not among these: a commit that stood still for longer than any grace period.
+        fenced: write each branch record anew, so that no writer who read it before can still bring in a metarange that
+            is not among these: a commit that stood still for longer than any grace period.
     """
     needed: set[MetaRangeId] = set()
     history: set[MetaRangeId] = set()
@@ -90,5 +90,5 @@ def collect_garbage(context: StagingContext, *, grace_seconds: float | None = No
                                                 "gone": collected.gone})
     if collected.ranges_deleted or collected.metaranges_deleted:
         return Done(collected)
-    return Skipped(f"{collected.young} files that nobody needs wait until they are older than "
+    return Skipped(f"{collected.young} unneeded files wait until they are older than "
                    f"{grace_seconds} seconds")

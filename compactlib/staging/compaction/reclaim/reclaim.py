@@ -1,4 +1,4 @@
-"""What nobody can read any more is freed: entries of dropped tokens, forgotten tokens, ranges that nobody needs."""
+"""Garbage collection of a repository: entries of dropped tokens, forgotten tokens, ranges without a reference."""
 
 from __future__ import annotations
 
