@@ -14,7 +14,7 @@ endef
 
 with_java = JAVA_HOME="$$(python scripts/java_home.py)" && export JAVA_HOME
 
-.PHONY: help demo test setup ruff imports mypy verifytypes site pytest soak fresh peers tla lock clean
+.PHONY: help demo test setup ruff imports mypy verifytypes site pytest soak fresh coverage peers tla lock clean
 # The steps share the environment and the machine's few cores.
 .NOTPARALLEL:
 
@@ -24,6 +24,7 @@ help:
 	@echo 'make site         build the documentation into build/site'
 	@echo 'make soak         the campaigns that take minutes'
 	@echo 'make fresh        random tests with other examples than always, and a thousand rounds of each check we ship'
+	@echo 'make coverage     which lines and branches the tests run (PYTEST_ARGS=tests/kv: those alone)'
 	@echo 'make tla          check the catalog protocol as a TLA+ specification (minutes)'
 	@echo 'make peers        install the systems that the benchmarks measure beside ours'
 	@echo 'make lock         resolve the dependencies again (UPGRADE=--upgrade: to their newest versions)'
@@ -78,6 +79,12 @@ soak: setup
 fresh: setup
 	$(call step,fresh: the tests,$(with_java) && python -m pytest -n auto --maxprocesses 4 --hypothesis-profile=fresh $(PYTEST_ARGS))
 	$(call step,fresh: the checks,python -m tests.testing.fresh_kits --rounds 1000)
+
+# Branches count; workers and child processes are followed. What is not run stands in build/coverage/html/index.html.
+coverage: setup
+	$(call step,coverage,$(with_java) && mkdir -p build/coverage && coverage erase && \
+	  coverage run -m pytest -n auto --maxprocesses 4 $(PYTEST_ARGS) && coverage combine --quiet && \
+	  coverage html --quiet -d build/coverage/html && coverage report)
 
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes $(UPGRADE)
 
