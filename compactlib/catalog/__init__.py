@@ -1,7 +1,7 @@
-"""A versioned catalog whose history is cut once no node needs it any more, as in Apache Ignite 3.
+"""A versioned schema catalog with a durable update log, whose history is cut once no node needs it (Apache Ignite 3).
 
 Schema changes make versions, kept in an update log in a key-value store. A `CatalogService` offers the contract:
-`view` is what is retained and what every node still needs of it, `plan` the highest version below which nobody needs
+`view` is what is retained and what every node still needs of it, `plan` the highest version below which no node needs
 anything, `compact` puts a snapshot in the place of what lies below, `reclaim` deletes what a cut has left behind.
 
 >>> from compactlib.catalog import (ActiveTransactions, CatalogService, CreateSchema, CreateZone, HybridClock,

@@ -184,7 +184,7 @@ class DuplicateReport(InvalidInput):
 
 
 class AssignmentsMissing(NotFound):
-    """A live table's partition has no known assignments, so nobody can say who must have reported it.
+    """A live table's partition has no known assignments, so it is unknown which nodes must have reported it.
 
     Attributes:
         table: the table's id.
@@ -269,7 +269,7 @@ class NotReady(Busy):
 
 
 class UnknownMessage(Unsupported):
-    """A message of a type that this release does not know; it was skipped and its sender told. Upgrade this node.
+    """A message of a type that this release does not know; it was skipped and its sender notified. Upgrade this node.
 
     Attributes:
         message_type: the number found.
@@ -284,7 +284,7 @@ class UnknownMessage(Unsupported):
 
 
 class MessageTooNew(Unsupported):
-    """A message in a format version that this release does not read; it was skipped and its sender told.
+    """A message in a format version that this release does not read; it was skipped and its sender notified.
 
     Attributes:
         message_type: its type.
@@ -326,7 +326,7 @@ class MessageTooLarge(InvalidInput):
 
 
 class WrongCluster(InvalidInput):
-    """Somebody of another cluster, or of another name, answered at this address. Correct the addresses."""
+    """A node of another cluster, or of another name, answered at this address. Correct the addresses."""
 
     def __init__(self, *, expected: str, found: str, address: str) -> None:
         super().__init__(f"{address} belongs to {found}, not to {expected}; correct the addresses")
@@ -361,7 +361,7 @@ class DeadlinePassed(Busy):
 
 
 class ReportsMissing(Busy):
-    """Not every node of the topology has reported, so nobody knows which transactions are the oldest.
+    """Not every node of the topology has reported, so the oldest transactions are unknown.
 
     Attributes:
         nodes: the names of those that did not, with the reason, sorted.

@@ -16,7 +16,7 @@ class LogSizes:
     """Bytes of keys and records; what a store adds to them is not counted.
 
     Attributes:
-        records: of each version's record, those below the earliest version too, which nobody needs.
+        records: of each version's record, those below the earliest version too, which are not needed.
         pieces: of the pieces of split snapshots, by the version of the snapshot, used or not.
         earliest_mark: of the mark of the earliest version.
         term_mark: of the mark of the coordinators' term; 0 if there is none.

@@ -34,7 +34,7 @@ def reclaim(log: UpdateLog, budget: Budget | None = None) -> CatalogReclaim:
 
     Those are updates below the earliest version, and pieces of snapshots below it or of attempts that lost. The
     earliest version only rises and no key below it is ever written again, so a caller that was held up, while others
-    cut the log further, deletes nothing that anybody needs.
+    cut the log further, deletes nothing that is needed.
 
     Raises:
         RecordMissing, RecordDamaged, RecordTooNew: the snapshot with which the log begins cannot be read.
@@ -79,7 +79,7 @@ def _garbage(log: UpdateLog, earliest: int, budget: Budget) -> Iterator[tuple[by
         for entry in entries:
             budget.check()
             version_found = keys.chunk_version(entry.key)
-            # Above the earliest version somebody may be writing a snapshot right now.
+            # Above the earliest version another node may be writing a snapshot right now.
             if version_found is not None and version_found <= earliest and entry.key not in used:
                 yield entry.key, len(entry.key) + len(entry.value)
 

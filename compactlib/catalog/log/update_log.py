@@ -71,7 +71,7 @@ class _Place:
 
 @attrs.frozen
 class _Cut:
-    """The log was cut at the version or above it, so that nobody can say any more whose update it was."""
+    """The log was cut at the version or above it, so that it is no longer known whose update it was."""
 
     latest: int
 
@@ -277,7 +277,7 @@ class UpdateLog:
             try:
                 self.store.transact(conditions, [*puts, *first])
             except PredicateFailed:
-                continue  # somebody else was first, or a write of ours that came late: look again
+                continue  # another writer was first, or a write of ours that came late: look again
             except OutcomeUnknown as error:
                 unknown = _unknown(error, f"append of catalog version {update.version}")
             except CompactlibError as error:
@@ -337,7 +337,7 @@ class UpdateLog:
             SnapshotAboveLatest: the log does not reach this version, or is empty.
             StaleTerm: a coordinator of a later term has written.
             CatalogMoved: one of the conditions does not hold any more.
-            RecordMissing: somebody deleted a piece of the snapshot that was just written.
+            RecordMissing: a piece of the snapshot that was just written was deleted.
             RecordTooLarge: the snapshot exceeds the limit, or has more pieces than the store changes in one step.
             RetriesExhausted: every attempt lost; nothing was cut.
             OutcomeUnknown: the store did not say whether it wrote, and it could not be seen.
@@ -378,7 +378,7 @@ class UpdateLog:
 
     def _try_to_cut(self, cut: _Snapshot, record: bytes, chunks: Sequence[bytes],
                     earliest: tuple[int, Predicate | None]) -> SnapshotSaved | None:
-        """One attempt; `None` if somebody else was first."""
+        """One attempt; `None` if another writer was first."""
         conditions, puts = self._of_term(cut)
         conditions += [Condition(self.partition, chunk, EXISTS) for chunk in chunks]
         conditions.append(Condition(self.partition, keys.EARLIEST, earliest[1]))
@@ -464,7 +464,7 @@ def term_mark(term: int) -> bytes:
 
 
 def _unknown(error: OutcomeUnknown, what: str) -> OutcomeUnknown:
-    """The store's answer, told as what it means here."""
+    """The store's answer, translated to what it means here."""
     named = OutcomeUnknown(operation=what, path=error.path, detail=f"{error.operation}: {error.detail}")
     named.__cause__ = error
     return named

@@ -129,13 +129,13 @@ class HybridClock:
 
     The physical clock is held against its own monotonic one (`compactlib.runtime.SteadyClock`): a jump beyond a minute
     is refused by name until a later reading confirms it, or `accept` does, so that a clock that was wrong once leaves
-    no timestamp that everybody has to wait for.
+    no timestamp that every node has to wait for.
 
     Args:
         clock: where physical time comes from; it may jump back, the timestamps do not. A `SteadyClock` is taken as it
             is, with its own bounds.
         max_skew_seconds: how far an observed timestamp may run ahead of this clock.
-        observer: told of jumps (`clock_jumped`, `clock_accepted`).
+        observer: notified of jumps (`clock_jumped`, `clock_accepted`).
 
     Raises:
         InvalidInput: the skew is negative or not finite.
@@ -158,7 +158,7 @@ class HybridClock:
 
     @refuses_misfits
     def known(self, time: Timestamp) -> None:
-        """Tell the clock of a time that a store was seen at in an earlier life; the first call counts.
+        """Give the clock a time that a store was seen at in an earlier life; the first call counts.
 
         A step forward since then is believed for new timestamps, and expires nothing until a later reading confirms
         it; a step back is refused until then. A `SteadyClock` that was given knows its own last time.

@@ -19,7 +19,7 @@ from compactlib.errors import InvalidInput
 
 
 class Factor(StrEnum):
-    """What can keep an old catalog version needed. The first four are the seed's restrictions, in its order."""
+    """What can keep an old catalog version needed. The first four are Ignite's restrictions, in its order."""
 
     ACTIVE_TRANSACTIONS = "active transactions"
     RAFT_RECOVERY = "raft log recovery"

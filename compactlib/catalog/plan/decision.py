@@ -1,7 +1,7 @@
 """`decide`: from what every node reported, a `CatalogView`, to the version up to which history may be cut; pure.
 
-The lowest time that anybody needs is the *bound*. The version in force at the bound stays readable, as the snapshot, so
-it is the highest candidate; a policy may choose a lower one. From there the search goes down to the highest version
+The lowest time that any node needs is the *bound*. The version in force at the bound stays readable, as the snapshot,
+so it is the highest candidate; a policy may choose a lower one. From there the search goes down to the highest version
 that no index build, missing node or missing partition forbids: an index build as the last change, or a table created a
 moment ago, does not stop everything.
 """
@@ -70,7 +70,7 @@ class CatalogView(Printed):
 
     @cached_property
     def decision(self) -> Decision:
-        """What is safe: the highest version that nobody's needs forbid, or why there is none; see `decide`.
+        """What is safe: the highest version that no node's needs forbid, or why there is none; see `decide`.
 
         Raises:
             EmptyTopology, DuplicateReport, AssignmentsMissing: as `decide`.
@@ -79,7 +79,7 @@ class CatalogView(Printed):
 
     @property
     def needed(self) -> int | None:
-        """The version in force at the lowest time that anybody needs; `None` if that is not known, or not retained."""
+        """The version in force at the lowest time that any node needs; `None` if that is not known, or not retained."""
         bound = bound_of(self)
         return None if bound is None else version_at(self.history, bound)
 
@@ -140,7 +140,7 @@ def decide(given: CatalogView, *, at_most: int | None = None) -> Decision:
 
 
 def bound_of(given: CatalogView) -> Timestamp | None:
-    """The lowest time that anybody needs; `None` if it is not known.
+    """The lowest time that any node needs; `None` if it is not known.
 
     Raises:
         EmptyTopology, DuplicateReport: as `decide`.

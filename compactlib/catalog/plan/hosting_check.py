@@ -1,4 +1,4 @@
-"""Whether everybody who hosts a table has reported it: the part of a decision that looks at every node and table."""
+"""Whether every node that hosts a table has reported it: the part of a decision that looks at every node and table."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Blocked:
 
 
 class HostingCheck:
-    """Looks for required (table, partition, node) triples that nobody reported. Looks at each table once.
+    """Looks for required (table, partition, node) triples that were not reported. Looks at each table once.
 
     Args:
         reports: by node name, those that count.

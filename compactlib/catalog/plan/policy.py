@@ -1,4 +1,4 @@
-"""Policies: how much of what nobody needs any more is cut away.
+"""Policies: how much of the history that is no longer needed is cut away.
 
 A policy chooses a version at or below what `CatalogView.decision` allows. It cannot move that bound: a choice above it
 is refused by name, whatever the policy says.
@@ -44,7 +44,7 @@ CatalogPolicy: TypeAlias = Policy[CatalogView, Cut]
 
 @attrs.frozen
 class CutToBound:
-    """Cuts whatever nobody needs."""
+    """Cuts all history that is not needed."""
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class CutToBound:
 
 @attrs.frozen
 class KeepVersions:
-    """Keeps a few versions more than anybody needs.
+    """Keeps a few versions more than are needed.
 
     Attributes:
         margin: how many; 1 is what Ignite 3 does.

@@ -1,4 +1,4 @@
-"""The last look before history is cut: rules that hold whatever decided the target, checked with `-O` too.
+"""Safety checks right before history is cut: rules that hold whatever decided the target, checked with `-O` too.
 
 `decide` searches; this module checks what it found, in another way and without its caches. Each rule has the letter of
 the invariant that it keeps, (a) to (e).
@@ -16,7 +16,8 @@ from compactlib.catalog.schema.versions import RetainedVersions
 
 @refuses_misfits
 def check_target(given: CatalogView, target: int) -> None:
-    """Check that cutting history to `target` takes nothing from anybody who reported, and that all who must have did.
+    """Check that cutting history to `target` takes nothing from a node that reported, and that all nodes that must have
+    reported did.
 
     Raises:
         UnsafeCompaction: a rule does not hold; names it, with the numbers.

@@ -66,8 +66,8 @@ class Explanation:
     Attributes:
         earliest: the earliest version retained before.
         latest: the latest version registered.
-        wanted: the version up to which history could be cut if nobody needed anything.
-        bound: the lowest time that anybody needs; `None` if it is not known.
+        wanted: the version up to which history could be cut if nothing were needed.
+        bound: the lowest time that any node needs; `None` if it is not known.
         limits: every factor that allows less than `wanted`, the strongest first.
     """
 

@@ -28,7 +28,7 @@ from compactlib.outcome import Failed
 NEXT_TIMER = "next round"
 """Starts the round that was put off."""
 INTERVAL_TIMER = "interval"
-"""Starts the round that nobody asked for."""
+"""Starts the periodic round, which was not requested."""
 
 
 class Coordinator:
@@ -64,7 +64,7 @@ class Coordinator:
 
     @property
     def topology(self) -> Topology:
-        """The membership as last told."""
+        """The membership as last set."""
         return self._topology
 
     def trigger(self, trigger: Trigger, now: float) -> None:

@@ -1,6 +1,6 @@
 """What goes into a node's state machine and what comes out: events and effects, as plain values.
 
-The machine (`node.py`) does nothing by itself. Whoever runs it hands it one event at a time with the time, and carries
+The machine (`node.py`) does nothing by itself. Its caller hands it one event at a time with the time, and carries
 out the effects that it answers: sends messages, sets timers, and calls the host. A call of the host has a ticket; its
 end comes back as an event with that ticket, and may come back never, since every wait has a timer.
 """
@@ -213,7 +213,7 @@ class WriteSnapshot:
 
 @attrs.frozen
 class CancelCall:
-    """Nobody waits for this ticket any more; the call may be stopped."""
+    """No caller waits for this ticket any more; the call may be stopped."""
 
     ticket: int
 

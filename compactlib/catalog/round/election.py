@@ -1,8 +1,8 @@
 """Who coordinates: the node that was elected in the highest term known.
 
-The host has an election of its own (the leader of its metastore group, in the seed's words) and tells each node of its
+The host has an election of its own (the leader of its metastore group, in Ignite) and notifies each node of its
 outcome through an `ElectionListener`. Nodes also learn terms from each other's messages, so a deposed coordinator is
-refused by everybody who knows better, whoever told them first. Terms only grow; one term belongs to one node.
+refused by every node that knows a higher one, from wherever it heard. Terms only grow; one term belongs to one node.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Election:
         return Heard.KNOWN if self.coordinator == coordinator else Heard.CONTRADICTION
 
     def hear_term(self, term: int) -> Heard:
-        """Take in that there is such a term, whoever coordinates it. O(1)."""
+        """Take in that there is such a term, whichever node coordinates it. O(1)."""
         if term > self.term:
             self.term, self.coordinator = term, None
             return Heard.NEWER

@@ -1,9 +1,9 @@
 """What nodes say to each other in a compaction round: frozen values, each with the round it belongs to.
 
 One round: the coordinator sends `ReportRequest` to every node of the topology and gets a `ReportAnswer` or a
-`ReportFailed` from each; then it sends `PublishTime` to all and gets a `PublishAnswer`. Whoever cannot accept a message
-says so with a `Refusal`. `Hello` opens a connection and is seen by the transport only. `transport/wire.py` has the
-bytes.
+`ReportFailed` from each; then it sends `PublishTime` to all and gets a `PublishAnswer`. A node that cannot accept a
+message says so with a `Refusal`. `Hello` opens a connection and is seen by the transport only. `transport/wire.py` has
+the bytes.
 
 A `RoundId` names the coordinator's life, so an answer can never be taken for that of another round, be it late,
 repeated, or meant for a coordinator that has restarted since.
@@ -94,7 +94,7 @@ class ReportAnswer:
 
 @attrs.frozen
 class ReportFailed:
-    """A node that was asked could not report; it needs nobody knows what.
+    """A node that was asked could not report; what it needs is unknown.
 
     Attributes:
         round: the round that was asked for.
@@ -109,7 +109,7 @@ class ReportFailed:
 
 @attrs.frozen
 class PublishTime:
-    """Tells a node the lowest time that an active read-write transaction of the whole cluster may need.
+    """Sends a node the lowest time that an active read-write transaction of the whole cluster may need.
 
     Attributes:
         round: the round whose reports gave `time`.

@@ -13,7 +13,7 @@ SetTimer(name='collect', at=10.0)
 SetTimer(name='retry', at=2.0)
 
 Every node answers (`participant.py`); the one that was elected also asks (`coordinator.py`). `docs/catalog-protocol.md`
-tells the protocol and why it is safe; `docs/tla/` has it as a specification.
+describes the protocol and why it is safe; `docs/tla/` has it as a specification.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class CatalogNode:
 
     @property
     def topology(self) -> Topology:
-        """The membership as last told."""
+        """The membership as last set."""
         return self._coordinator.topology
 
     def handle(self, event: Event, now: float) -> list[Effect]:

@@ -23,7 +23,7 @@ class NodeOptions:
         publish_seconds: the coordinator, for all nodes to publish.
         report_seconds: every node, for its own sources.
         zones_seconds: every node, for the partitions of all its zones to take a time; those that did not fail.
-        interval_seconds: between the end of a round and the next one that nobody asked for; `None` for never.
+        interval_seconds: between the end of a round and the next periodic one; `None` for never.
         min_interval_seconds: between the starts of two rounds; triggers in between become one.
 
     Raises:

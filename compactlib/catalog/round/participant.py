@@ -89,7 +89,7 @@ class Participant:
         self._out.put(Collect(ticket))
 
     def reported(self, event: Reported) -> None:
-        """Send the report to whoever asked for it."""
+        """Send the report to the coordinator that asked for it."""
         if self._report is None or self._report.ticket != event.ticket:
             return
         round_id = self._end_report()
@@ -159,18 +159,18 @@ class Participant:
         self._finish(running, error if running.listing is not None else "")
 
     def refuse(self, round_id: RoundId, heard: Heard) -> None:
-        """Tell the sender of a message of this round why it was refused."""
+        """Report to the sender of a message of this round why it was refused."""
         error = self._election.error(heard, round_id.term, round_id.coordinator.name)
         reason = RefusalReason.STALE_TERM if heard is Heard.STALE else RefusalReason.TWO_COORDINATORS
         self._refuse(round_id, reason, str(error))
         self._out.note("catalog_message_refused", reason=reason.name, error=str(error))
 
     def refuse_stopping(self, round_id: RoundId) -> None:
-        """Tell the sender that this node goes down."""
+        """Report to the sender that this node goes down."""
         self._refuse(round_id, RefusalReason.STOPPING, f"{self._me} is stopping")
 
     def stop(self) -> None:
-        """Give up what is under way; who asked is told."""
+        """Give up what is under way; the sender of the request is notified."""
         if self._report is not None:
             round_id = self._report.round
             self._drop_report()

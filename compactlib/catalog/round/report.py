@@ -17,7 +17,7 @@ from compactlib.report import Table
 
 
 class Trigger(StrEnum):
-    """What starts a round. The first two are the seed's."""
+    """What starts a round. The first two are Ignite's."""
 
     COORDINATOR_CHANGED = "coordinator changed"
     WATERMARK_MOVED = "low watermark moved"

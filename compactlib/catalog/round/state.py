@@ -1,7 +1,7 @@
 """One round under way on the coordinator: who has answered, and how far its two processes have come.
 
-The processes of the seed, compaction and replicas update (here: publication), start from the same reports, run side by
-side and fail apart. Each ends with an outcome of its own; the round ends when both have.
+The two processes of Ignite, compaction and replicas update (here: publication), start from the same reports, run side
+by side and fail apart. Each ends with an outcome of its own; the round ends when both have.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Round:
             self.go_on(now)
 
     def go_on(self, now: float, *, deadline: bool = False) -> None:
-        """Start both processes once nobody is waited for, or the wait is over."""
+        """Start both processes once no node is waited for, or the wait is over."""
         if not self.collecting or (self.collection.waiting() and not deadline):
             return
         self.collecting = False
@@ -229,7 +229,7 @@ class Round:
         self._out.put(ConfirmTopology(process.ticket, self.collection.topology))
 
     def topology_confirmed(self, unchanged: bool, now: float) -> None:
-        """Hand the time to all nodes, unless somebody has joined whose transactions it does not cover."""
+        """Hand the time to all nodes, unless a node has joined whose transactions it does not cover."""
         process = self.publication
         process.ticket = None
         assert process.request is not None

@@ -246,7 +246,7 @@ class DropIndex:
 
 @attrs.frozen
 class RemoveIndex:
-    """Nobody uses a stopping index any more: it goes."""
+    """A stopping index is not used any more: it is removed."""
 
     index_id: int
 

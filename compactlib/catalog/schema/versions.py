@@ -147,7 +147,7 @@ class RetainedVersions:
         if self.has(catalog.version):
             return RetainedVersions(catalog if known.version == catalog.version else known for known in self)
         made = RetainedVersions.__new__(RetainedVersions)
-        if len(self._catalogs) == self._end:  # nobody has built on this value yet
+        if len(self._catalogs) == self._end:  # no other value builds on this one yet
             made._catalogs, made._versions, made._activations = self._catalogs, self._versions, self._activations
         else:
             made._catalogs, made._versions, made._activations = (

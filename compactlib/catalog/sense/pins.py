@@ -1,4 +1,4 @@
-"""Pins: anybody holds a catalog version readable for a while, under a name that shows up in every explanation.
+"""Pins: a named holder keeps a catalog version readable for a while, and every explanation shows that name.
 
 Pins lie in the store that the whole cluster shares. Taking one moves an epoch in the same step, and a plan made before
 is refused if the epoch has moved since (`CatalogMoved`): so a pin that was granted holds.
@@ -68,7 +68,7 @@ class Pins:
         """Hold a version, or another one in the place of the owner's last. Once it returns, the version stays.
 
         Args:
-            owner: a name that tells an operator who it is.
+            owner: the holder's name, as operators see it.
             version: the version.
             view: this node's history, which must hold it.
             ttl_seconds: how long, unless `renew` is called.

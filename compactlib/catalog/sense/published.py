@@ -130,7 +130,7 @@ class PublishedTimes:
                 continue
             except OutcomeUnknown as error:
                 unknown = error
-                continue  # whoever moved it: it is moved once more, and only the last one owns
+                continue  # whichever call moved it: it is moved once more, and only the last one owns
             moved, predicate = self._present_epoch()
             if moved == epoch + 1:
                 self._epoch = moved, predicate

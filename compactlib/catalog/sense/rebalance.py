@@ -138,10 +138,10 @@ class RebalanceNeed:
 
 
 class PlacementTracker:
-    """A ready `PlacementSource`: a host tells it what its placement does. Any thread may call it.
+    """A ready `PlacementSource`: a host reports to it what its placement does. Any thread may call it.
 
     Args:
-        safe: gives the time up to which everything has been told.
+        safe: gives the time up to which everything has been reported.
     """
 
     def __init__(self, safe: Callable[[], Timestamp]) -> None:

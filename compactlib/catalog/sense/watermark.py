@@ -1,7 +1,7 @@
-"""The low watermark: below it, data may be gone. It only rises, survives restarts, and waits for its readers.
+"""The low watermark: below it, data may be gone. It only rises, is durable, and waits for its readers.
 
 Raising it has four steps: refuse new readers below the candidate, persist it, wait for the present readers, put it in
-force and tell the listeners. A value that was recovered counts at once.
+force and notify the listeners. A value that was recovered counts at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from compactlib.runtime.look import look_until_seen
 from compactlib.runtime.observe import tell
 
 WatermarkListener = Callable[[Timestamp], None]
-"""Is told each new value once it is in force; never the one that was recovered. What it raises is kept and logged."""
+"""Called with each new value once it is in force; never the recovered one. What it raises is kept and logged."""
 
 
 MAX_ATTEMPTS = 10
@@ -109,14 +109,15 @@ class LowWatermark:
         return Floor(Factor.LOW_WATERMARK, time)
 
     def listen(self, listener: WatermarkListener) -> None:
-        """Tell `listener` each value that comes into force from now on."""
+        """Call `listener` with each value that comes into force from now on."""
         with self._lock:
             self._listeners.append(listener)
 
     # --- raising ------------------------------------------------------------------------------------------------
 
     def advance(self, to: Timestamp | None = None) -> Outcome[Watermark]:
-        """Raise it to `to`, or to `candidate()`: done if nobody reads below, else pending until the last one ends.
+        """Raise it to `to`, or to `candidate()`: done if there are no readers below, else pending until the last one
+        ends.
 
         Skipped if that is no rise, or another rise still waits; failed if the store does not take it.
 
@@ -129,7 +130,7 @@ class LowWatermark:
                 return Skipped(f"{wanted} does not exceed the low watermark {self._time}")
             if self._pending is not None:
                 return Skipped(f"{self._pending} still waits for {len(self._blocking)} readers below it")
-            # From here on nobody begins to read below it; readers need not wait for the store.
+            # From here on no reader begins below it; readers need not wait for the store.
             self._pending = wanted
             self._blocking = {_STORE, *(reader for reader, time in self._readers.items() if time < wanted)}
         try:
@@ -209,7 +210,7 @@ class LowWatermark:
             self.unlock(reader)
 
     def audit(self) -> None:
-        """Check that no reader is below the value in force, and that a pending value waits for somebody.
+        """Check that no reader is below the value in force, and that a pending value waits for some reader.
 
         Raises:
             AuditFailed: one is, or it does not.

@@ -45,7 +45,7 @@ class CatalogCompaction:
         clock: gives the time of views.
         replica: the versions retained, which follow the log.
         policy: how much is cut, unless a call says otherwise.
-        observer: is told.
+        observer: is notified.
     """
 
     def __init__(self, log: UpdateLog, clock: HybridClock, replica: CatalogReplica, *, policy: CatalogPolicy | None,
@@ -136,7 +136,7 @@ class CatalogCompaction:
                 return outcome
             earliest = self._replica.history.earliest
             if earliest != plan.earliest:
-                return Skipped(f"somebody else has cut history to version {earliest} meanwhile", is_busy=True)
+                return Skipped(f"another process has cut history to version {earliest} meanwhile", is_busy=True)
             if not left:
                 return outcome
         raise AssertionError
@@ -172,7 +172,8 @@ class CatalogCompaction:
                               bytes_freed=freed, deleted=deleted))
 
     def _check(self, plan: CatalogPlan) -> None:
-        """Raise unless the plan still holds, by what is known now; `check_target` searches nothing and believes nobody.
+        """Raise unless the plan still holds, by what is known now; `check_target` searches nothing and trusts no
+        report.
         """
         self._replica.take_in()
         history, source = self._replica.history, self.source
@@ -264,7 +265,7 @@ class CatalogCompaction:
         Raises:
             Closed: it was.
         """
-        # Whoever comes while it waits for its work to end is not to be told that a budget was spent.
+        # A call during that wait must not fail as if a budget were spent.
         if self.owner.is_ending or self.owner.is_closed:
             raise Closed("the catalog's service was closed; make a new one over its log")
 
@@ -285,7 +286,7 @@ class _Watched:
 
 @attrs.define
 class _Pace:
-    """Asks the budget before bytes are written, and tells how far it has come."""
+    """Asks the budget before bytes are written, and reports progress."""
 
     work: str
     total: int

@@ -1,6 +1,6 @@
 """`LogFollower`: watches the update log's keys for what other nodes append, in a thread of its own.
 
-Key-value stores have no common way to tell of changes, so the follower looks: every so often, and at once when somebody
+Key-value stores have no common change notification, so the follower polls: every so often, and at once when a caller
 nudges it, for instance on a notification that a host's store does have. One look costs two reads if nothing is new.
 """
 
@@ -23,14 +23,14 @@ _LOOK = "look"
 class LogFollower(ServiceFace):
     """A `Service` that keeps a catalog up to date. `nudge` may be called from any thread.
 
-    A look that fails, whatever it raises, is told to the observer (`catalog_follow_failed`), kept in `last_error`, and
-    made again after a growing delay, at the latest after ten seconds: a store that is away for a while, and damage that
-    somebody repairs, end nothing.
+    A look that fails, whatever it raises, is reported to the observer (`catalog_follow_failed`), kept in `last_error`,
+    and made again after a growing delay, at the latest after ten seconds: a store that is away for a while, and damage
+    that is repaired, end nothing.
 
     Args:
         service: what to keep up to date.
         interval_seconds: how long to wait between two looks, > 0.
-        observer: told of looks that fail.
+        observer: notified of looks that fail.
         clock: for when a look is due.
 
     Raises:

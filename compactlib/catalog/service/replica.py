@@ -19,11 +19,12 @@ from compactlib.runtime.observe import Observer, tell
 _MAX_LOOKS = 100
 
 Listener = Callable[[Catalog], None]
-"""Is told each version once and in order, before it counts as ready. What it raises is kept and logged."""
+"""Called with each version once and in order, before it counts as ready. What it raises is kept and logged."""
 
 
 class CatalogReplica:
-    """Takes in what the log holds, tells each version to listeners, and wakes who waits for one. For any thread.
+    """Takes in what the log holds, calls the listeners with each version, and wakes callers that wait for one. For any
+    thread.
 
     Args:
         log: is recovered, and followed.
@@ -37,7 +38,7 @@ class CatalogReplica:
         self._versions = CatalogVersions(recover_history(log))
         self._listeners: tuple[Listener, ...] = ()
         self._following = threading.RLock()
-        self._told_in: int | None = None  # the thread in which listeners are told at the moment
+        self._told_in: int | None = None  # the thread in which listeners are called at the moment
         self._news: deque[tuple[str, dict[str, Any]]] = deque()
         self._ready = threading.Condition()
 
@@ -48,18 +49,18 @@ class CatalogReplica:
 
     @property
     def is_telling(self) -> bool:
-        """Whether the calling thread is one in which a listener is being told."""
+        """Whether the calling thread is one in which a listener is being called."""
         return self._told_in == threading.get_ident()
 
     def listen(self, listener: Listener) -> None:
-        """Tell `listener` each version from the next one on."""
+        """Call `listener` with each version from the next one on."""
         with self._ready:
             self._listeners += (listener,)
 
     def take_in(self) -> int:
         """Take in what the log holds and is not known yet; returns how many versions. Two reads if none.
 
-        While a listener is told it does nothing: the version at hand comes first.
+        While a listener is called it does nothing: the version at hand comes first.
 
         Raises:
             RecordMissing, RecordDamaged, RecordTooNew: the log is broken; the versions stay as they were.
@@ -128,7 +129,7 @@ class CatalogReplica:
             self._news.append(("catalog_compacted", {"earliest": catalog.version, "before": before}))
 
     def tell_news(self, observer: Observer) -> None:
-        """Tell the observer what has happened, in no lock."""
+        """Notify the observer of what has happened, in no lock."""
         while self._news:
             try:
                 news = self._news.popleft()

@@ -91,8 +91,8 @@ class CatalogService:
         log: where versions are kept.
         clock: gives commit times; its skew is the cluster's limit.
         delay_seconds: how long after its commit a version becomes active: the time in which every node must hear of it.
-        policy: how much of what nobody needs is cut; default `CutToBound`.
-        observer: told of versions (`catalog_version`) and cuts (`catalog_compacted`), of a log whose latest version
+        policy: how much of the unneeded history is cut; default `CutToBound`.
+        observer: notified of versions (`catalog_version`) and cuts (`catalog_compacted`), of a log whose latest version
             was committed ahead of the clock by more than the skew (`catalog_clock_ahead`), and of clocks that jump.
 
     Raises:
@@ -151,7 +151,7 @@ class CatalogService:
         return self.at(self.clock.present())
 
     def listen(self, listener: Listener) -> None:
-        """Tell `listener` each version from the next one on.
+        """Call `listener` with each version from the next one on.
 
         Raises:
             InvalidInput: it cannot be called.
@@ -173,18 +173,18 @@ class CatalogService:
             wait: whether to sleep until every node agrees that the version is in force.
 
         Raises:
-            CommandRefused: a command does not fit; told after the version that it was checked against is in force.
+            CommandRefused: a command does not fit; raised after the version that it was checked against is in force.
             RetriesExhausted: `MAX_ATTEMPTS` attempts lost against other writers; nothing was changed.
             OutcomeUnknown: the store did not say whether it took the version, and it could not be seen.
             ClockJumped: the clock is off, and nothing has confirmed it; nothing was changed.
-            ClockSkewExceeded: the log's latest version was committed so far ahead of this clock that nobody should
+            ClockSkewExceeded: the log's latest version was committed so far ahead of this clock that no caller should
                 wait for the next one; nothing was changed. Without `wait` it is made all the same.
             Busy: called by a listener.
             InvalidInput: the delay is negative, or there are too many commands.
         """
         self._compaction.require_open()
         if self._replica.is_telling:
-            raise Busy("a listener cannot execute commands: the version that it is told of counts as ready only when "
+            raise Busy("a listener cannot execute commands: the version that it was given counts as ready only when "
                        "it has returned; execute them in another thread, and do not wait for that one")
         delay_ms = self._delay_ms if delay_seconds is None else milliseconds(delay_seconds, name="delay_seconds")
         batch: tuple[Any, ...] = tuple(commands) if hasattr(commands, "__iter__") else (commands,)
@@ -196,7 +196,7 @@ class CatalogService:
                 catalog, planned, attempts = self._write(batch, delay_ms, wait)
         finally:
             self._replica.tell_news(self._observer)
-        # Nobody waits for a time while they keep others from writing.
+        # No call waits for a time while it keeps others from writing.
         if wait and catalog.version:
             self.clock.wait_until(self._ensured(catalog))
         if isinstance(planned, CommandRefused):
@@ -219,7 +219,7 @@ class CatalogService:
                 return latest, planned, 0
             update = self._next(latest, planned, delay_ms, wait)
             if isinstance(self.log.append(update), Appended):
-                # Without asking the store again: a failure of that could not be told from one of the append.
+                # Without asking the store again: a failure of that could not be distinguished from one of the append.
                 made = applied(update, latest)
                 self._replica.add(made)
                 return made, planned, attempt
@@ -267,7 +267,7 @@ class CatalogService:
     def wait_ready(self, version: int, wait_seconds: float) -> Catalog:
         """The catalog of a version, once it is registered here and every listener has heard of it.
 
-        It may be active only later: see `Executed.ensured`. Somebody must `poll` meanwhile.
+        It may be active only later: see `Executed.ensured`. Some thread must `poll` meanwhile.
 
         Raises:
             NotReady: it was not in time.
@@ -365,7 +365,7 @@ class CatalogService:
             policy: instead of the service's own.
             executor: nothing is rewritten elsewhere: a snapshot is small, and this thread writes it.
             budget: is asked before each piece of a snapshot, and between deletes.
-            observer: is told, besides the service's own.
+            observer: notified, besides the service's own.
             fence: entered around each attempt to put the snapshot in the place of what lies below.
 
         Raises:
@@ -431,7 +431,8 @@ class CatalogService:
         self._replica.audit()
 
     def close(self) -> None:
-        """Cancel what runs and wait for its end; whoever waits for a version is told. The log's store stays open.
+        """Cancel what runs and wait for its end; callers that wait for a version get `Closed`. The log's store stays
+        open.
 
         Raises:
             Busy: called from within a compaction, by an observer or a fence; nothing was done.

@@ -1,4 +1,4 @@
-"""`ClusterSource`: where a service learns what the cluster needs, if its caller does not tell."""
+"""`ClusterSource`: where a service learns what the cluster needs, if its caller does not say so."""
 
 from __future__ import annotations
 

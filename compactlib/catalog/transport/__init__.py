@@ -1,1 +1,1 @@
-"""How messages travel, and the edge around a node: timers, threads, sockets."""
+"""Transports for messages between nodes (TCP, in memory), and what runs a node: timers, threads, sockets."""

@@ -14,7 +14,8 @@ from compactlib.outcome import Done, Failed, Skipped
 
 
 class CatalogHost(Protocol):
-    """Called from worker threads, several at once. A call whose deadline has passed may still end; nobody waits for it.
+    """Called from worker threads, several at once. A call whose deadline has passed may still end; its result is
+    dropped.
 
     Any `CompactlibError` fails the call alone; other exceptions are taken for `HostFailed`.
     """

@@ -71,7 +71,7 @@ class CompactionService(AsyncServiceFace):
         transport: to the other nodes.
         options: the waits.
         clock: only its `monotonic()` is asked.
-        observer: told of rounds, of what is refused, and of what nobody expected (`catalog_node_failed`).
+        observer: notified of rounds, of what is refused, and of unexpected exceptions (`catalog_node_failed`).
         host_threads: how many calls of the host may run at once; calls that hang take one each.
 
     Raises:
@@ -138,7 +138,7 @@ class CompactionService(AsyncServiceFace):
         await self._work.start(self._begin)
         return (await self.compact_now(),)
 
-    # ---- what the host tells
+    # ---- what the host reports
 
     def elected(self, term: int, coordinator: str) -> None:
         """See `ElectionListener.elected`.
@@ -152,7 +152,7 @@ class CompactionService(AsyncServiceFace):
         self._hand_in(Elected(term, coordinator))
 
     def topology_is(self, topology: Topology) -> None:
-        """The membership has changed, or is told for the first time.
+        """The membership has changed, or is set for the first time.
 
         Raises:
             Closed: the service is not running.
@@ -173,7 +173,7 @@ class CompactionService(AsyncServiceFace):
 
         `Done` has the report of a round that came to its end: its `compaction` says whether history was cut, and if not
         what holds it. `Skipped`: this node does not coordinate, or stopped to before the round ended. `Failed`: one of
-        the round's processes did, whose report is `last_round`, or something was raised that nobody expected.
+        the round's processes did, whose report is `last_round`, or an unexpected exception was raised.
 
         Raises:
             Closed: the service is not running.
@@ -221,7 +221,7 @@ class CompactionService(AsyncServiceFace):
                           self._waiting[-1][0])
 
     def _failed(self, error: Exception, what: str) -> None:
-        """Keep and tell what nobody expected, and go on; whoever waits for a round is not left waiting."""
+        """Keep and report an unexpected exception, and go on; callers that wait for a round are released."""
         self._work.note(error, what)
         if self._waiting:
             broke = HostFailed(call=what, kind=type(error).__name__, detail=str(error))
@@ -318,7 +318,7 @@ class CompactionService(AsyncServiceFace):
                 return lambda: SnapshotWritten(ticket, host.compact(effect.plan))
 
     def audit(self) -> None:
-        """Check the node's state, and that nobody waits for a round that cannot come.
+        """Check the node's state, and that no caller waits for a round that cannot come.
 
         Raises:
             AuditFailed: something does not hold that must; this is a bug.

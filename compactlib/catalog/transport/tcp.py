@@ -1,11 +1,12 @@
 """Messages over TCP, with asyncio: one connection in each direction, opened when there is something to send.
 
-Each side begins with a `Hello`; somebody of another cluster, or with another name than expected, is turned away. A
-frame of an unknown type or version is skipped and its sender told; damaged bytes end the connection. Lost connections
-are opened again with growing pauses, and messages that cannot be sent meanwhile are lost, which the protocol expects.
+Each side begins with a `Hello`; a node of another cluster, or with another name than expected, is turned away. A
+frame of an unknown type or version is skipped and its sender notified; damaged bytes end the connection. Lost
+connections are opened again with growing pauses, and messages that cannot be sent meanwhile are lost, which the
+protocol expects.
 
 There is no authentication but what `server_tls` and `client_tls` bring: without them, use it on networks where you
-trust everybody.
+trust every host.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class TcpTransport:
         listen: where others reach this node.
         peers: where this node reaches others, by name.
         options: limits.
-        observer: told of connections, refusals and losses.
+        observer: notified of connections, refusals and losses.
         server_tls: for connections from others; plain TCP if `None`.
         client_tls: for connections to others; plain TCP if `None`.
 
@@ -99,7 +100,7 @@ class TcpTransport:
 
     @property
     def last_error(self) -> BaseException | None:
-        """What ended a connection last that nobody expected; the others, and the next one to that node, go on."""
+        """The last unexpected exception that ended a connection; the others, and the next one to that node, go on."""
         return self._work.last_error
 
     @property
@@ -195,7 +196,7 @@ class TcpTransport:
         where = str(writer.get_extra_info("peername"))
         try:
             async with asyncio.timeout(self._options.hello_seconds):
-                # Our own first: whoever has reached the wrong place can then say so.
+                # Our own first: a node that has reached the wrong address can then say so.
                 writer.write(wire.encode(self._hello))
                 hello = await self._read_hello(reader, where)
             if hello.cluster != self._hello.cluster:
@@ -205,7 +206,7 @@ class TcpTransport:
                 pass
         except (CompactlibError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             self._observer.event("catalog_connection_ended", {"address": where, "error": _told(error)})
-        except Exception as error:  # a bug, ours or of whoever receives: it ends this connection and nothing else
+        except Exception as error:  # a bug, ours or the receiver's: it ends this connection and nothing else
             self._observer.event("catalog_connection_ended", {"address": where, "error": _told(error)})
             raise
 
@@ -251,10 +252,10 @@ class TcpTransport:
         """A connection to a node that has said who it is.
 
         Raises:
-            WrongCluster: somebody else answered.
+            WrongCluster: another node answered.
             MessageDamaged: what answered speaks another language.
-            OSError: nobody answered.
-            TimeoutError: nobody answered in time.
+            OSError: no node answered.
+            TimeoutError: no node answered in time.
         """
         async with asyncio.timeout(self._options.hello_seconds):
             reader, writer = await asyncio.open_connection(*address, ssl=self._client_tls)
@@ -299,7 +300,7 @@ class _Link:
     async def _run(self) -> None:
         work, options = self._transport._work, self._transport._options
         while work.is_running:
-            # What nobody expects ends one connection, and the next one is tried.
+            # An unexpected exception ends one connection, and the next one is tried.
             await work.retry(self._turn, f"the connection to {self._name}",
                              first_pause_seconds=options.min_pause_seconds,
                              longest_pause_seconds=options.max_pause_seconds)

@@ -8,7 +8,7 @@
 (17, True)
 
 Whatever is wrong with a frame has a name: `UnknownMessage` and `MessageTooNew` for whole frames that this release
-cannot read, so that its sender can be told, and `MessageDamaged` for everything else.
+cannot read, so that its sender can be notified, and `MessageDamaged` for everything else.
 """
 
 from __future__ import annotations
@@ -367,7 +367,7 @@ _TYPES: dict[int, type[Any]] = {codec.number: kind for kind, codec in _CODECS.it
 
 
 def refusal_of(error: CompactlibError, me: NodeId) -> Refusal | None:
-    """What to answer to a frame that `decode` refused; `None` if the frame was damaged, so nobody knows what it was."""
+    """What to answer to a frame that `decode` refused; `None` if the frame was damaged, so its type is unknown."""
     if isinstance(error, UnknownMessage):
         return Refusal(me, RefusalReason.UNKNOWN_TYPE, 0, None, str(error))
     if isinstance(error, MessageTooNew):

@@ -355,7 +355,7 @@ def test_of_services_that_compact_by_themselves_the_losers_are_skipped() -> None
     assert isinstance(won[0], Done)
     assert isinstance(outcome, Skipped)
     assert outcome.is_busy
-    assert "somebody else has cut history to version 8" in outcome.reason
+    assert "another process has cut history to version 8" in outcome.reason
 
 
 @attrs.frozen

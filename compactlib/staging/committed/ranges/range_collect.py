@@ -25,8 +25,7 @@ whose files a clock that went wrong makes old:
   whether all its files still are;
 - a metarange that appears between the two looks of a collection is needed, whatever its age;
 - `live` is asked for the second time once the files are doomed. It then makes sure that no branch record can be
-  changed by a caller that read it before (see `garbage`), so that it reads again, and look again at what they have
-  made;
+  changed by a caller that read it before (see `garbage`), so that it reads again, and looks again at what it has made;
 - "now" is the earlier one of the caller's clock and of that of the object store, which dates the files.
 """
 
