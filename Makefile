@@ -14,7 +14,7 @@ endef
 
 with_java = JAVA_HOME="$$(python scripts/java_home.py)" && export JAVA_HOME
 
-.PHONY: help demo test setup ruff imports mypy verifytypes site pytest soak fresh coverage peers tla lock clean
+.PHONY: help demo test setup ruff imports mypy verifytypes site pytest cluster soak fresh coverage peers tla lock clean
 # The steps share the environment and the machine's few cores.
 .NOTPARALLEL:
 
@@ -22,6 +22,7 @@ help:
 	@echo 'make demo         write, compact and verify a real log, on this machine and on Spark'
 	@echo 'make test         all checks: ruff, imports, mypy, verifytypes, site, pytest (each also a target of its own)'
 	@echo 'make site         build the documentation into build/site'
+	@echo 'make cluster      the tests on real servers and Spark clusters, which make test leaves out'
 	@echo 'make soak         the campaigns that take minutes'
 	@echo 'make fresh        random tests with other examples than always, and a thousand rounds of each check we ship'
 	@echo 'make coverage     which lines and branches the tests run (PYTEST_ARGS=tests/kv: those alone)'
@@ -71,6 +72,9 @@ site: setup
 
 pytest: setup
 	$(call step,pytest,$(with_java) && python -m pytest -n auto --maxprocesses 4 $(PYTEST_ARGS))
+
+cluster: setup
+	$(call step,cluster,$(with_java) && python -m pytest -n auto --maxprocesses 4 -m 'cluster and not soak' $(PYTEST_ARGS))
 
 soak: setup
 	$(call step,soak,$(with_java) && python -m pytest -n auto --maxprocesses 4 -m soak --timeout 0 --hypothesis-profile=soak $(PYTEST_ARGS))

@@ -159,6 +159,7 @@ def work(group: Group, workers: list[PlainWorker], rounds: int, last: dict[str, 
                 last[name] = tokens[-1]
 
 
+@pytest.mark.cluster
 def test_the_leader_is_killed_and_jobs_go_on(group: Group) -> None:
     rng = random.Random(12)
     workers = [PlainWorker(seed, diligent=seed % 2 == 0) for seed in range(4)]

@@ -10,6 +10,7 @@ from tests.notebooks.reading import check_run, notebooks
 
 
 @pytest.mark.spark
+@pytest.mark.cluster
 @pytest.mark.parametrize("path", notebooks(with_spark=True), ids=lambda path: path.stem)
 def test_a_run_from_top_to_bottom_gives_what_is_kept(path: Path, tmp_path: Path) -> None:
     check_run(path, tmp_path)

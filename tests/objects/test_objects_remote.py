@@ -19,6 +19,8 @@ from tests.kv import servers
 from tests.objects import s3_servers
 from tests.objects.hostile_s3 import Manner, hostile
 
+pytestmark = pytest.mark.cluster
+
 _numbers = itertools.count()
 
 

@@ -11,7 +11,8 @@ from compactlib.kv import KVStore
 from tests.staging.backends import BACKENDS
 from tests.staging.world import World
 
-KINDS = [pytest.param(kind, marks=pytest.mark.soak) if kind in ("dynamodb", "etcd") else kind for kind in BACKENDS]
+MARKS = {"postgres": pytest.mark.cluster, "dynamodb": pytest.mark.soak, "etcd": pytest.mark.soak}
+KINDS = [pytest.param(kind, marks=MARKS.get(kind, ())) for kind in BACKENDS]
 
 
 @pytest.fixture(params=KINDS)

@@ -51,6 +51,7 @@ def test_a_catalog_in_sqlite_survives_being_closed(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.cluster
 def test_a_catalog_in_postgresql_is_shared_cut_and_recovered() -> None:
     with postgres() as uri:
         stores = [PostgresStore(uri) for _ in range(2)]

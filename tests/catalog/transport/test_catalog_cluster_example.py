@@ -19,6 +19,7 @@ def free_ports(count: int) -> list[int]:
         return [int(one.getsockname()[1]) for one in sockets]
 
 
+@pytest.mark.cluster
 def test_the_log_shrinks_though_the_coordinator_is_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stations = run(tmp_path, free_ports(3), seconds=0.6)
     killed, elected = stations["coordinator n1 killed, n2 elected"], stations["n1 is back"]

@@ -43,6 +43,8 @@ from tests.kv.faulty_proxy import Fault, FaultyProxy, Refusal
 from tests.kv.network_faults import OverANetwork
 from tests.kv.processes import SESSION, closed_in_a_child, counted
 
+pytestmark = pytest.mark.cluster
+
 _numbers = itertools.count()
 
 

@@ -36,6 +36,8 @@ from tests.kv.faulty_proxy import FaultyProxy
 from tests.kv.network_faults import OverANetwork
 from tests.kv.processes import closed_in_a_child, counted
 
+pytestmark = pytest.mark.cluster
+
 _numbers = itertools.count()
 
 

@@ -37,6 +37,8 @@ from tests.kv.postgres_proxy import PostgresProxy
 from tests.kv.postgres_server import postgres
 from tests.kv.processes import closed_in_a_child
 
+pytestmark = pytest.mark.cluster
+
 _numbers = itertools.count()
 
 

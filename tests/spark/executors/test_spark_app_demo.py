@@ -12,7 +12,7 @@ from compactlib.app.demo_log import LogSize
 from compactlib.app.proof import differing_files
 from tests.app.log_folders import contents, make_log, run_compactlib
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 
 def test_the_demo_compacts_here_and_on_spark_and_both_are_the_same(spark: SparkSession, tmp_path: Path,

@@ -36,7 +36,7 @@ from tests.blobstore.compaction_stores import START, answers, garbage_store, pla
 from tests.spark.rewrite_tasks import FullDisk
 from tests.spark.store_jobs import LIMITS, build_logs, contents, grow, job
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 SECOND_DRIVER = """
 import sys

@@ -44,7 +44,7 @@ from tests.blobstore.compaction_stores import START, answers, garbage_store, ope
 from tests.spark.executors.second_driver import KEY
 from tests.spark.store_jobs import LIMITS, build_logs, contents
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 ROOT = Path(__file__).parents[3]
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=2),), lease_seconds=15.0)

@@ -33,6 +33,8 @@ from tests.spark.rewrites.s3_faults import Fault, S3Proxy
 from tests.spark.rewrites.s3_stores import OpenBucket
 from tests.spark.store_jobs import LIMITS, build_logs, contents, job
 
+pytestmark = pytest.mark.cluster
+
 _numbers = itertools.count()
 FAR_FUTURE = 1e12
 

@@ -17,7 +17,7 @@ from compactlib.testing.executors.conformance import ExecutorConformance
 from tests.spark.row_jobs import merged_block, merged_here
 from tests.spark.store_jobs import build_logs, contents, job
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 ROOT = Path(__file__).parents[3]
 

@@ -220,6 +220,7 @@ class TestOnSpark:
             plan_stores(spark, ["a", "b", "a"], planned)
         assert plan_stores(spark, [], planned).stores == ()
 
+    @pytest.mark.cluster
     @pytest.mark.parametrize("seed", [1])
     def test_killed_again_and_again_it_goes_on(self, spark: SparkSession, tmp_path: Path, seed: int) -> None:
         killed_runs(spark, tmp_path, random.Random(seed), 40, 3)

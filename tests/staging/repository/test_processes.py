@@ -51,6 +51,7 @@ def test_eight_processes_on_one_sqlite_file(tmp_path: Path) -> None:
     run_eight(tmp_path, "sqlite", 20)
 
 
+@pytest.mark.cluster
 def test_eight_processes_on_postgresql(tmp_path: Path) -> None:
     with postgres() as server:
         run_eight(tmp_path, server, 15)

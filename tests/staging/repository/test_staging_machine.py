@@ -398,7 +398,7 @@ def test_many_branches_in_memory(machine: type[BranchMachine]) -> None:
     run(machine, 600, 50)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.cluster)])
 def test_branches_in_other_stores(kind: str, tmp_path: Path) -> None:
     class InOtherStore(BranchMachine):
         make_store = staticmethod(lambda: BACKENDS[kind](tmp_path))
