@@ -118,15 +118,3 @@ class CompactionOutOfOrder(Conflict):
     def __init__(self, message: str, *, phase: str) -> None:
         super().__init__(message)
         self.phase = phase
-
-
-class HistoryLost(Stale):
-    """The compactions since then are not known any more (or their log is damaged). Begin from the log's start.
-
-    Attributes:
-        number: the first compaction that is not known.
-    """
-
-    def __init__(self, message: str, *, number: int) -> None:
-        super().__init__(message)
-        self.number = number

@@ -24,6 +24,7 @@ from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files import LocalFiles
+from tests.blobstore.compaction_stores import RETENTION, START, compact_all, garbage_store
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 10, index_max_entries=3, journal_max_entries=0,
                          find_max_entries=5, ttl_update_buffer_seconds=1)
@@ -213,3 +214,16 @@ def test_a_put_that_comes_twice_is_written_once(scratch: Path) -> None:
                 store.append_replicated(RecordKind.PUT, b"a", content, **told)
         assert [entry.kind for entry in store.snapshot().history(b"a")] == [RecordKind.PUT, RecordKind.DELETE]
         store.audit()
+
+
+def test_compactions_leave_a_token_valid(tmp_path: Path) -> None:
+    clock = ManualClock(START)
+    with garbage_store(tmp_path / "store", clock) as store:
+        everything = store.entries_since()
+        token = ReplicationToken(store.incarnation, 20)
+        owed = {entry.id for entry in store.entries_since(token).entries}
+        clock.advance(RETENTION)
+        compact_all(store)
+        after = {entry.id for entry in store.entries_since(token).entries}
+        assert after <= owed
+        assert store.entries_since(everything.token).entries == ()

@@ -5,8 +5,8 @@ Plans are made from a view, a policy's choice and a time alone, so one can be ma
 How many output segments there will be follows from the valid bytes where they fit into one, where all records are of
 one size, or where the most that outputs leave unused cannot make it one more. There, and where every record was counted
 and none depends on another victim, a plan is exact to the byte: segments, headers and index files. What a store notes
-about a compaction, up to 37 KB for each segment it takes, kept for `compaction_history_seconds`, is reckoned only in
-the room that it needs, which is never too little: an upper bound.
+about a compaction, up to 1 KB for each segment it takes and 32 bytes for each index file that it writes, kept for
+`compaction_history_seconds`, is reckoned only in the room that it needs, which is never too little: an upper bound.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from compactlib._arguments import refuses_misfits, require_policy
 from compactlib.blobstore.compaction.plan.last_plans import PlanKind
 from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, BlobView, SegmentView
 from compactlib.blobstore.compaction.progress.compaction_format import most_log_bytes
-from compactlib.blobstore.compaction.progress.compaction_log import MAX_MOVES_PER_SOURCE
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.index.index_file import index_file_bytes
 from compactlib.blobstore.model.names import SegmentName
@@ -91,7 +90,7 @@ class BlobPlan(Printed):
         is_exact: whether both hold to the byte as long as nothing else changes the store.
         bytes_needed: the most room on disk that carrying it out takes before it gives any back, its notes included: an
             upper bound as long as nothing else changes the store, no segment is damaged and nothing is copied twice.
-        bytes_available: the room there was when it was planned; `None` if nobody has asked.
+        bytes_available: the room there was when it was planned; `None` if unknown.
 
     Raises:
         InvalidInput: victims that do not ascend, no reason, a reference time that is negative or no number, or a value
@@ -323,10 +322,8 @@ def _notes(view: BlobView, victims: list[SegmentView], outputs: int, index_files
     """What is noted of a compaction, at most."""
     if not victims:
         return 0
-    # A victim that two cycles copy has a place more.
-    moves = sum(min(_most_records(victim), MAX_MOVES_PER_SOURCE) for victim in victims) + outputs
     return most_log_bytes(victims=len(victims), outputs=outputs, swap_segments=view.swap_segments,
-                          index_files=index_files, moves=moves)
+                          index_files=index_files)
 
 
 def _outputs(valid: int, room: int, records: int, smallest: int, largest: int) -> tuple[int, int]:

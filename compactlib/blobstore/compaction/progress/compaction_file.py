@@ -1,7 +1,7 @@
 """The compaction log on disk: the file `COMPACTION`, and the history of those that are done.
 
 The file is there as long as a compaction is in progress. It is begun whole (temporary name, sync, rename, sync of the
-folder), so that whoever finds it finds all of it; each step is appended to it and synced. What a crash leaves of a step
+folder), so that it is found whole or not at all; each step is appended to it and synced. What a crash leaves of a step
 is no whole step, and does not count; so is what a disk leaves that refused one, whereupon the file is begun anew. When
 the compaction is over, it gets the name `compaction-<number>.done`, so that its end is one rename. What a name says is
 only its number; times are inside. The bytes are those of `compaction_format`.
@@ -9,9 +9,9 @@ only its number; times are inside. The bytes are those of `compaction_format`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Iterable
 
 import attrs
 
@@ -89,7 +89,7 @@ def read_log(folder: StrPath) -> CompactionLog | None:
 
     Raises:
         CorruptData: the file is damaged.
-        Unsupported: written by a later release.
+        Unsupported: of another version.
         StorageError: it cannot be read.
     """
     return _read(os.path.join(folder, LOG_NAME))
@@ -109,7 +109,7 @@ def _read(path: str) -> CompactionLog | None:
 def close_log(files: Files, folder: StrPath, log: CompactionLog) -> None:
     """End the compaction: its log goes to the history, or goes away if it never committed anything.
 
-    What was removed before is made durable first: without the log nobody would remove it again.
+    What was removed before is made durable first: without the log it would not be removed again.
 
     Raises:
         StorageError: the disk refused; call again, also if only the last sync was refused.
@@ -122,32 +122,6 @@ def close_log(files: Files, folder: StrPath, log: CompactionLog) -> None:
         else:
             files.unlink(path)
     files.sync_folder(folder)
-
-
-def read_history(folder: StrPath) -> list[CompactionLog]:
-    """The compactions that are over and still known, oldest first. Damaged files are left out (see `damaged_history`).
-
-    Raises:
-        StorageError: a file cannot be read.
-    """
-    return [log for _, log in _history(folder) if isinstance(log, CompactionLog)]
-
-
-def damaged_history(folder: StrPath) -> list[CorruptData]:
-    """What is wrong with files of the history; nothing but token rebuilding and reports depends on them."""
-    return [log for _, log in _history(folder) if isinstance(log, CorruptData)]
-
-
-def _history(folder: StrPath) -> Iterable[tuple[str, CompactionLog | CorruptData]]:
-    for name in list_folder(folder):
-        if _DONE_NAME.fullmatch(name):
-            try:
-                log = _read_done(os.path.join(folder, name))
-            except CorruptData as error:
-                yield name, error
-            else:
-                if log is not None:
-                    yield name, log
 
 
 def _read_done(path: str) -> CompactionLog | None:
@@ -180,5 +154,11 @@ def outdated_history(folder: StrPath, before_ms: int) -> list[str]:
     Raises:
         StorageError: the folder, or a file of the history, cannot be read.
     """
-    known = list(_history(folder))
-    return [name for name, log in known[:-1] if isinstance(log, CompactionLog) and log.started_ms < before_ms]
+    outdated = []
+    for name in [name for name in list_folder(folder) if _DONE_NAME.fullmatch(name)][:-1]:
+        # A damaged file does not say how old it is, and stays.
+        with contextlib.suppress(CorruptData):
+            log = _read_done(os.path.join(folder, name))
+            if log is not None and log.started_ms < before_ms:
+                outdated.append(name)
+    return outdated

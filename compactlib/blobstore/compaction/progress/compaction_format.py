@@ -2,7 +2,7 @@
 
 ```
 0   magic b"CLBLOBCO"     12  CRC of the body (u32)     24       body: the compaction when the file was begun
-8   version 2 (u16)       16  length of the body (u64)  24+len   steps, one after the other, up to the end of the file
+8   version 3 (u16)       16  length of the body (u64)  24+len   steps, one after the other, up to the end of the file
 10  0 (u16)
 ```
 
@@ -19,22 +19,20 @@ from typing import Any
 
 import attrs
 
-from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Cycle, Move, Target
+from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Cycle, Target
 from compactlib.blobstore.model.names import LogPosition, SegmentName
 from compactlib.errors import CompactlibError, CorruptData, Unsupported
 from compactlib.files.checksum import crc32
 
 MAGIC = b"CLBLOBCO"
-VERSION = 2
-_OLDEST_VERSION = 1
-"""Without steps: the file was replaced as a whole each time."""
+VERSION = 3
 
 _HEAD = struct.Struct("<8sHHIQ")
 _FIXED = struct.Struct("<QqqBBHIII")
 _NAME = struct.Struct("<QQ")
 _PLACE = struct.Struct("<QQQ")
 _TARGET = struct.Struct("<QQQQII")
-_CYCLE = struct.Struct("<IIIIBxxxQqqqq")
+_CYCLE = struct.Struct("<IIIBxxxQqqqq")
 _OFFSET = struct.Struct("<Q")
 _COUNT = struct.Struct("<I")
 _STEP = struct.Struct("<II")
@@ -92,7 +90,7 @@ def encode_step(stored: StoredLog, log: CompactionLog) -> bytes | None:
     return _STEP.pack(len(body), _step_crc(stored.body_crc, stored.steps, body)) + body
 
 
-def most_log_bytes(*, victims: int, outputs: int, swap_segments: int, index_files: int, moves: int) -> int:
+def most_log_bytes(*, victims: int, outputs: int, swap_segments: int, index_files: int) -> int:
     """The most that the file of a compaction grows to, if no victim is damaged and it is decided and carried out once.
 
     Args:
@@ -100,15 +98,13 @@ def most_log_bytes(*, victims: int, outputs: int, swap_segments: int, index_file
         outputs: how many it writes, at most.
         swap_segments: how many of them a cycle writes, at most.
         index_files: of all outputs, at most.
-        moves: of all cycles, at most.
     """
     cycles = max(-(-outputs // swap_segments), 1)
     # A cycle is written when it begins, at each safe point before its last, and when it commits, cleans up and ends.
     times = max(min(swap_segments, outputs), 1) + 3
     once = (cycles * (_STEP.size + _STEP_BODY.size + _CYCLE.size + _PLACE.size) + (victims + outputs) * _NAME.size
             + outputs * _TARGET.size + index_files * _OFFSET.size)
-    return (_HEAD.size + _FIXED.size + victims * _NAME.size + _COUNT.size + times * once
-            + 3 * moves * 2 * _PLACE.size)
+    return _HEAD.size + _FIXED.size + victims * _NAME.size + _COUNT.size + times * once
 
 
 def _fixed(log: CompactionLog) -> tuple[Any, ...]:
@@ -124,8 +120,8 @@ def _step_crc(body_crc: int, number: int, body: bytes | memoryview) -> int:
 def _encode_cycle(cycle: Cycle) -> Iterable[bytes]:
     times = (_UNSET if time is None else time
              for time in (cycle.copy_started_ms, cycle.commit_started_ms, cycle.cleanup_started_ms, cycle.ended_ms))
-    yield _CYCLE.pack(len(cycle.sources), len(cycle.planned), len(cycle.targets), len(cycle.moves),
-                      cycle.partial is not None, cycle.copied_bytes, *times)
+    yield _CYCLE.pack(len(cycle.sources), len(cycle.planned), len(cycle.targets), cycle.partial is not None,
+                      cycle.copied_bytes, *times)
     if cycle.partial is not None:
         yield _PLACE.pack(*cycle.partial.segment, cycle.partial.offset)
     for name in (*cycle.sources, *cycle.planned):
@@ -133,9 +129,6 @@ def _encode_cycle(cycle: Cycle) -> Iterable[bytes]:
     for target in cycle.targets:
         yield _TARGET.pack(*target.name, target.end, target.entries, target.crc32, len(target.index_starts))
         yield struct.pack(f"<{len(target.index_starts)}Q", *target.index_starts)
-    for move in cycle.moves:
-        yield _PLACE.pack(*move.before.segment, move.before.offset)
-        yield _PLACE.pack(*move.after.segment, move.after.offset)
 
 
 def decode_log(data: bytes, path: str) -> StoredLog:
@@ -145,7 +138,7 @@ def decode_log(data: bytes, path: str) -> StoredLog:
 
     Raises:
         CorruptData: any check fails.
-        Unsupported: written by a later release.
+        Unsupported: of another version.
     """
     if len(data) < _HEAD.size:
         raise CorruptData(path=path, offset=len(data), expected=f"at least {_HEAD.size} bytes",
@@ -154,14 +147,16 @@ def decode_log(data: bytes, path: str) -> StoredLog:
     if magic != MAGIC:
         raise CorruptData(path=path, offset=0, expected=f"magic {MAGIC!r}", found=repr(magic))
     # A version that is no version goes with a CRC that fails, and is damage.
-    end = _HEAD.size + length if version != _OLDEST_VERSION else len(data)
+    end = _HEAD.size + length
     body = data[_HEAD.size:end]
     if (version <= VERSION or len(body) < length) and (len(body), crc32(body, 0), zero) != (length, stored, 0):
         raise CorruptData(path=path, offset=12, expected=f"{length} bytes with CRC {stored:#010x}",
                           found=f"{len(body)} bytes with CRC {crc32(body, 0):#010x}")
-    if not _OLDEST_VERSION <= version <= VERSION:
-        raise Unsupported(f"{path}: compaction log version {version}; this release reads {_OLDEST_VERSION} to "
-                          f"{VERSION}: upgrade")
+    if version > VERSION:
+        raise Unsupported(f"{path}: compaction log version {version}; this release reads {VERSION}: upgrade")
+    if 1 <= version < VERSION:
+        raise Unsupported(f"{path}: compaction log version {version}, written before 0.1.0; this release reads version "
+                          f"{VERSION}: let the release that wrote it finish or drop the compaction")
     at = _HEAD.size
     try:
         found = StoredLog(_decode_body(_Cursor(body)), stored, 0, end)
@@ -231,21 +226,18 @@ class _Cursor:
         position, generation, offset = self.take(_PLACE)
         return LogPosition(SegmentName(position, generation), offset)
 
-    def move(self) -> Move:
-        return Move(self.place(), self.place())
-
     def target(self) -> Target:
         position, generation, end, entries, crc, starts = self.take(_TARGET)
         return Target(SegmentName(position, generation), end, entries, crc,
                       tuple(self.take(_OFFSET)[0] for _ in range(starts)))
 
     def cycle(self) -> Cycle:
-        sources, planned, targets, moves, has_partial, copied, *times = self.take(_CYCLE)
+        sources, planned, targets, has_partial, copied, *times = self.take(_CYCLE)
         commit, cleanup, ended = (None if time == _UNSET else time for time in times[1:])
         return Cycle(partial=self.place() if has_partial else None, sources=self.many(sources, self.name),
                      planned=self.many(planned, self.name), targets=self.many(targets, self.target),
-                     moves=self.many(moves, self.move), copied_bytes=copied, copy_started_ms=times[0],
-                     commit_started_ms=commit, cleanup_started_ms=cleanup, ended_ms=ended)
+                     copied_bytes=copied, copy_started_ms=times[0], commit_started_ms=commit,
+                     cleanup_started_ms=cleanup, ended_ms=ended)
 
     def check_end(self) -> None:
         if self.at != len(self.data):

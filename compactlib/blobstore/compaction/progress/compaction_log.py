@@ -24,9 +24,6 @@ from compactlib.blobstore.model.names import LogPosition, SegmentName
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.report import Printed
 
-MAX_MOVES_PER_SOURCE = 256
-"""How many places of one source the offset map names at most."""
-
 
 class Phase(enum.Enum):
     """Where a compaction stands; see the module."""
@@ -46,7 +43,7 @@ class Target:
         name: the segment's name once it is in force.
         end: the offset behind its last record.
         entries: how many records it holds.
-        crc32: CRC-32 over the checksums of its records in order; tells whether a file is the one that was written.
+        crc32: CRC-32 over the checksums of its records in order; shows whether a file is the one that was written.
         index_starts: the offsets at which its index segments begin.
     """
 
@@ -55,19 +52,6 @@ class Target:
     entries: int
     crc32: int
     index_starts: tuple[int, ...]
-
-
-@attrs.frozen
-class Move:
-    """Records of a source from `before` on were written from `after` on, in the same order.
-
-    Attributes:
-        before: a place in a source.
-        after: where the first kept record at or behind it went; in a segment that the cycle wrote.
-    """
-
-    before: LogPosition
-    after: LogPosition
 
 
 @attrs.frozen(kw_only=True)
@@ -79,7 +63,6 @@ class Cycle:
         partial: the place up to which one more segment was copied; that segment stays for the next cycle.
         planned: names of the segments to write, in order; not all need to be written.
         targets: those that were written.
-        moves: the offset map, ascending.
         copied_bytes: bytes of the records copied.
         copy_started_ms: when it began, milliseconds since the epoch.
         commit_started_ms: when its targets were put in force, `None` before.
@@ -91,7 +74,6 @@ class Cycle:
     partial: LogPosition | None
     planned: tuple[SegmentName, ...]
     targets: tuple[Target, ...] = ()
-    moves: tuple[Move, ...] = ()
     copied_bytes: int = 0
     copy_started_ms: int
     commit_started_ms: int | None = None
@@ -238,7 +220,7 @@ class CompactionLog(Printed):
                                        f"{_named(cycle.planned)}, written {done}", phase=self.phase.value)
         return self._with(attrs.evolve(cycle, targets=(*cycle.targets, target)))
 
-    def start_commit(self, moves: tuple[Move, ...], copied_bytes: int, now_ms: int) -> CompactionLog:
+    def start_commit(self, copied_bytes: int, now_ms: int) -> CompactionLog:
         """COPY to COMMIT: from here on the new segments count.
 
         Raises:
@@ -248,7 +230,7 @@ class CompactionLog(Printed):
         if len(cycle.targets) != len(cycle.planned):
             raise CompactionOutOfOrder(f"{len(cycle.targets)} of {len(cycle.planned)} segments are written; copy the "
                                        f"rest before the commit", phase=self.phase.value)
-        return self._with(attrs.evolve(cycle, moves=moves, copied_bytes=copied_bytes, commit_started_ms=now_ms))
+        return self._with(attrs.evolve(cycle, copied_bytes=copied_bytes, commit_started_ms=now_ms))
 
     def start_cleanup(self, now_ms: int) -> CompactionLog:
         """COMMIT to CLEANUP: the new segments have their names.
@@ -282,7 +264,7 @@ class CompactionLog(Printed):
         if self.phase is not phase:
             raise CompactionOutOfOrder(f"compaction {self.number} is in phase {self.phase.value} and cannot {step}, "
                                        f"which needs phase {phase.value}", phase=self.phase.value)
-        # In PREPARE there is none, and nobody looks.
+        # In PREPARE there is none, and none is read.
         return self.cycles[-1] if self.cycles else _NO_CYCLE
 
     def _with(self, cycle: Cycle) -> CompactionLog:

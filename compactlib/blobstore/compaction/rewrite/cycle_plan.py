@@ -17,7 +17,6 @@ from itertools import islice
 
 import attrs
 
-from compactlib.blobstore.compaction.progress.compaction_log import MAX_MOVES_PER_SOURCE, Move
 from compactlib.blobstore.compaction.swap import Snapshot
 from compactlib.blobstore.model.breather import Breather, unhurried
 from compactlib.blobstore.model.names import LogPosition, SegmentName
@@ -84,7 +83,6 @@ class CyclePlan:
         sources: segments that are copied whole, and go.
         partial: the place up to which one more is copied.
         targets: the new segments, those that get nothing left out.
-        moves: the offset map.
         verdicts: how many records of the sources had which verdict.
         dropped_bytes: sizes of the records that are not copied.
         last_sequence: the newest record that the decision knew of.
@@ -93,7 +91,6 @@ class CyclePlan:
     sources: tuple[SegmentName, ...]
     partial: LogPosition | None
     targets: tuple[TargetPlan, ...]
-    moves: tuple[Move, ...]
     verdicts: Counter[Verdict]
     dropped_bytes: int
     last_sequence: int
@@ -128,7 +125,7 @@ def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], copied_befo
         swap_segments: how many segments may be filled.
         segment_bytes: capacity of each.
         header_bytes: where the first record of a segment lies.
-        dropped_put: told of each PUT that is not copied and has later records.
+        dropped_put: called with each PUT that is not copied and has later records.
         breather: lets other threads run now and then.
 
     Raises:
@@ -137,12 +134,10 @@ def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], copied_befo
     """
     packing = _Packing(remaining, swap_segments, segment_bytes, header_bytes)
     compacting = frozenset(remaining)
-    records = {info.name: info.records for info in snapshot.segments}
     for name in remaining:
         start = copied_before.offset if copied_before is not None and copied_before.segment == name else 0
-        step = -(-max(records[name], 1) // MAX_MOVES_PER_SOURCE)
-        if not packing.take(name, start, step, _judged(snapshot, name, start, rules, compacting, dropped_put,
-                                                      unhurried if breather is None else breather.breathe)):
+        if not packing.take(name, _judged(snapshot, name, start, rules, compacting, dropped_put,
+                                          unhurried if breather is None else breather.breathe)):
             break
     last = max((info.last_sequence for info in snapshot.segments), default=0)
     return packing.finish(last)
@@ -176,15 +171,13 @@ class _Packing:
         self.targets: list[TargetPlan] = []
         self.sources: list[SegmentName] = []
         self.partial: LogPosition | None = None
-        self.moves: list[tuple[LogPosition, int, int]] = []
         self.verdicts: Counter[Verdict] = Counter()
         self.dropped_bytes = 0
 
-    def take(self, name: SegmentName, start: int, step: int, judged: Iterator[tuple[IndexEntry, Verdict]]) -> bool:
+    def take(self, name: SegmentName, judged: Iterator[tuple[IndexEntry, Verdict]]) -> bool:
         """Pack what is kept of one source; `False` if the new segments are full before its end."""
         verdicts: Counter[Verdict] = Counter()
         dropped = kept = 0
-        moves: list[tuple[LogPosition, int, int]] = []
         for entry, verdict in judged:
             if verdict is not Verdict.KEEP:
                 dropped += entry.size
@@ -194,23 +187,18 @@ class _Packing:
             if target is None:
                 if kept:
                     self.partial = entry.position
-                    self._note(verdicts, dropped, moves)
+                    self._note(verdicts, dropped)
                 return False
-            if kept % step == 0:
-                # The first of a source also stands for the dropped records before it.
-                before = LogPosition(name, entry.offset if kept else start)
-                moves.append((before, len(self.targets) - 1, target.end))
             self._append(target, name, entry)
             verdicts[verdict] += 1
             kept += 1
-        self._note(verdicts, dropped, moves)
+        self._note(verdicts, dropped)
         self.sources.append(name)
         return True
 
-    def _note(self, verdicts: Counter[Verdict], dropped: int, moves: list[tuple[LogPosition, int, int]]) -> None:
+    def _note(self, verdicts: Counter[Verdict], dropped: int) -> None:
         self.verdicts += verdicts
         self.dropped_bytes += dropped
-        self.moves += moves
 
     def _target_for(self, size: int) -> TargetPlan | None:
         if not self.targets or self.targets[-1].end + size > self.capacity:
@@ -236,7 +224,5 @@ class _Packing:
         generation = 1 + max(name.generation for name in self.sources)
         for target, source in zip(self.targets, islice(self.sources, len(self.targets)), strict=True):
             target.name = SegmentName(source.position, generation)
-        moves = tuple(Move(before, LogPosition(self.targets[target].name, offset))
-                      for before, target, offset in self.moves)
-        return CyclePlan(sources=tuple(self.sources), partial=self.partial, targets=tuple(self.targets), moves=moves,
+        return CyclePlan(sources=tuple(self.sources), partial=self.partial, targets=tuple(self.targets),
                          verdicts=self.verdicts, dropped_bytes=self.dropped_bytes, last_sequence=last_sequence)

@@ -1,4 +1,4 @@
-"""What a compaction tells the store's observer that others have to know.
+"""Events of a compaction, as the store's observer is notified of them.
 
 Each event is a name and picklable numbers, given to `Observer.event`. A host that keeps anything by log position, or
 that caches answers, listens to them; the store's own replication tokens are sequences, which compactions keep.
@@ -17,7 +17,7 @@ from compactlib.errors import CompactlibError
 from compactlib.runtime.observe import Observer
 
 POSITIONS_MOVED = "blobstore_positions_moved"
-"""Records have other places now: whatever was kept by place is rebuilt with `history.rebuild`, or begins anew."""
+"""Records have other places now: whatever was kept by place begins anew."""
 EXPIRED_GONE = "blobstore_expired_gone"
 """So many expired blobs are now missing: a get that answered `Expired` answers `Missing`."""
 DELETED_GONE = "blobstore_deleted_gone"
@@ -40,11 +40,11 @@ PLAN_HISTORY_NOT_KEPT = "blobstore_plan_history_not_kept"
 
 @attrs.frozen
 class StoreEvents:
-    """Tells one store's events.
+    """Notifies an observer of one store's events.
 
     Attributes:
         store: the store's name; part of every event.
-        observer: who is told.
+        observer: is notified.
     """
 
     store: str

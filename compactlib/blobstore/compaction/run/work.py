@@ -384,7 +384,7 @@ class CompactionWork:
         check_names_are_free(self._folder, (target.name for target in plan.targets))
         # The names of the new segments, which the log is about to rely on.
         self._files.sync_folder(self._folder)
-        committed = self.log.start_commit(plan.moves, plan.copied_bytes, milliseconds(self._store.clock.now()))
+        committed = self.log.start_commit(plan.copied_bytes, milliseconds(self._store.clock.now()))
         # If this is refused, the log on the disk may say either; nothing has its name yet, so that both are true.
         self.is_unsure = True
         self.file.write(committed)

@@ -172,8 +172,7 @@ def test_no_compaction_takes_more_room_than_its_plan_says_its_notes_included(
 @pytest.mark.parametrize("buckets", [0, 200])
 @pytest.mark.parametrize("swaps", [1, 2, 100])
 @pytest.mark.parametrize("dead", [0, 3])
-def test_nor_does_one_of_many_small_blobs_whose_offset_map_is_long(tmp_path: Path, dead: int, swaps: int,
-                                                                   buckets: int) -> None:
+def test_nor_does_one_of_many_small_blobs(tmp_path: Path, dead: int, swaps: int, buckets: int) -> None:
     peak = Peak()
     with a_store(tmp_path, ManualClock(1_000_000.0), files=peak.files, capacity_bytes=1 << 20, segment_bytes=32 << 10,
                  index_max_entries=1_000, swap_segments=swaps, stats_bucket_count=buckets,

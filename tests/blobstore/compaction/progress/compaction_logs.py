@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from compactlib.blobstore.compaction.progress.compaction_format import decode_log, encode_log, encode_step
-from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Move, Target
+from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Target
 from compactlib.blobstore.model.names import LogPosition, SegmentName
 from tests.blobstore.compaction_stores import names
 
@@ -23,12 +23,12 @@ def at_all_phases() -> list[CompactionLog]:
     logs = [begun()]
     logs.append(logs[-1].start_copy((zero, one), split, (SegmentName(0, 1),), 1001))
     logs.append(logs[-1].copied(Target(SegmentName(0, 1), 2000, 9, 77, (80, 900))))
-    logs.append(logs[-1].start_commit((Move(LogPosition(zero, 80), LogPosition(SegmentName(0, 1), 80)),), 1920, 1002))
+    logs.append(logs[-1].start_commit(1920, 1002))
     logs.append(logs[-1].start_cleanup(1003))
     logs.append(logs[-1].end_cycle(1004))
     logs.append(logs[-1].leave_out(two))
     logs.append(logs[-2].start_copy((two,), None, (), 1005))
-    logs.append(logs[-1].start_commit((), 0, 1006).start_cleanup(1007).end_cycle(1008))
+    logs.append(logs[-1].start_commit(0, 1006).start_cleanup(1007).end_cycle(1008))
     logs.append(logs[1].drop())
     return logs
 

@@ -17,11 +17,9 @@ from compactlib.blobstore.compaction.progress.compaction_file import (
     LOG_NAME,
     CompactionFile,
     close_log,
-    damaged_history,
     done_name,
     next_number,
     outdated_history,
-    read_history,
     read_log,
     write_log,
 )
@@ -64,25 +62,33 @@ def straight_on() -> list[CompactionLog]:
     return [*logs[:6], logs[7], logs[8]]
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_the_bytes_of_an_earlier_release_are_read(version: int) -> None:
+def test_the_bytes_of_each_phase() -> None:
     for place, log in enumerate(at_all_phases()):
-        path = GOLDEN / f"compaction-log-v{version}-{place}.bin"
+        path = GOLDEN / f"compaction-log-v3-{place}.bin"
         assert decode_log(path.read_bytes(), str(path)).log == log
-        if version == VERSION:
-            assert encode_log(log) == path.read_bytes()
+        assert encode_log(log) == path.read_bytes()
 
 
 def test_the_bytes_of_steps_are_read() -> None:
-    path = GOLDEN / "compaction-log-v2-steps.bin"
+    path = GOLDEN / "compaction-log-v3-steps.bin"
     stored = decode_log(path.read_bytes(), str(path))
     assert (stored.log, stored.steps, stored.torn_bytes) == (straight_on()[-1], 7, 0)
     assert in_steps(straight_on()) == path.read_bytes()
 
 
-def test_an_older_file_is_led_on_as_a_new_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_of_an_earlier_version_is_refused_by_name(version: int, tmp_path: Path) -> None:
+    earlier = sorted(GOLDEN.glob(f"compaction-log-v{version}-*.bin"))
+    assert len(earlier) >= 10
+    for path in earlier:
+        (tmp_path / LOG_NAME).write_bytes(path.read_bytes())
+        with pytest.raises(Unsupported, match=f"version {version}, written before 0.1.0"):
+            read_log(tmp_path)
+
+
+def test_a_file_is_led_on_in_steps(tmp_path: Path) -> None:
     logs = straight_on()
-    (tmp_path / LOG_NAME).write_bytes((GOLDEN / "compaction-log-v1-2.bin").read_bytes())
+    (tmp_path / LOG_NAME).write_bytes(encode_log(logs[2]))
     assert read_log(tmp_path) == logs[2]
     file = CompactionFile(FILES, tmp_path)
     for log in logs[3:]:
@@ -110,9 +116,8 @@ def test_each_flipped_or_missing_byte_is_damage_or_the_step_before() -> None:
             assert decode_log(data[:place], "COMPACTION").log in logs
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_each_flipped_or_missing_byte_of_a_file_without_steps_is_damage(version: int) -> None:
-    data = (GOLDEN / f"compaction-log-v{version}-4.bin").read_bytes()
+def test_each_flipped_or_missing_byte_of_a_file_without_steps_is_damage() -> None:
+    data = (GOLDEN / f"compaction-log-v{VERSION}-4.bin").read_bytes()
     for place in range(len(data)):
         broken = bytearray(data)
         broken[place] ^= 1
@@ -122,9 +127,9 @@ def test_each_flipped_or_missing_byte_of_a_file_without_steps_is_damage(version:
             decode_log(data[:place], "COMPACTION")
 
 
-@given(st.binary(max_size=300), st.sampled_from([1, 2]))
-def test_a_body_under_a_valid_crc_that_makes_no_sense_is_damage(body: bytes, version: int) -> None:
-    head = (MAGIC + version.to_bytes(4, "little") + crc32(body, 0).to_bytes(4, "little")
+@given(st.binary(max_size=300))
+def test_a_body_under_a_valid_crc_that_makes_no_sense_is_damage(body: bytes) -> None:
+    head = (MAGIC + VERSION.to_bytes(4, "little") + crc32(body, 0).to_bytes(4, "little")
             + len(body).to_bytes(8, "little"))
     with contextlib.suppress(CorruptData):
         decode_log(head + body, "COMPACTION").log.audit()
@@ -154,7 +159,7 @@ def test_a_step_is_as_long_as_its_cycle_whatever_came_before() -> None:
     lengths = set()
     for name in names_of_victims:
         copying = log.start_copy((name,), None, (), 1)
-        log = copying.start_commit((), 0, 2).start_cleanup(3).end_cycle(4)
+        log = copying.start_commit(0, 2).start_cleanup(3).end_cycle(4)
         for step in (copying, log):
             data = encode_step(stored, step)
             assert data is not None
@@ -203,7 +208,7 @@ def test_the_file_is_whole_or_not_there_at_any_crash(tmp_path: Path) -> None:
         if found is not None and acknowledged:
             assert logs.index(found) >= logs.index(acknowledged[-1])
         if found is None and acknowledged:
-            assert read_history(folder) == [logs[8]]
+            assert history(folder) == [logs[8]]
 
     report = explore(record(tmp_path, work), check)
     assert report.distinct > 10
@@ -214,7 +219,12 @@ def test_the_file_is_whole_or_not_there_at_any_crash(tmp_path: Path) -> None:
 
 def finished(number: int, started_ms: int) -> CompactionLog:
     log = begun(number=number, started_ms=started_ms, victims=tuple(names("0_0")))
-    return log.start_copy(log.victims, None, (), 1).start_commit((), 0, 2).start_cleanup(3).end_cycle(4)
+    return log.start_copy(log.victims, None, (), 1).start_commit(0, 2).start_cleanup(3).end_cycle(4)
+
+
+def history(folder: Path) -> list[CompactionLog]:
+    """The compactions that are over, oldest first."""
+    return [decode_log(path.read_bytes(), str(path)).log for path in sorted(folder.glob("compaction-*.done"))]
 
 
 def keep(folder: Path, log: CompactionLog) -> None:
@@ -226,11 +236,11 @@ def test_the_history_is_in_order_and_forgets_what_is_old(tmp_path: Path) -> None
     for number in range(1, 11):
         keep(tmp_path, finished(number, 10_000 * number))
     write_log(FILES, tmp_path, begun(number=11, started_ms=110_000))
-    assert [log.number for log in read_history(tmp_path)] == list(range(1, 11))
+    assert [log.number for log in history(tmp_path)] == list(range(1, 11))
     old = outdated_history(tmp_path, 110_000 - 1 - 50_000)
     assert len(old) == 5
     remove_names(FILES, tmp_path, old)
-    assert [log.number for log in read_history(tmp_path)] == list(range(6, 11))
+    assert [log.number for log in history(tmp_path)] == list(range(6, 11))
     assert read_log(tmp_path) is not None
 
 
@@ -249,13 +259,13 @@ def test_a_compaction_that_committed_nothing_leaves_no_history(tmp_path: Path) -
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: encode_log(begun(number=2))],
                          ids=["cut", "without its last steps"])
 def test_damaged_history_hides_nothing_else(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    for number in (1, 2):
+    for number in (1, 2, 3):
         keep(tmp_path, finished(number, number))
-    path = tmp_path / done_name(2)
-    path.write_bytes(damage(path.read_bytes()))
-    assert [log.number for log in read_history(tmp_path)] == [1]
-    assert len(damaged_history(tmp_path)) == 1
-    assert next_number(tmp_path) > 3
+    for number in (2, 3):
+        path = tmp_path / done_name(number)
+        path.write_bytes(damage(path.read_bytes()))
+    assert outdated_history(tmp_path, 1 << 60) == [done_name(1)]
+    assert next_number(tmp_path) > 4
 
 
 def test_names_hold_nothing_but_a_number() -> None:

@@ -33,7 +33,7 @@ def test_two_cycles_and_where_they_stand() -> None:
 STEPS: dict[str, Callable[[CompactionLog], CompactionLog]] = {
     "start_copy": lambda log: log.start_copy(log.remaining, None, (), 9),
     "copied": lambda log: log.copied(Target(SegmentName(0, 1), 2000, 9, 77, (80,))),
-    "start_commit": lambda log: log.start_commit((), 0, 9),
+    "start_commit": lambda log: log.start_commit(0, 9),
     "start_cleanup": lambda log: log.start_cleanup(9),
     "end_cycle": lambda log: log.end_cycle(9),
     "restart_copy": lambda log: log.restart_copy(),
@@ -102,7 +102,7 @@ class CompactionLogMachine(RuleBasedStateMachine):
         cycle = self.log.cycles[-1]
         for name in cycle.planned[len(cycle.targets):]:
             self.log = self.log.copied(Target(name, 100, 1, 0, (80,)))
-        self.log = self.log.start_commit((), 20, 2)
+        self.log = self.log.start_commit(20, 2)
 
     @precondition(lambda self: self.log.phase is Phase.COMMIT)
     @rule()
