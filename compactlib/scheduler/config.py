@@ -77,7 +77,7 @@ class Limits:
     Attributes:
         max_queue_size: see `SchedulerConfig`, like the others.
         max_quarantine_size: of evicted jobs.
-        max_tombstones: of those that nobody has confirmed.
+        max_tombstones: of those that are not confirmed.
         checks_results: 1 if results are held against plan and index, else 0.
         lease_seconds: no job's lease lasts longer.
         max_backoff_seconds: no job waits longer.
@@ -98,7 +98,7 @@ DEFAULT_LEVELS = (
     LevelConfig(max_blocks=10, max_age_seconds=720, max_range_seconds=10800),
     LevelConfig(max_blocks=10, max_age_seconds=10800, max_range_seconds=10800),
 )
-"""The levels of notes 1.2: L0 to L2; blocks of level 3 are never compacted again."""
+"""Pyroscope's levels, L0 to L2; blocks of level 3 are never compacted again."""
 
 
 @attrs.frozen(kw_only=True)
@@ -119,14 +119,14 @@ class SchedulerConfig:
         cleanup_delay_seconds: how old a tombstone must be before its objects are deleted.
         cleanup_min_level: lowest level of jobs that carry tombstones.
         cleanup_max_level: highest level of jobs that carry tombstones.
-        max_tombstones: tombstones kept at most; the oldest leave, an event says so, and their objects stay for somebody
+        max_tombstones: tombstones kept at most; the oldest leave, an event says so, and their objects stay for someone
             else to find. Where no worker has a cleanup, all of them end so.
         cleanup_lease_seconds: after this long without a confirmation, a tombstone is handed out again.
         standalone_cleanup: hand tombstones to workers that have room and no job to do.
-        refuse_future_tokens: refuse tokens above the current log index, which nobody can have been given.
+        refuse_future_tokens: refuse tokens above the current log index, which no worker can have been given.
         evict_at_limit: make room as soon as the queue is full; `False`: only once it is over its limit.
         check_results: hold results against the plan and the metadata index; without, what a worker says is done.
-        strict_states: refuse updates about jobs that are assigned to nobody, and second updates about one job.
+        strict_states: refuse updates about jobs that are not assigned, and second updates about one job.
 
     Raises:
         BadConfig: a value is out of its range.

@@ -22,7 +22,7 @@ class JobNotFound(NotFound):
 
 
 class FencedOff(Stale):
-    """A token was given to storage that has seen a higher one: the job went to somebody else. Stop working on it.
+    """A token was given to storage that has seen a higher one: the job went to another worker. Stop working on it.
 
     Attributes:
         resource: what is fenced, usually the job's name.
@@ -31,7 +31,7 @@ class FencedOff(Stale):
     """
 
     def __init__(self, *, resource: str, token: int, highest: int) -> None:
-        super().__init__(f"token {token} is stale: {resource!r} has seen {highest}; its job went to somebody else, "
+        super().__init__(f"token {token} is stale: {resource!r} has seen {highest}; its job went to another worker, "
                          f"so stop working on it")
         self.resource = resource
         self.token = token
@@ -54,14 +54,14 @@ class CommittedOtherwise(Conflict):
 
 
 class JournalConflict(Conflict):
-    """Somebody else wrote this journal entry: only one may run a scheduler on one store. Load it anew.
+    """Another process wrote this journal entry: only one may run a scheduler on one store. Load it anew.
 
     Attributes:
         index: the log index of the entry.
     """
 
     def __init__(self, *, index: int) -> None:
-        super().__init__(f"journal entry {index} was written by somebody else; load the scheduler again to go on")
+        super().__init__(f"journal entry {index} was written by another process; load the scheduler again to go on")
         self.index = index
 
 
@@ -84,7 +84,7 @@ class JobLost(Stale):
 
     Attributes:
         name: the job.
-        reason: why: it went to somebody else, or the worker shuts down.
+        reason: why: it went to another worker, or the worker shuts down.
     """
 
     def __init__(self, *, name: str, reason: str) -> None:
@@ -94,4 +94,4 @@ class JobLost(Stale):
 
 
 class ReleaseJob(CompactlibError):
-    """Raise it in a worker's job to give the job back: somebody else should do it, and it counts as no failure."""
+    """Raise it in a worker's job to give the job back: another worker should do it, and it counts as no failure."""

@@ -1,9 +1,10 @@
-"""The second phase: carries out an operation. A function of state and operation alone, the same on every replica.
+"""Apply, the second phase of a command: carries out an operation. A function of state and operation alone, the same on
+every replica.
 
 Whatever happened between prepare and apply, nothing is done twice and nothing is undone: each part of an update says
 what it is based on, and is left out if that has changed. Nothing here raises for well-formed input.
 
-Source: notes 1.6; 5.5, items 2 to 5.
+See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Carries out the completion of a job: its sources give way to what the worker wrote.
 
-Source: notes 1.6 and 1.9; 5.2 and 5.5, items 3 and 4.
+See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def complete(effects: Effects, item: CompletedJob) -> None:
         return
     gone = bool(effects.limits.checks_results) and sources_gone(state, job, results)
     if not gone and any(state.tombstones.covers(block) for block in results.new_blocks):
-        # They were given up between prepare and apply; the worker keeps the job and will be told when it asks again.
+        # They were given up between prepare and apply; the worker keeps the job and will learn it with its next poll.
         effects.verdicts[name] = Verdict.SUPERSEDED
         return
     state.jobs.complete(job)
@@ -53,7 +53,7 @@ def complete(effects: Effects, item: CompletedJob) -> None:
 def refuse_outputs(effects: Effects, name: str, blocks: tuple[BlockMeta, ...]) -> None:
     """Deal with blocks written by a worker that did not hold the job.
 
-    While somebody else holds it, they may be the very blocks that the holder writes, since ids are derived from the
+    While another worker holds it, they may be the very blocks that the holder writes, since ids are derived from the
     sources: they are remembered with the job until it ends. A quarantined job may be run again as well.
     """
     job = effects.state.jobs.get(name)

@@ -18,7 +18,7 @@ TIME_IN_DOUBT = "scheduler_time_in_doubt"
 TIME_SETTLED = "scheduler_time_settled"
 """It is no longer in doubt: the present command's time lies `seconds` from the last one that was believed."""
 TOMBSTONE_DROPPED = "scheduler_tombstone_dropped"
-"""There were too many: what it names stays for somebody else to find. `tombstone`, `tenant`, `shard`, `blocks`."""
+"""There were too many: what it names stays, to be found by other means. `tombstone`, `tenant`, `shard`, `blocks`."""
 
 
 class Effects:
@@ -44,9 +44,9 @@ class Effects:
         self.state.tombstones.add(self.command, tombstone)
 
     def throw_away(self, job: str, blocks: Iterable[BlockMeta]) -> None:
-        """Delete blocks that a worker wrote for a job, except those that somebody owns.
+        """Delete blocks that a worker wrote for a job, except those that have an owner.
 
-        Without a metadata index nobody can tell, so nothing is deleted.
+        Without a metadata index owners are unknown, so nothing is deleted.
         """
         index, tombstones = self.state.index, self.state.tombstones
         if index is None:
@@ -74,7 +74,7 @@ class Effects:
             self.events.append(("scheduler_quarantine_dropped", {"job": name, "blocks": len(gone.plan.source_blocks)}))
 
     def forget_tombstones(self) -> None:
-        """While there are more than may be kept, the oldest go: their objects are left for somebody else to find."""
+        """While there are more than may be kept, the oldest go: their objects stay, to be found by other means."""
         state = self.state
         while len(state.tombstones) > self.limits.max_tombstones:
             gone = state.tombstones.drop_oldest()

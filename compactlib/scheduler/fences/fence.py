@@ -1,14 +1,14 @@
 """Fences: a token is enforced where the data lies, so that a late worker cannot commit after its job went to another.
 
 A scheduler's answer is old once it is read: between "the job is yours" and the rename that publishes a file, the job
-may have gone to somebody else. A fence closes this gap at the storage side. It keeps, for each resource, the highest
+may have gone to another worker. A fence closes this gap at the storage side. It keeps, for each resource, the highest
 token it ever admitted, and refuses every lower one. What exactly is promised, for one resource:
 
 1. `admit` records a token and checks it in one atomic step, durably where the fence is durable. Once it returned, no
    lower token is admitted, and none commits.
 2. `commit` checks the token and publishes a value in one atomic step (a compare-and-set of the cell that also holds
    the token). A higher token that is admitted in between wins: the commit is refused and nothing has changed. So the
-   committed values ascend by token, and whoever holds the highest token knows that nobody else will commit.
+   committed values ascend by token, and the holder of the highest token knows that no other will commit.
 3. `guard` (fences that can lock) runs a step, such as a few renames, while admissions to the resource wait: a higher
    token comes either before the step begins, which is then refused, or after it has ended. If the process dies within
    the step, the lock goes with it and the next one is admitted: it must first finish or undo what it finds, which is
@@ -137,7 +137,8 @@ class TokenFence:
     ...     pass
     Traceback (most recent call last):
         ...
-    compactlib.scheduler.errors.FencedOff: token 41 is stale: 'log 7' has seen 57; its job went to somebody else, so ...
+    compactlib.scheduler.errors.FencedOff: token 41 is stale: 'log 7' has seen 57; its job went to another worker, so
+    ...
 
     Attributes:
         fence: where tokens are kept.
@@ -363,7 +364,7 @@ def noted(guarded: dict[str, int], resource: str, token: int) -> Iterator[None]:
 
 
 def refuse_above_guard(guarded: dict[str, int], resource: str, token: int) -> None:
-    """Keep a guarded step from letting a newer token in itself: everybody else has to wait for its end, too.
+    """Keep a guarded step from letting a newer token in itself: every other caller has to wait for its end, too.
 
     Raises:
         InvalidInput: the step tries.

@@ -1,10 +1,10 @@
 """A fence in a folder: for the processes of one machine, and able to guard changes of files (`fence.py`).
 
-One file a resource, named by the SHA-256 of the resource's name; one for the floor; and `LOCK`, locked by whoever
-changes anything or runs a guarded step. The system gives the lock back when its holder dies. Records are replaced as a
-whole and durably, so that a crash at any point leaves the old one or the new one (`docs/formats/scheduler-fence.md`).
-A record that another process wrote may not be durable yet: that process may have been killed before its sync. So
-whatever is found is synced before anything is answered on top of it.
+One file a resource, named by the SHA-256 of the resource's name; one for the floor; and `LOCK`, locked by the process
+that changes anything or runs a guarded step. The system gives the lock back when its holder dies. Records are replaced
+as a whole and durably, so that a crash at any point leaves the old one or the new one
+(`docs/formats/scheduler-fence.md`). A record that another process wrote may not be durable yet: that process may have
+been killed before its sync. So whatever is found is synced before anything is answered on top of it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class FileFence:
                 # Another process may have been faster.
                 if not os.path.isdir(self._folder):
                     raise
-        # Also if it was there: whoever made it may have died before this.
+        # Also if it was there: its maker may have died before this.
         sync_names(self._files, self._folder)
 
     def _begin(self) -> None:
@@ -189,7 +189,7 @@ class FileFence:
         self._note_durable(path, record)
 
     def _make_durable(self, path: str, record: Admission) -> None:
-        """The record was found: whoever wrote it may have been killed before the name was durable."""
+        """The record was found: its writer may have been killed before the name was durable."""
         if self._durable.get(path) == record:
             return
         try:
@@ -225,7 +225,7 @@ class FileFence:
     @contextmanager
     def _held(self) -> Iterator[None]:
         if self._pid != os.getpid():
-            # A fork: what its parent's threads hold is not its own, and is given back by nobody here.
+            # A fork: locks that its parent's threads hold are not its own, and are never released here.
             self._begin()
         deadline = self._clock.monotonic() + self._wait_seconds
         if not self._lock.acquire(timeout=self._wait_seconds):

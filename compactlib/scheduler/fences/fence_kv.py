@@ -4,8 +4,8 @@ The highest token and the committed value of a resource are one cell, so that on
 and commits. A token admitted in between has changed the cell, and the compare-and-set fails.
 
 The floor is a cell of its own, raised before records below it are removed, and read before a record is. If it rises in
-between, the record is removed, and the compare-and-set fails. Whoever finds no record makes one, and reads the floor
-once more: the record may be missing because it was removed, and then the floor has risen.
+between, the record is removed, and the compare-and-set fails. A commit that finds no record makes one, and reads the
+floor once more: the record may be missing because it was removed, and then the floor has risen.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class KVFence:
     """A `Fence` whose records are cells of a `KVStore`; as durable and as shared as the store.
 
     An admission or commit costs three requests, the first of a resource four, and three more for each time that
-    somebody else was faster. A write that got no answer is looked up, with pauses where the store is away. Beside what
+    another writer was faster. A write that got no answer is looked up, with pauses where the store is away. Beside what
     `Fence` names, every method raises what the store raises, which then has changed nothing; except for
     `OutcomeUnknown`, after which it is not known whether this call has admitted or committed, and may be repeated.
 
@@ -139,7 +139,7 @@ class KVFence:
                 if not self._write(key, changed, predicate):
                     continue
             except OutcomeUnknown as failed:
-                # Reading again tells; a write that is still under way fails against the next one, or the other way.
+                # Reading again shows it; a write that is still under way fails against the next one, or the other way.
                 unknown = failed
                 continue
             if record is None:
@@ -167,7 +167,7 @@ class KVFence:
         return look() if unknown is None else look_until_seen(look, unknown, clock=self._clock, rng=self._rng)
 
     def _write(self, key: bytes, record: Admission, predicate: Predicate | None) -> bool:
-        """Whether the record was written, and not somebody else's."""
+        """Whether this record was written, and not another writer's."""
         try:
             self._store.set_if(self._partition, key, encode_record(record), predicate)
         except PredicateFailed:

@@ -1,11 +1,11 @@
-"""Who owns a job: the seed's rule for fencing tokens, and seals (HMAC) that make a forged token a refusal.
+"""Fencing tokens: the rule that says which worker owns a job, and seals (HMAC) that make a forged token a refusal.
 
-A token is the index of the log entry that assigned the job. Whoever shows a token that is at least the job's owns it;
-a reassignment gives the job a larger one. A larger token that nobody issued passes this rule as well, which is
+A token is the index of the log entry that assigned the job. A worker that shows a token that is at least the job's owns
+it; a reassignment gives the job a larger one. A larger token that was never issued passes this rule as well, which is
 harmless among workers that cooperate. Where they may not, the service seals each token for its job, and refuses what
 carries no genuine seal. Keys and seals stay at the edge: the replicated state knows neither.
 
-Source: `seeds/scheduler.md`, Job Ownership; issue 3, part 11.
+The rule is Pyroscope's, the seals are ours: `docs/design/scheduler.md`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def owns(token: int, job_token: int) -> bool:
 
 
 class TokenSealer:
-    """Seals tokens with HMAC-SHA256, and tells genuine seals from others. Immutable; its `repr` shows no key.
+    """Seals tokens with HMAC-SHA256, and distinguishes genuine seals from others. Immutable; its `repr` shows no key.
 
     A seal binds the job's name and the token. It names its key, so that keys can be changed while jobs run: seal with
     the new one, and accept the old one until the last lease that it sealed has run out.

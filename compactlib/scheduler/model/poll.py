@@ -56,15 +56,15 @@ class Verdict(enum.Enum):
     NOT_FOUND = "not found"
     """No such job: never there, completed, or evicted. Final: stop, and do not ask again."""
     STALE_TOKEN = "stale token"
-    """The job was given to somebody else since. Final."""
+    """The job was given to another worker since. Final."""
     FUTURE_TOKEN = "future token"
-    """No command has had this index yet, so nobody was given this token. Final."""
+    """No command has had this index yet, so no worker was given this token. Final."""
     FORGED_TOKEN = "forged token"
     """The seal was not made for this job and token. Final."""
     BAD_STATUS = "bad status"
     """The status is none that a worker may send. Nothing changed, and the lease was not renewed."""
     WRONG_STATE = "wrong state"
-    """The job is assigned to nobody. Final."""
+    """The job is not assigned. Final."""
     BAD_RESULT = "bad result"
     """The results do not fit the plan: the job counts a failure and the outputs are deleted. Final."""
     SOURCES_GONE = "sources gone"
@@ -82,7 +82,7 @@ class StatusAnswer:
     Attributes:
         name: the job.
         verdict: accepted, or why not.
-        holder_deadline: until when the job is leased (to anybody), seconds; `None` if it is not.
+        holder_deadline: until when the job is leased (to any worker), seconds; `None` if it is not.
         detail: the numbers, for people.
     """
 
@@ -118,7 +118,7 @@ class PollResponse:
         assignments: renewals first, then new ones. Stop what is not named here.
         answers: one for each status update, in order.
         tombstones: cleanup to do on its own; confirm with `PollRequest.deleted_tombstones`.
-        now: the time of the poll's command, so that a worker can tell how long a lease lasts by its own clock.
+        now: the time of the poll's command, so that a worker knows how long a lease lasts by its own clock.
         why: by what rule the jobs were chosen; where there are none, which gate is shut, its value, and what to do.
     """
 

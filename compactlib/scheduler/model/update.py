@@ -17,7 +17,7 @@ Turn: TypeAlias = tuple[int, str, int, int]
 """A turn that a tenant has taken: level, tenant, its virtual time before (of its last one in this choice) and after.
 
 The state keeps the virtual times; a tenant that had no jobs for a while starts at the last turn's time before, so that
-nobody can save up turns.
+turns cannot be saved up.
 """
 
 
@@ -86,7 +86,7 @@ class EvictedJob:
 
 @attrs.frozen(slots=False)
 class RefusedOutputs:
-    """Blocks written by a worker whose completion was refused: they are deleted unless somebody owns them.
+    """Blocks written by a worker whose completion was refused: they are deleted unless they have an owner.
 
     Attributes:
         job: the job's name.
@@ -127,7 +127,7 @@ class PlanUpdate:
         answers: to the status updates, in their order.
         limits: the settings that it is carried out by, on every replica and whenever it is replayed; `None`: those of
             the state.
-        policy: the name of who chose the assigned jobs; empty if nobody was asked.
+        policy: the name of the policy that chose the assigned jobs; empty if none was asked.
         why: by what rule they were chosen, or which gate is shut.
         notes_time: whether it is to be carried out for its time alone (`queue/timeline.py`); not stored.
     """

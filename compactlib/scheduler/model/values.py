@@ -1,7 +1,7 @@
 """The frozen values of the compaction scheduler: commands, blocks, jobs, results and tombstones.
 
-Times are seconds since the epoch as `float`, taken from commands and never from a clock. Field names are those of
-`notes/scheduler.md` 1.1.
+Times are seconds since the epoch as `float`, taken from commands and never from a clock. Most field
+names are Pyroscope's (`docs/design/scheduler.md`).
 
 What is made for every poll is without slots: frozen classes are made in less than half the time so.
 """
@@ -186,7 +186,7 @@ Tombstone: TypeAlias = BlockTombstones | ShardTombstone
 
 
 class JobStatus(enum.IntEnum):
-    """The status on the wire; the numbers of the first three are the seed's."""
+    """The status on the wire; the numbers of the first three are Pyroscope's."""
 
     UNSPECIFIED = 0
     """Unassigned. Never sent by a worker."""
@@ -201,7 +201,7 @@ class JobStatus(enum.IntEnum):
 
 
 class JobPhase(enum.Enum):
-    """The states of the seed's diagram, derived from a job's state and a time; never stored."""
+    """The states of a job in Pyroscope's diagram, derived from a job's state and a time; never stored."""
 
     UNASSIGNED = "unassigned"
     IN_PROGRESS = "in progress"
@@ -220,7 +220,7 @@ class JobPlan:
         compaction_level: the sources' level; the outputs' is one higher.
         source_blocks: ids in the order in which they are to be merged.
         tombstones: what the worker is to delete along the way.
-        size_bytes: of the sources together, as far as they were told when the blocks were added.
+        size_bytes: of the sources together, as far as they were given when the blocks were added.
     """
 
     name: str

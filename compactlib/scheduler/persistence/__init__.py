@@ -1,1 +1,1 @@
-"""How updates and state are stored."""
+"""The stored form of updates and state: codecs, rows of a snapshot, settings."""

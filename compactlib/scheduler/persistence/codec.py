@@ -103,7 +103,7 @@ def decode_command(data: bytes, place: str = "a command") -> tuple[Command, Oper
 
 
 def encode_message(message: PollRequest | PollResponse | Operation) -> bytes:
-    """A request, a response or an operation, for a transport or for somebody else's log. O(size).
+    """A request, a response or an operation, for a transport or for a host's own log. O(size).
 
     Raises:
         InvalidInput: a number in it is infinite or none, or it holds what has no stored form.

@@ -23,7 +23,7 @@ ItemT = TypeVar("ItemT")
 
 
 class Lazily(Generic[ItemT]):
-    """The items that a call gives, asked for once, and read as far as somebody looks. Compares as a tuple of all."""
+    """The items that a call gives, asked for once, and read as far as they are used. Compares as a tuple of all."""
 
     __slots__ = ("_argument", "_call", "_seen", "_source")
 
@@ -69,10 +69,10 @@ class WaitingJob:
         shard: where.
         level: the sources' level.
         blocks: how many sources it has.
-        size_bytes: the sources' bytes, as far as they were told when the blocks were added; 0 if they were not.
+        size_bytes: the sources' bytes, as far as they were given when the blocks were added; 0 if they were not.
         added_at: when it was created, seconds.
         failures: how often it was given up.
-        is_reclaimed: whether somebody had it whose lease has run out.
+        is_reclaimed: whether a worker had it whose lease has run out.
     """
 
     name: str
@@ -88,7 +88,7 @@ class WaitingJob:
 
 @attrs.frozen(slots=False)
 class TenantLine:
-    """The jobs of one tenant in one level that nobody has had yet.
+    """The jobs of one tenant in one level that were never assigned.
 
     Attributes:
         tenant: whose.
@@ -108,7 +108,7 @@ class LevelView:
     Attributes:
         level: which.
         shared: how many assignments it has shared with the levels above so far.
-        ready: jobs that nobody has had yet, in order of age (or by name, with `last_key="name"`).
+        ready: jobs that were never assigned, in order of age (or by name, with `last_key="name"`).
         again: jobs whose back-off or whose lease is over: unassigned ones first, then by failures and time.
         tenants: the ready jobs by tenant, the one with the least virtual time first; the same jobs as in `ready`.
     """
@@ -124,7 +124,7 @@ class LevelView:
 class AssignmentView(Printed):
     """What a poll may give out, and to whom it may; what an `AssignmentPolicy` chooses from.
 
-    Reading the first jobs costs the same whatever the number of jobs: nothing is looked at before somebody does.
+    Reading the first jobs costs the same whatever the number of jobs: nothing is looked at before it is read.
 
     Attributes:
         capacity: jobs that this poll may assign, >= 1.
@@ -196,8 +196,8 @@ class JobChoice(Printed):
 class AssignmentPolicy(Protocol):
     """A `contract.Policy` for polls: which of the jobs that may be assigned go first.
 
-    Asked by whoever prepares a poll that has room for a job, within the host's order of commands: be quick. What it
-    raises reaches whoever polls, and nothing was changed.
+    Asked by the leader when it prepares a poll that has room for a job, within the host's order of commands: be quick.
+    What it raises reaches the caller of the poll, and nothing was changed.
     """
 
     @property
@@ -215,7 +215,7 @@ Order: TypeAlias = Callable[[LevelView], Iterator[tuple[WaitingJob, Turn | None]
 def choose_by_level(view: AssignmentView, order: Order, why: str, higher_level_share: float) -> JobChoice:
     """A choice level by level: the lowest with a job is next, unless its turn goes to the ones above.
 
-    In a level, ready jobs go first, in the policy's order, then those that somebody has had before. O(1) for each job
+    In a level, ready jobs go first, in the policy's order, then those that were assigned before. O(1) for each job
     beside what `order` costs.
 
     Args:
@@ -249,7 +249,7 @@ def _shared_out(view: AssignmentView, order: Order, share: float,
             if (first := next(jobs := _in_order(level, order), None)) is not None]
     while left:
         place = 0
-        # The highest level has nobody to share with.
+        # The highest level has no other to share with.
         while place < len(left) - 1:
             level = left[place][0]
             turn = shared.get(level.level, level.shared)

@@ -1,9 +1,9 @@
-"""The first phase of a poll: from the state and a request to a `PlanUpdate`. Reads only.
+"""Prepare, the first phase of a poll: from the state and a request to a `PlanUpdate`. Reads only.
 
 Updates come first, so that a slot that a worker has lost can be given away in the same poll; then assignments; then
 new jobs, which are assigned from the next poll on; then cleanup for workers that have room left.
 
-Source: notes 1.6; 5.5 for what is different.
+See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_ROOM = JobChoice((), "the worker has no room: job_capacity=0, and it has los
 MAX_UPDATES = 10_000
 """Status updates and confirmations that one request may have, each."""
 
-# Whoever had the job once may have written something that has to go.
+# A worker that had the job before may have written something that has to be deleted.
 _LOST_THE_JOB = (Verdict.NOT_FOUND, Verdict.STALE_TOKEN)
 _IN_PROGRESS = JobStatus.IN_PROGRESS
 _SUCCESS = JobStatus.SUCCESS
@@ -226,5 +226,5 @@ def _detail(said: StatusUpdate, verdict: Verdict, job: Job | None, command: Comm
     if verdict is Verdict.BAD_STATUS:
         return f"status {int(said.status)} is none that a worker may send"
     if verdict is Verdict.WRONG_STATE:
-        return "the job is assigned to nobody"
+        return "the job is not assigned"
     return ""

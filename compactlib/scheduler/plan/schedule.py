@@ -3,7 +3,7 @@
 Order of use: updates, then assignments, then new jobs and evictions. A second schedule over the same queue gives the
 same answers, since nothing is changed.
 
-Source: notes 1.5 and 1.7; 5.5 for what is different.
+See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Schedule:
                 yield _as_waiting(job)
 
     def _tenants(self, level: JobLevel) -> Iterator[TenantLine]:
-        # A generator, so that jobs are told by tenant only once somebody asks.
+        # A generator, so that jobs are grouped by tenant only once that is asked for.
         for tenant, virtual_time, line in level.ready.turns.in_order():
             yield TenantLine(tenant, virtual_time, Lazily(self._waiting, line))
 

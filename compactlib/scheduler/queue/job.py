@@ -42,7 +42,8 @@ class Job:
         tombstones: the plan's.
         size_bytes: the plan's.
         source_count: how many sources the plan has.
-        orphans: blocks that workers wrote who lost the job, and that nobody owns if the holder does not write them too.
+        orphans: blocks that workers wrote who lost the job, and that have no owner if the holder does not write them
+            too.
         ready: where it stands among the ready jobs of its level and its tenant, if it does.
         waits_in: the jobs of the same kind that it waits with for a time to come, if it does.
     """

@@ -5,7 +5,7 @@ needs: unassigned jobs that may go at once stand in a line for each level (`read
 of a back-off or of a lease wait with those of the same level, status and failures (`due_jobs.py`). Whether a lease has
 run out depends on the command's time alone, so nothing here has to move when time passes.
 
-Source: notes 1.4; 5.1 and 5.2 for what is different.
+See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class JobQueue:
         return 0 < self._max_failures <= state.failures
 
     def phase(self, state: JobState, now: float) -> JobPhase:
-        """The state in the seed's diagram, at a time."""
+        """The job's phase at a time."""
         held = state.status is _IN_PROGRESS and not now > state.lease_expires_at
         if held:
             return JobPhase.IN_PROGRESS
@@ -239,7 +239,7 @@ class JobQueue:
         return JobPhase.LEASE_EXPIRED if state.status is _IN_PROGRESS else JobPhase.UNASSIGNED
 
     def may_be_assigned(self, state: JobState, now: float) -> bool:
-        """Whether nobody has the job, and it waits for nothing. O(1)."""
+        """Whether the job has no holder, and waits for nothing. O(1)."""
         if self.has_failed(state):
             return False
         return now > state.lease_expires_at if state.status is _IN_PROGRESS else (
@@ -251,7 +251,7 @@ class JobQueue:
         return len(self._failed)
 
     def excluded(self, now: float) -> Iterator[Job]:
-        """Jobs that failed too often and that nobody holds, the worst first: most failures, longest excluded.
+        """Jobs that failed too often and that have no holder, the worst first: most failures, longest excluded.
 
         O(1) a job, and as much for each that is on its last attempt.
         """

@@ -4,7 +4,7 @@ Blocks of one tenant and shard are kept in partitions of time, by their oldest d
 of that time. A list of a span of time looks at the partitions that can hold something of it, and retention removes
 whole partitions.
 
-Pure state, changed by commands alone. Source: issue 3, part 10; `notes/scheduler.md` 1.9.
+Pure state, changed by commands alone. See `docs/design/scheduler.md`.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ class MetadataIndex:
         return int(time // self._span)
 
     def audit(self) -> None:
-        """Check that all parts tell the same. Reads everything.
+        """Check that all parts agree. Reads everything.
 
         Raises:
             AuditFailed: they do not; the message has the numbers.

@@ -95,7 +95,7 @@ class ReadyJobs:
     def __init__(self, last_key: LastKeyOf) -> None:
         self._last_key = last_key
         self._line = Line(last_key, OF_LEVEL)
-        # Costs nothing before somebody takes turns.
+        # Costs nothing before turns are used.
         self._turns: TenantTurns | None = None
 
     def __len__(self) -> int:
@@ -154,8 +154,8 @@ class ReadyJobs:
 class TenantTurns:
     """Ready jobs of one level by tenant, and how far each tenant's turns have come, as its virtual time.
 
-    Recorded turns alone move virtual times on, so that every replica has the same ones, whoever chose. A tenant that
-    had no jobs for a while starts where the others are, so that it cannot save up turns.
+    Recorded turns alone move virtual times on, so that every replica has the same ones, whichever replica chose. A
+    tenant that had no jobs for a while starts where the others are, so that it cannot save up turns.
 
     Args:
         last_key: gives a job's last key.

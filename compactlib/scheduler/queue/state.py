@@ -25,7 +25,7 @@ class QuarantinedJob:
         reason: why it is here.
         failures: how often it had failed.
         since: time of the command that put it here, seconds.
-        orphans: blocks that workers wrote for it and that nobody owns.
+        orphans: blocks that workers wrote for it and that have no owner.
     """
 
     plan: JobPlan

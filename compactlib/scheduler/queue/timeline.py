@@ -1,9 +1,9 @@
-"""The times of commands, held against each other: one of a clock that went wrong freezes nothing and expires nothing.
+"""The times of commands, held against each other: a clock that went wrong freezes nothing and lets no lease expire.
 
 The state machine has no clock but its commands' times, which come from several leaders. A time that lies far from those
 before it is in doubt: a clock that went wrong for a moment, a leader whose clock is off, or the first command after a
-long silence; nobody can tell by one of them. So by the first one nothing expires, and what it stamps (a lease, the age
-of a tombstone) is cut again if the next command does not agree with it. A second one that does is believed.
+long silence; one of them alone does not show which. So by the first one nothing expires, and what it stamps (a lease,
+the age of a tombstone) is cut again if the next command does not agree with it. A second one that does is believed.
 
 What this cannot see: a clock that stays wrong for two commands. Leaders hold their clocks against the monotonic one
 (`compactlib.runtime.SteadyClock`) before they stamp.

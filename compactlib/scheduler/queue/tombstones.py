@@ -7,7 +7,7 @@ if no confirmation comes before the lease ends, the tombstone is due again. Dele
 As long as a tombstone is here, its blocks are refused by the metadata index: a late retry of an `AddBlocks` must not
 bring back a block whose object is about to go.
 
-Pure state, changed by commands alone. Source: issue 3, part 9; `notes/scheduler.md` 1.9, and 5.2 for what is different.
+Pure state, changed by commands alone. See `docs/design/scheduler.md`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TombstoneEntry:
 
 
 class Tombstones:
-    """All tombstones that nobody has confirmed, oldest first. A call costs O(log n) a tombstone, unless it says more.
+    """All tombstones that are not confirmed, oldest first. A call costs O(log n) a tombstone, unless it says more.
 
     Args:
         cleanup_delay_seconds: how old a tombstone must be before it is due, >= 0.
@@ -186,7 +186,7 @@ class Tombstones:
         return True
 
     def drop_oldest(self) -> Tombstone:
-        """Forget one that nobody has confirmed; there must be one. O(log n + its blocks).
+        """Forget one that is not confirmed; there must be one. O(log n + its blocks).
 
         The oldest of those without a lease, or the one whose lease ends first if that is older still.
         """
@@ -244,7 +244,7 @@ class Tombstones:
             del self._free[order]
 
     def audit(self) -> None:
-        """Check that all parts tell the same. Reads everything.
+        """Check that all parts agree. Reads everything.
 
         Raises:
             AuditFailed: they do not; the message has the numbers.

@@ -38,9 +38,9 @@ class SchedulerService:
     Args:
         config: the same on every replica.
         index: the metadata index; a new one by default. `None` if the host keeps track of its blocks itself.
-        policy: which job a poll gives out first; asked by whoever prepares polls, and may differ between replicas and
+        policy: which job a poll gives out first; asked where polls are prepared, and may differ between replicas and
             from one time to the next.
-        observer: is told what happens as operations are applied.
+        observer: notified of what happens as operations are applied.
         state: a state that was loaded; `config` and `index` are then its own.
 
     Raises:
@@ -122,7 +122,7 @@ class SchedulerService:
     # ----------------------------------------------------------------------------------------------------- views
 
     def jobs(self, now: float) -> Iterator[tuple[JobPhase, JobState]]:
-        """All queued jobs by priority, each with its state in the seed's diagram at a time. O(n log n)."""
+        """All queued jobs by priority, each with its phase at a time. O(n log n)."""
         require_type("now", now, (int, float), "seconds since the epoch")
         queue = self.state.jobs
         return ((queue.phase(state, now), state) for state in queue.in_order(now))

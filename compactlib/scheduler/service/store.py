@@ -70,7 +70,7 @@ _MAX_UNSURE = 100
 class _Head:
     """Where the state begins: the checkpoint `generation` of owner `epoch`, in `chunks` records of `rows` rows.
 
-    The nonce tells apart what two processes wrote that tried to become the same owner at once.
+    The nonce distinguishes what two processes wrote that tried to become the same owner at once.
     """
 
     epoch: int
@@ -100,18 +100,18 @@ class StoredScheduler:
         partition: the store's partition.
         clock: stamps the commands, held against the monotonic clock (`SteadyClock`; give one of your own for other
             bounds, or to `accept` a jump).
-        rng: tells apart two processes that open the store at once; give each its own seed.
+        rng: distinguishes two processes that open the store at once; give each its own seed.
         checkpoint_every: commands after which the state is written anew, >= 1.
         with_index: whether a new scheduler has a metadata index; a stored one keeps what it has.
         policy: which job a poll gives out first; no part of what is stored.
-        observer: is told what happens as commands are applied, after each call and outside of any lock; a replay tells
-            nothing.
+        observer: notified of what happens as commands are applied, after each call and outside of any lock; a replay
+            reports nothing.
 
     Attributes:
         service: the service; read it while no other thread calls a method, and change it through this class alone.
 
     Raises:
-        JournalConflict: somebody else wrote a checkpoint meanwhile: opens it at the same time, or still has it open.
+        JournalConflict: another process wrote a checkpoint meanwhile: opens it at the same time, or still has it open.
         CorruptData: a record is damaged.
         Unsupported: a record was written by another release.
         InvalidInput: `checkpoint_every` is below 1.
@@ -181,10 +181,10 @@ class StoredScheduler:
 
         Raises:
             InvalidInput: the capacity is negative, or there are too many updates.
-            JournalConflict: somebody else has taken the store over. Poll there.
+            JournalConflict: another process has taken the store over. Poll there.
             OutcomeUnknown: the poll may have been carried out; the next call finds out, and goes on from there.
             ClockJumped: the clock is off by more than its bound; nothing was changed.
-            Stale: somebody else has taken the store over before. Open the store again.
+            Stale: another process has taken the store over before. Open the store again.
             Closed: it was closed, or this process is a fork of the one that opened the store.
             CompactlibError: what the store raises; nothing was changed.
         """
@@ -203,10 +203,10 @@ class StoredScheduler:
         """Carry out an operation, durably.
 
         Raises:
-            JournalConflict: somebody else has taken the store over.
+            JournalConflict: another process has taken the store over.
             OutcomeUnknown: it may have been carried out; the next call finds out, and goes on from there.
             ClockJumped: the clock is off by more than its bound; nothing was changed.
-            Stale: somebody else has taken the store over before. Open the store again.
+            Stale: another process has taken the store over before. Open the store again.
             Closed: it was closed, or this process is a fork of the one that opened the store.
             CompactlibError: what the store raises; nothing was changed.
         """
@@ -220,7 +220,7 @@ class StoredScheduler:
         """Write the whole state, and begin the journal anew. O(state).
 
         Raises:
-            JournalConflict: somebody else has taken the store over.
+            JournalConflict: another process has taken the store over.
             OutcomeUnknown: it may be in force; the next call finds out, and goes on from there.
             CompactlibError: what the store raises; the journal goes on.
         """
@@ -252,7 +252,7 @@ class StoredScheduler:
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
-        """The lock; whoever watches is told once it is given back."""
+        """The lock; the observer is notified once it is released."""
         if self._pid != os.getpid():
             raise Closed(f"the scheduler was opened by process {self._pid}, and this is process {os.getpid()}; a fork "
                          f"must not use what its parent has open, open it here when it is closed there")
@@ -351,7 +351,7 @@ class StoredScheduler:
                 self._adopt(found)
 
     def _taken_over(self) -> JournalConflict:
-        self._broken = "somebody else has taken the store over"
+        self._broken = "another process has taken the store over"
         return JournalConflict(index=self.service.state.applied_index + 1)
 
     # ---------------------------------------------------------------------------------------------- checkpoints
@@ -386,7 +386,7 @@ class StoredScheduler:
                 self._unsure_head = None
             raise
         self._unsure_head = None
-        # An entry of unknown fate that still comes belongs to the journal before, which nobody reads any more.
+        # An entry of unknown fate that still comes belongs to the journal before, which is not read any more.
         self._unsure.clear()
         self._head, self._position, self._knows_predicate = head, 0, False
 
@@ -415,7 +415,7 @@ class StoredScheduler:
         try:
             found, predicate = self._read_head()
             if found != head or predicate is None:
-                return  # somebody else's by now; the next command finds out
+                return  # another process's by now; the next command finds out
             self._predicate, self._knows_predicate = predicate, True
             self._remove(list(self._leftovers(head)), Condition(self._partition, HEAD_KEY, predicate))
         except CompactlibError as error:
@@ -463,7 +463,7 @@ class StoredScheduler:
                 if self._read_head()[0] == head:
                     raise
                 if attempt == _MAX_LOADS - 1:
-                    raise Busy(f"{_MAX_LOADS} checkpoints in a row went while they were read; stop whoever writes "
+                    raise Busy(f"{_MAX_LOADS} checkpoints in a row went while they were read; stop the one that writes "
                                f"them, or try again") from None
         raise AssertionError("the last attempt raises")
 

@@ -24,9 +24,9 @@ def output_block_id(plan: JobPlan, token: int, tenant: str | None = None, number
     """The id of a block that the job writes: a ULID with the time of the first source (0 if that has none).
 
     The rest of it is a hash of the plan's sources, level and shard, of the token, of the output's tenant and of its
-    number. So whoever repeats an assignment writes the same ids, and overwrites its own outputs instead of doubling
-    the data; and two workers who were given the same job after each other can never overwrite each other's outputs, nor
-    can a late deletion of one's outputs meet the other's.
+    number. So a worker that repeats an assignment writes the same ids, and overwrites its own outputs instead of
+    doubling the data; and two workers who were given the same job after each other can never overwrite each other's
+    outputs, nor can a late deletion of one's outputs meet the other's.
 
     Args:
         plan: the job's plan.

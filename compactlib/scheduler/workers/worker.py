@@ -1,6 +1,6 @@
 """A worker: polls the scheduler, runs its jobs in threads, renews their leases, and cleans up.
 
-The decisions are those of `WorkerCore`, the threads those of `compactlib.runtime`; here the one is told to the other.
+The decisions are those of `WorkerCore`, the threads those of `compactlib.runtime`; here they are joined.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from compactlib.scheduler.workers.worker_core import (
 WORKER_FAILED = "scheduler_worker_failed"
 """Something unexpected in the polling thread, which goes on: `error`, `message`, `failures`, `retry_in_seconds`."""
 _LOOK_AGAIN_SECONDS = 0.1
-"""How long somebody who waits for the end looks no further, at most."""
+"""The longest pause between two looks of a caller that waits for the end."""
 _POLLS = "polls"
 _LEASE_PARTS = 3
 """A lease is renewed when a third of it is over, so that one lost poll does not cost it."""
@@ -122,9 +122,9 @@ class Worker(ServiceFace):
         cleanup: deletes objects; without it, the worker leaves tombstones to others.
         options: how it works.
         clock: where time comes from.
-        observer: told of `scheduler_job_started`, `scheduler_job_stopped`, `scheduler_job_reported`,
-            `scheduler_poll_failed`, `scheduler_cleanup_failed` and `scheduler_worker_failed` (what nobody expected in
-            the polling thread, which goes on). What it raises is kept and logged.
+        observer: notified of `scheduler_job_started`, `scheduler_job_stopped`, `scheduler_job_reported`,
+            `scheduler_poll_failed`, `scheduler_cleanup_failed` and `scheduler_worker_failed` (an unexpected exception
+            in the polling thread, which goes on). What it raises is kept and logged.
         budget: what all jobs together may write.
         rng: for the jitter.
 
@@ -160,7 +160,7 @@ class Worker(ServiceFace):
                                 cleanup_capacity=0 if cleanup is None else _BACKLOG * options.cleanup_capacity)
         self._running: dict[int, RunningJob] = {}
         self._job_threads, self._cleanup_threads = self._threads()
-        # What the core knows changes under it, and whoever waits for that is woken.
+        # What the core knows changes under it, and callers that wait for that are woken.
         self._changed = threading.Condition()
         self._polling = threading.Lock()
         self._unanswered = 0
@@ -207,7 +207,7 @@ class Worker(ServiceFace):
     def run_pending(self) -> Sequence[Outcome[Any]]:
         """Poll, do in the caller's thread what that brings, and report it; the outcome of each, in order.
 
-        A lease is renewed by polls, and here by the job's own `RunningJob.check`: nobody else polls meanwhile.
+        A lease is renewed by polls, and here by the job's own `RunningJob.check`: there is no other poll meanwhile.
 
         Raises:
             Closed: it was stopped.
@@ -286,7 +286,7 @@ class Worker(ServiceFace):
             self._core.audit()
 
     def _go_on(self) -> None:
-        """Somebody has to report what is left: the polling thread, or a new one if it has ended or never was."""
+        """A thread has to report what is left: the polling thread, or a new one if it has ended or never was."""
         self._service.start()
         self._service.request(_POLLS)
 
@@ -298,7 +298,7 @@ class Worker(ServiceFace):
         self._service.request(_POLLS)
 
     def _wait_until_idle(self, left: Callable[[], float]) -> None:
-        """Return when nothing is left to do or to say, or nobody could say it, or the time is over."""
+        """Return when nothing is left to do or to report, or no thread could report it, or the time is over."""
         with self._changed:
             while not self._core.is_idle and left() > 0:
                 self._changed.wait(min(left(), _LOOK_AGAIN_SECONDS))
@@ -373,7 +373,7 @@ class Worker(ServiceFace):
         return pause
 
     def _keep_leases(self) -> None:
-        """In a job that runs in somebody's `run_pending`: poll if it is time to."""
+        """In a job that runs inside `run_pending`: poll if it is time to."""
         if self._clock.monotonic() >= self._next_poll_at:
             try:
                 self._poll(takes_jobs=False)
@@ -403,7 +403,7 @@ class Worker(ServiceFace):
         try:
             self._submit(self._job_threads, partial(self._run, run, job))
         except (RuntimeError, Closed) as error:
-            # No thread can be started: somebody else should do it.
+            # No thread can be started: another worker should do it.
             self._service.note(error)
             del self._running[run]
             self._core.ended(run, GivenBack(f"the worker has no thread for it: {error}"))
@@ -416,7 +416,7 @@ class Worker(ServiceFace):
             calls.append(call)
 
     def _tell(self, effects: Sequence[Effect]) -> None:
-        """Tell the observer what was decided."""
+        """Notify the observer of what was decided."""
         for effect in effects:
             match effect:
                 case Start():
@@ -433,7 +433,7 @@ class Worker(ServiceFace):
 
     def _run(self, run: int, job: RunningJob, *, interrupted: bool = False) -> Outcome[Any]:
         """Do a job, whatever comes of it."""
-        outcome: RunOutcome = GivenBack("whoever was to do it was interrupted")
+        outcome: RunOutcome = GivenBack("the thread that was to do it was interrupted")
         try:
             if not interrupted:
                 with self._mark.inside():
@@ -442,8 +442,8 @@ class Worker(ServiceFace):
                 outcome = (Finished(results) if isinstance(results, CompactedBlocks) else Crashed(
                     f"the execute returned a {type(results).__name__}; it must return CompactedBlocks"))
         except (ReleaseJob, JobLost, FencedOff) as released:
-            # What a fence refuses went to somebody else, which is no failure of the job; if the scheduler does not
-            # know of anybody else, somebody should try again.
+            # What a fence refuses went to another worker, which is no failure of the job; if the scheduler does not
+            # know of another worker, one should try again.
             outcome = GivenBack(str(released))
         except BaseException as error:
             outcome = Crashed(f"{type(error).__name__}: {error}")
@@ -458,7 +458,7 @@ class Worker(ServiceFace):
 
     def _clean(self, tombstone: Tombstone, *, interrupted: bool = False) -> Outcome[Any]:
         """Delete what a tombstone names."""
-        told: Outcome[Any] = Skipped("whoever was to delete it was interrupted")
+        told: Outcome[Any] = Skipped("the thread that was to delete it was interrupted")
         try:
             if self._cleanup is not None and not interrupted:
                 with self._mark.inside():

@@ -10,10 +10,10 @@ between, and what the run has seen may be out of date. So the run is stopped, an
 
 A lease is a length of time on the worker's own steady clock, counted from when the poll was sent: the scheduler's
 clock and the worker's are never compared. A lease that has run out by this count is not lost yet, since the scheduler
-accepts a late renewal as long as nobody else was given the job; but after `patience_seconds` more without an answer the
-work is stopped, lest two workers do it for hours.
+accepts a late renewal as long as no other worker was given the job; but after `patience_seconds` more without an answer
+the work is stopped, lest two workers do it for hours.
 
-Source: issue 3, part 14; `notes/scheduler.md` 1.11, and 5.2 for what is different.
+See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Stop:
     Attributes:
         run: which.
         name: the job.
-        lost: whether the job is somebody else's, or nobody's, now; its outcome is thrown away.
+        lost: whether the job has another holder now, or none; its outcome is thrown away.
         reason: for people.
     """
 
@@ -143,7 +143,7 @@ RunOutcome: TypeAlias = Finished | Crashed | GivenBack
 class _Stage(enum.Enum):
     RUNNING = "running"
     STOPPING = "stopping"
-    """Told to stop, and still the worker's: will be given back."""
+    """Asked to stop, and still the worker's: will be released."""
     ENDED = "ended"
 
 
@@ -205,7 +205,7 @@ class WorkerCore:
 
     @property
     def free_slots(self) -> int:
-        """How many jobs could begin now. One that was told to stop keeps its slot until it has."""
+        """How many jobs could begin now. One that was asked to stop keeps its slot until it has."""
         busy = sum(held.stage is not _Stage.ENDED for held in self._jobs.values())
         return max(self._capacity - busy - len(self._lost_runs), 0)
 
@@ -239,7 +239,7 @@ class WorkerCore:
         capacity = self.free_slots if takes_jobs and not self._draining else 0
         confirmed = tuple(self._deleted)[:MAX_CONFIRMED]
         self._asked_at = now
-        # Equal requests are still different polls: the answer is told by the very object.
+        # Equal requests are still different polls: the answer is matched by the very object.
         self._asked = PollRequest(updates, capacity, confirmed) if updates or capacity or confirmed else None
         return self._asked
 
@@ -274,7 +274,7 @@ class WorkerCore:
         for held in self._jobs.values():
             if held.run == run and held.stage is not _Stage.ENDED:
                 if held.stage is _Stage.STOPPING and isinstance(outcome, Crashed):
-                    # It was told to stop, which is no failure of the job.
+                    # It was asked to stop, which is no failure of the job.
                     outcome = GivenBack(outcome.reason)
                 held.stage, held.outcome = _Stage.ENDED, outcome
 

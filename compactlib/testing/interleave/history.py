@@ -1,6 +1,6 @@
 """What reads may return, judged by a history of operations that overlapped: the oracle for stores of single keys.
 
-The rule is the weakest one that users can build on (a *regular* register, `notes/staging.md` 1.20, G1, G4, G5): a read
+The rule is the weakest one that users can build on (a *regular* register in Lamport's sense): a read
 returns a value that was written by a write which began before the read ended, and which no acknowledged write overwrote
 completely (began after its end, and ended) before the read began. A write that failed may take effect at any time
 after it began. Writes that overlap are in no order.

@@ -184,7 +184,7 @@ class Node:
                 self.sim.after(0.0, reply, Applied(PollResponse(now=update.now)))
                 return True
             return self.propose(update, reply)
-        # As upstream: an entry of its own is the prepare, and other entries may come between the two.
+        # As in Pyroscope: an entry of its own is the prepare, and other entries may come between the two.
         self.polls[self.length + 1] = request, reply
         return self.propose(Tick())
 

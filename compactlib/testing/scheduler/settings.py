@@ -49,10 +49,10 @@ class SimulationSettings:
         reuses_results: whether a worker that finds an earlier holder's results at the fence reports those. Wrong: they
             may have been refused, and deleted, before.
         retention: whether old data is dropped.
-        prepare_in_the_log: whether polls are prepared by an entry of their own, as upstream.
+        prepare_in_the_log: whether polls are prepared by an entry of their own, as in Pyroscope.
         careless_leaders: whether a leader may propose what was prepared in an earlier term of its own.
         over_the_wire: whether polls, answers and what followers apply were encoded and decoded.
-        trouble: whether somebody polls who says what no worker should.
+        trouble: whether a faulty client polls that says what no worker should.
         check_every: after so many entries everything is checked.
         start: the time at the beginning, seconds since the epoch.
         age_hours: how old old data is.

@@ -19,7 +19,7 @@ from compactlib.scheduler.plan.policy import (
 
 @attrs.frozen
 class ByPriority:
-    """An `AssignmentPolicy`: by level, then jobs that nobody has had, then by failures, then by age.
+    """An `AssignmentPolicy`: by level, then jobs that were never assigned, then by failures, then by age.
 
     Looks at no more jobs than it chooses, whatever the length of the queue.
 

@@ -23,8 +23,8 @@ from compactlib.scheduler.plan.policy import (
 class SmallestFirst:
     """An `AssignmentPolicy`: as `ByPriority`, but inside a level the job with the fewest bytes goes first.
 
-    Where nobody told the blocks' sizes, the one with the fewest blocks. A job that has waited for long goes before all
-    others of its level, so that none waits for ever.
+    Where the blocks' sizes were not given, the one with the fewest blocks. A job that has waited for long goes before
+    all others of its level, so that none waits for ever.
 
     Attributes:
         max_wait_seconds: a job that is older than this goes first whatever its size, > 0.
