@@ -85,7 +85,8 @@ class RecordFrame:
         end = len(data) - self._crc.size
         if end < self._start.size:
             raise self._cut(data, place, offset)
-        magic, version = self._start.unpack_from(data)
+        is_whole = end >= self.header_bytes
+        magic, version, *fields = (self._header if is_whole else self._start).unpack_from(data)
         if magic != self._magic:
             raise self._damaged(path=place, offset=offset, expected=f"magic {self._magic!r}", found=repr(magic))
         (stored,) = self._crc.unpack_from(data, end)
@@ -93,13 +94,12 @@ class RecordFrame:
         if stored != actual:
             raise self._damaged(path=place, offset=offset + end, expected=f"CRC {actual:#010x}",
                                 found=f"{stored:#010x}")
-        if version not in (0, self._version):
+        if version != self._version and version:
             raise self._refused(place, self._name, version, self._version)
-        if end < self.header_bytes:
+        if not is_whole:
             raise self._cut(data, place, offset)
-        _, _, *fields = self._header.unpack_from(data)
-        is_plain = not self._has_zeros or self._header.pack(magic, version, *fields) == data[:self.header_bytes]
-        if not version or not is_plain:
+        if not version or (self._has_zeros
+                           and self._header.pack(magic, version, *fields) != data[:self.header_bytes]):
             raise self._damaged(path=place, offset=offset + len(magic), expected=f"version {self._version} and zeros",
                                 found=bytes(data[len(magic):self.header_bytes]).hex())
         return (*fields, data[self.header_bytes:end])

@@ -1,13 +1,11 @@
 """What the last snapshot left in the log: its index and the live set (`docs/formats/raftlog-snapshot.md`).
 
 ```
-0   magic CLRAFSNP, version u16, zeros u16, zeros u32, snapshot index u64
+0   magic CLRAFSNP, version u16, zeros (6 bytes), snapshot index u64
 24  CRC-32 of the 24 bytes before, u32
-28  version 2 only: snapshot term u64, CRC-32 of these 8 bytes (continued from the one before), u32
-28  the live set, as `IndexSet.to_bytes` (it carries its own length and CRC); in version 2 at 40
+28  snapshot term u64, CRC-32 of these 8 bytes (continued from the one before), u32
+40  the live set, as `IndexSet.to_bytes` (it carries its own length and CRC)
 ```
-
-A state without a term is written as version 1.
 
 An empty live set is written out: only a missing file means that no snapshot was ever taken.
 """
@@ -22,23 +20,23 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib.errors import CorruptData, InvalidInput, StorageError, Unsupported
+from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, StrPath, read_exactly, write_durably
+from compactlib.files.record_frame import RecordFrame
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.errors import LiveAboveSnapshot
 from compactlib.raftlog.model.names import SNAPSHOT_NAME, TEMPORARY_SUFFIX, kind_of
 from compactlib.raftlog.model.values import MAX_INDEX
 
 MAGIC = b"CLRAFSNP"
-VERSION = 2
+VERSION = 3
 
 SnapshotVersion: TypeAlias = tuple[int, int, int]
 
-_HEAD = struct.Struct("<8sHHIQ")
-_CRC = struct.Struct("<I")
-_TERM = struct.Struct("<Q")
-_LIVE_START = _HEAD.size + _CRC.size
+_HEAD = RecordFrame("snapshot state", MAGIC, VERSION, "<H6xQ")
+_TERM = struct.Struct("<QI")
+_LIVE_START = _HEAD.size + _TERM.size
 
 
 @attrs.frozen
@@ -73,13 +71,8 @@ class SnapshotState:
 
 def encode_snapshot_state(state: SnapshotState) -> bytes:
     """The bytes of the `SNAPSHOT` file."""
-    head = _HEAD.pack(MAGIC, 2 if state.term else 1, 0, 0, state.index)
-    checked = crc32(head, 0)
-    head += _CRC.pack(checked)
-    if state.term:
-        term = _TERM.pack(state.term)
-        head += term + _CRC.pack(crc32(term, checked))
-    return head + state.live.to_bytes()
+    head = _HEAD.encode(state.index)
+    return head + _TERM.pack(state.term, _term_crc(head, state.term)) + state.live.to_bytes()
 
 
 def decode_snapshot_state(data: bytes, path: str) -> SnapshotState:
@@ -87,42 +80,25 @@ def decode_snapshot_state(data: bytes, path: str) -> SnapshotState:
 
     Raises:
         CorruptData: any check fails.
-        Unsupported: written by a later release.
+        Unsupported: written by another release.
     """
+    (index,) = _HEAD.decode_header(data, path)
     if len(data) < _LIVE_START:
         raise CorruptData(path=path, offset=len(data), expected=f"at least {_LIVE_START} bytes",
                           found=f"{len(data)} bytes")
-    magic, version, zero_a, zero_b, index = _HEAD.unpack_from(data)
-    if magic != MAGIC:
-        raise CorruptData(path=path, offset=0, expected=f"magic {MAGIC!r}", found=repr(magic))
-    (stored,) = _CRC.unpack_from(data, _HEAD.size)
-    actual = crc32(data[:_HEAD.size], 0)
+    term, stored = _TERM.unpack_from(data, _HEAD.size)
+    actual = _term_crc(data, term)
     if stored != actual:
-        raise CorruptData(path=path, offset=_HEAD.size, expected=f"CRC {actual:#010x}", found=f"{stored:#010x}")
-    if version > VERSION:
-        raise Unsupported(f"{path}: snapshot state version {version}; this release reads up to {VERSION}: upgrade")
-    if version < 1 or zero_a or zero_b:
-        raise CorruptData(path=path, offset=8, expected=f"version 1 to {VERSION} and zeros",
-                          found=f"{version}, {zero_a}, {zero_b}")
-    term, start = _decode_term(data, actual, path) if version > 1 else (0, _LIVE_START)
-    live = IndexSet.from_bytes(data[start:], path=path, offset=start)
+        raise CorruptData(path=path, offset=_HEAD.size, expected=f"a term with CRC {actual:#010x}",
+                          found=f"term {term} with {stored:#010x}")
+    live = IndexSet.from_bytes(data[_LIVE_START:], path=path, offset=_LIVE_START)
     if live and live.last > index:
-        raise CorruptData(path=path, offset=start, expected=f"live indexes up to {index}", found=str(live.last))
+        raise CorruptData(path=path, offset=_LIVE_START, expected=f"live indexes up to {index}", found=str(live.last))
     return SnapshotState(index, live, term)
 
 
-def _decode_term(data: bytes, head_crc: int, path: str) -> tuple[int, int]:
-    """The snapshot term of a version 2 file, and where its live set begins."""
-    end = _LIVE_START + _TERM.size
-    if len(data) < end + _CRC.size:
-        raise CorruptData(path=path, offset=len(data), expected=f"at least {end + _CRC.size} bytes",
-                          found=f"{len(data)} bytes")
-    (term,), (stored,) = _TERM.unpack_from(data, _LIVE_START), _CRC.unpack_from(data, end)
-    actual = crc32(data[_LIVE_START:end], head_crc)
-    if stored != actual or not term:
-        raise CorruptData(path=path, offset=_LIVE_START, expected=f"a term above 0 with CRC {actual:#010x}",
-                          found=f"term {term} with {stored:#010x}")
-    return term, end + _CRC.size
+def _term_crc(data: bytes, term: int) -> int:
+    return crc32(_TERM.pack(term, 0)[:-4], crc32(data[:_HEAD.header_bytes]))
 
 
 def read_snapshot_state(folder: StrPath) -> SnapshotState | None:
@@ -130,7 +106,7 @@ def read_snapshot_state(folder: StrPath) -> SnapshotState | None:
 
     Raises:
         CorruptData: the file is damaged.
-        Unsupported: written by a later release.
+        Unsupported: written by another release.
         StorageError: it cannot be read.
     """
     path = os.path.join(folder, SNAPSHOT_NAME)

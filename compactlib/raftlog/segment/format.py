@@ -25,8 +25,9 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from compactlib.errors import CorruptData, Unsupported
+from compactlib.errors import CorruptData
 from compactlib.files.checksum import crc32
+from compactlib.files.record_frame import RecordFrame
 from compactlib.raftlog.model.values import HEAD_BYTES, INDEX_RECORD_BYTES, SegmentLimits
 
 MAGIC = b"CLRAFSEG"
@@ -38,7 +39,7 @@ INDEX_START = HEAD_BYTES
 RECORD_BYTES = INDEX_RECORD_BYTES
 MAX_PAYLOAD_BYTES = (1 << 32) - 1
 
-_HEADER = struct.Struct("<8sHHIQQI")
+_HEADER = RecordFrame("segment format", MAGIC, VERSION, "<HHIQQ4x")
 _SEAL = struct.Struct("<IIQIQ")
 _ENTRY_HEAD = struct.Struct("<QQI")
 _RECORD = struct.Struct("<QQIIQII")
@@ -96,9 +97,7 @@ class Seal:
 
 def encode_header(header: Header) -> bytes:
     """The 40 header bytes."""
-    body = _HEADER.pack(MAGIC, VERSION, RECORD_BYTES, header.limits.max_entries, header.limits.max_bytes,
-                        header.number, 0)
-    return body + _CRC.pack(crc32(body, 0))
+    return _HEADER.encode(RECORD_BYTES, header.limits.max_entries, header.limits.max_bytes, header.number)
 
 
 def encode_seal(seal: Seal) -> bytes:
@@ -122,28 +121,12 @@ def decode_header(data: bytes, path: str) -> Header:
 
     Raises:
         CorruptData: too short, wrong magic, wrong CRC, impossible numbers.
-        Unsupported: written by a later release, or by one before 0.1.0.
+        Unsupported: written by another release.
     """
-    if len(data) < HEADER_BYTES:
-        raise CorruptData(path=path, offset=0, expected=f"a header of {HEADER_BYTES} bytes", found=f"{len(data)} bytes")
-    magic, version, record_bytes, max_entries, max_bytes, number, flags = _HEADER.unpack_from(data)
-    if magic != MAGIC:
-        raise CorruptData(path=path, offset=0, expected=f"magic {MAGIC!r}", found=repr(magic))
-    (stored,) = _CRC.unpack_from(data, HEADER_BYTES - 4)
-    actual = crc32(data[:HEADER_BYTES - 4], 0)
-    if stored != actual:
-        raise CorruptData(path=path, offset=HEADER_BYTES - 4, expected=f"header CRC {actual:#010x}",
-                          found=f"{stored:#010x}")
-    if version > VERSION:
-        # Every version keeps these 40 bytes and their CRC in place, so damage is never taken for a later version.
-        raise Unsupported(f"{path}: segment format version {version}; this release reads up to {VERSION}: upgrade")
-    if 1 <= version < VERSION:
-        raise Unsupported(f"{path}: segment format version {version}, written before 0.1.0; this release reads version "
-                          f"{VERSION}: read it with the release that wrote it, and append what it holds to a new log")
-    if record_bytes != RECORD_BYTES or flags or version < 1 or not max_entries or not 1 <= max_bytes < 1 << 63:
-        raise CorruptData(path=path, offset=8, expected=f"version {VERSION} fields in range",
-                          found=f"version {version}, records of {record_bytes} bytes, {max_entries} entries, "
-                                f"{max_bytes} bytes, flags {flags:#x}")
+    record_bytes, max_entries, max_bytes, number = _HEADER.decode_header(data, path)
+    if record_bytes != RECORD_BYTES or not max_entries or not 1 <= max_bytes < 1 << 63:
+        raise CorruptData(path=path, offset=10, expected="fields in range",
+                          found=f"records of {record_bytes} bytes, {max_entries} entries, {max_bytes} bytes")
     return Header(number, SegmentLimits(max_entries=max_entries, max_bytes=max_bytes))
 
 

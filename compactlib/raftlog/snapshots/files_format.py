@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import struct
 from typing import Literal, TypeAlias
 
-from compactlib.errors import CorruptData, Unsupported
-from compactlib.files.checksum import crc32
+from compactlib.errors import CorruptData
+from compactlib.files.record_frame import RecordFrame
 from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.raftlog.snapshots.model import MAX_CLUSTER_BYTES, SnapshotManifest
 
@@ -15,7 +14,6 @@ VERSION = 1
 PART_HEAD_BYTES = 32
 STATE_MAGIC = b"CLRAFSTA"
 LIVE_MAGIC = b"CLRAFLIV"
-MANIFEST_MAGIC = b"CLRAFMAN"
 
 STATE_SUFFIX = ".state"
 LIVE_SUFFIX = ".live"
@@ -26,9 +24,7 @@ INCOMING_MANIFEST = "incoming.manifest"
 SnapshotKind: TypeAlias = Literal["snapshot", "checkpoint"]
 KINDS: tuple[SnapshotKind, ...] = ("snapshot", "checkpoint")
 
-_PART = struct.Struct("<8sHHQQ")
-_MANIFEST = struct.Struct("<8sHHQQIQQIQII")
-_CRC = struct.Struct("<I")
+_MANIFEST = RecordFrame("snapshot format", b"CLRAFMAN", VERSION, "<H2xQQIQQIQII")
 _STEM = re.compile(r"([0-9]{20})-([0-9]{20})")
 
 
@@ -64,8 +60,7 @@ def is_part_name(name: str) -> bool:
 
 def encode_part_head(magic: bytes, index: int, term: int) -> bytes:
     """The 32 bytes before a state or a live set."""
-    head = _PART.pack(magic, VERSION, 0, index, term)
-    return head + _CRC.pack(crc32(head))
+    return _part(magic).encode(index, term)
 
 
 def check_part_head(data: bytes, magic: bytes, index: int, term: int, path: str) -> None:
@@ -73,24 +68,23 @@ def check_part_head(data: bytes, magic: bytes, index: int, term: int, path: str)
 
     Raises:
         CorruptData: they are not whole, or belong to another snapshot.
-        Unsupported: a later release wrote them.
+        Unsupported: another release wrote them.
     """
-    if len(data) < PART_HEAD_BYTES:
-        raise CorruptData(path=path, offset=len(data), expected=f"{PART_HEAD_BYTES} bytes", found=f"{len(data)} bytes")
-    found_magic, version, zero, found_index, found_term = _PART.unpack_from(data)
-    _check_magic_and_crc(data[:PART_HEAD_BYTES], magic, found_magic, path)
-    _check_version(version, path)
-    if version < 1 or zero or (found_index, found_term) != (index, term):
-        raise CorruptData(path=path, offset=8, expected=f"version 1, 0, index {index}, term {term}",
-                          found=f"{version}, {zero}, {found_index}, {found_term}")
+    found = _part(magic).decode_header(data, path)
+    if found != (index, term):
+        raise CorruptData(path=path, offset=12, expected=f"index {index}, term {term}",
+                          found=f"index {found[0]}, term {found[1]}")
+
+
+def _part(magic: bytes) -> RecordFrame:
+    return RecordFrame("snapshot format", magic, VERSION, "<H2xQQ")
 
 
 def encode_manifest(manifest: SnapshotManifest) -> bytes:
     """The bytes of a manifest."""
-    body = _MANIFEST.pack(MANIFEST_MAGIC, VERSION, 0, manifest.index, manifest.term, manifest.machine_version,
-                          manifest.live_count, manifest.live_bytes, manifest.live_crc, manifest.state_bytes,
-                          manifest.state_crc, len(manifest.cluster)) + manifest.cluster
-    return body + _CRC.pack(crc32(body))
+    return _MANIFEST.encode(manifest.index, manifest.term, manifest.machine_version, manifest.live_count,
+                            manifest.live_bytes, manifest.live_crc, manifest.state_bytes, manifest.state_crc,
+                            len(manifest.cluster), body=manifest.cluster)
 
 
 def decode_manifest(data: bytes, path: str) -> SnapshotManifest:
@@ -98,34 +92,13 @@ def decode_manifest(data: bytes, path: str) -> SnapshotManifest:
 
     Raises:
         CorruptData: any check fails.
-        Unsupported: a later release wrote it.
+        Unsupported: another release wrote it.
     """
-    if len(data) < _MANIFEST.size + _CRC.size:
-        raise CorruptData(path=path, offset=len(data), expected=f"at least {_MANIFEST.size + _CRC.size} bytes",
-                          found=f"{len(data)} bytes")
-    (magic, version, zero, index, term, machine_version, live_count, live_bytes, live_crc, state_bytes, state_crc,
-     cluster_bytes) = _MANIFEST.unpack_from(data)
-    _check_magic_and_crc(data, MANIFEST_MAGIC, magic, path)
-    _check_version(version, path)
-    cluster = data[_MANIFEST.size:-_CRC.size]
-    if version < 1 or zero or len(cluster) != cluster_bytes or cluster_bytes > MAX_CLUSTER_BYTES:
-        raise CorruptData(path=path, offset=8, expected="version 1, zeros, and as many cluster bytes as it says",
-                          found=f"{version}, {zero}, {len(cluster)} of {cluster_bytes}")
+    (index, term, machine_version, live_count, live_bytes, live_crc, state_bytes, state_crc, cluster_bytes,
+     cluster) = _MANIFEST.decode(data, path)
+    if len(cluster) != cluster_bytes or cluster_bytes > MAX_CLUSTER_BYTES:
+        raise CorruptData(path=path, offset=12, expected="as many cluster bytes as it says",
+                          found=f"{len(cluster)} of {cluster_bytes}")
     return SnapshotManifest(index=index, term=term, machine_version=machine_version, cluster=cluster,
                             live_count=live_count, live_bytes=live_bytes, live_crc=live_crc, state_bytes=state_bytes,
                             state_crc=state_crc)
-
-
-def _check_magic_and_crc(data: bytes, magic: bytes, found: bytes, path: str) -> None:
-    if found != magic:
-        raise CorruptData(path=path, offset=0, expected=f"magic {magic!r}", found=repr(found))
-    (stored,) = _CRC.unpack_from(data, len(data) - _CRC.size)
-    actual = crc32(data[:-_CRC.size])
-    if stored != actual:
-        raise CorruptData(path=path, offset=len(data) - _CRC.size, expected=f"CRC {actual:#010x}",
-                          found=f"{stored:#010x}")
-
-
-def _check_version(version: int, path: str) -> None:
-    if version > VERSION:
-        raise Unsupported(f"{path}: snapshot format version {version}; this release reads up to {VERSION}: upgrade")

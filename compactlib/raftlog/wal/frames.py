@@ -21,8 +21,8 @@ from itertools import accumulate, chain, pairwise
 
 import attrs
 
-from compactlib.errors import CorruptData, Unsupported
 from compactlib.files.checksum import crc32
+from compactlib.files.record_frame import RecordFrame
 
 MAGIC = b"CLRAFWAL"
 VERSION = 1
@@ -32,7 +32,7 @@ FRAME_MAGIC = b"CLWf"
 ALIGNMENT = 8
 MAX_FRAME_ENTRIES = 1 << 16
 
-_FILE = struct.Struct("<8sHHIQQQ20x")
+_FILE = RecordFrame("WAL format", MAGIC, VERSION, "<H6xQQQ20x")
 _FRAME = struct.Struct("<4sBBHIIQQQQQI")
 _CRC = struct.Struct("<I")
 _CUTS, _HAS_PREVIOUS = 1, 2
@@ -122,8 +122,7 @@ def padded(size: int) -> int:
 
 def encode_file_header(header: FileHeader) -> bytes:
     """The 64 bytes at the start of a file."""
-    body = _FILE.pack(MAGIC, VERSION, 0, 0, header.number, header.previous_end, header.created_ns)
-    return body + _CRC.pack(crc32(body, 0))
+    return _FILE.encode(header.number, header.previous_end, header.created_ns)
 
 
 def decode_file_header(data: bytes, path: str) -> FileHeader:
@@ -131,23 +130,9 @@ def decode_file_header(data: bytes, path: str) -> FileHeader:
 
     Raises:
         CorruptData: any check fails.
-        Unsupported: written by a later release.
+        Unsupported: written by another release.
     """
-    if len(data) < FILE_HEADER_BYTES:
-        raise CorruptData(path=path, offset=len(data), expected=f"a header of {FILE_HEADER_BYTES} bytes",
-                          found=f"{len(data)} bytes")
-    magic, version, zero_a, zero_b, number, previous_end, created_ns = _FILE.unpack_from(data)
-    if magic != MAGIC:
-        raise CorruptData(path=path, offset=0, expected=f"magic {MAGIC!r}", found=repr(magic))
-    (stored,) = _CRC.unpack_from(data, FILE_HEADER_BYTES - 4)
-    actual = crc32(data[:FILE_HEADER_BYTES - 4], 0)
-    if stored != actual:
-        raise CorruptData(path=path, offset=FILE_HEADER_BYTES - 4, expected=f"header CRC {actual:#010x}",
-                          found=f"{stored:#010x}")
-    if version > VERSION:
-        raise Unsupported(f"{path}: WAL format version {version}; this release reads up to {VERSION}: upgrade")
-    if version < 1 or zero_a or zero_b or any(data[40:60]):
-        raise CorruptData(path=path, offset=8, expected="version 1 and zeros", found=f"{version}, {zero_a}, {zero_b}")
+    number, previous_end, created_ns = _FILE.decode_header(data, path)
     return FileHeader(number, previous_end, created_ns)
 
 

@@ -50,7 +50,7 @@ def edited(path: Path, offset: int, new: bytes, *, crc_of: int = 0) -> None:
 
 DAMAGE: dict[str, tuple[type[CompactlibError], str, str, Callable[[Path], None]]] = {
     "unknown version of a segment": (
-        Unsupported, "segment format version 3; this release reads up to 2: upgrade", segment_name(2),
+        Unsupported, "segment format version 3; this release reads 2: upgrade", segment_name(2),
         lambda path: edited(path, 8, b"\3\0", crc_of=36)),
     "unknown version of the newest segment": (
         Unsupported, "segment format version 258", segment_name(5), lambda path: edited(path, 8, b"\2\1", crc_of=36)),
@@ -58,13 +58,13 @@ DAMAGE: dict[str, tuple[type[CompactlibError], str, str, Callable[[Path], None]]
         Unsupported, "Ra segment version 3; this release reads versions 1 and 2", segment_name(1),
         lambda path: edited(path, 0, b"RASG\0\3\0\x10")),
     "unknown version of the snapshot": (
-        Unsupported, "snapshot state version 3; this release reads up to 2: upgrade", "SNAPSHOT",
-        lambda path: edited(path, 8, b"\3\0", crc_of=24)),
+        Unsupported, "snapshot state version 4; this release reads 3: upgrade", "SNAPSHOT",
+        lambda path: edited(path, 8, b"\4\0", crc_of=24)),
     "truncated header": (
-        CorruptData, "expected a header of 40 bytes, found 39 bytes", segment_name(3),
+        CorruptData, "expected at least 40 bytes, found 39 bytes", segment_name(3),
         lambda path: os.truncate(path, 39)),
     "no header": (
-        CorruptData, "expected a header of 40 bytes, found 0 bytes", segment_name(3),
+        CorruptData, "expected at least 40 bytes, found 0 bytes", segment_name(3),
         lambda path: os.truncate(path, 0)),
     "truncated seal": (
         CorruptData, "expected a header and seals of 104 bytes", segment_name(5), lambda path: os.truncate(path, 103)),

@@ -42,16 +42,22 @@ def test_a_state_reads_back(index: int, live: IndexSet, term: int) -> None:
     assert decode_snapshot_state(encode_snapshot_state(state), "x") == state
 
 
-def test_the_file_is_as_its_page_says() -> None:
-    head = b"CLRAFSNP" + struct.pack("<HHIQ", 1, 0, 0, 48)
-    assert encode_snapshot_state(STATE) == head + struct.pack("<I", zlib.crc32(head)) + STATE.live.to_bytes()
+def head_of(version: int, zeros_a: int, zeros_b: int, index: int) -> bytes:
+    return b"CLRAFSNP" + struct.pack("<HHIQ", version, zeros_a, zeros_b, index)
 
 
-def test_a_term_makes_it_version_2() -> None:
-    head = b"CLRAFSNP" + struct.pack("<HHIQ", 2, 0, 0, 48)
-    crc, term = zlib.crc32(head), struct.pack("<Q", 7)
-    expected = head + struct.pack("<I", crc) + term + struct.pack("<I", zlib.crc32(term, crc)) + STATE.live.to_bytes()
-    assert encode_snapshot_state(SnapshotState(48, STATE.live, 7)) == expected
+def with_crc(head: bytes, live: IndexSet, term: int = 0) -> bytes:
+    crc, packed = zlib.crc32(head), struct.pack("<Q", term)
+    return (head + struct.pack("<I", crc) + packed + struct.pack("<I", zlib.crc32(packed, crc)) + live.to_bytes())
+
+
+@pytest.mark.parametrize("term", [0, 7])
+def test_the_file_is_as_its_page_says(term: int) -> None:
+    assert encode_snapshot_state(SnapshotState(48, STATE.live, term)) == with_crc(
+        head_of(3, 0, 0, 48), STATE.live, term)
+
+
+def test_a_term_is_a_number_from_0() -> None:
     with pytest.raises(InvalidInput, match="snapshot term -1"):
         SnapshotState(48, STATE.live, -1)
 
@@ -71,19 +77,15 @@ def test_every_flipped_byte_and_every_cut_is_found(term: int) -> None:
         decode_snapshot_state(data + b"\0", "x")
 
 
-def with_crc(head: bytes, live: IndexSet) -> bytes:
-    return head + struct.pack("<I", zlib.crc32(head)) + live.to_bytes()
-
-
-def test_a_later_version_is_unsupported_and_impossible_fields_are_damage() -> None:
-    later = with_crc(b"CLRAFSNP" + struct.pack("<HHIQ", 3, 0, 0, 48), STATE.live)
-    with pytest.raises(Unsupported, match="x: snapshot state version 3; this release reads up to 2: upgrade"):
-        decode_snapshot_state(later, "x")
-    for fields in ((0, 0, 0, 48), (1, 1, 0, 48), (1, 0, 1, 48)):
-        with pytest.raises(CorruptData, match="expected version 1 to 2 and zeros"):
-            decode_snapshot_state(with_crc(b"CLRAFSNP" + struct.pack("<HHIQ", *fields), STATE.live), "x")
+def test_another_version_is_unsupported_and_impossible_fields_are_damage() -> None:
+    for version, advice in ((1, "use the release that wrote it"), (2, "use the release that wrote it"), (4, "upgrade")):
+        with pytest.raises(Unsupported, match=f"x: snapshot state version {version}; this release reads 3: {advice}"):
+            decode_snapshot_state(with_crc(head_of(version, 0, 0, 48), STATE.live), "x")
+    for fields in ((0, 0, 0, 48), (3, 1, 0, 48), (3, 0, 1, 48)):
+        with pytest.raises(CorruptData, match="expected version 3 and zeros"):
+            decode_snapshot_state(with_crc(head_of(*fields), STATE.live), "x")
     with pytest.raises(CorruptData, match="expected live indexes up to 39, found 40"):
-        decode_snapshot_state(with_crc(b"CLRAFSNP" + struct.pack("<HHIQ", 1, 0, 0, 39), STATE.live), "x")
+        decode_snapshot_state(with_crc(head_of(3, 0, 0, 39), STATE.live), "x")
     with pytest.raises(CorruptData, match="expected magic b'CLRAFSNP'"):
         decode_snapshot_state(b"somebody else's file, long enough", "x")
 

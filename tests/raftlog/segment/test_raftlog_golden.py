@@ -94,7 +94,7 @@ def test_an_earlier_version_is_refused_by_name(name: str, tmp_path: Path) -> Non
     shutil.copy(GOLDEN / f"{name}-v1.segment", path)
     before = path.read_bytes()
     for opened in (SegmentReader, lambda path: SegmentLog(path.parent), lambda path: LogReader(path.parent)):
-        with pytest.raises(Unsupported, match=r"segment format version 1, written before 0\.1\.0"):
+        with pytest.raises(Unsupported, match=r"segment format version 1; this release reads 2"):
             opened(path)
     assert path.read_bytes() == before
 
@@ -111,6 +111,17 @@ def test_a_compacted_segment_is_read(tmp_path: Path) -> None:
     with LogReader(tmp_path) as log:
         assert list(log.entries()) == [Entry(index, 5, b"entry %d" % index) for index in (2, 3, 7, 12)]
         assert log.read(5) == DeadEntry(5, 12)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_earlier_version_of_a_snapshot_state_is_refused_by_name(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "SNAPSHOT"
+    shutil.copy(GOLDEN / f"SNAPSHOT-v{version}", path)
+    before = path.read_bytes()
+    for opened in (read_snapshot_state, SegmentLog, LogReader):
+        with pytest.raises(Unsupported, match=f"snapshot state version {version}; this release reads 3"):
+            opened(tmp_path)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(("name", "state"), [

@@ -45,7 +45,7 @@ def test_every_flipped_byte_of_a_header_is_found() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 39])
 def test_a_header_cut_short_is_found(size: int) -> None:
-    with pytest.raises(CorruptData, match=rf"expected a header of 40 bytes, found {size} bytes"):
+    with pytest.raises(CorruptData, match=rf"expected at least 40 bytes, found {size} bytes"):
         native.decode_header(native.encode_header(HEADER)[:size], "x")
 
 
@@ -62,19 +62,19 @@ def with_field(offset: int, form: str, value: int) -> bytes:
 
 
 def test_a_later_version_is_unsupported_not_damaged() -> None:
-    with pytest.raises(Unsupported, match=r"x: segment format version 3; this release reads up to 2: upgrade"):
+    with pytest.raises(Unsupported, match=r"x: segment format version 3; this release reads 2: upgrade"):
         native.decode_header(with_field(8, "<H", 3), "x")
 
 
 def test_an_earlier_version_is_unsupported_and_named() -> None:
-    with pytest.raises(Unsupported, match=r"x: segment format version 1, written before 0\.1\.0"):
+    with pytest.raises(Unsupported, match=r"x: segment format version 1; this release reads 2: use the"):
         native.decode_header(with_field(8, "<H", 1), "x")
 
 
 @pytest.mark.parametrize(("offset", "form", "value"), [
     (8, "<H", 0), (10, "<H", 41), (12, "<I", 0), (16, "<Q", 0), (16, "<Q", 1 << 63), (32, "<I", 1)])
 def test_impossible_fields_are_damage_even_if_the_crc_holds(offset: int, form: str, value: int) -> None:
-    with pytest.raises(CorruptData, match="at offset 8: expected version 2 fields in range"):
+    with pytest.raises(CorruptData, match=r"at offset (8: expected version 2 and zeros|10: expected fields in range)"):
         native.decode_header(with_field(offset, form, value), "x")
 
 

@@ -114,7 +114,7 @@ def test_a_later_version_is_unsupported(tmp_path: Path) -> None:
     data[8] = 2
     data[60:64] = struct.pack("<I", zlib.crc32(data[:60]))
     path.write_bytes(data)
-    with pytest.raises(Unsupported, match="WAL format version 2; this release reads up to 1: upgrade"):
+    with pytest.raises(Unsupported, match="WAL format version 2; this release reads 1: upgrade"):
         recover_wal(LocalFiles(), tmp_path)
 
 
