@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import random
-import struct
 import threading
 from collections.abc import Iterator
 
@@ -23,15 +22,15 @@ from compactlib._arguments import refuses_misfits, require_type
 from compactlib.clock import Clock
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
+from compactlib.files.record_frame import RecordFrame
 from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed
 from compactlib.kv.store import Predicate
 from compactlib.runtime.look import look_until_seen
 
 _HEAD_KEY = b"head"
-_MAGIC = b"CLSNAP\0\2"
-_HEAD = struct.Struct(">8sQQQQQI")
-_CRC = struct.Struct(">I")
-_HEAD_BYTES = _HEAD.size + _CRC.size
+_FRAME = RecordFrame("snapshot format", b"CLSNAP\0", 2, ">BQQQQQI")
+_WITHOUT_CHECKSUM = b"CLSNAP\0\1"
+"""What the heads of version 1 begin with."""
 _CHUNK_BYTES = 256 << 10
 _MAX_LOADS = 10
 _MAX_DELETES = 100
@@ -65,8 +64,7 @@ class _Head:
     checksum: int
 
     def encode(self) -> bytes:
-        data = _HEAD.pack(_MAGIC, *attrs.astuple(self))
-        return data + _CRC.pack(crc32(data))
+        return _FRAME.encode(*attrs.astuple(self))
 
 
 class SnapshotStore:
@@ -253,17 +251,20 @@ class SnapshotStore:
             found = self._kv.get(self._partition, _HEAD_KEY)
         except KeyNotFound:
             return None, None
-        value = found.value
-        if value[:7] == _MAGIC[:7] and value[7:8] not in (b"", b"\0", _MAGIC[7:]):
-            raise Unsupported(f"the snapshot in partition {self._partition!r} has format {value[7]}, this release "
-                              f"knows {_MAGIC[7]}; use the release that wrote it")
-        head = value[:_HEAD.size]
-        if len(value) != _HEAD_BYTES or value[:8] != _MAGIC or value[_HEAD.size:] != _CRC.pack(crc32(head)):
-            raise self._corrupt(f"a head of {_HEAD_BYTES} bytes with its CRC", repr(value[:_HEAD_BYTES]))
-        return _Head(*_HEAD.unpack(head)[1:]), found.predicate
+        if found.value.startswith(_WITHOUT_CHECKSUM):
+            raise Unsupported(f"{self._place}: snapshot format version 1; this release reads 2: use the release that "
+                              f"wrote it")
+        *fields, behind = _FRAME.decode(found.value, self._place)
+        if behind:
+            raise self._corrupt(f"a head of {_FRAME.size} bytes", f"{len(found.value)} bytes")
+        return _Head(*fields), found.predicate
+
+    @property
+    def _place(self) -> str:
+        return f"snapshot in partition {self._partition!r}"
 
     def _corrupt(self, expected: str, found: str) -> CorruptData:
-        return CorruptData(path=f"snapshot in partition {self._partition!r}", offset=0, expected=expected, found=found)
+        return CorruptData(path=self._place, offset=0, expected=expected, found=found)
 
     def __repr__(self) -> str:
         return f"SnapshotStore({self._partition!r}, up to command {self.index})"

@@ -7,22 +7,19 @@
 
 from __future__ import annotations
 
-import struct
 from array import array
 from itertools import accumulate, compress, islice
 from operator import lt, sub
 
-from compactlib.errors import CorruptData, Unsupported
-from compactlib.files.checksum import crc32
+from compactlib.errors import CorruptData
+from compactlib.files.record_frame import RecordFrame
 from compactlib.files.varints import decode_varints, encode_varints
 from compactlib.indexset.runs import MAX_INDEX, Runs
 
 MAGIC = b"CLINDSET"
 VERSION = 1
 
-_HEADER = struct.Struct("<8sHQ")
-_CRC = struct.Struct("<I")
-_MIN_BYTES = _HEADER.size + _CRC.size
+_FRAME = RecordFrame("index set format", MAGIC, VERSION, "<HQ")
 
 
 def encode(runs: Runs) -> bytes:
@@ -34,8 +31,7 @@ def encode(runs: Runs) -> bytes:
     distances = [*firsts[:1], *[d - 2 for d in map(sub, islice(firsts, 1, None), lasts)]]
     heads = [2 * gap + has_tail for gap, has_tail in zip(distances, long, strict=True)]
     tails = [last - first - 1 for first, last in compress(zip(firsts, lasts, strict=True), long)]
-    body = _HEADER.pack(MAGIC, VERSION, len(firsts)) + encode_varints(heads + tails)
-    return body + _CRC.pack(crc32(body, 0))
+    return _FRAME.encode(len(firsts), body=encode_varints(heads + tails))
 
 
 def decode(data: bytes | bytearray | memoryview, path: str, offset: int) -> Runs:
@@ -43,12 +39,10 @@ def decode(data: bytes | bytearray | memoryview, path: str, offset: int) -> Runs
 
     Raises:
         CorruptData: not what `encode` wrote.
-        Unsupported: written by a later release.
+        Unsupported: written by another release.
     """
-    raw = bytes(data)
-    runs = _checked_header(raw, path, offset)
-    body = raw[_HEADER.size:-_CRC.size]
-    place = offset + _HEADER.size
+    runs, body = _FRAME.decode(bytes(data), path, offset=offset)
+    place = offset + _FRAME.header_bytes
     try:
         numbers = decode_varints(body)
     except ValueError as error:
@@ -67,28 +61,3 @@ def decode(data: bytes | bytearray | memoryview, path: str, offset: int) -> Runs
     if lasts and lasts[-1] > MAX_INDEX:
         raise CorruptData(path=path, offset=place, expected=f"indexes up to {MAX_INDEX}", found=str(lasts[-1]))
     return array("Q", list(map(sub, lasts, spans))), array("Q", lasts)
-
-
-def _checked_header(raw: bytes, path: str, offset: int) -> int:
-    """The number of runs, once magic, CRC and version hold.
-
-    Every version keeps the magic, the version's place and the closing CRC, so damage is never taken for a version.
-    """
-    if len(raw) < _MIN_BYTES:
-        raise CorruptData(path=path, offset=offset, expected=f"an index set of at least {_MIN_BYTES} bytes",
-                          found=f"{len(raw)} bytes")
-    magic, version, runs = _HEADER.unpack_from(raw)
-    if magic != MAGIC:
-        raise CorruptData(path=path, offset=offset, expected=f"magic {MAGIC!r}", found=repr(magic))
-    (stored,) = _CRC.unpack_from(raw, len(raw) - _CRC.size)
-    actual = crc32(memoryview(raw)[:-_CRC.size], 0)
-    if stored != actual:
-        raise CorruptData(path=path, offset=offset + len(raw) - _CRC.size, expected=f"CRC {actual:#010x}",
-                          found=f"{stored:#010x}")
-    if version > VERSION:
-        raise Unsupported(f"{path}: index set format version {version}; this release reads up to "
-                          f"{VERSION}: upgrade")
-    if version < VERSION:
-        raise CorruptData(path=path, offset=offset + len(MAGIC), expected=f"version 1 to {VERSION}",
-                          found=f"version {version}")
-    return int(runs)

@@ -14,6 +14,7 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
+from compactlib.files.checksum import crc32
 from compactlib.hosting import LocalLog, PollAgain, SchedulerHost, SchedulerMachine, SnapshotStore
 from compactlib.hosting.errors import OutOfStep
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed, SqliteStore
@@ -309,8 +310,9 @@ def test_damaged_snapshots_are_never_loaded() -> None:
     kv.delete(b"p", next(entry.key for entry in kv.scan(b"p", prefix=b"chunk/")))
     with pytest.raises(CorruptData, match="no chunk 0"):
         SnapshotStore(kv, b"p").load()
-    # The version before, whose chunks two owners could write to at once, and one after.
-    for version, size in ((1, 28), (3, 50)):
-        kv.set(b"p", b"head", b"CLSNAP\0" + bytes([version]) + bytes(size))
-        with pytest.raises(Unsupported, match=f"format {version}, this release knows 2"):
+    # The version before, whose chunks two owners could write to at once and whose head had no checksum, and one after.
+    later = b"CLSNAP\0\3" + bytes(50)
+    for version, head in ((1, b"CLSNAP\0\1" + bytes(28)), (3, later + crc32(later).to_bytes(4, "big"))):
+        kv.set(b"p", b"head", head)
+        with pytest.raises(Unsupported, match=f"snapshot format version {version}; this release reads 2"):
             SnapshotStore(kv, b"p")

@@ -8,7 +8,6 @@ token of another incarnation (the store's folder was made anew) starts from the 
 from __future__ import annotations
 
 import heapq
-import struct
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
@@ -21,11 +20,9 @@ from compactlib.blobstore.model.names import MAX_NUMBER
 from compactlib.blobstore.model.values import IndexEntry, RecordKind, is_a
 from compactlib.blobstore.store.state import blob_state
 from compactlib.errors import CorruptData, InvalidInput
-from compactlib.files.checksum import crc32
+from compactlib.files.record_frame import RecordFrame
 
-_TOKEN = struct.Struct("<B16sQ")
-_CRC = struct.Struct("<I")
-_VERSION = 1
+_FRAME = RecordFrame("replication token", b"", 1, "<B16sQ")
 
 
 @attrs.frozen
@@ -51,8 +48,7 @@ class ReplicationToken:
 
     def to_bytes(self) -> bytes:
         """29 bytes: version 1, incarnation (16), sequence (u64, little-endian), CRC-32 of these."""
-        body = _TOKEN.pack(_VERSION, self.incarnation, self.sequence)
-        return body + _CRC.pack(crc32(body, 0))
+        return _FRAME.encode(self.incarnation, self.sequence)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ReplicationToken:
@@ -60,17 +56,15 @@ class ReplicationToken:
 
         Raises:
             CorruptData: the bytes are not a whole token.
+            Unsupported: another release wrote it.
             InvalidInput: they are no bytes.
         """
         if not isinstance(data, bytes):
             raise InvalidInput(f"the stored form of a token is bytes, not {type(data).__name__}")
-        body = data[:_TOKEN.size]
-        if len(data) != _TOKEN.size + 4 or data[0] != _VERSION or crc32(body, 0) != _CRC.unpack(data[_TOKEN.size:])[0]:
-            raise CorruptData(path="replication token", offset=0, expected=f"{_TOKEN.size + 4} bytes, version "
-                              f"{_VERSION}, and their CRC", found=f"{data!r}")
-        _, incarnation, sequence = _TOKEN.unpack(body)
-        if sequence > MAX_NUMBER:
-            raise CorruptData(path="replication token", offset=17, expected="a sequence", found=str(sequence))
+        incarnation, sequence, behind = _FRAME.decode(data, "replication token")
+        if sequence > MAX_NUMBER or behind:
+            raise CorruptData(path="replication token", offset=17, expected="a sequence, and nothing behind it",
+                              found=f"{sequence}, {len(behind)} bytes")
         return cls(incarnation, sequence)
 
 

@@ -7,7 +7,6 @@ bit is `RecordDamaged`; one that a later release wrote is `RecordTooNew`.
 from __future__ import annotations
 
 import json
-import struct
 from enum import IntEnum
 from typing import Any
 
@@ -18,12 +17,11 @@ from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.schema.catalog import EMPTY, Catalog, Change, DropObject, PutObject, SetDefaultZone
 from compactlib.catalog.schema.descriptors import Column, Descriptor, Index, Schema, Table, Zone
 from compactlib.files.checksum import crc32
+from compactlib.files.record_frame import RecordFrame
 
 MAGIC = b"CLCT"
 FORMAT_VERSION = 1
 
-_HEADER = struct.Struct("<4sHHI")
-_CRC = struct.Struct("<I")
 _KINDS: dict[str, type[Any]] = {"schema": Schema, "zone": Zone, "table": Table, "index": Index}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _FIELDS = {kind: tuple(field.name for field in attrs.fields(kind)) for kind in (*_KINDS.values(), Column)}
@@ -80,10 +78,21 @@ class Update:
 # --- frames -------------------------------------------------------------------------------------------------------
 
 
+def _damaged(*, path: str, offset: int, expected: str, found: str) -> RecordDamaged:
+    return RecordDamaged(key=path, offset=offset, expected=expected, found=found)
+
+
+def _refused(key: str, name: str, found: int, known: int) -> RecordTooNew:
+    return RecordTooNew(key=key, found=found, supported=known)
+
+
+_FRAME = RecordFrame("catalog record", MAGIC, FORMAT_VERSION, "<HHI", damaged=_damaged, refused=_refused)
+"""Type and length of the payload, then the payload; the CRC starts from that of the key."""
+
+
 def seal(key: bytes, kind: RecordType, payload: bytes) -> bytes:
     """The record of this payload, for this key and no other."""
-    body = _HEADER.pack(MAGIC, FORMAT_VERSION, kind, len(payload)) + payload
-    return body + _CRC.pack(crc32(body, crc32(key)))
+    return _FRAME.encode(kind, len(payload), body=payload, salt=crc32(key))
 
 
 def unseal(key: bytes, record: bytes, *kinds: RecordType) -> tuple[RecordType, bytes]:
@@ -94,25 +103,11 @@ def unseal(key: bytes, record: bytes, *kinds: RecordType) -> tuple[RecordType, b
         RecordTooNew: a later release wrote it.
     """
     name = key.decode("ascii", "backslashreplace")
-    if len(record) < _HEADER.size + _CRC.size:
-        raise RecordDamaged(key=name, offset=0, expected=f"at least {_HEADER.size + _CRC.size} bytes",
-                            found=f"{len(record)} bytes")
-    magic, version, number, length = _HEADER.unpack_from(record)
-    if magic != MAGIC:
-        raise RecordDamaged(key=name, offset=0, expected=f"magic {MAGIC!r}", found=repr(magic))
-    (stored,) = _CRC.unpack_from(record, len(record) - _CRC.size)
-    actual = crc32(memoryview(record)[:-_CRC.size], crc32(key))
-    if stored != actual:
-        raise RecordDamaged(key=name, offset=len(record) - _CRC.size, expected=f"CRC {actual:#010x}",
-                            found=f"{stored:#010x}")
-    if version > FORMAT_VERSION:
-        raise RecordTooNew(key=name, found=version, supported=FORMAT_VERSION)
-    if version < 1 or length != len(record) - _HEADER.size - _CRC.size:
-        raise RecordDamaged(key=name, offset=4, expected="a version from 1 and the record's own length",
-                            found=f"version {version}, length {length}")
-    if number not in kinds:
-        raise RecordDamaged(key=name, offset=6, expected=" or ".join(kind.name for kind in kinds), found=str(number))
-    return RecordType(number), record[_HEADER.size:-_CRC.size]
+    number, length, payload = _FRAME.decode(record, name, salt=crc32(key))
+    if number not in kinds or length != len(payload):
+        raise RecordDamaged(key=name, offset=6, found=f"type {number}, length {length}",
+                            expected=f"{' or '.join(kind.name for kind in kinds)}, length {len(payload)}")
+    return RecordType(number), payload
 
 
 def seal_fields(key: bytes, kind: RecordType, fields: dict[str, Any]) -> bytes:
@@ -147,7 +142,7 @@ def fields_of(key: bytes, payload: bytes, *names: str) -> list[Any]:
 
 
 def _malformed(key: bytes, expected: str, found: str) -> RecordDamaged:
-    return RecordDamaged(key=key.decode("ascii", "backslashreplace"), offset=_HEADER.size, expected=expected,
+    return RecordDamaged(key=key.decode("ascii", "backslashreplace"), offset=_FRAME.header_bytes, expected=expected,
                          found=found[:200])
 
 
