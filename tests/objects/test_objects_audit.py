@@ -1,4 +1,4 @@
-"""`ObjectStore.audit`: a store that lists what nobody can have created, or in no order, says so."""
+"""`ObjectStore.audit`: a store that lists what cannot have been created, or in no order, says so."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.objects.hostile_s3 import Manner, hostile
     ([ObjectInfo("a", 1, 0.0), ObjectInfo("a", 1, 0.0)], "'a' after 'a'"),
     ([ObjectInfo("a", -1, 0.0)], "-1 bytes"),
     ([ObjectInfo("a", 1, float("nan"))], "created at nan"),
-    ([ObjectInfo("a b", 1, 0.0)], "nobody can have created"),
+    ([ObjectInfo("a b", 1, 0.0)], "cannot have been created"),
 ])
 def test_a_listing_that_cannot_be(listed: list[ObjectInfo], told: str) -> None:
     with pytest.raises(CompactlibError, match=told) as found:
@@ -32,7 +32,7 @@ def test_a_file_of_somebody_else_in_the_folder_is_named(tmp_path: Path) -> None:
         (tmp_path / ".incoming" / "of a writer").write_bytes(b"")
         store.audit()
         (tmp_path / "ranges" / "not a key.txt").write_bytes(b"2")
-        with pytest.raises(CompactlibError, match=r"'ranges/not a key\.txt', which nobody can have created here"):
+        with pytest.raises(CompactlibError, match=r"'ranges/not a key\.txt', which cannot have been created here"):
             store.audit()
 
 
