@@ -27,6 +27,7 @@ from compactlib.raftlog import (
     SegmentLimits,
     SegmentLog,
 )
+from compactlib.raftlog.compaction.commit import finish_group, place_leader
 from compactlib.raftlog.compaction.report import LogCompactionReport
 from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
 from compactlib.raftlog.model.names import is_leftover, is_private_folder, segment_name, segment_number
@@ -229,6 +230,12 @@ def rewritten(folder: Path, members: Sequence[int], live: Iterable[int]) -> Rewr
     private = folder / "rewrite-hand"
     private.mkdir()
     return task_of(folder, members, live, into=private).run(Attempt("1", Budget(), Observer())).files[0]
+
+
+def commit_group(files: Files, folder: Path, members: Sequence[int], file: RewrittenFile) -> None:
+    """All steps of a commit, one after the other."""
+    place_leader(files, folder, members, file)
+    finish_group(files, folder, members)
 
 
 def strays(folder: Path) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
     LogOptions,
     RaftLog,
@@ -11,6 +12,8 @@ from compactlib.raftlog import (
     StoreOptions,
     open_log,
 )
+from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.segment.reader import SegmentReader
 
 SMALL = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=8), keep_links_seconds=0.0), background=False)
 
@@ -21,6 +24,15 @@ def rows(first: int, last: int, term: int = 1) -> list[tuple[int, int, bytes]]:
 
 def indexes(log: RaftLog) -> list[int]:
     return [entry.index for entry in log.entries()]
+
+
+def held(log: RaftLog) -> IndexSet:
+    """The indexes that its segments hold, dead or not."""
+    found = IndexSet()
+    for ref in log.segments.refs:
+        with SegmentReader(Path(log.segments.folder) / segment_name(ref.number)) as reader:
+            found |= reader.index.index_set().between(ref.first, ref.last)
+    return found
 
 
 def reopened(log: RaftLog) -> RaftLog:

@@ -39,12 +39,13 @@ from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.rewrite import RewrittenFile
 
 
-def commit_group(files: Files, folder: StrPath, members: Sequence[int], rewritten: RewrittenFile) -> KnownSegment:
-    """Put `rewritten` in place of `members` (segment numbers, ascending), durably: all four steps.
+def place_leader(files: Files, folder: StrPath, members: Sequence[int], rewritten: RewrittenFile) -> KnownSegment:
+    """Steps 1 and 2: put `rewritten` in place of `members` (segment numbers, ascending), durably; `finish_group` does
+    the rest, at any later time.
 
     Returns what the new segment holds.
 
-    Two folder syncs, whatever the number of members, and a third if their numbers have gaps. After an error before
+    One folder sync, whatever the number of members, and a second if their numbers have gaps. After an error before
     step 2 the sources are as before; after a later one the leader already holds everything. Opening the log finishes
     or undoes it in either case.
 
@@ -53,13 +54,6 @@ def commit_group(files: Files, folder: StrPath, members: Sequence[int], rewritte
         Busy: the file of another segment lies between the members; nothing was changed.
         StorageError: the disk refused a step.
     """
-    merged = place_leader(files, folder, members, rewritten)
-    finish_group(files, folder, members)
-    return merged
-
-
-def place_leader(files: Files, folder: StrPath, members: Sequence[int], rewritten: RewrittenFile) -> KnownSegment:
-    """Steps 1 and 2: the commit. See `commit_group`; `finish_group` does the rest, at any later time."""
     merged = _check_rewritten(rewritten, members)
     _check_nothing_between(folder, members)
     if members[-1] - members[0] >= len(members):

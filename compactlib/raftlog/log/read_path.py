@@ -223,23 +223,6 @@ class SegmentReadPath:
         self._follow()
         return self.segments.lease()
 
-    def holding(self, indexes: IndexSet) -> IndexSet:
-        """Those of `indexes` that segments hold, dead or not.
-
-        Raises:
-            NotFound: a segment that is listed has gone, again and again.
-        """
-        for look in range(_MAX_LOOKS):
-            try:
-                return IndexSet().union(*(
-                    self.segments.reader(ref.number).index.index_set().between(ref.first, ref.last)
-                    for ref in self.refs if indexes.overlaps(ref.first, ref.last))) & indexes
-            except NotFound:
-                # Else the list leads elsewhere by now.
-                if look == _MAX_LOOKS - 1:
-                    raise
-        return IndexSet()
-
     # -- as a compaction sees it
 
     def view(self, look: Callable[[], tuple[SnapshotState | None, Sequence[KnownSegment]]], limits: SegmentLimits,

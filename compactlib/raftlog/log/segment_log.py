@@ -391,11 +391,6 @@ class SegmentLog:
         """See `LogReader.scan`."""
         return self._reads.scan(first, last)
 
-    def holding(self, indexes: IndexSet) -> IndexSet:
-        """Those of `indexes` that segments hold, dead or not."""
-        require_type("the indexes", indexes, IndexSet)
-        return self._reads.holding(indexes)
-
     def lease(self) -> Lease:
         """See `LogReader.lease`."""
         return self._reads.lease()

@@ -157,11 +157,6 @@ class LogCompactionWorker(ServiceFace):
         strength = _OWN_RULE if policy is None else _DROPS if isinstance(policy, DropDead) else _POLICY
         self._service.request(_WORK, strength)
 
-    @property
-    def last_outcome(self) -> WorkerOutcome:
-        """How the last compaction ended."""
-        return self._last
-
     def wait_until_idle(self, seconds: float = 60.0) -> WorkerOutcome:
         """Return when nothing runs and nothing waits, with how the last compaction ended.
 

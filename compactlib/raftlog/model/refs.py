@@ -45,12 +45,6 @@ def merge_refs(refs: Sequence[SegmentRef], new: Iterable[SegmentRef] = ()) -> Me
     return MergedRefs(tuple(listed), tuple(sorted(covered)))
 
 
-def find_ref(refs: Sequence[SegmentRef], index: int) -> SegmentRef | None:
-    """The segment to ask for `index`, or `None` if no range covers it. O(log n)."""
-    place = bisect_right(refs, index, key=_first) - 1
-    return refs[place] if place >= 0 and refs[place].last >= index else None
-
-
 def overlapping_refs(refs: Sequence[SegmentRef], first: int, last: int) -> Sequence[SegmentRef]:
     """The segments whose range meets `first..last`, oldest first. O(log n + matches)."""
     start = bisect_right(refs, first, key=_first)

@@ -20,7 +20,6 @@ from compactlib.raftlog.segment.format import Columns
 
 MAGIC = b"RASG"
 HEADER_BYTES = 8
-UNCHECKED_CRC = 0
 
 _HEADER = struct.Struct(">4sHH")
 _RECORDS = {1: struct.Struct(">QQIII"), 2: struct.Struct(">QQQII")}

@@ -13,7 +13,6 @@ from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import StrPath, read_exactly
 from compactlib.raftlog.model.values import Answer, DamagedEntry, Entry, MissingEntry, entry_of
-from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex, picked
 from compactlib.raftlog.segment.load import LoadedSegment, SegmentFormat, TailRule, load_segment
 from compactlib.raftlog.segment.spans import MAX_SPAN_BYTES, read_spans
@@ -274,23 +273,6 @@ class SegmentReader:
                     for position in span.damaged]
         except OSError as error:
             raise self._refused(error) from error
-
-    def is_outdated(self) -> bool:
-        """Whether entries were appended since this reader was opened; a sealed segment never changes.
-
-        Also true as long as the segment ends in the torn rest of an append that a crash cut short, which the next
-        writer removes: it cannot be distinguished from an append under way. Opening anew then gives the same entries.
-        """
-        loaded = self._loaded
-        if loaded.sealed:
-            return False
-        if os.fstat(self.fileno()).st_size > loaded.data_end:
-            return True
-        if loaded.header is None or loaded.index.entries >= loaded.header.limits.max_entries:
-            return False
-        # An entry without payload does not lengthen the file: look for its record.
-        place = native.INDEX_START + loaded.index.entries * native.RECORD_BYTES
-        return any(read_exactly(self.fileno(), native.RECORD_BYTES, place))
 
     def close(self) -> None:
         """Close the file now; closing again does nothing. No other thread may be reading."""

@@ -73,11 +73,6 @@ class SegmentSet:
         """Segments of which nothing counted any more when the set was made."""
         return self._covered
 
-    @property
-    def open_readers(self) -> int:
-        """How many files are open."""
-        return len(self._readers)
-
     def reset(self, known: Iterable[KnownSegment]) -> None:
         """Start over with these segments, as they are on the disk; leases stay."""
         listed = {segment.ref.number: segment for segment in known}

@@ -1,4 +1,4 @@
-"""`commit_group` on real folders: the order of its steps, what it refuses, and what an error leaves."""
+"""A group is committed on real folders: the order of its steps, what it refuses, and what an error leaves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from compactlib.errors import Busy, CorruptData, DiskFull, StorageError
 from compactlib.files import LocalFiles
 from compactlib.raftlog import LogReader, SegmentLog
-from compactlib.raftlog.compaction.commit import commit_group, finish_group, place_leader
+from compactlib.raftlog.compaction.commit import finish_group, place_leader
 from compactlib.raftlog.compaction.recover import recover_folder
 from compactlib.raftlog.model.names import compacting_members, compacting_name, segment_name
 from compactlib.raftlog.model.values import SegmentRef
@@ -23,6 +23,7 @@ from compactlib.testing import FailingFiles
 from tests.raftlog.compaction_logs import (
     Expected,
     chained,
+    commit_group,
     done,
     filled,
     flip_byte,

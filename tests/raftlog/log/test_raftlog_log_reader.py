@@ -23,13 +23,12 @@ from compactlib.raftlog import (
     SegmentLimits,
     SegmentLog,
 )
-from compactlib.raftlog.compaction.commit import commit_group
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.log.folder import FolderContents, read_folder
 from compactlib.raftlog.model.names import compacting_name, segment_name
 from compactlib.raftlog.model.values import Answer, SegmentRef
 from compactlib.raftlog.segment.reader import SegmentReader
-from tests.raftlog.compaction_logs import damaged, flip_byte, payload_place
+from tests.raftlog.compaction_logs import commit_group, damaged, flip_byte, payload_place
 from tests.raftlog.reading import PlainLog, log_answers, write_segment
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from compactlib.errors import AuditFailed
-from compactlib.raftlog.model.refs import audit_refs, find_ref, merge_refs, next_ref, overlapping_refs
+from compactlib.raftlog.model.refs import audit_refs, merge_refs, next_ref, overlapping_refs
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.testing.histories.index_strategies import written_refs
 
@@ -76,8 +76,6 @@ def test_merging_is_what_appending_would_have_given(history: list[SegmentRef], s
 @given(written_refs(), st.integers(-1, 60), st.integers(-1, 60))
 def test_lookups_bisect_to_the_right_segment(history: list[SegmentRef], first: int, last: int) -> None:
     merged = merge_refs(history).refs
-    holding = [ref for ref in merged if ref.first <= first <= ref.last]
-    assert find_ref(merged, first) == (holding[0] if holding else None)
     low, high = min(first, last), max(first, last)
     assert list(overlapping_refs(merged, low, high)) == [ref for ref in merged if ref.first <= high and ref.last >= low]
     reaching = [ref for ref in merged if ref.last >= first]

@@ -13,6 +13,7 @@ from compactlib.raftlog.log.worker import LogCompactionWorker
 from compactlib.raftlog.snapshots.model import SnapshotMeta
 from compactlib.testing import explore, record
 from compactlib.testing.crash.recorder import RecordingFiles
+from tests.raftlog.raft_host import held
 from tests.raftlog.raft_world import RaftModel, check_log, found_state, install_plain, store_options
 
 LIVE = {9: [2, 5], 14: [5, 12], 30: [5, 17, 22]}
@@ -108,7 +109,6 @@ def test_a_worker_compacts_after_snapshots_while_entries_come_in(tmp_path: Path)
         workers[0].wait_until_idle()
         log.audit()
         # Only the segments in which they lie are left.
-        held = log.segments.holding(IndexSet.range(1, 100))
-        assert held.issubset(IndexSet.from_runs([(5, 8), (17, 20)]))
+        assert held(log).between(1, 100).issubset(IndexSet.from_runs([(5, 8), (17, 20)]))
         assert [log.read(index) for index in (7, 19)] == [Entry(7, 1, b"7 in 1"), Entry(19, 1, b"19 in 1")]
     assert log.is_closed

@@ -17,7 +17,7 @@ from compactlib.raftlog import DeadEntry, DropDead, Entry, LogOptions, RaftLog, 
 from compactlib.raftlog.errors import GapDetected, LiveIndexMissing
 from compactlib.raftlog.model.row import LogRow, LogRows
 from compactlib.raftlog.snapshots.model import SnapshotMeta
-from tests.raftlog.raft_host import SMALL, indexes, reopened, rows
+from tests.raftlog.raft_host import SMALL, held, indexes, reopened, rows
 from tests.raftlog.wrapped_files import WatchedFiles
 
 
@@ -167,7 +167,7 @@ def test_item_9_an_old_pin_answers_what_has_died_since(log: RaftLog) -> None:
         log.compact(policy=log.policy)
         assert log.read(3) == DeadEntry(3, 43)
         # Whoever works on the files is told too: a hole in one would not ask for its name.
-        assert IndexSet.from_sorted([3, 20]).issubset(log.segments.holding(IndexSet.range(1, 40)))
+        assert IndexSet.from_sorted([3, 20]).issubset(held(log))
         assert [entry.payload for entry in pin.entries()] == [b"3", b"20", b"42"]
         assert pin.read(20) == Entry(20, 1, b"20")
         with pytest.raises(NotFound, match="index 7 is not pinned"):
@@ -177,7 +177,7 @@ def test_item_9_an_old_pin_answers_what_has_died_since(log: RaftLog) -> None:
         pin.read(3)
     # Now it may go.
     log.compact(policy=log.policy)
-    assert log.segments.holding(IndexSet.range(1, 40)) == IndexSet.from_sorted([7])
+    assert held(log).between(1, 40) == IndexSet.from_sorted([7])
     assert log.status().pins == 0
     log.audit()
 

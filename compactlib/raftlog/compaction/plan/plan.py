@@ -158,12 +158,6 @@ class LogPlan(Printed):
         return (sum(drop.file_bytes for drop in self.drops) + sum(group.bytes_freed for group in self.groups))
 
     @property
-    def freed_entries(self) -> int:
-        """Dead entries that the plan removes, by drops and groups."""
-        return (sum(drop.entries for drop in self.drops)
-                + sum(group.entries - group.live_entries for group in self.groups))
-
-    @property
     def bytes_to_copy(self) -> int:
         """The size of the files that the groups become."""
         return sum(group.bytes_to_copy for group in self.groups)
@@ -182,11 +176,6 @@ class LogPlan(Printed):
             # An output is larger than its sources only if those were written by Ra, whose index records are smaller.
             grown = max(grown - group.bytes_freed, 0)
         return most
-
-    @property
-    def entries_to_copy(self) -> int:
-        """Entries that the groups copy."""
-        return sum(group.live_entries for group in self.groups)
 
     @property
     def segments_removed(self) -> int:
