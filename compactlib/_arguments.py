@@ -96,7 +96,7 @@ def refuses_misfits(call: Callable[ParamsP, AnswerT]) -> Callable[ParamsP, Answe
 
 
 def _misfit(call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """Which argument does not fit; `None` if all do, or nobody can tell."""
+    """Which argument does not fit; `None` if all do, or if that is unknown."""
     checks_fields = call.__name__ == "__attrs_post_init__"
     try:
         given = ({name: getattr(args[0], name) for name in type(args[0]).__annotations__} if checks_fields

@@ -60,7 +60,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told: `advance` moves it, and `sleep` moves it at once instead of waiting.
+    """A clock that moves only when it is moved: `advance` moves it, and `sleep` moves it at once instead of waiting.
 
     Threads may share one. A pickled clock stands where this one stood and moves on its own from then on.
 

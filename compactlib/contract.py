@@ -65,7 +65,7 @@ class Plan(Protocol):
 
     @property
     def bytes_available(self) -> int | None:
-        """The room there was when it was planned; `None` where nobody can say, as in a remote store."""
+        """The room there was when it was planned; `None` where it is unknown, as in a remote store."""
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Its rows as data: what is taken, what is left, and each with its reason."""
@@ -113,7 +113,7 @@ class Compaction(Protocol[ViewT, ChoiceT_contra, PlanT, ReportT_co, ReclaimT_co]
             policy: instead of the store's own.
             executor: who copies; default this thread.
             budget: what the work may use up; cancel it to stop.
-            observer: is told, besides the store's own; what it raises is kept.
+            observer: notified, besides the store's own; what it raises is kept.
             fence: entered around each commit.
         """
 
@@ -160,7 +160,7 @@ class Service(Protocol):
 
     @property
     def last_error(self) -> BaseException | None:
-        """What was raised last that nobody expects; was told and logged, and the work is tried again."""
+        """The last unexpected exception; it was reported and logged, and the work is tried again."""
 
     @property
     def failures(self) -> int:

@@ -76,7 +76,7 @@ class CorruptData(CompactlibError):
 
 
 class Conflict(CompactlibError):
-    """A compare-and-set or a fencing check lost against somebody else. Read again and decide anew."""
+    """A compare-and-set or a fencing check lost against another writer. Read again and decide anew."""
 
 
 class Stale(CompactlibError):
@@ -88,7 +88,7 @@ class Closed(CompactlibError):
 
 
 class Busy(CompactlibError):
-    """Somebody else holds what is needed, or work is in progress. Wait, or ask the holder named in the message."""
+    """Another thread or process holds what is needed, or work is in progress. Wait, or ask the holder that it names."""
 
 
 class BudgetSpent(Busy):

@@ -45,7 +45,7 @@ class Skipped:
 
     Attributes:
         reason: why, in one sentence.
-        is_busy: whether it is only because somebody else is at it, so that asking again soon may do more.
+        is_busy: whether it is only because another run is at it, so that asking again soon may do more.
     """
 
     reason: str
@@ -83,7 +83,7 @@ class Failed:
 
 
 Outcome: TypeAlias = Done[StatsT_co] | Skipped | Failed
-"""One of the three; tell them apart with `match` or `isinstance`."""
+"""One of the three; distinguish them with `match` or `isinstance`."""
 
 
 def _rows(stats: Any) -> list[dict[str, Any]]:

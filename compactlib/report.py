@@ -240,7 +240,7 @@ class Status(Protocol):
 
     @property
     def last_error(self) -> str:
-        """What the store's own threads met last that nobody expects, as `Kind: message`; empty if nothing."""
+        """The last unexpected exception in the store's own threads, as `Kind: message`; empty if none."""
 
     @property
     def failures(self) -> int:

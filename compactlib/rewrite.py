@@ -87,7 +87,7 @@ class RewriteFailure:
 
 
 RewriteOutcome: TypeAlias = RewriteResult | RewriteFailure
-"""What a task ended in; tell the two apart with `match` or `isinstance`."""
+"""What a task ended in; distinguish the two with `match` or `isinstance`."""
 
 
 @attrs.frozen
@@ -97,7 +97,7 @@ class Attempt:
     Attributes:
         id: unique over all attempts of all tasks; part of every name the attempt creates.
         budget: asked before each chunk of bytes.
-        observer: told of progress.
+        observer: notified of progress.
         clock: for the seconds in the result.
     """
 

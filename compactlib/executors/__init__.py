@@ -1,4 +1,4 @@
-"""The heavy step as tasks, and who runs them: this process, or several."""
+"""Executors: they run the heavy step of a compaction as tasks, in this process or in several."""
 
 from compactlib._lazy import offer
 

@@ -42,7 +42,7 @@ class ProcessExecutor:
 
     * **budget**: each running task gets a part of what remains (the rate divided by the workers; of the total a
       part that keeps the sum of all parts within it; the deadline as it is, on the workers' system clock). What tasks
-      report as spent is charged to the caller's budget; an attempt that died is charged nothing, since nobody knows
+      report as spent is charged to the caller's budget; an attempt that died is charged nothing, since it is unknown
       what it wrote. Pause, resume and cancel hold back new tasks at once, and reach running ones within about a tenth
       of a second, but only while the caller waits for an outcome.
     * **observer**: a task's counters and events are passed on when it ends; progress within a task is not visible.

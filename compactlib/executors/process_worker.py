@@ -53,8 +53,8 @@ class Report:
     """What came of an order.
 
     Attributes:
-        content: the outcome and what the observer was told, as bytes, so that a parent that cannot revive it stays
-            whole.
+        content: the outcome and what was reported to the observer, as bytes, so that a parent that cannot revive it
+            stays whole.
         spent_bytes: what the attempt spent of its limits.
     """
 
@@ -62,7 +62,7 @@ class Report:
     spent_bytes: int
 
     def revive(self) -> tuple[RewriteOutcome, RecordingObserver]:
-        """The outcome, and what the task told its observer. May raise whatever unpickling foreign classes raises."""
+        """The outcome, and what the task reported to its observer. Raises what unpickling raises."""
         outcome, told = pickle.loads(self.content)
         return outcome, told
 
@@ -73,7 +73,7 @@ def serve(pipe: Pipe) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     orders: queue.SimpleQueue[tuple[Order, Budget] | None] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, orders), name="compactlib-orders", daemon=True).start()
-    # The parent may be gone already, or go at any time: then there is nobody left to work for.
+    # The parent may be gone already, or go at any time: then there is no parent left to work for.
     with contextlib.suppress(OSError):
         pipe.send(READY)
         while (given := orders.get()) is not None:

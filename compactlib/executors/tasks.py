@@ -61,7 +61,7 @@ def _inside(observer: Observer) -> contextlib.AbstractContextManager[None]:
 
 
 def foreign_error(task: str, error: BaseException) -> TaskFailed:
-    """A `TaskFailed` that tells of `error` in text alone, so that it can travel; for those who write executors."""
+    """A `TaskFailed` that describes `error` in text alone, so that it can travel; for those who write executors."""
     kind = type(error).__name__
     detail = _cut("".join(traceback.format_exception(error)), MAX_DETAIL_CHARS)
     told = f"task {task!r} failed: {kind}: {_cut(_text(error), MAX_MESSAGE_CHARS)}"
@@ -85,7 +85,7 @@ def checked_names(tasks: Iterable[RewriteTask]) -> Sequence[RewriteTask]:
     """The tasks as a sequence; for those who write executors.
 
     Raises:
-        InvalidInput: two tasks share a name, so that their outcomes could not be told apart, or a name is empty or
+        InvalidInput: two tasks share a name, so that their outcomes could not be distinguished, or a name is empty or
             longer than `MAX_NAME_CHARS`.
     """
     listed = list(tasks)
@@ -95,7 +95,7 @@ def checked_names(tasks: Iterable[RewriteTask]) -> Sequence[RewriteTask]:
         if not 1 <= len(name) <= MAX_NAME_CHARS:
             raise InvalidInput(f"a task's name has 1 to {MAX_NAME_CHARS} characters, found {len(name)}: {name[:100]!r}")
         if name in seen:
-            raise InvalidInput(f"two tasks are named {name!r}; outcomes are told apart by name, rename one")
+            raise InvalidInput(f"two tasks are named {name!r}; outcomes are matched by name, rename one")
         seen.add(name)
     return listed
 

@@ -103,7 +103,7 @@ class Files(Protocol):
         """Make the names in a folder durable."""
 
     def available_bytes(self, path: StrPath) -> int | None:
-        """Room for new files in a folder, as this process may use it; `None` where nobody can say. Changes nothing."""
+        """Room for new files in a folder, as this process may use it; `None` where it is unknown. Changes nothing."""
 
 
 @contextlib.contextmanager
@@ -349,7 +349,7 @@ def copy_range(source: int, target: int, source_offset: int, target_offset: int,
     copied = 0
     if hasattr(os, "copy_file_range"):
         # Whatever the kernel's objection (other file system, old kernel, sandbox, append mode), the loop below
-        # takes over where it stopped; a disk that is really full or broken tells it the same again.
+        # takes over where it stopped; a disk that is really full or broken reports the same again.
         with contextlib.suppress(OSError):
             while copied < length:
                 step = os.copy_file_range(source, target, length - copied, source_offset + copied,

@@ -1,7 +1,7 @@
 """One writer per folder: advisory locks on the folder itself and on a file in it, held until released.
 
-The folder is locked so that removing the file lets nobody in; the file tells who holds it, and is what a system locks
-that cannot lock folders (NFS).
+The folder is locked so that removing the file lets no other process in; the file names the holder, and is what a system
+locks that cannot lock folders (NFS).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FolderLock:
         meanwhile: for the message of `Busy`: what who is refused can do as long, such as "read it with a LogReader".
 
     Raises:
-        Busy: somebody else holds it; the message names the process.
+        Busy: another process holds it; the message names the process.
         InvalidInput: `LOCK` is no ordinary file: a symbolic link, say, which is never followed.
         StorageError: the lock file cannot be created (`ReadOnly` in a read-only folder).
         Unsupported: the platform has no `flock`.
@@ -49,7 +49,7 @@ class FolderLock:
             raise
         # Only for the message that others get: a full disk does not matter.
         with contextlib.suppress(OSError):
-            # Not through `Files`: the name is for whoever is refused, and means nothing after a crash.
+            # Not through `Files`: the name is for the process that is refused, and means nothing after a crash.
             os.pwrite(self._descriptors[-1], f"process {self._pid}".ljust(_HOLDER_BYTES).encode(), 0)  # noqa: TID251
 
     def _lock(self) -> None:
@@ -101,7 +101,7 @@ class FolderLock:
         return bool(self._descriptors) and self._pid == os.getpid()
 
     def require_mine(self) -> None:
-        """Return if it is held by this process; whoever writes to the folder asks before.
+        """Return if it is held by this process; called before each write to the folder.
 
         Raises:
             Closed: it was released, or this process is a fork of the one that holds it.

@@ -57,7 +57,7 @@ class IndexSet:
     """An immutable sorted set of integers from 0 to 2**64 - 1, kept as maximal runs. `IndexSet()` is empty.
 
     Sets compare, hash, pickle and combine (`|`, `&`, `-`) by value. `len()` is known, not counted; above
-    `sys.maxsize` members it raises OverflowError, as for a `range`, and `count` still tells.
+    `sys.maxsize` members it raises OverflowError, as for a `range`, and `count` still works.
     """
 
     __slots__ = ("__weakref__", "_count", "_firsts", "_lasts")

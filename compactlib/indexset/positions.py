@@ -28,7 +28,7 @@ def merge_positions(column: Sequence[int], members: Sequence[int]) -> list[int]:
 
     Raises:
         InvalidInput: a member is not in the column; names the first.
-        Unsorted: one of the two does not ascend strictly, and the positions cannot be told.
+        Unsorted: one of the two does not ascend strictly, and the positions cannot be found.
 
     Cost: O(column + members) in C; O(members) where the column is dense (its members consecutive).
     """

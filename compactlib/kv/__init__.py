@@ -1,4 +1,4 @@
-"""Key-value stores with ordered scans and compare-and-set: one protocol, and the stores that fulfil it.
+"""Durable key-value stores with ordered scans and compare-and-set: one protocol, and its implementations.
 
 >>> from compactlib.kv import MemoryStore
 >>> store = MemoryStore()

@@ -1,4 +1,4 @@
-"""What a key-value store answers besides values; leaves of the library's tree."""
+"""The errors of key-value stores; leaves of the library's exception tree."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class KeyNotFound(NotFound):
 
 
 class PredicateFailed(Conflict):
-    """A condition did not hold: somebody else was first. Nothing was written; read again and decide anew.
+    """A condition did not hold: another writer was first. Nothing was written; read again and decide anew.
 
     Attributes:
         partition: where.

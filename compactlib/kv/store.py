@@ -247,7 +247,7 @@ class KVStore(Protocol):
                  deletes: Iterable[Delete] = ()) -> None:
         """Carry out all puts and deletes, in any partitions, if all conditions hold; or nothing. In one step.
 
-        Nobody ever sees one part without the others, after a crash neither. Conditions are held against the state
+        No reader ever sees one part without the others, after a crash neither. Conditions are held against the state
         before. A key may be named by several conditions, but by one put or delete only.
 
         Raises:

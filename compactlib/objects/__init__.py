@@ -1,4 +1,4 @@
-"""Where immutable files live: a local folder, S3, GCS, Azure, or memory, behind one small protocol.
+"""Object stores for immutable files: a local folder, S3, GCS, Azure, or memory, behind one small protocol.
 
 >>> from compactlib.objects import MemoryObjects
 >>> from compactlib.objects.store import read_checked

@@ -26,7 +26,7 @@ def audit_listing(store: str, listed: Iterable[ObjectInfo]) -> None:
         try:
             check_key(info.key)
         except BadKey as error:
-            raise AuditFailed(f"{store} holds {info.key!r}, which nobody can have created here: {error}; "
+            raise AuditFailed(f"{store} holds {info.key!r}, which cannot have been created here: {error}; "
                               f"move it elsewhere") from error
         if info.key <= before:
             raise AuditFailed(f"{store} lists {info.key!r} after {before!r}; keys ascend")

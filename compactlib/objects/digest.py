@@ -14,7 +14,7 @@ DIGEST_BYTES = 20
 
 @attrs.frozen
 class Digest:
-    """BLAKE2b of 160 bits over an object's bytes: short enough for a key, long enough that nobody finds two alike.
+    """BLAKE2b of 160 bits over an object's bytes: short enough for a key, long enough that no two alike are found.
 
     Attributes:
         value: the 20 bytes.

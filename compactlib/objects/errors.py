@@ -1,4 +1,4 @@
-"""What an object store answers besides bytes; leaves of the library's tree."""
+"""The errors of object stores; leaves of the library's exception tree."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class LocalObjects:
             raise
 
     def _taken(self, key: str, path: str) -> ObjectExists | BadKey | ForeignFile:
-        """What to say of a name that is taken, once whoever made it no longer has to sync it."""
+        """What to answer for a name that is taken, once its creator no longer has to sync it."""
         kind = _kind_of(path)
         if kind == stat.S_IFDIR:
             return BadKey(f"{key!r} is the beginning of other keys here; a folder cannot hold both", key=key)
@@ -165,7 +165,7 @@ class LocalObjects:
         _remember(self._settled, folder)
 
     def _settle(self, key: str) -> None:
-        """Make durable what lies in the folder of an object, before anybody goes by what was found there.
+        """Make durable what lies in the folder of an object, before what was found there is relied on.
 
         Once for each folder: what an earlier process left. Of one that still runs, the names become durable when its
         `create` returns.

@@ -86,7 +86,7 @@ class MemoryObjects:
             raise Closed("this store in memory was closed; what it held is gone")
 
     def available_bytes(self) -> int | None:
-        """See `ObjectStore.available_bytes`: nobody can say."""
+        """See `ObjectStore.available_bytes`: it is unknown."""
         self._require_open()
         return None
 

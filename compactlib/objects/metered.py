@@ -1,4 +1,4 @@
-"""`MeteredObjects`: an object store that tells an observer of its requests.
+"""`MeteredObjects`: an object store that notifies an observer of its requests (metrics).
 
 >>> from compactlib.objects import MemoryObjects
 >>> from compactlib.runtime.observe import RecordingObserver
@@ -24,13 +24,13 @@ from compactlib.runtime.observe import Observer
 class MeteredObjects:
     """An `ObjectStore` in front of another one; put it where the other one was. Raises what the other one raises.
 
-    Told with each request: `objects_requests` with its outcome, `objects_request_seconds`, and the bytes read or
-    written (`objects_read_bytes`, `objects_written_bytes`). A listing is one request, told when it ends or is left;
+    Reported with each request: `objects_requests` with its outcome, `objects_request_seconds`, and the bytes read or
+    written (`objects_read_bytes`, `objects_written_bytes`). A listing is one request, reported when it ends or is left;
     its time is what the store took, not what was done between its entries.
 
     Args:
         store: carries everything out; closed with this one.
-        observer: is told.
+        observer: is notified.
         name: the label `store`; give each store of a process its own.
         clock: times the requests.
     """
@@ -100,7 +100,7 @@ class MeteredObjects:
             self._store.delete(key)
 
     def available_bytes(self) -> int | None:
-        """See `ObjectStore.available_bytes`; no request that is told."""
+        """See `ObjectStore.available_bytes`; no request that is reported."""
         return self._store.available_bytes()
 
     def audit(self) -> None:

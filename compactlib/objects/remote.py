@@ -80,9 +80,9 @@ class RemoteObjects:
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
         """See `ObjectStore.create`. One request, so at most what the store takes in one (5 GB in S3).
 
-        A create whose answer was lost (`ObjectStoreFailed`) may have happened: `info` tells. If the client below tries
-        again by itself, that may also end in `ObjectExists`. Then, as always before that answer, a second request has
-        seen the object: what such a store shows is durable.
+        A create whose answer was lost (`ObjectStoreFailed`) may have happened: `info` shows it. If the client below
+        tries again by itself, that may also end in `ObjectExists`. Then, as always before that answer, a second request
+        has seen the object: what such a store shows is durable.
         """
         self._check(key)
         size_bytes, digest = size_and_digest(data)
@@ -104,7 +104,7 @@ class RemoteObjects:
         """Look whether there is an object: a store refuses as well while another create or delete is under way.
 
         Raises:
-            ObjectStoreFailed: none is to be seen; what comes of the other request nobody knows yet.
+            ObjectStoreFailed: none is to be seen; the outcome of the other request is not known yet.
         """
         try:
             self.info(key)
@@ -196,7 +196,7 @@ class RemoteObjects:
             raise Closed(f"{self!r} was closed; open it again")
 
     def available_bytes(self) -> int | None:
-        """See `ObjectStore.available_bytes`: nobody can say."""
+        """See `ObjectStore.available_bytes`: it is unknown."""
         self._require_open()
         return None
 

@@ -1,7 +1,7 @@
 """The `ObjectStore` protocol: immutable files under keys, created once, read in ranges, listed in order.
 
-An object never changes: it is created whole or not at all, and stays until it is deleted. So whoever has seen one may
-cache it for ever, and two who create the same key cannot destroy each other's bytes.
+An object never changes: it is created whole or not at all, and stays until it is deleted. So a reader that has seen one
+may cache it for ever, and two who create the same key cannot destroy each other's bytes.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class ObjectStore(Protocol):
     refused with `BadKey`: a folder on a disk cannot hold both. Every method raises `ObjectStoreFailed` when the store
     cannot be asked, and `Closed` after `close`.
 
-    What reading shows is durable, except where its creator is still at work: whoever is about to rely on an object that
-    somebody else is making creates it as well, and goes on when that has returned or raised `ObjectExists`.
+    What reading shows is durable, except where its creator is still at work: a caller about to rely on an object that
+    another is making creates it as well, and goes on when that has returned or raised `ObjectExists`.
     """
 
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
@@ -97,7 +97,7 @@ class ObjectStore(Protocol):
         """Remove an object; no error if there is none."""
 
     def available_bytes(self) -> int | None:
-        """How much room there is for more objects now; `None` where nobody can say, as in a remote store."""
+        """How much room there is for more objects now; `None` where it is unknown, as in a remote store."""
 
     def audit(self) -> None:
         """Check the store's own invariants: `audit.audit_listing` does what any store can. May list everything.

@@ -1,7 +1,7 @@
 """`GroupCommit`: many threads hand in work, one at a time carries out all that has gathered, so that they share a sync.
 
 The first to come leads: it commits what is queued while the others wait; what gathers meanwhile is the next batch, led
-by the first of those who wait. Nobody waits longer than for the batch under way and their own.
+by the first of those who wait. No thread waits longer than for the batch under way and their own.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class GroupCommit(Generic[ItemT, AnswerT]):
     """Turns `commit(batch)` into `submit(item)` for any number of threads.
 
     A thread that is interrupted while it leads (`KeyboardInterrupt`, `SystemExit`) is interrupted alone: the others of
-    its batch are told `OutcomeUnknown`, and the next of those who wait leads.
+    its batch get `OutcomeUnknown`, and the next of those who wait leads.
 
     Args:
         commit: carries out a batch, in order, in one thread at a time; gives one answer for each item, an exception
@@ -105,7 +105,7 @@ class GroupCommit(Generic[ItemT, AnswerT]):
             self._end(mine, None)
 
     def _end(self, mine: _Request[ItemT, AnswerT], error: BaseException | None) -> None:
-        """Tell each of the batch how it ended, and let the next lead. May be called again if it was interrupted."""
+        """Give each of the batch its outcome, and let the next lead. May be called again if it was interrupted."""
         with self._lock:
             for request in mine.batch:
                 if not request.done:

@@ -10,7 +10,8 @@ from compactlib.errors import Closed
 class OpenState:
     """Open until it is closed, in one process only.
 
-    A connection must not cross a fork: the child's use of it would damage the file, or garble what the server is told.
+    A connection must not cross a fork: the child's use of it would damage the file, or garble what is sent to the
+    server.
 
     Args:
         name: the store, for messages.

@@ -1,4 +1,4 @@
-"""What stores have in common whose every write is a transaction, shared by the threads that write at once."""
+"""The common part of stores that write in transactions, each shared by the threads that write at once."""
 
 from __future__ import annotations
 

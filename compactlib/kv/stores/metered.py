@@ -1,4 +1,4 @@
-"""`MeteredStore`: a key-value store that tells an observer of its requests.
+"""`MeteredStore`: a key-value store that notifies an observer of its requests (metrics).
 
 >>> from compactlib.kv import MemoryStore
 >>> from compactlib.runtime.observe import RecordingObserver
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 class MeteredStore:
     """A `KVStore` in front of another one; put it where the other one was. Raises what the other one raises.
 
-    Told with each request: `kv_requests` with its outcome, `kv_request_seconds`, and the bytes of values read or
+    Reported with each request: `kv_requests` with its outcome, `kv_request_seconds`, and the bytes of values read or
     written (`kv_read_bytes`, `kv_written_bytes`; a write that failed counts none). Each page of a scan is a request.
     It costs a few microseconds a request, and for each entry of a scan less than one.
 
     Args:
         store: carries everything out; closed with this one.
-        observer: is told.
+        observer: is notified.
         name: the label `store`; give each store of a process its own.
         clock: times the requests.
     """
@@ -102,7 +102,7 @@ class MeteredStore:
 
 
 class _MeteredEntries:
-    """A scan that tells of each page it loads."""
+    """A scan that reports each page it loads."""
 
     def __init__(self, entries: Entries, meter: Meter) -> None:
         self._entries = entries
@@ -134,7 +134,7 @@ class _MeteredEntries:
         return entry
 
     def _looked(self, began: float, error: BaseException | None = None) -> None:
-        """Tell of a page if one was loaded, or could not be."""
+        """Report a page if one was loaded, or could not be."""
         loads = self._entries.page_loads
         if loads != self._loads or error is not None:
             self._loads = loads
@@ -142,7 +142,7 @@ class _MeteredEntries:
             self._tell_bytes()
 
     def _tell_bytes(self) -> None:
-        """Bytes are told with the next page, not with each entry."""
+        """Bytes are reported with the next page, not with each entry."""
         if self._bytes:
             self._meter.read("scan", self._bytes)
             self._bytes = 0

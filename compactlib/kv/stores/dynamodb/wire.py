@@ -1,7 +1,7 @@
 """How a store lies in a DynamoDB table, and its conditions as DynamoDB's expressions.
 
-An item is a cell: `p` the partition (hash key), `k` the key (range key), `v` the value, `n` the 16 bytes that tell this
-write from all others; all binary. Two parts of a key of their own cannot run together.
+An item is a cell: `p` the partition (hash key), `k` the key (range key), `v` the value, `n` the 16 bytes that
+distinguish this write from all others; all binary. Two parts of a key of their own cannot run together.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def refused(operation: str, path: str, text: str, reason: str, *, writes: bool) 
 
 
 def lost(operation: str, path: str, detail: str, *, writes: bool, unreachable: bool) -> StoreFailed:
-    """The library's error for a request that got no answer, or one that does not tell whether it was carried out."""
+    """The library's error for a request that got no answer, or one that does not say whether it was carried out."""
     kind = OutcomeUnknown if writes else ConnectFailed if unreachable else StoreFailed
     return kind(operation=operation, path=path, detail=detail)
 

@@ -4,7 +4,7 @@ Writes go through etcd's Raft log; reads are linearizable. Every condition is a 
 last write, and a `transact` is one etcd transaction. There are no leases: what was written stays.
 
 Each page of a scan is one range read of the present, not of a revision fixed when the scan began: etcd forgets old
-revisions as it is told to, and a scan over one that is gone would end in the middle.
+revisions as it is configured to, and a scan over one that is gone would end in the middle.
 """
 
 from __future__ import annotations
