@@ -42,7 +42,7 @@ from compactlib.blobstore.store.answer import content_of, judged
 from compactlib.blobstore.store.state import blob_state
 from compactlib.blobstore.store.store_reader import StoreLook, look_at_store, segment_path
 from compactlib.blobstore.store.verify import verify_segment
-from compactlib.blobstore.validity.lifetimes import PurgeRules
+from compactlib.blobstore.validity.verdicts import PurgeRules
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError
 from compactlib.files.disk import LocalFiles, StrPath

@@ -37,6 +37,7 @@ from compactlib.blobstore.segment.erasure import (
 )
 from compactlib.blobstore.segment.reader import salt_of
 from compactlib.blobstore.segment.records import content_range, encode_head
+from compactlib.blobstore.validity.verdicts import BlobEnd
 from compactlib.errors import AuditFailed, CompactlibError, CorruptData
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.budget import Budget
@@ -195,9 +196,7 @@ class HardDeleter:
     def _doomed(self, snapshot: Snapshot, delete: IndexEntry, in_effect_ms: int) -> list[IndexEntry]:
         """The PUTs whose content goes: none if the blob lives again, or was deleted again and that may be undone."""
         history = snapshot.history(delete.id)
-        states = [entry for entry in history if entry.kind != RecordKind.TTL_UPDATE]
-        newest = max(states, key=lambda entry: entry.sequence)
-        if newest.kind != RecordKind.DELETE or newest.op_time_ms >= in_effect_ms:
+        if BlobEnd.of(history).deleted_ms >= in_effect_ms:
             return []
         return [put for put in history if put.kind == RecordKind.PUT and not put.flags & RecordFlag.ERASED]
 

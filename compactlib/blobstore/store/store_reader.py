@@ -42,13 +42,12 @@ from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE, Descriptor,
 from compactlib.blobstore.segment.erasure import STATE_NAME, Erasure, read_state
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment.scan import scan_records
-from compactlib.blobstore.validity.verdicts import Rules, Verdict, judge
+from compactlib.blobstore.validity.verdicts import Rules, Verdict, expiry, judge
 from compactlib.errors import Busy, CorruptData, NotFound, StorageError
 from compactlib.files.disk import LocalFiles, StrPath, list_folder
 
 _LOOKS = 100
 _PUT = int(RecordKind.PUT)
-_TTL_UPDATED = int(RecordFlag.TTL_UPDATED)
 _ERASED = int(RecordFlag.ERASED)
 _OWN_FILES = (DESCRIPTOR_FILE, LOG_NAME, STATE_NAME)
 _INDEX_MAX_ENTRIES = BlobStoreConfig().index_max_entries
@@ -150,7 +149,7 @@ def kept_offsets(snapshot: Snapshot, reference_time: float, now: float) -> dict[
             columns = parts[part].columns
             if columns.kinds[row] != _PUT:
                 others.append([columns.entry(row)])
-            elif columns.flags[row] & _TTL_UPDATED or not 0 <= columns.expiries[row] < rules.now_ms:
+            elif rules.now_ms <= expiry(columns.expiries[row], columns.flags[row]):
                 # Most blobs were put once and never touched again.
                 kept[columns.segment].add(columns.offsets[row])
         for history in chain(others, histories):

@@ -9,7 +9,7 @@ compaction may cause: `gone`, `kept`, `changed`, `extra`. Pictures hold no conte
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -21,7 +21,7 @@ from compactlib.blobstore.model.names import UNPUBLISHED_SUFFIX, SegmentName, pl
 from compactlib.blobstore.model.values import IndexEntry, milliseconds
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, SegmentFile
 from compactlib.blobstore.segment.scan import DamagedRange, ScannedRecord, scan_records
-from compactlib.blobstore.validity.verdicts import Rules, Verdict, judge, nobody
+from compactlib.blobstore.validity.verdicts import PurgeRules, Rules, Verdict, judge
 from compactlib.errors import Busy, CompactlibError, CorruptData
 from compactlib.files.disk import list_folder, read_exactly
 from compactlib.report import Finding, VerifyReport
@@ -169,9 +169,7 @@ def _with_crc(store: OwnedStore, snapshot: Snapshot, name: SegmentName) -> Itera
 
 
 def compare(before: StorePicture, after: StorePicture, reference_time: float, now: float, *,
-            ended: float | None = None, purge_tombstones: bool = False,
-            seen_by_all_peers: Callable[[IndexEntry], bool] = nobody,
-            is_container_gone: Callable[[IndexEntry], bool] = nobody) -> VerifyReport:
+            ended: float | None = None, rules: PurgeRules | None = None) -> VerifyReport:
     """What compactions between two pictures should not have done: nothing, if all is well.
 
     Segments that are in both pictures are the same; of the others, what had to go is gone, the rest is there with the
@@ -184,14 +182,12 @@ def compare(before: StorePicture, after: StorePicture, reference_time: float, no
         reference_time: deletes made strictly before it were in effect.
         now: when the compaction began to copy.
         ended: when it had copied everything: what expired in between may be there or not; `now` if not given.
-        purge_tombstones: see `Rules`.
-        seen_by_all_peers: see `Rules`.
-        is_container_gone: see `Rules`.
+        rules: what else the compaction was allowed to remove.
     """
     comparing = _Comparing(before, after)
-    times = [milliseconds(time) for time in (now, now if ended is None else ended)]
-    first, last = (Rules(reference_ms=milliseconds(reference_time), now_ms=time, purge_tombstones=purge_tombstones,
-                         seen_by_all_peers=seen_by_all_peers, is_container_gone=is_container_gone) for time in times)
+    purge = PurgeRules() if rules is None else rules
+    first, last = (Rules(reference_ms=milliseconds(reference_time), now_ms=milliseconds(time), purge=purge)
+                   for time in (now, now if ended is None else ended))
     comparing.names()
     comparing.untouched()
     comparing.compacted(first, last)

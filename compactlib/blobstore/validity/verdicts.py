@@ -1,5 +1,10 @@
 """Which records a compaction keeps: the rules as one pure function over all records of one blob.
 
+Nothing in the rules comes back to life by time alone, so the answer for a record is two times: one that the reference
+time must not pass (then a delete is in effect) and one that now must not pass (then the blob has expired).
+`kept_until` gives both; `judge` compares them with the times of a compaction, and `lifetimes.py` leaves them open, so
+that statistics of any time are sums.
+
 Everything follows from the newest state of the blob: the record with the highest sequence among its PUT, DELETE and
 UNDELETE, and whether a TTL_UPDATE has made it permanent. "Latest" is always the sequence, never the place in the log.
 
@@ -22,6 +27,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 import attrs
 
@@ -32,6 +38,9 @@ from compactlib.errors import CorruptData
 
 _PUT, _DELETE, _TTL_UPDATE, _UNDELETE = map(int, RecordKind)
 _TTL_UPDATED = int(RecordFlag.TTL_UPDATED)
+FOREVER = (1 << 63) - 1
+"""The time of what does not happen."""
+_GONE = -1
 MAX_REMEMBERED = 1_000_000
 """Beyond so many, no tombstone is purged in the rest of the compaction; the next one does it."""
 
@@ -50,8 +59,27 @@ class Verdict(enum.Enum):
 
 
 def nobody(entry: IndexEntry) -> bool:
-    """The default of both questions that the rules ask: no."""
+    """The default of the questions that the rules ask: no."""
     return False
+
+
+@attrs.frozen(kw_only=True)
+class PurgeRules:
+    """What a compaction may remove besides what is deleted or has expired.
+
+    Attributes:
+        purge_tombstones: whether deletes that nobody needs any more go.
+        seen_by_all_peers: asked about a tombstone whose PUT is gone: whether every peer that counts has read it.
+            Without peers to ask, only expired tombstones go.
+        had_put: asked about a tombstone without PUT: whether its PUT was there when the compaction began, so that the
+            tombstone has to wait for the next one.
+        is_container_gone: asked about a record: whether its account and container are gone for good.
+    """
+
+    purge_tombstones: bool = False
+    seen_by_all_peers: Callable[[IndexEntry], bool] = nobody
+    had_put: Callable[[IndexEntry], bool] = nobody
+    is_container_gone: Callable[[IndexEntry], bool] = nobody
 
 
 @attrs.frozen(kw_only=True)
@@ -61,24 +89,12 @@ class Rules:
     Attributes:
         reference_ms: deletes made strictly before it are in effect.
         now_ms: blobs that expire strictly before it have expired.
-        purge_tombstones: whether deletes that are no longer needed go.
-        seen_by_all_peers: asked about a tombstone: whether every peer that counts has read it. Without peers to ask,
-            only expired tombstones go.
-        had_put: asked about a tombstone without PUT: whether its PUT was there when the compaction began, so that the
-            tombstone has to wait for the next one.
-        is_container_gone: asked about a record: whether its account and container are gone for good.
+        purge: what else may go.
     """
 
     reference_ms: int
     now_ms: int
-    purge_tombstones: bool = False
-    seen_by_all_peers: Callable[[IndexEntry], bool] = nobody
-    had_put: Callable[[IndexEntry], bool] = nobody
-    is_container_gone: Callable[[IndexEntry], bool] = nobody
-
-    def in_effect(self, delete: IndexEntry) -> bool:
-        """Whether a delete counts already."""
-        return delete.op_time_ms < self.reference_ms
+    purge: PurgeRules = PurgeRules()
 
 
 class DroppedPuts:
@@ -109,10 +125,110 @@ class DroppedPuts:
         return not self._complete or hash_id(tombstone.id, self._key) in self._hashes
 
 
+def expiry(expires_ms: int, flags: int) -> int:
+    """The last time at which a blob whose newest record has this expiry and these flags has not expired."""
+    return FOREVER if expires_ms < 0 or flags & _TTL_UPDATED else expires_ms
+
+
+class BlobEnd(NamedTuple):
+    """What the newest records of a blob say of its end.
+
+    Attributes:
+        newest: its newest PUT, DELETE or UNDELETE; `None` if only TTL updates are left of it.
+        put: its PUT, `None` if a compaction removed it.
+        deleted_ms: when it was deleted, `FOREVER` if it is not.
+        expires_ms: the last time at which it has not expired, `FOREVER` if it never does.
+    """
+
+    newest: IndexEntry | None
+    put: IndexEntry | None
+    deleted_ms: int
+    expires_ms: int
+
+    @classmethod
+    def of(cls, history: Sequence[IndexEntry]) -> BlobEnd:
+        """Of all its records, ascending by sequence; of copies of one record, the first counts."""
+        newest = put = None
+        is_permanent = False
+        for entry in history:
+            if entry.kind == _TTL_UPDATE:
+                is_permanent = True
+                continue
+            if entry.kind == _PUT and put is None:
+                put = entry
+            if newest is None or entry.sequence != newest.sequence:
+                newest = entry
+        if newest is None:
+            return cls(None, None, FOREVER, FOREVER)
+        return cls(newest, put, newest.op_time_ms if newest.kind == _DELETE else FOREVER,
+                   FOREVER if is_permanent else expiry(newest.expires_ms, newest.flags))
+
+
+class KeptUntil(NamedTuple):
+    """Until when a record is kept, if nothing more is written about its blob.
+
+    Attributes:
+        reference_ms: the last reference time at which it is kept.
+        now_ms: the last time at which it is kept; below 0 if it never is.
+        tied: whether it may be kept only because of a record in another segment.
+        why: what its verdict is once that time has passed.
+    """
+
+    reference_ms: int
+    now_ms: int
+    tied: bool
+    why: Verdict
+
+
+def kept_until(entry: IndexEntry, blob: BlobEnd, history: Sequence[IndexEntry], rules: PurgeRules,
+               compacting: Collection[SegmentName]) -> KeptUntil:
+    """The rules: until when a compaction of these segments keeps a record. O(n) in the records of the blob.
+
+    Args:
+        entry: the record, in one of the segments.
+        blob: what its blob's history says of the blob's end.
+        history: every record of the blob in the store.
+        rules: what else may go.
+        compacting: the segments that are compacted together.
+    """
+    newest, put, deleted, expires = blob
+    covers = newest is not None and (entry is newest or entry.kind == _TTL_UPDATE) and _uncovers(
+        entry, history, compacting)
+    if rules.is_container_gone(entry):
+        return KeptUntil(FOREVER, FOREVER if covers else _GONE, covers, Verdict.CONTAINER)
+    if newest is None:
+        return KeptUntil(FOREVER, _GONE, False, Verdict.ORPHANED)
+    if entry.kind == _PUT:
+        return KeptUntil(deleted, FOREVER if covers else expires, covers and expires != FOREVER, Verdict.EXPIRED)
+    if entry.kind == _TTL_UPDATE:
+        put_stays = put is not None and put.segment not in compacting
+        return KeptUntil(FOREVER if put_stays else deleted, FOREVER, put_stays and deleted != FOREVER, Verdict.ORPHANED)
+    if entry is not newest:
+        return KeptUntil(FOREVER, _GONE, False, Verdict.SUPERSEDED)
+    if entry.kind == _DELETE:
+        until, why = FOREVER if put is not None else _tombstone_until(entry, rules), Verdict.PURGED
+    else:
+        until, why = expires, Verdict.EXPIRED
+    return KeptUntil(FOREVER, FOREVER if covers else until, covers and until != FOREVER, why)
+
+
+def _uncovers(entry: IndexEntry, history: Sequence[IndexEntry], compacting: Collection[SegmentName]) -> bool:
+    """Whether a record that `entry` has outdone would be left without it. Cycles take their segments ascending."""
+    return any(other.sequence != entry.sequence and (other.segment not in compacting or other.segment > entry.segment)
+               for other in history if other.sequence < entry.sequence or entry.kind == _DELETE)
+
+
+def _tombstone_until(tombstone: IndexEntry, rules: PurgeRules) -> int:
+    """The last time at which a tombstone whose PUT is gone is kept."""
+    if not rules.purge_tombstones or rules.had_put(tombstone):
+        return FOREVER
+    return _GONE if rules.seen_by_all_peers(tombstone) else expiry(tombstone.expires_ms, 0)
+
+
 def judge(history: Sequence[IndexEntry], rules: Rules, compacting: Collection[SegmentName]) -> list[Verdict]:
     """What becomes of each record of one blob if the segments `compacting` are compacted together.
 
-    The answer for a record in a segment that is not compacted means nothing. O(n log n) in the records of the blob.
+    The answer for a record in a segment that is not compacted means nothing. O(n^2) in the records of the blob.
 
     Args:
         history: every record of the blob in the store, in any order.
@@ -125,57 +241,40 @@ def judge(history: Sequence[IndexEntry], rules: Rules, compacting: Collection[Se
     """
     if len(history) == 1:
         # Most blobs were put once and never touched again.
-        return [_judge_alone(history[0], rules)]
-    order = sorted(range(len(history)), key=lambda place: (history[place].sequence, history[place].segment))
+        return [_judge(history[0], BlobEnd.of(history), history, rules, compacting)]
     verdicts = [Verdict.DUPLICATE] * len(history)
-    distinct = _without_duplicates(history, order)
-    blob = _Blob.of([history[place] for place in distinct])
+    distinct = _without_duplicates(history)
+    blob = BlobEnd.of([history[place] for place in distinct])
     for place in distinct:
-        entry = history[place]
-        verdict = Verdict.CONTAINER if rules.is_container_gone(entry) else blob.judge(entry, rules, compacting)
-        if verdict in _MAY_UNCOVER and blob.is_covering(entry) and _uncovers(entry, history, compacting):
-            verdict = Verdict.KEEP
-        verdicts[place] = verdict
+        verdicts[place] = _judge(history[place], blob, history, rules, compacting)
     return verdicts
 
 
-_MAY_UNCOVER = (Verdict.EXPIRED, Verdict.PURGED, Verdict.CONTAINER)
+def _judge(entry: IndexEntry, blob: BlobEnd, history: Sequence[IndexEntry], rules: Rules,
+           compacting: Collection[SegmentName]) -> Verdict:
+    reference_ms, now_ms, _, why = kept_until(entry, blob, history, rules.purge, compacting)
+    if rules.reference_ms > reference_ms and entry.kind == _PUT:
+        return Verdict.DELETED
+    return why if rules.reference_ms > reference_ms or rules.now_ms > now_ms else Verdict.KEEP
 
 
-def _uncovers(entry: IndexEntry, history: Sequence[IndexEntry], compacting: Collection[SegmentName]) -> bool:
-    """Whether a record that `entry` has outdone would be left without it. Cycles take their segments ascending."""
-    return any(other.sequence != entry.sequence and (other.segment not in compacting or other.segment > entry.segment)
-               for other in history if other.sequence < entry.sequence or entry.kind == _DELETE)
-
-
-def _judge_alone(entry: IndexEntry, rules: Rules) -> Verdict:
-    if rules.is_container_gone(entry):
-        return Verdict.CONTAINER
-    if entry.kind == _TTL_UPDATE:
-        return Verdict.ORPHANED
-    if entry.kind == _DELETE:
-        return Verdict.PURGED if _is_removable(entry, rules) else Verdict.KEEP
-    expired = entry.is_expired(rules.now_ms) and not entry.flags & _TTL_UPDATED
-    return Verdict.EXPIRED if expired else Verdict.KEEP
-
-
-def _is_removable(tombstone: IndexEntry, rules: Rules) -> bool:
-    """For a tombstone whose PUT is gone."""
-    return (rules.purge_tombstones and not rules.had_put(tombstone)
-            and (tombstone.is_expired(rules.now_ms) or rules.seen_by_all_peers(tombstone)))
-
-
-def _without_duplicates(history: Sequence[IndexEntry], order: Sequence[int]) -> list[int]:
-    """One place a sequence, that of the first segment. What the copies say has to be the same."""
+def _without_duplicates(history: Sequence[IndexEntry]) -> list[int]:
+    """One place a sequence, that of the first segment. What the copies say has to be the same; a blob has one PUT."""
+    order = sorted(range(len(history)), key=lambda place: (history[place].sequence, history[place].segment))
     kept: list[int] = []
+    put: IndexEntry | None = None
     for place in order:
         entry = history[place]
         if kept and history[kept[-1]].sequence == entry.sequence:
             first = history[kept[-1]]
             if _content(first) != _content(entry):
                 raise _duplicate(first, entry, "no two different records of one sequence")
-        else:
-            kept.append(place)
+            continue
+        if entry.kind == _PUT:
+            if put is not None:
+                raise _duplicate(put, entry, "one PUT of a blob")
+            put = entry
+        kept.append(place)
     return kept
 
 
@@ -187,52 +286,3 @@ def _content(entry: IndexEntry) -> tuple[int, int, int, int]:
 def _duplicate(first: IndexEntry, second: IndexEntry, expected: str) -> CorruptData:
     return CorruptData(path=second.segment.log_file, offset=second.offset, expected=expected,
                        found=f"record {second.sequence} of {second.id!r} beside {first.sequence} at {first.position}")
-
-
-@attrs.frozen
-class _Blob:
-    """The newest state of a blob."""
-
-    newest: IndexEntry | None
-    put: IndexEntry | None
-    is_permanent: bool
-
-    @classmethod
-    def of(cls, history: Sequence[IndexEntry]) -> _Blob:
-        """Of its distinct records, ascending by sequence."""
-        newest = put = None
-        is_permanent = False
-        for entry in history:
-            if entry.kind == _TTL_UPDATE:
-                is_permanent = True
-                continue
-            newest = entry
-            if entry.kind == _PUT:
-                if put is not None:
-                    raise _duplicate(put, entry, "one PUT of a blob")
-                put = entry
-        if newest is not None and newest.flags & _TTL_UPDATED:
-            is_permanent = True
-        return cls(newest, put, is_permanent)
-
-    def is_covering(self, entry: IndexEntry) -> bool:
-        """Whether older records mean something else without it."""
-        return self.newest is not None and (entry is self.newest or entry.kind == _TTL_UPDATE)
-
-    def judge(self, entry: IndexEntry, rules: Rules, compacting: Collection[SegmentName]) -> Verdict:
-        newest = self.newest
-        if newest is None:
-            return Verdict.ORPHANED
-        expired = not self.is_permanent and newest.is_expired(rules.now_ms)
-        deleted = newest.kind == _DELETE and rules.in_effect(newest)
-        if entry.kind == _PUT:
-            return Verdict.DELETED if deleted else Verdict.EXPIRED if expired else Verdict.KEEP
-        if entry.kind == _TTL_UPDATE:
-            put_stays = self.put is not None and self.put.segment not in compacting
-            return Verdict.KEEP if not deleted or put_stays else Verdict.ORPHANED
-        if entry is not newest:
-            return Verdict.SUPERSEDED
-        if entry.kind == _DELETE:
-            removable = self.put is None and _is_removable(entry, rules)
-            return Verdict.PURGED if removable else Verdict.KEEP
-        return Verdict.EXPIRED if expired else Verdict.KEEP

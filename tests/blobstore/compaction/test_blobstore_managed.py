@@ -22,7 +22,7 @@ from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import StoreFull
 from compactlib.blobstore.model.values import Blob, Deleted, Missing
 from compactlib.blobstore.store.store import BlobStore
-from compactlib.blobstore.validity.lifetimes import PurgeRules
+from compactlib.blobstore.validity.verdicts import PurgeRules
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent
 from compactlib.executors import LocalExecutor

@@ -16,7 +16,8 @@ from compactlib.blobstore.compaction.sense.kept_statistics import BucketSettings
 from compactlib.blobstore.compaction.sense.statistics import all_lifetimes, log_statistics
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry
-from compactlib.blobstore.validity.lifetimes import FOREVER, Lifetime, PurgeRules
+from compactlib.blobstore.validity.lifetimes import Lifetime
+from compactlib.blobstore.validity.verdicts import FOREVER, PurgeRules
 from compactlib.errors import InvalidInput, Stale
 from compactlib.testing.policies.blob_strategies import record_logs
 from tests.blobstore.blob_logs import LogOf, Writing

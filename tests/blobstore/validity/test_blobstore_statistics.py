@@ -11,8 +11,8 @@ from compactlib.blobstore.compaction.sense import statistics as statistics_modul
 from compactlib.blobstore.compaction.sense.statistics import container_statistics, log_statistics
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry, RecordKind
-from compactlib.blobstore.validity.lifetimes import FOREVER, PurgeRules, lifetimes
-from compactlib.blobstore.validity.verdicts import Rules, Verdict, judge
+from compactlib.blobstore.validity.lifetimes import lifetimes
+from compactlib.blobstore.validity.verdicts import FOREVER, PurgeRules, Rules, Verdict, judge
 from compactlib.clock import ManualClock
 from compactlib.runtime.throttle import Throttle
 from compactlib.testing.policies.blob_strategies import record_logs
@@ -137,8 +137,7 @@ def by_the_compactions_rules(segments: Sequence[Sequence[IndexEntry]], reference
                              purge: PurgeRules) -> list[int]:
     """Each segment compacted alone, each record asked for by itself."""
     entries = [entry for segment in segments for entry in segment]
-    rules = Rules(reference_ms=reference_ms, now_ms=now_ms, purge_tombstones=purge.purge_tombstones,
-                  seen_by_all_peers=purge.seen_by_all_peers, is_container_gone=purge.is_container_gone)
+    rules = Rules(reference_ms=reference_ms, now_ms=now_ms, purge=purge)
     sums = []
     for segment in segments:
         kept = 0
@@ -173,8 +172,7 @@ def test_what_is_not_tied_to_another_segment_is_kept_as_well_if_both_are_compact
     log = LogOf(segments)
     counted = log_statistics(log, reference_ms / 1000, now_ms / 1000, purge).valid
     together = [name for name in counted if name.position in chosen]
-    rules = Rules(reference_ms=reference_ms, now_ms=now_ms, purge_tombstones=purge.purge_tombstones,
-                  seen_by_all_peers=purge.seen_by_all_peers, is_container_gone=purge.is_container_gone)
+    rules = Rules(reference_ms=reference_ms, now_ms=now_ms, purge=purge)
     for name in counted:
         for compacting in ([name], together if name in together else [name]):
             kept = []

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind
 from compactlib.blobstore.store.state import blob_state
-from compactlib.blobstore.validity.verdicts import Rules, Verdict, judge
+from compactlib.blobstore.validity.verdicts import PurgeRules, Rules, Verdict, judge
 from compactlib.errors import CorruptData
 
 KINDS = {"P": RecordKind.PUT, "D": RecordKind.DELETE, "T": RecordKind.TTL_UPDATE, "U": RecordKind.UNDELETE}
@@ -109,14 +109,14 @@ def test_vectors_of_a_ttl_update_whose_put_stays(vector: str, compacting: set[in
 
 def test_vector_r29_records_of_a_container_that_is_gone() -> None:
     entries = history("P D U T")
-    rules = Rules(reference_ms=0, now_ms=0, is_container_gone=lambda entry: entry.container == 0)
+    rules = Rules(reference_ms=0, now_ms=0, purge=PurgeRules(is_container_gone=lambda entry: entry.container == 0))
     assert set(judge(entries, rules, ALL)) == {Verdict.CONTAINER}
     assert judge(entries[:1], rules, ALL) == [Verdict.CONTAINER]
 
 
 def purging(peers: Callable[[IndexEntry], bool], *, purge: bool = True, had_put: bool = False) -> Rules:
-    return Rules(reference_ms=1_000_000, now_ms=1_000_000, purge_tombstones=purge, seen_by_all_peers=peers,
-                 had_put=lambda entry: had_put)
+    return Rules(reference_ms=1_000_000, now_ms=1_000_000, purge=PurgeRules(
+        purge_tombstones=purge, seen_by_all_peers=peers, had_put=lambda entry: had_put))
 
 
 @pytest.mark.parametrize(("vector", "text", "expires", "rules", "expected"), [
@@ -226,7 +226,7 @@ def test_an_expired_undelete_waits_for_the_older_records_that_stay() -> None:
 
 
 def test_what_a_container_that_is_gone_leaves_is_not_an_older_state() -> None:
-    gone = Rules(reference_ms=1_000_000, now_ms=0, is_container_gone=lambda entry: True)
+    gone = Rules(reference_ms=1_000_000, now_ms=0, purge=PurgeRules(is_container_gone=lambda entry: True))
     second = frozenset({SegmentName(1, 0)})
     assert judge(history("P D", segments="01"), gone, second)[1] is Verdict.KEEP
     assert judge(history("P T", expires=GONE, segments="01"), gone, second)[1] is Verdict.KEEP
@@ -270,8 +270,8 @@ def test_no_compaction_brings_an_older_state_back(
     """However the records are spread, whichever segments are compacted, and after whichever cycle it is dropped. Twice,
     since a first compaction may leave what is then misread."""
     entries, compacting, last = lived
-    rules = Rules(reference_ms=reference, now_ms=now, purge_tombstones=purge, seen_by_all_peers=lambda entry: purge,
-                  is_container_gone=lambda entry: gone)
+    rules = Rules(reference_ms=reference, now_ms=now, purge=PurgeRules(
+        purge_tombstones=purge, seen_by_all_peers=lambda entry: purge, is_container_gone=lambda entry: gone))
     before = seen(entries, now)
     for chosen, until in ((compacting, last), (compacting, 3), (frozenset({SegmentName(2, 0)}), 3)):
         if not entries:

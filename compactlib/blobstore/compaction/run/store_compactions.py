@@ -32,8 +32,6 @@ from compactlib.blobstore.compaction.swap import CompactableStore
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import milliseconds
-from compactlib.blobstore.validity.lifetimes import PurgeRules
-from compactlib.blobstore.validity.verdicts import nobody
 from compactlib.errors import AuditFailed, CompactlibError, InvalidInput, StorageError
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget
@@ -67,7 +65,7 @@ class StoreCompactions:
         self._questions = questions
         self.policy: BlobPolicy = policy
         self.ownership: Ownership = Ownership(f"the blob store {store.name}")
-        self.sensor: Sensor = Sensor(store, self._purge_rules(), self.ownership)
+        self.sensor: Sensor = Sensor(store, questions.purge_rules(store.config), self.ownership)
         self._work: CompactionWork | None = None
         self.last_error: CompactlibError | None = None
         self.failures: int = 0
@@ -91,13 +89,7 @@ class StoreCompactions:
     @questions.setter
     def questions(self, questions: Questions) -> None:
         self._questions = questions
-        self.sensor.use_rules(self._purge_rules())
-
-    def _purge_rules(self) -> PurgeRules:
-        # What the compaction will not drop, the statistics must not call dead: plans would free nothing, for ever.
-        config, asked = self._store.config, self._questions
-        return PurgeRules(purge_tombstones=config.purge_tombstones, seen_by_all_peers=asked.seen_by_all_peers,
-                          is_container_gone=asked.is_container_gone if config.drop_dead_containers else nobody)
+        self.sensor.use_rules(questions.purge_rules(self._store.config))
 
     def new_budget(self) -> Budget:
         """The configured rate."""

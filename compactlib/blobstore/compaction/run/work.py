@@ -29,6 +29,7 @@ from compactlib.blobstore.compaction.rewrite.cycle_plan import CyclePlan, Target
 from compactlib.blobstore.compaction.rewrite.task import CopyRecords, SourceRecords
 from compactlib.blobstore.compaction.run.events import StoreEvents
 from compactlib.blobstore.compaction.swap import CompactableStore, Snapshot
+from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.index.index_file import encode_index
 from compactlib.blobstore.index.index_segment import IndexSegment
@@ -37,7 +38,7 @@ from compactlib.blobstore.model.names import LOG_SUFFIX, UNPUBLISHED_SUFFIX, Seg
 from compactlib.blobstore.model.pace import Pace
 from compactlib.blobstore.model.values import IndexEntry, RecordKind, milliseconds
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
-from compactlib.blobstore.validity.verdicts import DroppedPuts, Rules, Verdict, nobody
+from compactlib.blobstore.validity.verdicts import DroppedPuts, PurgeRules, Rules, Verdict, nobody
 from compactlib.errors import CompactlibError, Conflict, CorruptData, InvalidInput
 from compactlib.files.disk import list_folder
 from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult
@@ -53,7 +54,7 @@ _KEPT_SUFFIX = ".kept" + UNPUBLISHED_SUFFIX
 
 @attrs.frozen(kw_only=True)
 class Questions:
-    """What a compaction asks its host; see `Rules`.
+    """What a compaction asks its host; see `PurgeRules`.
 
     Attributes:
         seen_by_all_peers: whether every peer that counts has read a tombstone.
@@ -71,6 +72,15 @@ class Questions:
             if not callable(getattr(self, name)):
                 raise InvalidInput(f"{name} is {getattr(self, name)!r:.100}; give a function of a record's index entry")
 
+    def purge_rules(self, config: BlobStoreConfig, *, had_put: Question = nobody) -> PurgeRules:
+        """What compactions of a store with this configuration may purge besides what is deleted or has expired.
+
+        The statistics are made by the same: if they called dead what a compaction keeps, its plans would free nothing.
+        """
+        return PurgeRules(purge_tombstones=config.purge_tombstones, seen_by_all_peers=self.seen_by_all_peers,
+                          had_put=had_put,
+                          is_container_gone=self.is_container_gone if config.drop_dead_containers else nobody)
+
 
 def require_questions(value: object) -> None:
     """Return if it is what a store may ask.
@@ -83,14 +93,14 @@ def require_questions(value: object) -> None:
 
 
 class CompactionWork:
-    """A compaction of one store from its first step to its last. Used by whoever runs the store.
+    """A compaction of one store from its first step to its last. Used by the store's owner.
 
     Args:
         store: the store.
         file: where each step is noted.
         log: how far it has come, as on the disk.
         questions: asked of the host.
-        events: who is told.
+        events: notified of each event.
         resumed: whether an earlier run had begun it.
 
     Attributes:
@@ -118,8 +128,8 @@ class CompactionWork:
         self._ready: dict[SegmentName, Target] = {}
         self._failures: list[CompactlibError] = []
         self._restarts = 0
-        # Whether attempts may have left files: so it is until a cycle has come to its end. What strangers leave
-        # later goes when the compaction does.
+        # Whether attempts may have left files: so it is until a cycle has come to its end. What unrelated programs
+        # leave later goes when the compaction does.
         self._has_leftovers = True
 
     def next_tasks(self, *, kept: bool, rate_is_given: bool = False,
@@ -243,11 +253,8 @@ class CompactionWork:
         return plan
 
     def _rules(self, now_ms: int) -> Rules:
-        config = self._store.config
-        return Rules(
-            reference_ms=self.log.reference_ms, now_ms=now_ms, purge_tombstones=config.purge_tombstones,
-            seen_by_all_peers=self.questions.seen_by_all_peers, had_put=self._dropped_puts.had_put,
-            is_container_gone=self.questions.is_container_gone if config.drop_dead_containers else nobody)
+        return Rules(reference_ms=self.log.reference_ms, now_ms=now_ms, purge=self.questions.purge_rules(
+            self._store.config, had_put=self._dropped_puts.had_put))
 
     def _pace(self, rate_is_given: bool) -> Pace | None:
         pace = self._store.config.pace
@@ -317,7 +324,7 @@ class CompactionWork:
         yield self._write_index(target.name, entries, start, target.end)
 
     def _write_index(self, name: SegmentName, entries: list[IndexEntry], start: int, end: int) -> int:
-        """Durable with the next sync of the folder; nobody looks at it before the commit."""
+        """Durable with the next sync of the folder; it is not read before the commit."""
         key = self._store.incarnation
         index = IndexSegment.of_entries(name, entries, start, end, key)
         path = os.path.join(self._folder, name.index_file(start))
@@ -346,7 +353,7 @@ class CompactionWork:
         cycle = self.log.cycles[-1]
         missing = [str(name) for name in cycle.planned[len(cycle.targets):]]
         if missing:
-            raise Conflict(f"nobody said what became of copying segments {', '.join(missing)} of store "
+            raise Conflict(f"nothing reported what became of copying segments {', '.join(missing)} of store "
                            f"{self._store.name}: an executor answers for each task; the next compaction goes on")
 
     def _restart(self) -> None:
@@ -399,7 +406,7 @@ class CompactionWork:
         present = {info.name for info in self._store.snapshot().segments}
         if not (present.issuperset(names) and present.isdisjoint(cycle.sources)):
             self._store.swap_segments(cycle.sources, names)
-        # The names, before anything says that nobody needs the sources.
+        # The names, before anything says that the sources are no longer needed.
         self._files.sync_folder(self._folder)
         self.log = self.log.start_cleanup(milliseconds(self._store.clock.now()))
         self._write_log()

@@ -19,7 +19,8 @@ from compactlib.blobstore.compaction.plan.policy import Dying
 from compactlib.blobstore.compaction.sense.statistics import LogStatistics
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import milliseconds
-from compactlib.blobstore.validity.lifetimes import FOREVER, Lifetime
+from compactlib.blobstore.validity.lifetimes import Lifetime
+from compactlib.blobstore.validity.verdicts import FOREVER
 from compactlib.errors import AuditFailed, InvalidInput, Stale
 
 

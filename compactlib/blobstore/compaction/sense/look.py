@@ -17,7 +17,7 @@ from compactlib.blobstore.index.index_file import index_file_bytes
 from compactlib.blobstore.model.breather import Breather
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
-from compactlib.blobstore.validity.lifetimes import PurgeRules
+from compactlib.blobstore.validity.verdicts import PurgeRules
 from compactlib.errors import CorruptData
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.ownership import Ownership

@@ -23,9 +23,9 @@ from compactlib.blobstore.index.entry_columns import PackedIds
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.model.breather import Breather, unhurried
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import IndexEntry, RecordFlag, RecordKind, milliseconds
-from compactlib.blobstore.validity.lifetimes import FOREVER, Lifetime, PurgeRules, lifetimes
-from compactlib.blobstore.validity.verdicts import nobody
+from compactlib.blobstore.model.values import IndexEntry, RecordKind, milliseconds
+from compactlib.blobstore.validity.lifetimes import Lifetime, lifetimes
+from compactlib.blobstore.validity.verdicts import FOREVER, PurgeRules, expiry, nobody
 from compactlib.report import Table
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.throttle import Throttle
@@ -34,7 +34,6 @@ SLICE_ENTRIES = 50_000
 """About how many entries are merged at once."""
 
 _PUT = int(RecordKind.PUT)
-_TTL_UPDATED = int(RecordFlag.TTL_UPDATED)
 _ROW_BITS = 32
 _PART_BITS = 32
 _HASH_BITS = 64
@@ -161,9 +160,8 @@ def all_lifetimes(snapshot: Snapshot, rules: PurgeRules | None = None, *, thrott
             columns = parts[part].columns
             if columns.kinds[row] == _PUT and no_container_goes:
                 # Most blobs were put once and never touched again.
-                expires = columns.expiries[row]
                 yield Lifetime(columns.segment, columns.sizes[row], (columns.accounts[row], columns.containers[row]),
-                               FOREVER, FOREVER if expires < 0 or columns.flags[row] & _TTL_UPDATED else expires,
+                               FOREVER, expiry(columns.expiries[row], columns.flags[row]),
                                columns.ids.length(row) if isinstance(columns.ids, PackedIds) else len(columns.ids[row]))
             else:
                 yield from lifetimes((columns.entry(row),), rules)

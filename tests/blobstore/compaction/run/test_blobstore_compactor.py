@@ -22,8 +22,7 @@ from compactlib.blobstore.index.index_file import write_index
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.blobstore.store.verify import StorePicture, compare
-from compactlib.blobstore.validity.lifetimes import PurgeRules
-from compactlib.blobstore.validity.verdicts import Verdict
+from compactlib.blobstore.validity.verdicts import PurgeRules, Verdict
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.executors import Executor, LocalExecutor, ProcessExecutor
@@ -256,7 +255,7 @@ def compact_and_check(store: BlobStore, *, every: int, purge: bool) -> None:
     orphans = report.verdicts[Verdict.ORPHANED]
     assert report.copied_bytes == valid if not orphans else report.copied_bytes <= valid
     after = StorePicture.of(store)
-    found = compare(before, after, now - RETENTION, now, purge_tombstones=purge)
+    found = compare(before, after, now - RETENTION, now, rules=PurgeRules(purge_tombstones=purge))
     assert not found.findings, str(found)
     sound = store.verify()
     assert not sound.findings, str(sound)
