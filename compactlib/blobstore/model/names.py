@@ -57,11 +57,6 @@ class SegmentName(NamedTuple):
         return SegmentName(self.position + 1, 0)
 
     @property
-    def next_generation(self) -> SegmentName:
-        """The same position, one generation on."""
-        return SegmentName(self.position, self.generation + 1)
-
-    @property
     def log_file(self) -> str:
         """The file name of the segment."""
         return f"{self.position}_{self.generation}{LOG_SUFFIX}"

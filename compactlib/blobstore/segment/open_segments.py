@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.segment.reader import SegmentFile, SegmentHeader
-from compactlib.clock import Clock
-
-_LOOK_AGAIN_SECONDS = 0.005
 
 
 class OpenSegments:
@@ -29,7 +25,6 @@ class OpenSegments:
         self._header = header
         self._max_open = max_open
         self._kept: OrderedDict[SegmentName, SegmentFile] = OrderedDict()
-        self._removed: list[tuple[SegmentName, weakref.ref[SegmentFile]]] = []
         self._lock = threading.Lock()
 
     def get(self, name: SegmentName) -> SegmentFile:
@@ -53,24 +48,8 @@ class OpenSegments:
     def forget(self, names: Iterable[SegmentName]) -> None:
         """Keep these no longer: their segments are to be removed."""
         with self._lock:
-            self._removed = [(name, file) for name, file in self._removed if file() is not None]
             for name in names:
-                file = self._kept.pop(name, None)
-                if file is not None:
-                    self._removed.append((name, weakref.ref(file)))
-
-    def drain(self, names: Iterable[SegmentName], timeout_seconds: float, clock: Clock) -> bool:
-        """Wait until no reader uses the forgotten files of these; whether that was so in time."""
-        wanted = set(names)
-        deadline = clock.monotonic() + timeout_seconds
-        while True:
-            self.forget(wanted)
-            with self._lock:
-                held = any(name in wanted and file() is not None for name, file in self._removed)
-            left = deadline - clock.monotonic()
-            if not held or left <= 0:
-                return not held
-            clock.sleep(min(_LOOK_AGAIN_SECONDS, left))
+                self._kept.pop(name, None)
 
     def close(self) -> None:
         """Keep none."""

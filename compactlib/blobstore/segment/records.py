@@ -244,9 +244,3 @@ def check_whole(record: memoryview, salt: int, sequence: int) -> str | None:
     crc = crc32(record[start:-TRAILER_BYTES], crc)
     stored: int = _CRC.unpack_from(record, len(record) - TRAILER_BYTES)[0]
     return None if crc == stored else f"record CRC {crc:#010x} instead of {stored:#010x}"
-
-
-def stored_crc(record: bytes) -> int:
-    """The CRC in the last four bytes of a record."""
-    crc: int = _CRC.unpack_from(record, len(record) - TRAILER_BYTES)[0]
-    return crc

@@ -586,14 +586,6 @@ class BlobStore:
         with log.lock:
             log.swap(gone, loaded)
 
-    def drain(self, removed: Iterable[SegmentName], timeout_seconds: float) -> bool:
-        """Wait until no reader holds a file of the removed segments; whether that was so in time.
-
-        Nothing depends on it but the disk space, which the system frees with the last reader.
-        """
-        milliseconds(timeout_seconds)
-        return self._opened().segments.drain(_all_named(removed), timeout_seconds, self._clock)
-
     def reload_index(self, segment: SegmentName) -> None:
         """Load the index files of a sealed segment again, after a hard delete has changed them.
 

@@ -26,7 +26,6 @@ def test_names_are_compared_as_numbers() -> None:
 def test_the_next_position_begins_with_generation_0() -> None:
     assert str(FIRST_SEGMENT) == "0_0"
     assert SegmentName(3, 4).next_position == SegmentName(4, 0)
-    assert SegmentName(3, 4).next_generation == SegmentName(3, 5)
 
 
 @given(names, st.integers(0, MAX_NUMBER))

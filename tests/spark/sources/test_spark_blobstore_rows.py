@@ -204,7 +204,8 @@ class TestWhileTheStoreIsUsed:
     def test_two_generations_of_which_nothing_says_which_counts_are_damage(self, store: BlobStore) -> None:
         folder = Path(store.folder)
         name = store.snapshot().segments[0].name
-        (folder / name.next_generation.log_file).write_bytes((folder / name.log_file).read_bytes())
+        other = name._replace(generation=name.generation + 1)
+        (folder / other.log_file).write_bytes((folder / name.log_file).read_bytes())
         with pytest.raises(CorruptData, match="one generation of each position"):
             plan_slices(options(folder))
 

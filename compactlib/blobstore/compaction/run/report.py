@@ -63,11 +63,6 @@ class BlobCompactionReport(Printed):
         """By how many segments the log got shorter."""
         return len(self.sources) - len(self.targets)
 
-    @property
-    def dropped_records(self) -> int:
-        """Records that were not copied."""
-        return sum(count for verdict, count in self.verdicts.items() if verdict is not Verdict.KEEP)
-
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row a verdict, and one a damaged segment."""
         rows: list[dict[str, Any]] = [{"what": verdict.name.lower(), "records": count, "why": verdict.value}
