@@ -208,7 +208,7 @@ class Budget:
             with self._account.lock:
                 self._account.granted_bytes -= size
             if isinstance(error, BudgetSpent):
-                # Told again, with a sum that does not count the bytes that were just given back.
+                # Reported again, with a sum that does not count the bytes that were just given back.
                 raise (self.refusal or error) from None
             raise
 
@@ -233,7 +233,7 @@ class Budget:
         account = self._account
         if account.paused:
             self._await_resume()
-        # Asked before every chunk: a budget that nobody limits has to answer at once.
+        # Asked before every chunk: a budget without limits has to answer at once.
         if self._cancelled or self._lender is not None or account.deadline is not None:
             refusal = self.refusal
             if refusal is not None:
@@ -318,7 +318,7 @@ def spent_at_once(error: CompactlibError, what: str, *, left: int | None, needed
     if not isinstance(error, BudgetSpent) or error.reason != "bytes" or left is None:
         return error
     least = max(needed or 0, left + 1)
-    advice = f"give more than {left}, nobody knows how many" if needed is None else f"give at least {least}"
+    advice = f"give more than {left}, how many is unknown" if needed is None else f"give at least {least}"
     return BudgetSpent(f"{what} is committed all at once, and begins anew each time: the budget had {left} bytes left "
                        f"({error.spent_bytes} bytes spent in all); {advice}",
                        reason=error.reason, spent_bytes=error.spent_bytes, needed_bytes=least)

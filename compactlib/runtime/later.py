@@ -1,4 +1,4 @@
-"""What happened inside a lock, told once no lock is held any more, in the order in which it happened."""
+"""Deferred callbacks: what happened inside a lock is reported after its release, in the order in which it happened."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compactlib.runtime.observe import Observer, Progress, tell, telling
 
 
 class LaterCalls:
-    """Calls to listeners that wait until nobody here holds a lock. Threads may share it.
+    """Calls to listeners that wait until no lock is held here. Threads may share it.
 
     One thread at a time delivers, and what others put in meanwhile as well: so each listener hears things in order, and
     may call whatever it likes. What a listener raises is kept and logged.
@@ -39,7 +39,8 @@ class LaterCalls:
     def held(self) -> LaterCalls:
         """This thread delivers nothing inside `with calls.held():`, and everything behind it.
 
-        For whoever is to hold a lock. An interrupt is not kept waiting: what was put in stays for the next delivery.
+        Entered by a thread that is about to hold a lock. An interrupt is not kept waiting: what was put in stays for
+        the next delivery.
         """
         return self
 
@@ -71,12 +72,13 @@ class LaterCalls:
 
 
 class LaterObserver(Observer):
-    """Keeps what it is told inside a lock, and passes it on when `deliver` is called outside of it, in its order.
+    """Keeps what is reported to it inside a lock, and passes it on when `deliver` is called outside of it, in its
+    order.
 
-    What is passed on is told as by `telling`. Threads may share one.
+    What is passed on goes through `telling`. Threads may share one.
 
     Args:
-        observer: who is told in the end.
+        observer: is notified in the end.
     """
 
     def __init__(self, observer: Observer | None) -> None:

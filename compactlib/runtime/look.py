@@ -15,7 +15,7 @@ from compactlib.clock import Clock, SystemClock
 SeenT = TypeVar("SeenT")
 
 MAX_LOOKS = 8
-"""How often a caller looks unless told otherwise: with the pauses below about two seconds."""
+"""How often a caller looks by default: with the pauses below about two seconds."""
 _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 1.0
 

@@ -1,4 +1,4 @@
-"""What wrappers around stores tell an observer of each request: how often, how it ended, how long, how many bytes."""
+"""Metrics of the requests to a store, reported to an observer: how often, how they ended, how long, how many bytes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from compactlib.runtime.observe import Observer, telling
 
 
 class Meter:
-    """Tells of the requests to one store. Any thread may use it.
+    """Reports the requests to one store. Any thread may use it.
 
     Labels are bounded: the store's name is the host's, operations are methods, and an outcome is `ok` or the name of
     an error class of this library (any other exception is `error`).
 
     Args:
-        observer: is told.
+        observer: is notified.
         family: what the names begin with, `kv` or `objects`.
         store: the label `store`.
         clock: times the requests.

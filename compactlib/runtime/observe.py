@@ -1,9 +1,10 @@
 """Hooks through which a host watches work: progress, counters, measurements and events; every method is optional.
 
-The library tells an `Observer` what it does and never asks it anything. What an observer or a listener raises is kept
-and logged, and breaks nothing. Callables whose answer is used (a policy, a fence, the change of an update) are not told
-but asked: what they raise is the caller's to see. Nobody is told inside a lock or in a replay; that is for the caller
-to see to. Adapters for tqdm, Prometheus and `logging` are here; each imports its package only when it is made.
+The library notifies an `Observer` of what it does and never asks it anything. What an observer or a listener raises is
+kept and logged, and breaks nothing. Callables whose answer is used (a policy, a fence, the change of an update) are not
+notified but asked: what they raise is the caller's to see. There are no notifications inside a lock or in a replay;
+that is for the caller to see to. Adapters for tqdm, Prometheus and `logging` are here; each imports its package only
+when it is made.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Progress:
     """How far one piece of work has come.
 
     Attributes:
-        work: what is being done, for example `"compact 0000000000000001"`; tells pieces of work apart.
+        work: what is being done, for example `"compact 0000000000000001"`; distinguishes pieces of work.
         done: units finished so far; falls back when an attempt starts over.
         total: units in all; 0 for work that turned out to be empty.
         unit: `"bytes"`, `"groups"`, ...
@@ -69,8 +70,8 @@ class TellingObserver(Observer):
     Logged are the first failure, the second, the fourth, and so on, so that one that always fails fills no log.
 
     Args:
-        observer: what is told.
-        inside: entered around all that the observer is told; marks it as done by a run (`Run.observer`).
+        observer: what is notified.
+        inside: entered around each notification; marks it as done by a run (`Run.observer`).
 
     Attributes:
         failures: how often the observer raised.
@@ -101,7 +102,7 @@ class TellingObserver(Observer):
         self._tell("event", name, fields)
 
     def inside(self) -> contextlib.AbstractContextManager[None]:
-        """Inside the `with` this thread works for whoever made the observer: `Run.observer` says for which run."""
+        """Inside the `with` this thread works for the run that made the observer: `Run.observer` says for which run."""
         return self._inside()
 
     def _tell(self, method: str, *arguments: object) -> None:
@@ -120,7 +121,7 @@ class TellingObserver(Observer):
 
 
 def telling(observer: Observer | None) -> Observer:
-    """`observer` as the library tells it, whatever it raises; `None` is one that does nothing."""
+    """`observer` as the library notifies it, whatever it raises; `None` is one that does nothing."""
     if observer is None:
         return Observer()
     if type(observer) is Observer or isinstance(observer, TellingObserver):
@@ -129,7 +130,7 @@ def telling(observer: Observer | None) -> Observer:
 
 
 def tell(listener: Callable[..., object], *arguments: object) -> Exception | None:
-    """Call a listener whose answer nobody uses; returns what it raised, which is logged, or `None`."""
+    """Call a listener whose answer is not used; returns what it raised, which is logged, or `None`."""
     try:
         listener(*arguments)
     except Exception as error:
@@ -139,7 +140,7 @@ def tell(listener: Callable[..., object], *arguments: object) -> Exception | Non
 
 
 class Observers(Observer):
-    """Tells several observers, in order; what one raises does not keep it from the others."""
+    """Notifies several observers, in order; what one raises does not keep it from the others."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = tuple(map(telling, observers))
@@ -166,14 +167,14 @@ class Observers(Observer):
 
 
 class RecordingObserver(Observer):
-    """Keeps what it is told: for tests and notebooks, and to carry it home from another process.
+    """Keeps what it is notified of: for tests and notebooks, and to carry it home from another process.
 
     Args:
         limit: how many progresses, counters, measurements and events it keeps of each; what comes later is only
             counted.
         dumps: for those who write executors: how what it keeps will be pickled on its way home from another process;
             itself picklable. Progress is then left out, as it would come after the fact, and an event that cannot
-            travel is an error of the task that tells it, there and then.
+            travel is an error of the task that reports it, there and then.
 
     Attributes:
         progresses: every progress, in order.
@@ -225,7 +226,7 @@ class RecordingObserver(Observer):
                 self.events.append((name, copied))
 
     def replay(self, observer: Observer) -> None:
-        """Tell `observer` the progresses, then the events, then the counters' sums, then the measurements."""
+        """Notify `observer` of the progresses, then the events, then the counters' sums, then the measurements."""
         for progress in self.progresses:
             observer.progress(progress)
         for event, fields in self.events:
@@ -427,7 +428,7 @@ class PrometheusObserver(Observer):
         return metric.made.labels(*values)
 
     def _open(self, kind: str, name: str, labels: tuple[str, ...]) -> _Metric:
-        made = self._kinds[kind](name, f"told by {self._prefix}", labels, registry=self._registry)
+        made = self._kinds[kind](name, f"reported by {self._prefix}", labels, registry=self._registry)
         self._metrics[name] = _Metric(made, labels)
         return self._metrics[name]
 

@@ -1,9 +1,9 @@
-"""One piece of work at a time for a store, whoever asks for it; and how closing the store ends what runs.
+"""Ownership of a store's work: one run at a time, whichever thread asks; and how closing the store ends it.
 
 A run is recognised by the context in which code runs (`contextvars`), not by its thread: what an observer, a policy or
 a task does on any thread of the run is the run's own doing. `begin` marks the thread that runs; `LocalExecutor` carries
 the mark into its threads; and an observer given by `Run.observer` carries it into the threads of any other executor,
-for what is told and for each task that is run by `attempt_task`.
+for notifications and for each task that is run by `attempt_task`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Run:
         return self in _RUNS.get()
 
     def observer(self, observer: Observer | None) -> Observer:
-        """`observer` as this run tells it: from any thread as the run's own doing, and what it raises is kept."""
+        """`observer` as this run notifies it: from any thread as the run's own doing, and what it raises is kept."""
         return TellingObserver(telling(observer), self.inside)
 
 
@@ -85,7 +85,7 @@ class Ownership:
 
     @property
     def is_ending(self) -> bool:
-        """Whether somebody waits for the end of what runs, and lets nothing begin meanwhile."""
+        """Whether a caller waits for the end of what runs, and lets nothing begin meanwhile."""
         return self._holders > 0
 
     @contextlib.contextmanager

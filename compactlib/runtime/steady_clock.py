@@ -35,7 +35,7 @@ class SteadyClock:
         last_known: a time that the store was seen at in an earlier life, seconds since the epoch; `None` for a new one.
         max_jump_seconds: how far two readings may differ from what the monotonic clock says, > 0.
         confirm_seconds: how much later, by the monotonic clock, a second reading confirms a jump, >= 0.
-        observer: told `CLOCK_JUMPED` and `CLOCK_ACCEPTED`.
+        observer: notified as `CLOCK_JUMPED` and `CLOCK_ACCEPTED`.
 
     Raises:
         InvalidInput: a bound is out of its range, or `last_known` is not finite.

@@ -1,1 +1,1 @@
-"""What has a thread: turns, agendas, and the services that do a store's work in the background."""
+"""Background services, each with threads or tasks of its own: turns, agendas, the services of stores."""

@@ -1,16 +1,17 @@
-"""Whose turn it is: a service's decisions as a state machine. Times and outcomes go in, turns come out.
+"""The schedule of a service as a state machine: which piece of work runs next. Times and outcomes go in, turns come
+out.
 
 No thread, no clock, no work: `WorkService` is the edge that carries the turns out. Times are seconds on any one clock
-that does not go back. A piece of work lies on a lane (a disk, say); a lane does one at a time. On each lane a turn
-comes, in this order:
+that does not go back. A piece of work belongs to a lane, which runs one at a time (one lane for each disk, for
+example). On each lane a turn comes, in this order:
 
-1. because somebody asked, first come first served;
+1. because it was requested, first come first served;
 2. because something that was interrupted waits to be resumed, or a turn that failed to be tried again;
 3. because its time has come, the longest overdue first.
 
 What is asked for has a strength, of which the strongest counts until it is done. Work that fails is tried again after
-a time that doubles with each failure in a row; it stays listed with its error, and whoever asks for it has it tried at
-once. Work that found somebody else at it is left alone for the first of these times, which is no failure.
+a time that doubles with each failure in a row; it stays listed with its error, and a request has it tried at
+once. Work that found its store busy is left alone for the first of these times, which is no failure.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Cause: TypeAlias = Literal["asked", "resume", "retry", "periodic"]
 Condition: TypeAlias = Literal["running", "queued", "failing", "waiting", "disabled", "closed"]
 """Where a piece of work stands; `failing` means that it waits to be tried again."""
 Ending: TypeAlias = Literal["done", "skipped", "busy", "failed", "given up", "stopped"]
-"""What a turn ended in; `given up` is a failure that is not tried again, `stopped` one that somebody has asked for."""
+"""What a turn ended in; `given up` is a failure that is not tried again, `stopped` one that was asked for."""
 
 _RANK: dict[Cause, int] = {"asked": 0, "resume": 1, "retry": 1, "periodic": 2}
 
@@ -39,7 +40,7 @@ class Turn:
 
     Attributes:
         name: of the work.
-        lane: is taken until `finished` is told.
+        lane: is busy until `finished` is called.
         cause: why now.
         strength: how much; 0: only resume what was interrupted.
     """
@@ -105,7 +106,7 @@ class Item:
         due_at: since when.
         failures: failed turns in a row.
         retry_at: when the next try comes due.
-        busy_until: until when it is left alone because somebody else was at it.
+        busy_until: until when it is left alone because its store was busy.
         running: the turn that is being taken.
         finished_at: when the last turn ended, or `None`.
         ending: what it ended in, or `""`.
@@ -176,7 +177,7 @@ class Agenda:
     """The work, and whose turn it is. Used by one thread at a time. Equal calls give equal turns.
 
     Args:
-        retry_seconds: wait after a first failure, and after somebody else was at it, > 0.
+        retry_seconds: wait after a first failure, and after its store was busy, > 0.
         max_retry_seconds: the longest wait after a failure, at least `retry_seconds`.
 
     Raises:
@@ -230,7 +231,7 @@ class Agenda:
             raise NotFound(f"there is no work {name!r}; known is {', '.join(map(repr, self._items)) or 'none'}")
         return item
 
-    # ------------------------------------------------------------------------------------------------- what is told
+    # ------------------------------------------------------------------------------------------------- what is reported
 
     def start(self, now: float) -> None:
         """Hand out turns from now on; every periodic turn is due at once."""
@@ -314,7 +315,7 @@ class Agenda:
 
     @refuses_misfits
     def request(self, name: str, strength: int = 1, *, joins: bool = False) -> Accepted | Refused:
-        """Somebody asks for work to be done, ahead of all that is due by time. While it waits, the strongest counts.
+        """Request work, ahead of all that is due by time. While it waits, the strongest counts.
 
         Args:
             name: which.
@@ -421,7 +422,7 @@ class Agenda:
         return turn
 
     def next_wake(self, now: float, lane: str | None = None) -> float | None:
-        """When `take` may have something new though nothing was told meanwhile; `None` if never. O(work)."""
+        """When `take` may have something new though nothing was reported meanwhile; `None` if never. O(work)."""
         if not self.is_active:
             return None
         times: list[float] = []

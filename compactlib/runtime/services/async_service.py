@@ -1,4 +1,4 @@
-"""What a service in an event loop stands on: tasks that are kept, threads for calls that block, and an end in time.
+"""The base of services in an event loop: tasks that are kept, threads for calls that block, and an end in time.
 
 >>> import asyncio
 >>> class Greeter(AsyncServiceFace):
@@ -17,8 +17,8 @@
 hello
 OSError('nobody is there')
 
-What a task raises ends that task at most: it is kept in `last_error`, counted, logged and told. `KeyboardInterrupt` and
-`SystemExit` are kept as well, and end the loop, as asyncio has it.
+What a task raises ends that task at most: it is kept in `last_error`, counted, logged and reported. `KeyboardInterrupt`
+and `SystemExit` are kept as well, and end the loop, as asyncio has it.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class AsyncWork:
 
     Args:
         what: the service, as messages and threads name it, for example `"the node n1"`.
-        event: told when something is raised that nobody expected: `what`, `error`, `message`, `failures` in all.
+        event: its name when an unexpected exception is reported: `what`, `error`, `message`, `failures` in all.
         threads: calls at most that block at once, >= 1; what hangs takes one each.
-        observer: is told.
+        observer: is notified.
 
     Raises:
         InvalidInput: there are no threads.
@@ -110,7 +110,7 @@ class AsyncWork:
 
     @property
     def observer(self) -> Observer:
-        """Whom the service tells; what is told is the service's own doing, and breaks nothing."""
+        """The observer as the service notifies it: in its own name, and what it raises breaks nothing."""
         return self._observer
 
     @property
@@ -260,7 +260,7 @@ class AsyncWork:
             Closed: the service does not run, or stops.
         """
         async def turns() -> None:
-            # A turn may take its cancelling for somebody else's, and go on: no other follows it.
+            # A turn may take its cancelling for another task's, and go on: no other follows it.
             while self.is_running:
                 await self.retry(turn, what, first_pause_seconds=first_pause_seconds,
                                  longest_pause_seconds=longest_pause_seconds)
@@ -300,7 +300,7 @@ class AsyncWork:
         self._calls[future] = getattr(function, "__name__", repr(function))
 
         def ended(done: Future[AnswerT]) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits any more
                 loop.call_soon_threadsafe(self._forget, done)
 
         future.add_done_callback(ended)
@@ -345,7 +345,7 @@ class AsyncWork:
         return [answer] if isinstance(answer, Failed) else answer
 
     def note(self, error: BaseException, what: str) -> None:
-        """Keep, log and tell something that nobody expected, and that did not end the service."""
+        """Keep, log and report an unexpected exception that did not end the service."""
         self._last_error = error
         self._failures += 1
         if self._failures & (self._failures - 1) == 0:
@@ -431,7 +431,7 @@ class AsyncServiceFace:
 
     @property
     def last_error(self) -> BaseException | None:
-        """What was raised last that nobody expects; `None` if nothing ever was."""
+        """The last unexpected exception; `None` if there never was one."""
         return self._work.last_error
 
     @property
@@ -474,5 +474,6 @@ def _called(function: Callable[ParamsP, AnswerT], *args: ParamsP.args, **kwargs:
     try:
         return function(*args, **kwargs)
     except (StopIteration, asyncio.CancelledError) as error:
-        # Neither can be told from what a loop means by it: whoever waits would wait for ever, or believe it is to end.
+        # Neither can be distinguished from what a loop means by it: a waiting task would wait for ever, or believe it
+        # is to end.
         raise ended_in(getattr(function, "__name__", "a call"), error) from error

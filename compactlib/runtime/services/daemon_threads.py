@@ -23,7 +23,7 @@ _Calls: TypeAlias = "SimpleQueue[Callable[[], object] | None]"
 class DaemonThreads:
     """Runs calls in up to so many daemon threads, begun when they are needed. Any thread may use it.
 
-    What a call raises is logged; a call that is to tell of its errors does so itself.
+    What a call raises is logged; a call that is to report its errors does so itself.
 
     Args:
         count: threads at most, >= 1.
@@ -38,7 +38,7 @@ class DaemonThreads:
         self._threads: list[threading.Thread] = []
         self._free = threading.Semaphore(0)
         self._closed = False
-        # The threads know the queue alone, so that they end when nobody can give them anything any more.
+        # The threads know the queue alone, so that they end when no caller can give them anything any more.
         weakref.finalize(self, self._calls.put, None)
 
     def submit(self, call: Callable[[], object]) -> None:
@@ -79,7 +79,7 @@ class DaemonThreads:
                 return
             try:
                 future.set_result(call())
-            except BaseException as error:  # whoever waits is told, whatever it is
+            except BaseException as error:  # the waiting caller gets it, whatever it is
                 future.set_exception(error)
 
         self.submit(run)

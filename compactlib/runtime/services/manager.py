@@ -68,10 +68,10 @@ class CompactionManager(ServiceFace):
 
     Args:
         triggers: what brings a store its turn, at most one of each kind; by default both.
-        retry_seconds: wait after a first failure, and after somebody else was compacting the store, > 0; doubles.
+        retry_seconds: wait after a first failure, and after another was compacting the store, > 0; doubles.
         max_retry_seconds: how far it grows.
         clock: where time comes from; its `monotonic()` decides when something is due.
-        observer: told when a store begins to fail and when it is well again.
+        observer: notified when a store begins to fail and when it is well again.
 
     Raises:
         InvalidInput: a trigger is none or is given twice, a time is out of its range, or another argument is
@@ -154,7 +154,7 @@ class CompactionManager(ServiceFace):
         self._service.disable(name)
 
     def set_open(self, name: str, is_open: bool) -> None:
-        """Tell that a store was opened or closed; that one was closed the manager finds out by itself as well.
+        """Report that a store was opened or closed; that one was closed the manager finds out by itself as well.
 
         Raises:
             NotFound: there is none of this name.
@@ -186,7 +186,7 @@ class CompactionManager(ServiceFace):
 
 @attrs.define
 class _Compacting:
-    """Compacts one store, and frees what nobody can reach any more.
+    """Compacts one store, and frees what can no longer be reached.
 
     Attributes:
         in_vain: how often in a row the store had less to spend than the least that it needs, and has changed nothing.

@@ -1,4 +1,4 @@
-"""The face of a service that stands on a `WorkService`: its own methods beside these, its decisions in its work."""
+"""The common methods of services that are built on a `WorkService`; what differs is in the work they give it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ServiceFace:
 
     @property
     def last_error(self) -> BaseException | None:
-        """What was raised last that nobody expects; `None` if nothing ever was."""
+        """The last unexpected exception; `None` if there never was one."""
         return self._service.last_error
 
     @property

@@ -1,7 +1,7 @@
-"""A thread that takes one turn after the other, and dies of nothing that a turn raises.
+"""A daemon thread that takes one turn after the other, and survives whatever a turn raises.
 
-What a turn raises is kept in `last_error`, counted, logged and told, and the turn is tried again after a growing delay.
-`KeyboardInterrupt` and `SystemExit` are kept as well, and end the thread.
+What a turn raises is kept in `last_error`, counted, logged and reported, and the turn is tried again after a growing
+delay. `KeyboardInterrupt` and `SystemExit` are kept as well, and end the thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from compactlib.runtime.observe import Observer, telling
 
 _LOGGER = logging.getLogger("compactlib.turns")
 _LOOK_AGAIN_SECONDS = 0.1
-"""How long the thread sleeps at most by a clock that is not the system's, which may move without waking anybody."""
+"""How long the thread sleeps at most by a clock that is not the system's, which may move without waking any thread."""
 
 
 class Turns:
@@ -27,9 +27,10 @@ class Turns:
     Args:
         turn: does what there is to do, and returns in how many seconds the next turn is due; `None`: when woken.
         name: of the thread, and in messages.
-        event: told when a turn raises, with `error`, `message`, `failures` in a row and `retry_in_seconds`.
+        event: its name when a turn that raises is reported, with `error`, `message`, `failures` in a row and
+            `retry_in_seconds`.
         clock: for when a turn is due.
-        observer: is told.
+        observer: is notified.
         first_delay_seconds: after the first error; doubles with each one in a row.
         max_delay_seconds: how far it grows.
     """
@@ -129,7 +130,7 @@ class Turns:
         """Check that the thread lives, if it should.
 
         Raises:
-            AuditFailed: it has ended although nobody stopped it; names the reason.
+            AuditFailed: it has ended although it was not stopped; names the reason.
         """
         with self._changed:
             if self._thread is not None and not self._thread.is_alive() and not self._stopping:

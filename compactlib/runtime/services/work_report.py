@@ -1,4 +1,4 @@
-"""All work of a service, as a value that prints itself."""
+"""The report of a service: all its work, as a value that prints as a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class WorkRow:
 
     Attributes:
         work: its name.
-        lane: where it lies.
+        lane: to which it belongs.
         condition: where it stands; `failing` waits to be tried again.
         cause: why its turn came or comes: that of the turn under way, `"asked"` for a request that waits, or `""`.
         failures: failed turns in a row.
@@ -49,7 +49,7 @@ class WorkReport(Printed):
         what: the service.
         is_active: whether it does what is due.
         rows: in the order in which the work was added.
-        failures: how often something was raised that nobody expected, by the work or in the service's own threads.
+        failures: how often an unexpected exception was raised, by the work or in the service's own threads.
         last_error: the last of these in words, or `""`.
     """
 

@@ -1,6 +1,6 @@
-"""Work that goes on by itself: a thread for each lane, and nothing decided here.
+"""Background work on threads, one for each lane; a lane runs its pieces of work one at a time.
 
-Whose turn it is, `Agenda` decides; this class tells it what happens, carries out the turns that it hands out, and
+`Agenda` decides which work is next; this class reports to it what happens, carries out the turns that it hands out, and
 waits. What is particular to a service is the work that it is given:
 
 >>> from compactlib.outcome import Done
@@ -13,7 +13,7 @@ Accepted(name='deliver', state='queued')
 ['delivered, asked', 'swept, periodic']
 
 With `start`, or in a `with`, the same is done in daemon threads: a process that ends without `stop` does not wait for
-them. Whatever work raises ends one turn at most; it is kept, logged, told, and tried again after a growing delay.
+them. Whatever work raises ends one turn at most; it is kept, logged, reported, and tried again after a growing delay.
 `KeyboardInterrupt` and `SystemExit` let everything go as well, and end the thread, which `audit` says.
 """
 
@@ -41,7 +41,7 @@ from compactlib.runtime.services.work_report import WorkReport
 
 _LOGGER = logging.getLogger("compactlib.services")
 _LONGEST_SLEEP_SECONDS = 60.0
-"""How long a thread sleeps at most: looking again costs nothing, and heals what nobody has thought of."""
+"""How long a thread sleeps at most: looking again costs nothing, and repairs an unforeseen stand-still."""
 
 
 @attrs.frozen
@@ -50,7 +50,7 @@ class Stopped:
 
     Attributes:
         turns: how many it took in all.
-        failures: how often something was raised that nobody expected.
+        failures: how often an unexpected exception was raised.
     """
 
     turns: int
@@ -93,7 +93,7 @@ class Job:
         self.next_in = seconds
 
     def put_off(self) -> None:
-        """What it could not do, somebody else being in the way, it does after `retry_seconds`; that is no failure."""
+        """What it could not do, since its store was busy, it does after `retry_seconds`; that is no failure."""
         self.is_put_off = True
 
     def rest(self) -> None:
@@ -101,7 +101,7 @@ class Job:
         self.has_closed = True
 
     def note(self, error: Exception) -> None:
-        """Something that nobody expected, and that the work has dealt with: kept, told when the turn ends."""
+        """An unexpected exception that the work has dealt with: kept, and reported when the turn ends."""
         self.surprises.append(error)
 
     def stop(self) -> None:
@@ -112,26 +112,26 @@ class Job:
 
 
 Work: TypeAlias = Callable[[Job], Outcome[Any]]
-"""Does a turn, in a thread of the service or of whoever called `run_pending`, and asks `job.budget` at every step.
+"""Does a turn, in a thread of the service or of the caller of `run_pending`, and asks `job.budget` at every step.
 
 What it raises is kept in `last_error`; a `Failed` that it returns is expected, and tried again as well.
 """
 
 
 class WorkService:
-    """A `Service` over pieces of work, each on a lane; a lane does one at a time, lanes go side by side. Threads may
+    """A `Service` over pieces of work, each on a lane; a lane runs one at a time, lanes run side by side. Threads may
     share it.
 
     Args:
         what: the service, as messages and threads name it, for example `"the worker of the log in /data/a"`.
-        event: told when work fails: `work`, `lane`, `error`, `message`, `failures` in a row, `retry_in_seconds` (`None`
-            if it is not tried again).
-        recovered: told when it is well again: `work`, `lane`, `failures`.
-        retry_seconds: wait after a first failure, and after somebody else was at it, > 0; doubles.
+        event: its name when failed work is reported: `work`, `lane`, `error`, `message`, `failures` in a row,
+            `retry_in_seconds` (`None` if it is not tried again).
+        recovered: its name when that works again: `work`, `lane`, `failures`.
+        retry_seconds: wait after a first failure, and after its store was busy, > 0; doubles.
         max_retry_seconds: how far it grows.
         clock: where time comes from; its `monotonic()` decides when something is due.
         budget: what all turns together may use up; the service cancels no more than what it lends from it.
-        observer: is told, never inside a lock.
+        observer: notified, never inside a lock.
 
     Raises:
         InvalidInput: a time is out of its range.
@@ -176,7 +176,7 @@ class WorkService:
         Args:
             name: unique in the service.
             work: does it.
-            lane: what it lies on.
+            lane: to which it belongs.
             every_seconds: how often it is done by itself, at first when the service starts; `None`: when asked for.
             resumes: whether it has something to resume when it is started or opened, by a turn of strength 0.
             enabled: whether it may be done.
@@ -225,7 +225,7 @@ class WorkService:
                 self._jobs[name].stop()
 
     def set_open(self, name: str, is_open: bool) -> None:
-        """Tell that what is worked on was opened or closed.
+        """Report that what is worked on was opened or closed.
 
         Raises:
             NotFound: there is none of this name.
@@ -243,7 +243,7 @@ class WorkService:
             return answer
 
     def note(self, error: BaseException) -> None:
-        """Keep and log something that nobody expected, outside of a turn; within one see `Job.note`."""
+        """Keep and log an unexpected exception, outside of a turn; within one see `Job.note`."""
         with self._changed:
             self._last_error, self._failures = error, self._failures + 1
             count = self._failures
@@ -333,7 +333,7 @@ class WorkService:
             raise Busy(f"{self._what} is never idle from within its own work; wait in another thread")
         left = waiting_time(seconds)
         with self._changed:
-            # Looked at again now and then: the host's clock may move, and a thread end, without waking anybody.
+            # Looked at again now and then: the host's clock may move, and a thread end, without waking any other.
             while not self._agenda.is_at_rest(self._now()):
                 self._audit_threads()
                 if left() == 0:
@@ -519,7 +519,7 @@ def _checked(name: str, outcome: object) -> Outcome[Any]:
 
 
 def ended_in(what: str, error: BaseException, *, task: str = "") -> CompactlibError:
-    """`error` as a failure's own: itself if it is one of the library's, else a `TaskFailed` that tells of it.
+    """`error` as a failure's own: itself if it is one of the library's, else a `TaskFailed` that describes it.
 
     Args:
         what: what has ended, for the message.
