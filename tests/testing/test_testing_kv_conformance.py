@@ -227,7 +227,7 @@ def test_the_state_machine_finds_a_broken_store_too() -> None:
                      derandomize=True, report_multiple_bugs=False)
     for store, lesson in ((UpsertsOnCompare, "does not hold, and the write was carried out"),
                           (HalfATransaction, "are one step|nobody deleted|it was deleted|every entry|written last"),
-                          (EmptyIsAbsent, "is gone, and nobody deleted it"),
+                          (EmptyIsAbsent, "is gone, and it was not deleted"),
                           (EndsEarly, "every entry once|ended without")):
         with pytest.raises(AssertionError, match=lesson):
             run_state_machine_as_test(kv_machine(store), settings=quick)

@@ -1,1 +1,1 @@
-"""The conformance suite of `Compaction`."""
+"""The conformance kit of `Compaction`: tests that any store which can be compacted inherits."""

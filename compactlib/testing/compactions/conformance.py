@@ -191,7 +191,7 @@ class CompactionConformance(ConformanceKit):
             for name in ("bytes_to_copy", "bytes_freed", "bytes_needed", "bytes_available"):
                 number = getattr(plan, name)
                 assert number is None or (type(number) is int and (number >= 0 or name == "bytes_freed")), (
-                    f"{name} is {shown(number)}; give bytes, or None where nobody can know")
+                    f"{name} is {shown(number)}; give bytes, or None where it is unknown")
             if plan.is_exact and (plan.bytes_to_copy is None or plan.bytes_freed is None):
                 raise Mismatch(f"is_exact with bytes_to_copy={plan.bytes_to_copy}, bytes_freed={plan.bytes_freed}",
                                "both as numbers, or is_exact=False")
@@ -421,7 +421,7 @@ class CompactionConformance(ConformanceKit):
             outcomes = [first.answer(), second]
             if opened.factory.has_owner:
                 assert skipped(second, "a second compact() while one runs").is_busy, (
-                    f"{second!r} is Skipped because somebody else is at it, and is_busy is false")
+                    f"{second!r} is Skipped because another run is at it, and is_busy is false")
                 skipped(reclaimed, "reclaim() while a compaction runs")
                 done(first.answer(), "the compaction that was first")
             one_done(outcomes, "two at once")
@@ -430,7 +430,7 @@ class CompactionConformance(ConformanceKit):
     def test_compacting_from_within_a_compaction_is_skipped(self, tmp_path: Path) -> None:
         """An observer, a policy or a fence that compacts or reclaims gets `Skipped`; nothing waits for itself.
 
-        To do: answer Skipped(..., is_busy=True) whoever asks while a run is under way, the run itself included.
+        To do: answer Skipped(..., is_busy=True) to every caller while a run is under way, the run itself included.
         """
         if not self.make_factory().has_owner:
             return
@@ -499,7 +499,7 @@ class CompactionConformance(ConformanceKit):
     def test_of_many_threads_that_begin_at_once_one_compacts(self, tmp_path: Path) -> None:
         """All come back with `Done` or `Skipped`; nothing is raised and nothing lost.
 
-        To do: take the run under a lock (Ownership does), and answer everybody else Skipped.
+        To do: take the run under a lock (Ownership does), and answer every other caller Skipped.
         """
         with self.opened(tmp_path, fills=1) as opened:
             barrier = threading.Barrier(_THREADS)
@@ -634,9 +634,9 @@ class CompactionConformance(ConformanceKit):
                 lambda number: answers.append(attempt(opened.store.close))))
 
     def test_closing_from_an_observer_is_busy(self, tmp_path: Path) -> None:
-        """An observer that closes the store when it is first told something gets `Busy`; the compaction goes on.
+        """An observer that closes the store at its first notification gets `Busy`; the compaction goes on.
 
-        To do: tell through Run.observer(observer), which marks on each thread whose doing it is.
+        To do: notify through Run.observer(observer), which marks on each thread whose doing it is.
         """
         with self.opened(tmp_path, fills=1) as opened:
             answers: list[object] = []
@@ -684,18 +684,18 @@ class CompactionConformance(ConformanceKit):
     def test_observers_that_raise_break_nothing(self, tmp_path: Path) -> None:
         """Watching breaks nothing: the compaction ends as it would have.
 
-        To do: tell through compactlib.runtime.observe.telling(observer) or Run.observer(observer), and nothing else.
+        To do: notify through compactlib.runtime.observe.telling(observer) or Run.observer(observer), and nothing else.
         """
         with self.opened(tmp_path, fills=1) as opened:
             observer = ObserverBy(raising(Surprise("the observer's own bug")))
             done(opened.compact(observer=observer), "a compaction whose observer raises")
-            assert observer.told, "the observer given to compact() was told nothing"
+            assert observer.told, "the observer given to compact() was never notified"
             opened.finish("a compaction whose observer raises")
 
     def test_observers_may_ask_the_store(self, tmp_path: Path) -> None:
-        """Within what it is told, an observer gets a status, a view and a plan; nothing waits for itself.
+        """Inside a notification, an observer gets a status, a view and a plan; nothing waits for itself.
 
-        To do: tell nobody inside a lock: keep what is to be told, and tell it after the lock's release (LaterObserver).
+        To do: never notify inside a lock: keep what is to be reported until after the lock's release (LaterObserver).
         """
         for name, executor in self._executors().items():
             with self.opened(tmp_path, fills=1, name=f"store {name}") as opened:
@@ -712,7 +712,7 @@ class CompactionConformance(ConformanceKit):
                 call = partial(opened.compact, observer=watching, **executor)
                 outcome = Call(call, "a compaction whose observer asks").answer()
                 done(outcome, "a compaction whose observer asks the store")
-                assert watching.told, "the observer given to compact() was told nothing"
+                assert watching.told, "the observer given to compact() was never notified"
                 same(len(answers), 6 * watching.told, case="answers that the observer got")
                 strange = [answer for answer in answers if isinstance(answer, CompactlibError)]
                 assert not strange, f"asking the store from an observer raised {strange[0]!r}"
@@ -723,7 +723,7 @@ class CompactionConformance(ConformanceKit):
         return {"in this thread": {}, "in another thread": {"executor": ExecutorBy(in_another_thread)}}
 
     def test_what_a_policy_raises_comes_through(self, tmp_path: Path) -> None:
-        """A policy is asked, not told: its error is the caller's, and nothing stays held.
+        """A policy is asked, not notified: its error is the caller's, and nothing stays held.
 
         To do: let what choose() raises pass as it is, in plan() and in compact(), and release the run in a `finally`.
         """

@@ -101,7 +101,7 @@ class CompactionFactory(abc.ABC):
         return copied
 
     def damage(self, folder: Path) -> bool:
-        """Change stored bytes of a closed store behind its back, so that `verify` should tell; `False` if it cannot."""
+        """Change stored bytes of a closed store behind its back, so that `verify` finds it; `False` if it cannot."""
         return False
 
     def __repr__(self) -> str:

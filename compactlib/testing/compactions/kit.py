@@ -148,7 +148,7 @@ def lasting_threads(before: Set[threading.Thread]) -> list[threading.Thread]:
 
 @contextlib.contextmanager
 def closing(opened: Opened) -> Iterator[None]:
-    """Close the store at the end; what went wrong before is told, not what then goes wrong with closing."""
+    """Close the store at the end; what went wrong before is reported, not what then goes wrong with closing."""
     try:
         yield
     except BaseException:

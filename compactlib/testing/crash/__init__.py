@@ -1,1 +1,1 @@
-"""Crash states: every prefix of what was written, every loss that is allowed, and kills."""
+"""Crash tests: every prefix of the writes, every allowed loss of writes that were not synced, and kills."""

@@ -60,7 +60,7 @@ class LifeFiles(FailingFiles):
         self._recorder = recorder
 
     def acknowledge(self, value: Any) -> None:
-        """Note that `value` is promised to somebody now; after the kill nothing is."""
+        """Note that `value` is acknowledged now; after the kill nothing is."""
         if not self._crashed:
             self._recorder.acknowledge(value)
 

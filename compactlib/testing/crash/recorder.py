@@ -79,7 +79,7 @@ class RecordingFiles:
         self._lock = threading.RLock()
 
     def acknowledge(self, value: Any) -> None:
-        """Note that `value` is promised to somebody now: checks get it for every crash from here on."""
+        """Note that `value` is acknowledged now: checks get it for every crash from here on."""
         with self._lock:
             self._acknowledgements.append((len(self._operations), value))
 

@@ -44,7 +44,7 @@ def distinct_states(recording: Recording, rng: random.Random, limit_per_point: i
                     seen: set[tuple[bytes, object]], tally: Tally, context: object = None) -> Iterator[Candidate]:
     """The crash states of a recording in order of their points, one for each content of the folder.
 
-    States with equal content are told apart if more was acknowledged by the later one.
+    States with equal content are distinguished if more was acknowledged by the later one.
 
     Args:
         recording: what was done.

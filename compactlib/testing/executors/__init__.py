@@ -1,1 +1,1 @@
-"""The conformance suite of `Executor`."""
+"""The conformance kit of `Executor`: tests that any executor inherits."""

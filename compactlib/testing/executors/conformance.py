@@ -162,7 +162,7 @@ class ExecutorConformance(ConformanceKit):
         result_of(outcomes["sound"])
 
     def test_errors_that_cannot_be_pickled_do_no_harm(self, tmp_path: Path) -> None:
-        """What comes back can be pickled and tells of the error in text; the other tasks are not concerned.
+        """What comes back can be pickled and describes the error in text; the other tasks are not concerned.
 
         To do: pass each outcome through compactlib.executors.tasks.portable() where the task ran.
         """
@@ -180,7 +180,7 @@ class ExecutorConformance(ConformanceKit):
     def test_what_an_observer_raises_is_kept(self, tmp_path: Path) -> None:
         """Watching breaks nothing: every task ends as it would have, whatever the observer does.
 
-        To do: call compactlib.runtime.observe.telling(observer) in run(), and tell only what that returns.
+        To do: call compactlib.runtime.observe.telling(observer) in run(), and notify only what that returns.
         """
         tasks = [WriteTask("a", str(tmp_path), 100), WriteTask("b", str(tmp_path), 100)]
         outcomes = by_name(tasks, self.make_executor().run(tasks, observer=_Raising()))

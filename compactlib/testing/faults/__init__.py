@@ -1,1 +1,1 @@
-"""Disks, stores and clocks that fail as told."""
+"""Fault injection: disks, stores and clocks that fail where a test says."""

@@ -26,7 +26,7 @@ from compactlib.errors import InvalidInput
 
 @attrs.frozen
 class Jump:
-    """Somebody sets the clock. `monotonic()` does not notice.
+    """The clock is set. `monotonic()` does not notice.
 
     Attributes:
         at_seconds: when, in seconds of true time after the clock was made.
@@ -140,7 +140,7 @@ class ScriptedClock:
     """A `Clock` that follows a script, over a true time that several may share. Threads may share it.
 
     Args:
-        truth: true time. Whoever sleeps on this clock moves it.
+        truth: true time. A sleep on this clock moves it.
         script: what is wrong with this clock.
     """
 

@@ -36,7 +36,7 @@ class Jump:
     Attributes:
         seconds: how far the wall clock is off; the monotonic clock never is.
         reading: from which reading of the wall clock on, counted from 1.
-        readings: for how many of them; `None`: to the end, as when somebody sets the clock.
+        readings: for how many of them; `None`: to the end, as when the clock is set.
     """
 
     seconds: float

@@ -51,7 +51,7 @@ class KVFault(enum.Enum):
     FAIL = Fault.REFUSED
     """`StoreFailed`; not carried out."""
     CONFLICT = Fault.CONFLICT
-    """`PredicateFailed`, if the operation has a condition, as if somebody else had been first; else no fault."""
+    """`PredicateFailed`, if the operation has a condition, as if another writer had been first; else no fault."""
     CRASH_BEFORE = Fault.CRASH_BEFORE
     """`KVCrash`; not carried out, and neither is anything after it."""
     CRASH_AFTER = Fault.CRASH_AFTER
@@ -252,7 +252,7 @@ class FaultyStore:
             due = [late for late in self._late if number is None or late[0] <= number]
             self._late = [late for late in self._late if late not in due]
         for _, act in due:
-            # Nobody waits for its answer any more.
+            # No caller waits for its answer any more.
             with contextlib.suppress(CompactlibError):
                 act()
 

@@ -95,8 +95,8 @@ def explore_lost_answers(make_store: Callable[[], KVStore], work: Callable[[Faul
     Args:
         make_store: makes the store that a run begins with, always the same.
         work: the code under test; the same operations in every run, up to the fault.
-        check: looks at the store, late writes having arrived, and at what the work returned or raised: whoever was
-            told that nothing was changed finds nothing changed, whoever was told of success finds it, and a second run
+        check: looks at the store, late writes having arrived, and at what the work returned or raised: a caller that
+            was told that nothing was changed finds nothing changed, one that got a success finds it, and a second run
             works.
         failed_looks: how many reads fail after the write; `None`: all of them, until the work ends.
         faults: what becomes of the write.

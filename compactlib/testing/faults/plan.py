@@ -40,7 +40,7 @@ class Fault(enum.Enum):
     SLOW_DOWN = "slow down"
     """Not carried out; the store is busy. Key-value stores only."""
     CONFLICT = "conflict"
-    """An operation with a condition finds that somebody else was first. Key-value stores only."""
+    """An operation with a condition finds that another writer was first. Key-value stores only."""
     CRASH_BEFORE = "crash before"
     """The process ends; not carried out, and nothing after it is."""
     CRASH_AFTER = "crash after"

@@ -60,12 +60,12 @@ class ResetBranch:
 
 @attrs.frozen
 class CompactBranch:
-    """Compact what is staged. Nobody may notice."""
+    """Compact what is staged. No reader may notice."""
 
 
 @attrs.frozen
 class CleanTokens:
-    """Delete what no branch needs any more. Nobody may notice."""
+    """Delete what no branch needs any more. No reader may notice."""
 
 
 @attrs.frozen

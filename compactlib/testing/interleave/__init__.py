@@ -1,4 +1,4 @@
-"""Every interleaving of a few actors, and pauses of an owner."""
+"""Concurrency tests: every interleaving of a few actors' steps, and pauses of an owner."""
 
 from compactlib._lazy import offer
 

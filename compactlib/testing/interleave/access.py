@@ -43,7 +43,7 @@ class Access:
 
     Attributes:
         name: what is done, such as `"set_if"`.
-        spans: what it touches; empty if it has nothing to do with anybody else.
+        spans: what it touches; empty if it has nothing to do with other actors.
     """
 
     name: str

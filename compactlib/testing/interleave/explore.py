@@ -149,9 +149,9 @@ def sample_schedules(actors: Actors[WorldT], make_world: Callable[[Stage], World
 
 def replay_schedule(actors: Actors[WorldT], make_world: Callable[[Stage], WorldT], check: Check[WorldT],
                     schedule: str) -> str:
-    """Run one schedule, as `InterleavingFailed.schedule` gives it, and tell it as a story.
+    """Run one schedule, as `InterleavingFailed.schedule` gives it, and give it as a story.
 
-    Where the schedule names an actor that has ended, and after its end, whoever runs goes on.
+    Where the schedule names an actor that has ended, and after its end, the running actor goes on.
 
     Raises:
         InterleavingFailed: it fails.

@@ -53,7 +53,7 @@ class Follow:
     """Chooses as a schedule says.
 
     An actor that it names but that has ended is passed over; after its end, and so for a run that takes another course,
-    whoever runs goes on.
+    the running actor goes on.
     """
 
     def __init__(self, names: Sequence[str]) -> None:

@@ -56,7 +56,7 @@ def explore_pauses(actors: Actors[WorldT], make_world: Callable[[Stage], WorldT]
             the stores; a lock that the first one holds in memory would never be given up.
         make_world: makes the world of one run, always the same, with stores that step on the stage it is given.
         check: called after each run, off the stage, with what each actor returned (or the library's error it raised):
-            here somebody opens the store once more, and finds all that was acknowledged.
+            here the store is opened once more, and holds all that was acknowledged.
         both: pause the second one at each of its steps too, until the first one has ended: two writers of one thing.
             Costs steps times steps.
         max_schedules: with more than so many, try as many, evenly spread.

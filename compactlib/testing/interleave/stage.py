@@ -1,7 +1,7 @@
 """The stage: several actors, each a thread, of which exactly one runs at any time. They change places at steps only.
 
-A baton goes round: whoever reaches a step says what it is about to touch, asks the schedule who is next, and hands over
-if that is somebody else (about 10 microseconds); going on oneself costs a function call. So nothing is concurrent, and
+One actor runs at a time: at a step it declares what it is about to touch, asks the schedule who is next, and hands over
+if that is another actor (about 10 microseconds); going on oneself costs a function call. So nothing is concurrent, and
 the same choices give the same run.
 """
 
@@ -40,7 +40,7 @@ class Step:
         number: counted from 1 in its run.
         actor: whose.
         access: what it touched.
-        told: what came of it, if the run is told as a story.
+        told: what came of it, if the run is recorded as a story.
     """
 
     number: int
@@ -186,7 +186,7 @@ class Stage:
             role.baton.release()
 
     def _next(self, running: _Role | None) -> _Role | None:
-        """Whose step is taken now. `None`: nobody has one, or the run is given up."""
+        """Whose step is taken now. `None`: no actor has one, or the run is given up."""
         if not self._waiting or self._giving_up:
             return None
         try:
@@ -206,7 +206,7 @@ class Stage:
     def _await_curtain(self) -> None:
         if not self._curtain.acquire(timeout=self._patience_seconds):
             role = self._running
-            name = "nobody" if role is None else role.name
+            name = "no actor" if role is None else role.name
             raise ActorStuck(f"the actor {name!r} did not come to its next step; the run took {self._patience_seconds} "
                              f"seconds. Actors may share nothing that one of them can wait for")
 
@@ -221,7 +221,7 @@ class Stage:
                 pass
             except CompactlibError as error:
                 self._results[role.name] = error
-            except BaseException as error:  # told by run(), in the caller's thread
+            except BaseException as error:  # raised by run(), in the caller's thread
                 self._wrong, self._giving_up = self._wrong or error, True
             if self._is_closed():
                 return
@@ -239,5 +239,5 @@ class Stage:
             self._hand_to(self._roles[next(iter(self._waiting))])
             return
         chosen = self._next(None)
-        assert chosen is not None, "somebody waits"
+        assert chosen is not None, "an actor waits"
         self._hand_to(chosen)

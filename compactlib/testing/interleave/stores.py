@@ -31,7 +31,7 @@ class SteppedStore:
         store: carries the operations out.
         stage: whose actors use it. Off the stage (before and after a run) it adds nothing.
         page_size: entries of a page, at most.
-        name: part of every span, to tell several stores of one world apart.
+        name: part of every span, to distinguish several stores of one world.
     """
 
     def __init__(self, store: KVStore, stage: Stage, *, page_size: int = 1000, name: str = "") -> None:
@@ -120,7 +120,7 @@ class SteppedObjects:
     Args:
         store: carries the operations out.
         stage: whose actors use it.
-        name: part of every span, to tell several stores of one world apart.
+        name: part of every span, to distinguish several stores of one world.
     """
 
     def __init__(self, store: ObjectStore, stage: Stage, *, name: str = "objects") -> None:
@@ -180,7 +180,7 @@ class SteppedObjects:
 
 
 def take_step(stage: Stage, access: Access, act: Callable[[], ResultT], value: object = None) -> ResultT:
-    """Wait for the actor's turn, act, and note what came of it if the run is told as a story; for your own stores.
+    """Wait for the actor's turn, act, and note what came of it if the run is recorded as a story; for your own stores.
 
     Args:
         stage: the stage.

@@ -106,7 +106,7 @@ class ScheduleTree:
                 if name != above.actor and not access.meets(above.access)}
 
     def _first(self, waiting: Mapping[str, Access], sleeping: Mapping[str, Access], running: str | None) -> str | None:
-        # Whoever runs goes on: it costs no hand-over, and the first schedules are the simple ones.
+        # The running actor goes on: it costs no hand-over, and the first schedules are the simple ones.
         if running is not None and running in waiting and running not in sleeping:
             return running
         return next((name for name in self._order if name in waiting and name not in sleeping), None)
@@ -140,7 +140,7 @@ class ScheduleTree:
         return clock, races
 
     def _reverse(self, race: int, node: _Node, number: int) -> None:
-        """See to it that somebody is tried at the race's earlier step who can lead to the later one coming first."""
+        """Have an actor tried at the race's earlier step that can lead to the later one coming first."""
         at = self._path[race]
         # The steps since that do not need the earlier one, and then the later one itself.
         firsts: dict[str, int] = {}

@@ -1,1 +1,1 @@
-"""What every check is made of: reports of a breach, examples, actors."""
+"""The common parts of the conformance kits: reports of a breach, Hypothesis examples, actors."""

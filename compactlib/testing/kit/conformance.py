@@ -1,7 +1,7 @@
-"""What all conformance kits share: how a kit runs without pytest, and how a broken promise is told as a lesson.
+"""What all conformance kits share: how a kit runs without pytest, and how a broken promise is reported as a lesson.
 
 A kit is a class of methods `test_...`, each a promise. Its docstring says what is promised, and after `To do:` what
-usually helps. A backend that breaks one is told all of that, in pytest and without it:
+usually helps. A backend that breaks one gets all of that in the report, in pytest and without it:
 
     PromiseBroken: compare and set: A predicate is good for one write.
       at:       with expect(PredicateFailed):
@@ -138,7 +138,7 @@ def _first_difference(found: object, wanted: object) -> str:
 
 
 class ConformanceKit:
-    """A base for kits: what goes wrong in a method `test_...` of a class that inherits is told as a lesson."""
+    """A base for kits: what goes wrong in a method `test_...` of a class that inherits is reported as a lesson."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)

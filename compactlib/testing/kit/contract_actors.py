@@ -1,4 +1,4 @@
-"""Policies, executors, observers, fences, clocks and disks that do what they are told, for the kits of the contract."""
+"""Policies, executors, observers, fences, clocks and disks that do what a test says, for the kits of the contract."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 class Gate:
-    """A place at which work is held. Leaving the `with` lets everybody through."""
+    """A place at which work is held. Leaving the `with` lets all threads through."""
 
     def __init__(self) -> None:
         self.reached: threading.Event = threading.Event()
@@ -42,12 +42,12 @@ class Gate:
     def hold(self, *_: object) -> None:
         """Wait here until the gate is open."""
         self.reached.set()
-        # Longer than anybody waits for the work, so that who waits is the one to say so.
+        # Longer than any caller waits for the work, so that the caller reports it.
         if not self._opened.wait(2 * PATIENCE_SECONDS):
             raise Mismatch("work that was held was never let go", "the check to end")
 
     def open(self) -> None:
-        """Let everybody through, now and later."""
+        """Let all threads through, now and later."""
         self._opened.set()
 
     def __enter__(self) -> Gate:
@@ -123,7 +123,7 @@ class Call(Generic[AnswerT]):
 
 
 class PolicyBy:
-    """Another policy, that first does what it is told; of `choose` what `first` returns, unless that is `GOES_ON`."""
+    """Another policy, that first runs a function; of `choose` what `first` returns, unless that is `GOES_ON`."""
 
     GOES_ON = object()
 
@@ -180,7 +180,7 @@ def in_another_thread(tasks: Sequence[RewriteTask], budget: Budget, observer: Ob
     """As it should be done, in a thread that knows nothing of its caller."""
     for task in tasks:
         attempt = partial(attempt_task, task, Attempt(new_attempt_id(), budget, observer))
-        # Longer than anybody waits for the compaction, so that who waits for that is the one to say so.
+        # Longer than any caller waits for the compaction, so that the caller reports it.
         yield Call(attempt, f"task {task.name}").answer(times=2)
 
 
@@ -255,7 +255,7 @@ def asserts_of(function: Any) -> list[str]:
 
 
 class ObserverBy(Observer):
-    """Calls a function whenever it is told anything.
+    """Calls a function at each notification.
 
     Attributes:
         told: how often it was.
@@ -287,10 +287,10 @@ class ObserverBy(Observer):
 
 
 class FenceBy:
-    """A fence that calls a function with the number of the entry, from 1, before it lets anybody in.
+    """A fence that calls a function with the number of the entry, from 1, before it lets a caller in.
 
     Attributes:
-        entered: how often somebody was let in.
+        entered: how often a caller was let in.
     """
 
     def __init__(self, enter: Callable[[int], object] = lambda number: None) -> None:

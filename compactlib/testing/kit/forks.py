@@ -1,4 +1,4 @@
-"""What a fork may do with the stores of the process that it was forked from: nothing, and it is told so by name."""
+"""What a fork may do with the stores of the process that it was forked from: nothing; each call is refused by name."""
 
 from __future__ import annotations
 

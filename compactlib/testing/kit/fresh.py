@@ -41,7 +41,7 @@ def drawing(number: int) -> random.Random:
     """A generator for a check that draws by itself: the same in every call, unless inside `fresh_examples`.
 
     Args:
-        number: tells the generators of one check apart.
+        number: distinguishes the generators of one check.
     """
     fresh = _FRESH.get()
     return random.Random(number if fresh is None else f"{fresh} {number}")

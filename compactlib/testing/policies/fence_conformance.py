@@ -105,7 +105,7 @@ class FenceConformance(ConformanceKit):
         same(fence.committed("job"), Commitment(9, b"in time"))
 
     def test_who_comes_later_sees_what_was_committed(self, tmp_path: Path) -> None:
-        """An admission tells how far the resource has come.
+        """An admission shows how far the resource has come.
 
         To do: keep the last commitment when a higher token is admitted, and give it with the admission.
         """
@@ -131,7 +131,7 @@ class FenceConformance(ConformanceKit):
         same(fence.committed("job"), Commitment(5, b"files"))
 
     def test_a_commit_needs_an_admission(self, tmp_path: Path) -> None:
-        """Nobody commits without having seen what is there.
+        """No caller commits without having seen what is there.
 
         To do: a commit with a token that was never admitted is InvalidInput: its worker has not seen what is
         there.
@@ -159,7 +159,7 @@ class FenceConformance(ConformanceKit):
                 fence.raise_floor(token)
 
     def test_what_is_no_name_no_token_and_no_value(self, tmp_path: Path) -> None:
-        """A caller's slip is told as one, whatever its type.
+        """A caller's mistake is reported as one, whatever its type.
 
         To do: look at the types before using them, and raise InvalidInput; nothing may change.
         """

@@ -95,7 +95,7 @@ def _check_answer(source: NeedSource, view: RetainedVersions, held: Sequence[Tim
         return
     assert found is not None, (
         f"{name}: time {show(min(held))} is needed, and it answers None: the version would be cut away while "
-        f"somebody reads it. Answer Floor(factor, the lowest time)")
+        f"it is still read. Answer Floor(factor, the lowest time)")
     if isinstance(found, Unavailable):
         return
     _check_floor(name, found, view, min(held))

@@ -86,7 +86,7 @@ def node_reports(nodes: st.SearchStrategy[NodeId] | None = None, *,
     Shrinks to a node that needs nothing and hosts nothing.
 
     Args:
-        nodes: who answers; anybody if not given.
+        nodes: who answers; any node if not given.
         times: the times that they need; any if not given.
         tables: ids of the tables that they may host; any if not given.
         partitions: how many partitions a table has.

@@ -127,7 +127,7 @@ def check_scheduler_config(config: SchedulerConfig, *, seeds: Iterable[int] = (1
         except SimulationFailure as failure:
             raise AssertionError(
                 f"in the simulated world {seed} this configuration fails: {failure.what}. simulate({seed}, "
-                f"SimulationSettings(config=config), trace=True) tells the story, docs/scheduler-simulation.md what is "
+                f"SimulationSettings(config=config), trace=True) shows the story, docs/scheduler-simulation.md what is "
                 f"checked") from failure
 
 
@@ -150,7 +150,7 @@ def _stuck_work(config: SchedulerConfig) -> Iterable[str]:
                    f"a tenant who stops writing keeps fewer than that uncompacted for ever; give it an age")
     if not config.max_failures:
         yield ("a job that fails is tried for ever (max_failures=0): one poisoned block keeps a worker busy until "
-               "somebody notices; give a number, and watch for the jobs that are excluded")
+               "an operator notices; give a number, and watch for the jobs that are excluded")
     if config.backoff_seconds > config.max_backoff_seconds:
         yield (f"the first wait after a failure, {config.backoff_seconds} s, is longer than the longest, "
                f"{config.max_backoff_seconds} s (backoff_seconds, max_backoff_seconds)")
@@ -162,7 +162,7 @@ def _stuck_work(config: SchedulerConfig) -> Iterable[str]:
 def _cleanup(config: SchedulerConfig) -> Iterable[str]:
     levels = range(config.cleanup_min_level, config.cleanup_max_level + 1)
     if not config.standalone_cleanup and not any(level in levels for level in range(len(config.levels))):
-        yield (f"nobody deletes what was compacted: tombstones ride on jobs of levels {config.cleanup_min_level} to "
+        yield (f"what was compacted is never deleted: tombstones ride on jobs of levels {config.cleanup_min_level} to "
                f"{config.cleanup_max_level}, of which none is compacted, and standalone_cleanup is off")
     if config.cleanup_delay_seconds < config.lease_seconds:
         yield (f"sources are deleted {config.cleanup_delay_seconds} s after they were compacted, while a worker that "

@@ -49,7 +49,7 @@ ViewT = TypeVar("ViewT")
 Views: TypeAlias = "Iterable[ViewT] | SearchStrategy[ViewT]"
 
 TIMES: tuple[float, ...] = (0.0, 1_700_000_000.0, 1_700_086_400.0)
-"""At which times, in seconds since the epoch, a policy is asked unless told otherwise."""
+"""At which times, in seconds since the epoch, a policy is asked by default."""
 _TELLS = re.compile(r"\d|\w_\w|=")
 _MOST_NAME_CHARS = 60
 _HIDDEN: tuple[tuple[Any, str], ...] = (
@@ -127,7 +127,7 @@ def _check_itself(policy: Any) -> None:
         raise _broken("a plan shows the settings of its policy", f"{record}: {', '.join(strange)}",
                       "each field as a number, a text or a policy", "let settings be plain values")
     try:
-        # Nobody can pickle a class that was made inside a function, or in an example.
+        # No pickler takes a class that was made inside a function, or in an example.
         again = pickle.loads(pickle.dumps(policy)) if _is_importable(type(policy)) else copy.deepcopy(policy)
     except Exception as error:
         raise _broken("a policy can be pickled", f"{kind}: {type(error).__name__}: {error}", "no error",

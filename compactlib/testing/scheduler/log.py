@@ -40,7 +40,7 @@ _ELECTION_SECONDS = 3.0
 _HESITATION_SECONDS = 8.0
 
 Reply: TypeAlias = Callable[[ApplyResult], None]
-"""Told what came of an entry, if the node that appended it is still its leader when it is applied."""
+"""Called with what came of an entry, if the node that appended it is still its leader when it is applied."""
 Check: TypeAlias = Callable[["Node", Command, Operation, ApplyResult], None]
 """Sees what came of an entry on a node."""
 
@@ -242,7 +242,7 @@ class Node:
             self._count()
 
     def refuse(self, term: int) -> None:
-        """Somebody knows a newer term."""
+        """Some node knows a newer term."""
         if self.is_up and term > self.term:
             self._step_down(term)
 
@@ -326,7 +326,7 @@ class Node:
         self.replies, self.polls = {}, {}
 
     def restart(self) -> None:
-        """Come back from the snapshot; the log's entries follow as the leader tells what is committed."""
+        """Come back from the snapshot; the log's entries follow as the leader reports what is committed."""
         index, rows = self.snapshot or (0, None)
         self.service = self.sim.new_service(None if rows is None else load_rows(rows, self.sim.config))
         # A host may hand over entries that the snapshot has already.
@@ -337,7 +337,7 @@ class Node:
 
 
 def elect(sim: World, *, by_force: bool = False) -> None:
-    """Let a majority that is up choose a leader: any of them, or only if nobody leads."""
+    """Let a majority that is up choose a leader: any of them, or only if there is no leader."""
     up = [node for node in sim.nodes if node.is_up]
     if len(up) <= len(sim.nodes) // 2:
         return

@@ -43,7 +43,7 @@ class SimulationSettings:
         writer_patience: how long a block that was not acknowledged is sent again. Must be less than the scheduler's
             cleanup delay by the clock skew and the delay of messages: a block that is sent again after it was
             compacted and deleted would be added once more.
-        cut_off_rate: workers that nobody hears for up to 40 seconds, in 10 seconds.
+        cut_off_rate: workers cut off for up to 40 seconds, in 10 seconds.
         fenced: whether jobs commit through a fence.
         in_place: whether they replace what was published, under a guard of the fence, instead of committing a value.
         reuses_results: whether a worker that finds an earlier holder's results at the fence reports those. Wrong: they

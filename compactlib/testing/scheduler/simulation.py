@@ -8,7 +8,7 @@ happened; then the faults end, and all work must get done. The same seed gives t
 >>> simulate(7)
 SimulationReport(seed=7, ...)
 
-From a shell, `python -m compactlib.testing.scheduler.simulation --seed 7 --trace` tells the story of one seed, and
+From a shell, `python -m compactlib.testing.scheduler.simulation --seed 7 --trace` shows the story of one seed, and
 `--seeds 10000` runs many. `docs/scheduler-simulation.md` says what is simulated and what is checked.
 """
 
@@ -92,7 +92,7 @@ class Simulation:
     Args:
         seed: of everything that happens by chance.
         settings: the world; by default that of the seed.
-        trace: whether to tell what happens.
+        trace: whether to print what happens.
     """
 
     def __init__(self, seed: int, settings: SimulationSettings | None = None, *, trace: bool = False) -> None:
@@ -198,7 +198,7 @@ class Simulation:
             while self.now < end and quiet < 2:
                 self._run_until(self.now + 5)
                 quiet = 0 if self.unfinished() else quiet + 1
-            # Nobody asks for anything more: now the last entries reach all nodes.
+            # There are no more requests: now the last entries reach all nodes.
             self.is_over = True
             self._run_until(self.now + 5)
         except SimulationFailure:
@@ -303,7 +303,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                                      description="Run the compaction scheduler in a world that goes wrong.")
     parser.add_argument("--seed", type=int, default=0, help="the (first) seed (default: 0)")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds, one after the other (default: 1)")
-    parser.add_argument("--trace", action="store_true", help="tell what happens")
+    parser.add_argument("--trace", action="store_true", help="print what happens")
     arguments = parser.parse_args(argv)
     total: Counter[str] = Counter()
     for seed in range(arguments.seed, arguments.seed + arguments.seeds):

@@ -94,7 +94,7 @@ class Troublemaker:
         rng = self._sim.rng
         name = rng.choice(self._names)
         job = self._checks.service.state.jobs.get(name)
-        # A token between the job's and the log's end would be as good as the holder's (seed): only seals can tell.
+        # A token between the job's and the log's end would be as good as the holder's: only seals show it.
         stale = rng.randrange(job.state.token) if job is not None and job.state.token else 0
         token = rng.choice([stale, stale, -1, 1 << 40, (1 << 64) - 1])
         block = BlockMeta(id="trouble", tenant=rng.choice("AB"), shard=rng.randrange(3), level=rng.randrange(3))
@@ -124,7 +124,7 @@ class SimulatedWorker:
     Args:
         sim: the world that it is in.
         number: which.
-        checks: sees what it is told and does.
+        checks: sees the messages it gets and what it does.
         objects: what its jobs read and write.
         fence: what they commit through.
     """
@@ -183,12 +183,13 @@ class SimulatedWorker:
                     self._running[effect.run].stop(effect)
                     # Some do not listen, and go on to the end.
                     if sim.rng.random() < sim.settings.obedience:
-                        sim.after(sim.rng.random(), self._end, self._life, effect.run, Crashed("told to stop"))
+                        sim.after(sim.rng.random(), self._end, self._life, effect.run, Crashed("asked to stop"))
                 case Clean():
                     sim.after(sim.rng.uniform(0.2, sim.settings.cleanup_seconds), self._clean, self._life,
                               effect.tombstone)
                 case Settled():
-                    sim.note("worker {} is told about its {} of {}: {}", self.number, effect.status.name, effect.name,
+                    sim.note("worker {} gets an answer about its {} of {}: {}", self.number, effect.status.name,
+                    effect.name,
                              effect.verdict)
 
     # ------------------------------------------------------------------------------------------------- jobs

@@ -44,7 +44,7 @@ class AsyncRunning:
     Attributes:
         service: what is checked.
         hooks: in its work.
-        observer: is told.
+        observer: is notified.
         factory: knows it.
     """
 
@@ -226,14 +226,14 @@ class AsyncServiceConformance(ConformanceKit):
         _run(check())
 
     def test_what_its_work_raises_is_kept_and_told_and_it_goes_on(self, tmp_path: Path) -> None:
-        """`last_error` has it, `failures` counts it, an event tells it, and the work is tried again.
+        """`last_error` has it, `failures` counts it, an event reports it, and the work is tried again.
 
-        To do: catch Exception around each turn, keep, count, log and tell it, and take the next turn after a growing
+        To do: catch Exception around each turn, keep, count, log and report it, and take the next turn after a growing
         delay; release what was held in a `finally`. compactlib.runtime.services.async_service.AsyncWork does.
         """
         async def check() -> None:
             async with self.made(tmp_path) as running:
-                error = Bug("what nobody expects")
+                error = Bug("what is unexpected")
                 running.hooks.on_decide = raising(error, times=2)
                 await running.service.start()
                 await running.until(lambda: running.hooks.decided > 2, "a third turn after two that raised")
@@ -249,11 +249,11 @@ class AsyncServiceConformance(ConformanceKit):
     def test_run_pending_keeps_what_its_work_raises(self, tmp_path: Path) -> None:
         """It answers all the same; the next call tries again.
 
-        To do: let run_pending() treat errors as the tasks do: kept in last_error, counted, told, not raised.
+        To do: let run_pending() treat errors as the tasks do: kept in last_error, counted, reported, not raised.
         """
         async def check() -> None:
             async with self.made(tmp_path) as running:
-                error = Bug("what nobody expects")
+                error = Bug("what is unexpected")
                 running.hooks.on_decide = raising(error, times=1)
                 await running.until(lambda: running.service.failures > 0, "a turn that raises", running.pending)
                 same((running.service.last_error, running.service.failures), (error, 1))
@@ -380,7 +380,7 @@ class AsyncServiceConformance(ConformanceKit):
     def test_what_observers_raise_breaks_nothing(self, tmp_path: Path) -> None:
         """Watching a service breaks nothing.
 
-        To do: tell through compactlib.runtime.observe.telling(observer).
+        To do: notify through compactlib.runtime.observe.telling(observer).
         """
         async def check() -> None:
             async with self.made(tmp_path) as running:

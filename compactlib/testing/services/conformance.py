@@ -48,7 +48,7 @@ class Running:
     Attributes:
         service: what is checked.
         hooks: in its work.
-        observer: is told.
+        observer: is notified.
         factory: knows it.
     """
 
@@ -154,7 +154,7 @@ class ServiceConformance(ConformanceKit):
             assert not asserts, f"audit() has `{asserts[0]}`, which says nothing under python -O; raise AuditFailed"
 
     def test_it_does_its_work_in_its_own_thread(self, tmp_path: Path) -> None:
-        """Once it is started, without anybody's doing; starting again starts nothing more.
+        """Once it is started, without further calls; starting again starts nothing more.
 
         To do: keep the thread, and return from start() if there is one.
         """
@@ -230,13 +230,13 @@ class ServiceConformance(ConformanceKit):
             running.let_go("after run_pending()")
 
     def test_what_its_work_raises_is_kept_and_told_and_it_goes_on(self, tmp_path: Path) -> None:
-        """`last_error` has it, `failures` counts it, an event tells it, and the work is tried again.
+        """`last_error` has it, `failures` counts it, an event reports it, and the work is tried again.
 
-        To do: catch Exception around each turn, keep, count, log and tell it, and take the next turn after a growing
+        To do: catch Exception around each turn, keep, count, log and report it, and take the next turn after a growing
         delay; release what was held in a `finally`. compactlib.runtime does.
         """
         with self.made(tmp_path) as running:
-            error = Bug("what nobody expects")
+            error = Bug("what is unexpected")
             running.hooks.on_decide = raising(error, times=2)
             running.service.start()
             running.until(lambda: running.hooks.decided > 2, "a third turn after two that raised")
@@ -252,10 +252,10 @@ class ServiceConformance(ConformanceKit):
     def test_run_pending_keeps_what_its_work_raises(self, tmp_path: Path) -> None:
         """It answers all the same; the next call tries again.
 
-        To do: let run_pending() treat errors as the thread does: kept in last_error, counted, told, not raised.
+        To do: let run_pending() treat errors as the thread does: kept in last_error, counted, reported, not raised.
         """
         with self.made(tmp_path) as running:
-            error = Bug("what nobody expects")
+            error = Bug("what is unexpected")
             running.hooks.on_decide = raising(error, times=1)
             running.pending()
             same((running.service.last_error, running.service.failures), (error, 1))
@@ -287,7 +287,7 @@ class ServiceConformance(ConformanceKit):
                           running.pending)
 
     def test_an_audit_tells_a_thread_that_has_died(self, tmp_path: Path) -> None:
-        """What ends its thread, nobody else having done so, is kept, and audit raises `AuditFailed`.
+        """What ends its thread without a call of stop is kept, and audit raises `AuditFailed`.
 
         To do: keep what ended the thread in last_error, and look in audit() whether it lives if it should.
         """
@@ -374,7 +374,7 @@ class ServiceConformance(ConformanceKit):
     def test_what_observers_raise_breaks_nothing(self, tmp_path: Path) -> None:
         """Watching a service breaks nothing.
 
-        To do: tell through compactlib.runtime.observe.telling(observer).
+        To do: notify through compactlib.runtime.observe.telling(observer).
         """
         with self.made(tmp_path) as running:
 

@@ -41,7 +41,7 @@ class ServiceHooks:
         self.changed: threading.Condition = threading.Condition()
 
     def decides(self) -> None:
-        """To be called once in each turn, where nobody expects an error: by a policy, say, or a source of jobs."""
+        """To be called once in each turn, where no error is expected: by a policy, say, or a source of jobs."""
         with self.changed:
             self.decided += 1
             self.changed.notify_all()
@@ -79,7 +79,7 @@ class ServiceFactory(abc.ABC):
         Args:
             folder: an empty one, which it may use.
             hooks: have it call `hooks.decides()` in each turn, and `hooks.works(budget)` in its long work.
-            observer: to be told, besides others.
+            observer: to be notified, besides others.
         """
 
     def wake(self, service: Any) -> None:  # noqa: B027

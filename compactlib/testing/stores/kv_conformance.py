@@ -108,7 +108,7 @@ class KVStoreConformance(ConformanceKit):
 
         Args:
             folder: a folder of its own for each store; may not exist yet.
-            page_size: how many entries a page of its scans should hold at most, if the store can be told.
+            page_size: how many entries a page of its scans should hold at most, if the store can be configured so.
         """
         raise NotImplementedError("say which store is to be tested")
 
@@ -172,7 +172,7 @@ class KVStoreConformance(ConformanceKit):
     def test_an_empty_value_is_a_value(self, tmp_path: Path) -> None:
         """It is found, and it is scanned.
 
-        To do: tell absent from empty with a separate flag or column; `if not value` takes the one for the
+        To do: distinguish absent from empty with a separate flag or column; `if not value` takes the one for the
         other.
         """
         store = self.make_store(tmp_path)
@@ -739,7 +739,7 @@ class KVStoreConformance(ConformanceKit):
         store.close()
 
     def test_transfers_by_threads_keep_the_sum(self, tmp_path: Path) -> None:
-        """Money goes from account to account; nobody sees some of it twice or missing.
+        """Money goes from account to account; no reader sees some of it twice or missing.
 
         To do: conditions must hold at the moment of the writes: use the backend's serialisable transactions, or
         one lock.
@@ -782,7 +782,7 @@ class KVStoreConformance(ConformanceKit):
         store.close()
 
     def test_writes_are_seen_at_once(self, tmp_path: Path) -> None:
-        """What one thread has written another one reads, and scans, as soon as it is told.
+        """What one thread has written another one reads, and scans, as soon as the write returned.
 
         To do: read what is newest: no cache, no replica that lags (ask for consistent reads).
         """
@@ -805,9 +805,9 @@ class KVStoreConformance(ConformanceKit):
         store.close()
 
     def test_several_open_a_new_store_at_once(self, tmp_path: Path) -> None:
-        """All of them get it, whoever sets it up; only if `shared`. Calls `make_store` in several threads.
+        """All of them get it, whichever sets it up; only if `shared`. Calls `make_store` in several threads.
 
-        To do: set up in one step, or look in one consistent read whether somebody else has begun to.
+        To do: set up in one step, or look in one consistent read whether another has begun to.
         """
         if not self.shared:
             return
@@ -824,7 +824,7 @@ class KVStoreConformance(ConformanceKit):
                             store.set(P, b"k%d" % number, b"v")
                         break
                     except SlowDown:
-                        pass  # one that waits for nobody may say so
+                        pass  # one that waits for no other may say so
 
             in_threads(4, work)
             store = self.make_store(folder)

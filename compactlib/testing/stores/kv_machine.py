@@ -175,7 +175,7 @@ class KVMachine(RuleBasedStateMachine):
             try:
                 found = self.store.get(partition, key).value
             except KeyNotFound:
-                raise AssertionError(f"{partition!r} {key!r} is gone, and nobody deleted it; {value!r} was written "
+                raise AssertionError(f"{partition!r} {key!r} is gone, and it was not deleted; {value!r} was written "
                                      f"last") from None
             same(found, value, case=f"{partition!r} {key!r}: what was written last")
         self.store.audit()

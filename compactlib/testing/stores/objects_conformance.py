@@ -68,7 +68,7 @@ class ObjectStoreConformance(ConformanceKit):
     def test_an_empty_object_is_an_object(self, tmp_path: Path) -> None:
         """Zero bytes are content.
 
-        To do: tell absent from empty by the backend's answer, not by the length.
+        To do: distinguish absent from empty by the backend's answer, not by the length.
         """
         with self.make_store(tmp_path / "store") as store:
             ref = store.create("empty", b"")
@@ -230,7 +230,7 @@ class ObjectStoreConformance(ConformanceKit):
     def test_room_is_a_number_of_bytes_or_unknown(self, tmp_path: Path) -> None:
         """What a compaction is refused for before it begins; asking changes nothing.
 
-        To do: ask the disk in available_bytes(), or answer None where nobody can say.
+        To do: ask the disk in available_bytes(), or answer None where it is unknown.
         """
         with self.make_store(tmp_path / "store") as store:
             room = store.available_bytes()
