@@ -206,7 +206,7 @@ class Stage:
     def _await_curtain(self) -> None:
         if not self._curtain.acquire(timeout=self._patience_seconds):
             role = self._running
-            name = "no actor" if role is None else role.name
+            name = "(none)" if role is None else role.name
             raise ActorStuck(f"the actor {name!r} did not come to its next step; the run took {self._patience_seconds} "
                              f"seconds. Actors may share nothing that one of them can wait for")
 

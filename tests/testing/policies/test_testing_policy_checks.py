@@ -66,7 +66,7 @@ def test_a_good_configuration_passes(config: SchedulerConfig) -> None:
     ({"max_failures": 0}, "one poisoned block"),
     ({"backoff_seconds": 10.0, "max_backoff_seconds": 1.0}, "longer than the longest"),
     ({"max_queue_size": 0}, "every replica's memory"),
-    ({"cleanup_min_level": 3, "cleanup_max_level": 5, "standalone_cleanup": False}, "nobody deletes"),
+    ({"cleanup_min_level": 3, "cleanup_max_level": 5, "standalone_cleanup": False}, "is never deleted"),
     ({"cleanup_delay_seconds": 1.0}, "may still read them"),
 ])
 def test_a_planted_configuration_fails_with_its_lesson(changes: dict[str, object], lesson: str) -> None:
