@@ -1,4 +1,4 @@
-"""Compaction jobs fenced by the Raft log index (Grafana Pyroscope; `seeds/scheduler.md`).
+"""A scheduler of compaction jobs with leases, fenced by the Raft log index (Grafana Pyroscope).
 
 Blocks are queued per tenant, shard and level; full or old batches become jobs; workers poll, get jobs with a lease and
 a fencing token, and report. The log's index is the only identity and its time the only clock.

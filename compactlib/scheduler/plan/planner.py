@@ -3,7 +3,7 @@
 A job takes blocks of one tenant, shard and level in the order of arrival, until it is full, or the next block does not
 fit by its bytes or its time. What is left of a key becomes a job only once its oldest batch is too old to wait.
 
-Source: notes 1.3.
+See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ So that planning does not look at what cannot become a job yet, flushed batches 
 keys (enough blocks or bytes for a job, times too far apart for one job, or old) by arrival, and the oldest batch of
 every other key by its age.
 
-Source: notes 1.2.
+See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Holds what a worker reports against what it was asked to do.
+"""Checks what a worker reports against what it was asked to do.
 
-Source: notes 5.2 and 5.5, item 3.
+See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
 """
 
 from __future__ import annotations
