@@ -1,7 +1,7 @@
 """The console script `compactlib`. `docs/cli.md` describes it for users.
 
 Exit codes: 0 all is well; 1 the log is damaged, or a part of the work could not be done; 2 the command could not be
-carried out, and one line on stderr says why; 130 interrupted; 141 nobody reads the output any more.
+carried out, and one line on stderr says why; 130 interrupted; 141 the output is not read any more.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("compactlib: interrupted; what was finished stays", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # Whoever read the output, `head` for example, has seen enough. Python would complain once more at exit.
+        # The reader of the output, `head` for example, has seen enough. Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (CompactlibError, OSError) as error:

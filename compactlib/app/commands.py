@@ -141,7 +141,7 @@ def verify(folder: str, *, as_json: bool) -> int:
     logs = logs_of_store(folder)
     with waiting("verifying"):
         checked = [_verified(log) for log in ([folder] if logs is None else logs)]
-    # What is wrong with the write-ahead log is wrong for each log of the store, and told once.
+    # What is wrong with the write-ahead log is wrong for each log of the store, and reported once.
     found = {(each.kind, each.place, each.what): each for report in checked for each in report.findings}
     report = VerifyReport(tuple(found.values()), sum(each.records for each in checked),
                           sum(each.bytes_read for each in checked))
@@ -173,5 +173,5 @@ def _verified(folder: str) -> VerifyReport:
 
 
 def _print_json(value: Any) -> None:
-    # What an error carries may be anything; as text it can always be told.
+    # What an error carries may be anything; as text it can always be shown.
     print(json.dumps(value, indent=2, default=str))

@@ -37,9 +37,9 @@ from compactlib.raftlog.compaction.report import LogCompactionReport, report_of
 from compactlib.rewrite import Executor
 
 DEFAULT_MAX_BYTES = 24_000_000
-"""How many bytes of files the demo reads unless told otherwise; it writes about three times as many."""
+"""How many bytes of files the demo reads by default; it writes about three times as many."""
 WRITTEN = "written"
-"""The name of the log that nobody has compacted, in the demo's folder; the others bear their executors' names."""
+"""The name of the log that was not compacted, in the demo's folder; the others bear their executors' names."""
 
 OpenExecutor: TypeAlias = Callable[[str, int | None], AbstractContextManager[Executor]]
 

@@ -108,7 +108,7 @@ def write_log(folder: str, history: Iterable[Step], *, limits: SegmentLimits, se
 
 
 def copy_log(source: str, target: str, files: Files | None = None) -> None:
-    """Copy a log that nobody writes to a folder that does not exist yet.
+    """Copy a log without a writer to a folder that does not exist yet.
 
     Raises:
         StorageError: the disk refused, or `target` exists.
@@ -125,7 +125,7 @@ def _copy_file(files: Files, source: str, target: str) -> None:
     try:
         with open(source, "rb") as file:
             out.copy_from(file.fileno(), 0, os.fstat(file.fileno()).st_size, 0)
-        # Whoever syncs something next must not have to wait for these bytes as well: the executors are being timed.
+        # The next sync must not have to wait for these bytes as well: the executors are being timed.
         out.sync()
     finally:
         out.close()

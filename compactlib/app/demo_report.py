@@ -57,7 +57,7 @@ def say_selection(folder: str, selection: Selection) -> None:
 
 
 def say_written(written: WrittenLog, size: LogSize) -> None:
-    """The log before anybody compacts it."""
+    """The log before it is compacted."""
     passed = f"; {written.unreadable} unreadable versions passed over" if written.unreadable else ""
     _say("log", f"{size.entries:,} entries in {size.segments:,} segments, {megabytes(size.file_bytes)}, "
                 f"written in {written.seconds:.1f} s{passed}")

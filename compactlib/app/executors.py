@@ -53,7 +53,7 @@ def opened_executor(name: str, workers: int | None = None) -> Iterator[Executor]
 
 @contextlib.contextmanager
 def _spark_executor(cores: int) -> Iterator[SparkExecutor]:
-    # A session that was running before has another name, and belongs to somebody else.
+    # A session that was running before has another name, and another owner.
     name = f"compactlib-{os.getpid()}"
     with tempfile.TemporaryFile() as held:
         try:

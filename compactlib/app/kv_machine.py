@@ -117,7 +117,7 @@ class KvMachine:
         if isinstance(command, Put):
             self._places[command.key] = entry.index
         else:
-            # A delete leaves nothing behind that anybody could ask for.
+            # A delete leaves nothing behind that could be asked for.
             self._tracker.mark_dead([entry.index])
         return before is not None
 

@@ -48,7 +48,7 @@ class CommandLog(Protocol):
         """
 
     def decide(self, make: Callable[[Command], bytes | None]) -> Any:
-        """Propose what `make` finds right: it sees the machine as it is at a place in the log, which it is told.
+        """Propose what `make` finds right: it sees the machine as it is at a place in the log, which it is given.
 
         A log of one node carries out the command at that very place. In a group of nodes its place comes later and
         commands of others may lie between, which is why a command says what it is based on.

@@ -26,7 +26,8 @@ class LogBroken(Closed):
 
 
 class OutOfStep(Stale):
-    """A state machine and a log do not fit together: the log does not hold what comes next. Find the right pair.
+    """A state machine and a log do not fit together: the log does not hold the commands that follow. Find the right
+    pair.
 
     Attributes:
         applied_index: where the state machine stands.

@@ -2,8 +2,8 @@
 
 A command is carried out as soon as it has its place, so that the next one can build on it; its proposer waits until it
 is durable, together with all others that were proposed meanwhile: one sync for any number of threads. What was carried
-out and could not be made durable was told to nobody, but it is in the machine: the log then takes no commands any more
-(`LogBroken`), and a restored machine takes over.
+out and could not be made durable was not acknowledged, but it is in the machine: the log then takes no commands any
+more (`LogBroken`), and a restored machine takes over.
 
 Each opening is a new term, noted in the log. Entries: `docs/formats/command-log.md`.
 """
@@ -54,7 +54,7 @@ class LocalLog:
     Args:
         folder: made if there is none.
         options: how the segments are kept; its clock gives commands their time, held against the monotonic clock
-            (`SteadyClock`; give one of your own for other bounds, or to `accept` a jump), its observer is told
+            (`SteadyClock`; give one of your own for other bounds, or to `accept` a jump), its observer is notified
             `command_log_syncs` and `command_log_commands`.
 
     Raises:
@@ -94,7 +94,7 @@ class LocalLog:
 
         Raises:
             OutOfStep: see `CommandLog.start`.
-            CorruptData: a command that comes next is damaged or missing.
+            CorruptData: one of the commands that follow is damaged or missing.
             Unsupported: a command was written by a later release.
             StorageError: the new term could not be noted.
         """
@@ -120,7 +120,7 @@ class LocalLog:
         self._observer.deliver()
 
     def _replay(self, machine: CommandMachine) -> None:
-        # From its beginning, though the machine may stand later: the last term must be known, and damage told.
+        # From its beginning, though the machine may stand later: the last term must be known, and damage reported.
         expected = self._first
         for entry in self._log.entries(self._first):
             if entry.index != expected:
@@ -193,12 +193,12 @@ class LocalLog:
             try:
                 self._syncs.submit(index)
             except OutcomeUnknown as error:
-                # Whoever wrote for all who wait was interrupted.
+                # The thread that wrote for all who wait was interrupted.
                 self._break(f"the log ended in {error!r}")
                 raise self._is_broken() from error
 
     def _sync(self, batch: Sequence[int]) -> list[Exception | None]:
-        """Write and sync everything that was carried out so far, whoever waits for it."""
+        """Write and sync everything that was carried out so far, whichever thread waits for it."""
         with self._order:
             if self._broken is not None:
                 raise self._is_broken()
@@ -302,7 +302,7 @@ class LocalLog:
 
     @contextlib.contextmanager
     def _in_order(self) -> Iterator[None]:
-        # Before the lock: in a fork, whoever held it may not be there to give it back.
+        # Before the lock: in a fork, the thread that held it may not be there to release it.
         if self._pid != os.getpid():
             raise Closed(f"the log in {self._log.folder} was opened by process {self._pid}, and this is process "
                          f"{os.getpid()}; a fork must not use what its parent has open, open it here when it is closed "

@@ -88,7 +88,7 @@ class _Replica(SyncObjConsumer):  # type: ignore[misc]
 
 
 class _Answer:
-    """What the machine returned, told apart from an exception that was raised."""
+    """What the machine returned, as opposed to an exception that was raised."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -166,7 +166,7 @@ class RaftCommandLog:
         if self._folder is not None:
             if not os.path.isdir(self._folder):
                 self._files.make_folder(self._folder)
-            # Also if it was there: whoever made it may have been killed before this.
+            # Also if it was there: its maker may have been killed before this.
             sync_names(self._files, self._folder)
             chosen["journalFile"] = os.path.join(self._folder, "journal")
             chosen["fullDumpFile"] = os.path.join(self._folder, "snapshot")
@@ -351,7 +351,7 @@ class RaftCommandLog:
             self._broken = index, cause, error
 
     def _is_broken(self) -> LogBroken | None:
-        """A new one for each who is told."""
+        """A new one for each receiver."""
         if self._broken is None:
             return None
         index, cause, _ = self._broken

@@ -116,8 +116,8 @@ class RaftlogExecute:
         """Join the job's segments.
 
         Raises:
-            FencedOff: the job went to somebody else; nothing was committed.
-            ReleaseJob: the log is being compacted, or its segments cannot be joined now: somebody should try again.
+            FencedOff: the job went to another worker; nothing was committed.
+            ReleaseJob: the log is being compacted, or its segments cannot be joined now: a worker should try again.
             InvalidInput: a source is no segment.
             NotFound: there is no such log.
             CompactlibError: what the rewrite ended in; the segments are as before.
@@ -136,7 +136,7 @@ class RaftlogExecute:
                                               if set(group.members) & set(policy.numbers)]
             if mine or report is None:
                 raise mine[0] if mine else outcome.error
-        # What the policy would still join although the plan was carried out is in somebody's way.
+        # What the policy would still join although the plan was carried out is still in use.
         if policy.choose(log.view(), 0.0).groups:
             raise ReleaseJob(f"segments {policy} of log {plan.tenant!r} cannot be joined now: "
                              f"{outcome.reason if isinstance(outcome, Skipped) else log.plan(policy).why}; try again "

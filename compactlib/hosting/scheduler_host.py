@@ -88,7 +88,7 @@ class SchedulerMachine:
     Attributes:
         service: the scheduler.
         has_settings: whether the settings in force came from the log or a loaded state.
-        events: what the last command made happen, name and fields; for whoever proposed it.
+        events: what the last command made happen, name and fields; for the caller that proposed it.
     """
 
     @refuses_misfits
@@ -164,7 +164,7 @@ class _Noting(Observer):
 
 
 class _Driven:
-    """The machine as a log drives it: each answer brings along what happened, to be told outside of the log's lock."""
+    """The machine as a log drives it: each answer brings along what happened, to be reported outside of its lock."""
 
     def __init__(self, machine: SchedulerMachine) -> None:
         self._machine = machine
@@ -198,14 +198,14 @@ class SchedulerHost:
         config: may be another one after a restart: then it holds from a command of its own on, which is the first one
             that this host proposes. In a group the leader's holds; give every node the same.
         partition: of the store, for this scheduler's snapshots alone.
-        snapshot_every: commands after which a snapshot is taken, in the thread of whoever polls then; 0 for never.
+        snapshot_every: commands after which a snapshot is taken, in the thread of the poll at hand; 0 for never.
         with_index: whether a new scheduler has a metadata index.
         policy: which job a poll gives out first; no part of what is ordered or stored, so that each node may have its
             own, and the leader's counts.
-        observer: is told what the commands of this host make happen, once each has its answer, and outside of any lock;
-            a replay tells nothing.
+        observer: notified of what the commands of this host make happen, once each has its answer, and outside of any
+            lock; a replay reports nothing.
         clock: for the pauses between looks after a write to `kv` that got no answer.
-        rng: tells apart two processes that write snapshots at once; give each its own seed.
+        rng: distinguishes two processes that write snapshots at once; give each its own seed.
 
     Attributes:
         log: the log, for looking at it.
@@ -303,7 +303,7 @@ class SchedulerHost:
         return result
 
     def _decide(self, make: Callable[[Command], bytes | None]) -> Any:
-        """`CommandLog.decide` under this host's settings; tells what happened."""
+        """`CommandLog.decide` under this host's settings; reports what happened."""
         def under_settings(command: Command) -> bytes | None:
             machine = self.machine
             if machine.has_settings and machine.service.config == self._config:

@@ -1,7 +1,7 @@
 """`SnapshotStore`: the last snapshot of a state machine in a key-value store, whole or not at all.
 
 A snapshot is written in chunks under names of its own; then one compare-and-set moves the head from the one before to
-it. A crash leaves the old snapshot in force, and chunks that nobody names, which the next snapshot removes. Nothing
+it. A crash leaves the old snapshot in force, and chunks without a reference, which the next snapshot removes. Nothing
 here needs more than compare-and-set of one key.
 
 Each snapshot is a generation, one above that of the head it replaces, and who writes it removes only what lies below:
@@ -53,7 +53,7 @@ class Snapshot:
 class _Head:
     """Which snapshot is in force, and what its chunks must add up to.
 
-    The nonce tells apart what two processes wrote that replaced the same snapshot at once.
+    The nonce distinguishes what two processes wrote that replaced the same snapshot at once.
     """
 
     index: int
@@ -74,7 +74,7 @@ class SnapshotStore:
         kv: the store; stays open when this object is dropped.
         partition: of its own.
         clock: for the pauses between looks after a write that got no answer.
-        rng: tells apart two processes that write at once; give each its own seed.
+        rng: distinguishes two processes that write at once; give each its own seed.
 
     Attributes:
         cleanup_error: what kept older chunks from being removed after the last `save`; the next one tries again.
@@ -110,7 +110,7 @@ class SnapshotStore:
 
         Raises:
             CorruptData: a chunk is missing or damaged.
-            Busy: somebody else writes snapshots faster than they can be read.
+            Busy: another process writes snapshots faster than they can be read.
         """
         with self._lock:
             for _ in range(_MAX_LOADS):
@@ -118,13 +118,13 @@ class SnapshotStore:
                 try:
                     return self._read(head)
                 except CorruptData:
-                    # Or did somebody else write another one, and remove this one?
+                    # Or did another process write another one, and remove this one?
                     found, predicate = self._read_head()
                     if found == head:
                         raise
                     self._head, self._predicate, self._knows_predicate = found, predicate, True
             raise Busy(f"{_MAX_LOADS} snapshots in partition {self._partition!r} went while they were read; stop "
-                       f"whoever writes them, or try again")
+                       f"the one that writes them, or try again")
 
     def _read(self, head: _Head | None) -> Snapshot | None:
         if head is None:
@@ -147,7 +147,7 @@ class SnapshotStore:
 
         Raises:
             InvalidInput: the snapshot in force covers more.
-            PredicateFailed: somebody else wrote a snapshot here; nothing was changed.
+            PredicateFailed: another process wrote a snapshot here; nothing was changed.
             OutcomeUnknown: it may be in force, now or later; the next call finds out.
             Closed: this process is a fork of the one that made this object.
             CompactlibError: what the store raises; nothing was changed.
@@ -223,7 +223,7 @@ class SnapshotStore:
         """Remove what lies below the head in force: older snapshots, and those that lost against it."""
         found, predicate = self._read_head()
         if found != head or predicate is None:
-            return  # somebody else's by now; the next snapshot finds out
+            return  # another process's by now; the next snapshot finds out
         self._predicate, self._knows_predicate = predicate, True
         keys = list(self._leftovers(head))
         most = min(self._kv.limits.max_transact - 1, _MAX_DELETES)

@@ -4,5 +4,5 @@ The two state machines of `compactlib.raftlog.replication` decide everything; he
 (in threads, so that the loop goes on) and their timers. A connection that breaks is opened again, and the transfer goes
 on where it was.
 
-There is no authentication but what `tls` brings: without it, use this on networks where you trust everybody.
+There is no authentication but what `tls` brings: without it, use this on networks where you trust every host.
 """

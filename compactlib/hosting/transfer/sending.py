@@ -112,7 +112,7 @@ class _SendingSide:
 
     async def run(self) -> TransferOutcome:
         connecting = asyncio.create_task(self._stay_connected())
-        # It ends with what nobody expected alone; whoever waits here must hear of it.
+        # It ends only with an unexpected exception; the caller that waits here must get it.
         connecting.add_done_callback(lambda _: self._changed.set())
         try:
             await self._carry_out(self._sender.start(self._clock.monotonic()))

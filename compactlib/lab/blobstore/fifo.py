@@ -22,7 +22,7 @@ from compactlib.blobstore.model.names import SegmentName
 class OldestFirst:
     """Takes segments in the order in which it first saw them, as many as free `min_reclaimed_segments`.
 
-    A segment's name does not tell when it was written, as compactions reuse positions; so this policy remembers in what
+    A segment's name does not say when it was written, as compactions reuse positions; so this policy remembers in what
     order segments have appeared, which makes it the one that is not pure. It is for the lab, one policy for one log: a
     replay works with a copy.
 

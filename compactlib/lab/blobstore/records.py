@@ -28,7 +28,7 @@ class Records:
     Attributes:
         place: the row of the segment that each record lies in; `DEAD` if a compaction need not copy it.
         size: bytes of each.
-        until: the last millisecond at which each is kept; `NEVER` where it has no end, or where nobody asks.
+        until: the last millisecond at which each is kept; `NEVER` where it has no end, or where it is not asked for.
         written: when its operation was made, milliseconds.
         key: whose PUT it is; -1 for a tombstone. Kept for those with a time to live alone.
         free: numbers that can be given again.

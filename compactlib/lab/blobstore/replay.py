@@ -155,7 +155,7 @@ def replay_blobs(workload: Workload, policy: BlobPolicy, settings: BlobSettings,
         policy: who decides.
         settings: the store, and when the policy is asked.
         seed: of the workload.
-        observer: told of progress, in operations.
+        observer: notified of progress, in operations.
 
     Raises:
         InvalidInput: a record does not fit into a segment.
@@ -307,7 +307,7 @@ class BlobReplay:
         if free <= self._settings.min_free_segments and (free or self.operations >= self._ask_again_at):
             self._ask_until_free()
             if not self.log.free_segments:
-                # Whoever fills a full log asks with every operation; the answer changes less often.
+                # A writer that fills a full log asks with every operation; the answer changes less often.
                 self._ask_again_at = self.operations + _PATIENCE
         return self.log.roll()
 

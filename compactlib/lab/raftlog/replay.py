@@ -88,7 +88,7 @@ def replay_raftlog(workload: Workload, policy: LogPolicy, settings: RaftLogSetti
         policy: who decides what is rewritten.
         settings: the log, and when it is compacted.
         seed: of the workload.
-        observer: told of progress, in operations.
+        observer: notified of progress, in operations.
     """
     chosen = RaftLogSettings() if settings is None else settings
     replay = RaftLogReplay(policy, chosen, expected_operations=workload.operations)

@@ -59,7 +59,7 @@ class Experiment:
         workload: what is asked.
         settings: the setup: what is replayed, and how it is laid out.
         seed: of the workload.
-        labels: what tells it apart in a table, such as the parameter that was swept.
+        labels: what distinguishes it in a table, such as the parameter that was swept.
     """
 
     policy: Any
@@ -204,7 +204,7 @@ def run_experiments(experiments: Iterable[Experiment], folder: str | os.PathLike
         experiments: at most `MAX_EXPERIMENTS`.
         folder: an existing folder that driver and workers reach; the reports' files are removed once read.
         executor: default one after the other, here.
-        observer: told of progress, in experiments.
+        observer: notified of progress, in experiments.
         skip: see `Comparison`.
 
     Raises:

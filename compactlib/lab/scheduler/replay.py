@@ -1,7 +1,7 @@
 """Replays arriving blocks against a scheduler's configuration: the real `SchedulerService`, without data.
 
 A seed draws when blocks arrive, how large they are, and which jobs hang or fail. Workers poll at a fixed pace, hold a
-job for as long as its bytes take, report, and delete what the scheduler says nobody reads any more. One that hangs
+job for as long as its bytes take, report, and delete what the scheduler says is not read any more. One that hangs
 reports late, after its lease, and is refused by its token; a job that fails is reported as failed, and tried again.
 """
 
@@ -66,15 +66,15 @@ def replay_scheduler(config: SchedulerConfig, load: SchedulerLoad, settings: Sch
                      seed: int = 0, observer: Observer | None = None) -> SchedulerReport:
     """What `config` makes of `load`. Equal arguments give equal reports.
 
-    The replay ends once every block that can be compacted has been, nobody works, and what is dead is deleted; or when
-    patience runs out.
+    The replay ends once every block that can be compacted has been, no worker is busy, and what is dead is deleted; or
+    when patience runs out.
 
     Args:
         config: the scheduler's.
         load: what arrives, and who works.
         settings: how long it goes on, and how the report is cut.
         seed: of arrivals, sizes, hangs and failures.
-        observer: told of progress, in blocks that arrived.
+        observer: notified of progress, in blocks that arrived.
     """
     chosen = SchedulerSettings() if settings is None else settings
     return _Replay(config, load, chosen, seed, Observer() if observer is None else observer).run()

@@ -26,7 +26,7 @@ class SchedulerMeasures(Measures):
     Attributes:
         assigned: assignments; more than `compactions` if leases ran out or jobs failed.
         failed: jobs that a worker reported as failed.
-        given_up: jobs that nobody tries any more at the end, as they failed too often.
+        given_up: jobs that are not tried any more at the end, as they failed too often.
         left_blocks: blocks that arrived and that no job has taken in the end.
         peak_jobs: the most jobs that were queued or running.
         waits: from a block's arrival to the end of its first job, seconds, one for each block that got there.

@@ -138,7 +138,7 @@ class SchedulerWorld:
         return Command(self._index, 1, now)
 
     def is_quiet(self) -> bool:
-        """Whether nothing is left that a poll could bring: no block that waits for its first job, nobody at work,
+        """Whether nothing is left that a poll could bring: no block that waits for its first job, no busy worker,
         nothing to delete."""
         if any(self._held):
             return False
@@ -149,7 +149,7 @@ class SchedulerWorld:
         return len(self._dead) == kept and len(self._arrived) == left
 
     def _given_up(self) -> Iterator[tuple[JobPlan, tuple[BlockMeta, ...]]]:
-        """The jobs that nobody tries any more, and what was written for them. O(jobs)."""
+        """The jobs that are not tried any more, and what was written for them. O(jobs)."""
         state, limit = self.service.state, self.service.config.max_failures
         for given_up in state.quarantine.values():
             yield given_up.plan, given_up.orphans
@@ -159,7 +159,7 @@ class SchedulerWorld:
 
     @property
     def given_up(self) -> int:
-        """Jobs that nobody tries any more. O(jobs)."""
+        """Jobs that are not tried any more. O(jobs)."""
         return sum(1 for _ in self._given_up())
 
     def tick(self, now: float) -> None:
@@ -184,7 +184,7 @@ class SchedulerWorld:
         self.numbers.peak_used_bytes = max(self.numbers.peak_used_bytes, self.numbers.used_bytes)
 
     def work(self, worker: int, now: float) -> None:
-        """One poll of a worker: it reports, deletes what it is told, and may take a job."""
+        """One poll of a worker: it reports, deletes what the answer names, and may take a job."""
         job = self._held[worker]
         finished = job is not None and now >= job.done_at
         updates = () if job is None else self._report(job, finished)
@@ -268,7 +268,7 @@ class SchedulerWorld:
     def _delete(self, worker: int, tombstones: tuple[object, ...], now: float) -> None:
         """Delete what they name, to be confirmed with the next poll."""
         for tombstone in tombstones:
-            assert isinstance(tombstone, BlockTombstones), "spans are deleted by nobody here"
+            assert isinstance(tombstone, BlockTombstones), "spans are not deleted here"
             self._deleted[worker].append(tombstone.name)
             for block in tombstone.blocks:
                 size, died = self._dead.pop(block, (0, now))

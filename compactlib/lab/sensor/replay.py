@@ -81,7 +81,7 @@ def replay_sensor(workload: Workload, policy: SensePolicy, settings: SensorSetti
         policy: says when the branch is compacted.
         settings: the branch.
         seed: of the workload.
-        observer: told of progress, in operations.
+        observer: notified of progress, in operations.
     """
     replay = SensorReplay(policy, SensorSettings() if settings is None else settings,
                           expected_operations=workload.operations)

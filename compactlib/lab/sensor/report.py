@@ -21,7 +21,7 @@ class SensorMeasures(Measures):
 
     The user's bytes are those of staged values and tombstones; a compaction copies the ranges of the base that it
     changes, whole; dead are entries of the base that a staged one hides, and tombstones. What is staged over what was
-    staged takes its place, and is dead for nobody.
+    staged takes its place, and counts as dead nowhere else.
 
     Attributes:
         deletes: tombstones that were written.

@@ -64,7 +64,7 @@ class SparkExecutor:
       by the workers' system clocks); jobs that run already go on to their end. A byte rate is divided among the tasks
       that run at once. A total is divided among the tasks of a job, which then holds no more than run at once, and is
       the only one: attempts that report never exceed it, but a task larger than its part is refused. What tasks
-      report as spent is charged, also by those that failed; what a killed attempt wrote nobody knows.
+      report as spent is charged, also by those that failed; what a killed attempt wrote is unknown.
     * **observer**: counters and events of tasks are passed on when their job ends; progress within a task is not
       visible. Instead, each finished task's written bytes are reported as done under its name, `rewrite` advances by
       groups, job by job, and `spark tasks` twice a second by what Spark says of the jobs that run (not over Connect).
@@ -220,7 +220,7 @@ class SparkExecutor:
 
 
 def default_parallelism(spark: SparkSession) -> int:
-    """How many partitions Spark makes unless it is told: the number of cores."""
+    """How many partitions Spark makes by default: the number of cores."""
     try:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:

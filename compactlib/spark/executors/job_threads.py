@@ -57,7 +57,7 @@ class JobThreads:
             jobs = filter(None, map(tracker.getJobInfo, ids))
             stages = [stage for job in jobs for stage in map(tracker.getStageInfo, job.stageIds) if stage is not None]
         except Exception:
-            # Only told for show: whatever is wrong, the job's own result will say it.
+            # Only for display: whatever is wrong, the job's own result will say it.
             return None
         return sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
 

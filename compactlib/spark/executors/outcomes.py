@@ -33,7 +33,7 @@ class Matched:
     Attributes:
         outcome: its result or failure.
         spent_bytes: to be charged to the caller's budget.
-        told: to be told to the caller's observer; `None` if nothing came back.
+        told: what the task reported, for the caller's observer; `None` if nothing came back.
         extra_attempts: ids of attempts that also reported and were not used.
     """
 

@@ -28,7 +28,7 @@ RESULT_COLUMNS: tuple[tuple[str, str], ...] = (
 """Names and Spark SQL types of the rows that come back."""
 
 RESULT_DDL = ", ".join(f"{name} {kind}" for name, kind in RESULT_COLUMNS)
-"""`RESULT_COLUMNS` as Spark wants it told."""
+"""`RESULT_COLUMNS` as a Spark schema."""
 
 
 @attrs.frozen

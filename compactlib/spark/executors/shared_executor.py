@@ -1,8 +1,9 @@
-"""One executor lent to many callers at once: their tasks run together, the heaviest first, and each gets its own back.
+"""One executor shared by many callers: their tasks run in common batches, the heaviest first, and each gets its own
+back.
 
 Compactions of many stores each ask an executor for their few tasks, and commit when these are done. Here they ask a
-lane; the tasks of all lanes make up the batches that the real executor runs, so that thousands of small stores fill
-few large jobs, while each store commits for itself as soon as its own tasks are back.
+executor of its own (a lane); the tasks of all lanes make up the batches that the real executor runs, so that thousands
+of small stores fill few large jobs, while each store commits for itself as soon as its own tasks are back.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ Weigh: TypeAlias = Callable[[RewriteTask], float]
 
 @attrs.frozen
 class LanedTask:
-    """A task under a name that no other lane's task has.
+    """A task under a name that no other caller's task has.
 
     Attributes:
-        name: the lane's, a colon, and the task's own.
+        name: the caller's lane's, a colon, and the task's own.
         task: the task.
         weight: how heavy it is, in any unit; `SparkExecutor` packs tasks by it.
     """
@@ -54,7 +55,7 @@ class _Waiting:
 
 
 class SharedExecutor:
-    """Runs the tasks of many lanes in batches on one executor.
+    """Runs the tasks of many callers in batches on one executor; each caller has a lane, an `Executor` of its own.
 
     A batch takes what waits when the one before has been handed over, so the first may be small. Two batches are under
     way at once, so that one begins while the other ends. What a lane's own budget allows is asked before its task
@@ -65,7 +66,7 @@ class SharedExecutor:
         weigh: how heavy a task is; if not given, a lane's weight is divided among its tasks.
         max_batch: the most tasks in one batch, >= 1.
         budget: shared by all lanes.
-        observer: told of what the executor tells, with the names of lanes.
+        observer: notified of what the executor reports, with the names of lanes.
 
     Raises:
         InvalidInput: `max_batch` is less than 1.
@@ -156,9 +157,9 @@ class SharedExecutor:
                 each.answers.put(attrs.evolve(outcome, task=each.task.task.name))
             error: BaseException = CompactlibError(f"{self._executor!r} ended without an outcome for it")
         except BaseException as raised:
-            # Also what ends a process elsewhere: this is no thread of a host's, and lanes wait for it.
+            # Also what ends a process elsewhere: this is no thread of a host's, and callers wait for it.
             error = raised
-        # Whatever an executor raises or leaves out must not keep the lanes waiting for good.
+        # Whatever an executor raises or leaves out must not keep the callers waiting for good.
         for each in owners.values():
             own = error if isinstance(error, CompactlibError) else foreign_error(each.task.task.name, error)
             each.answers.put(RewriteFailure(each.task.task.name, own))
@@ -167,7 +168,7 @@ class SharedExecutor:
         """Check that whatever waits is going to be looked at.
 
         Raises:
-            AuditFailed: tasks wait, and nobody is there to run them.
+            AuditFailed: tasks wait, and no thread is there to run them.
         """
         with self._changed:
             if self._heap and not any(pump.is_alive() for pump in self._pumps):
@@ -193,7 +194,7 @@ class Lane:
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
-        """See `Executor.run`. The observer is told of finished tasks; counters and events go to the shared one."""
+        """See `Executor.run`. The observer is notified of finished tasks; counters and events go to the shared one."""
         listed = checked_names(tasks)
         lent = (Budget() if budget is None else budget).lend()
         return self._run(listed, lent, telling(observer))

@@ -35,7 +35,7 @@ class Report:
         task: the task's name.
         outcome: its result or failure.
         spent_bytes: what its share of the budget granted, also when it failed.
-        told: what it told its observer.
+        told: what it reported to its observer.
     """
 
     task: str

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyarrow import parquet
 
 WRITTEN_DDL = "bucket int, path string, rows bigint, size_bytes bigint, min_time double, max_time double"
-"""What `BlockWriter.write` gives, as Spark wants it told."""
+"""What `BlockWriter.write` gives, as a Spark schema."""
 
 
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}

@@ -105,7 +105,7 @@ class MergeBlocks:
         """Merge the job's sources.
 
         Raises:
-            FencedOff: the job went to somebody else; nothing of this attempt is left.
+            FencedOff: the job went to another worker; nothing of this attempt is left.
             JobLost: likewise, as the worker found out.
             InvalidInput: the sources' columns differ, or a key is not among them.
             CorruptData: a source is damaged, or rows were lost on the way.

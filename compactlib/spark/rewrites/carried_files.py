@@ -56,8 +56,8 @@ def put_file(store: ObjectStore, key: str, path: str, part_bytes: int) -> Carrie
 
     Args:
         store: where.
-        key: nobody else's; what a part that exists already holds is taken for what an earlier request of this very
-            call has left, whose answer was lost. Whoever takes it checks the digest.
+        key: no other file's; what a part that exists already holds is taken for what an earlier request of this very
+            call has left, whose answer was lost. The reader checks the digest.
         path: the file.
         part_bytes: the largest part, >= 1.
 

@@ -2,7 +2,7 @@
 
 The files a task reads are put into the store, the worker takes them into a scratch folder, runs the task there, and
 puts what it wrote under a key of its attempt; this process takes that back into the folder the task names, where the
-caller commits it as ever. Objects are immutable and keys are unique, so a retry or a late attempt meets nobody.
+caller commits it as ever. Objects are immutable and keys are unique, so a retry or a late attempt meets no other.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ KNOWN_TASKS: tuple[TaskFiles, ...] = (
     TaskFiles(CopyRecords, lambda task: [os.path.join(task.folder, source.segment.log_file) for source in task.sources],
               lambda task: task.folder, lambda task, folder: attrs.evolve(task, folder=folder)),
 )
-"""The tasks of this library that read and write files: `ObjectsExecutor` carries them unless it is told of others."""
+"""The tasks of this library that read and write files: `ObjectsExecutor` carries them unless it is given others."""
 
 
 @attrs.frozen(kw_only=True)
@@ -230,7 +230,7 @@ class ObjectsExecutor:
         return attrs.evolve(outcome, files=tuple(taken))
 
     def _delete_all(self, store: ObjectStore, run: str, observer: Observer) -> None:
-        """Delete a run's objects; they are nobody's any more, so what the store refuses is left to `sweep`."""
+        """Delete a run's objects; they have no owner any more, so what the store refuses is left to `sweep`."""
         try:
             for info in list(store.list(f"{run}/")):
                 store.delete(info.key)

@@ -21,7 +21,7 @@ _STORED: Final[dict[str, pa.DataType]] = {
 
 
 def schema_of(columns: Iterable[tuple[str, str]]) -> pa.Schema:
-    """The Arrow schema of columns that are told by names and Spark SQL types."""
+    """The Arrow schema of columns that are given by names and Spark SQL types."""
     return pa.schema([pa.field(name, _TYPES[kind]) for name, kind in columns])
 
 

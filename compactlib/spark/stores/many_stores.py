@@ -189,14 +189,14 @@ def compact_stores(jobs: Iterable[StoreJob], executor: Executor, *, stores_at_on
         weigh: how heavy a task is, so that the heaviest of those that wait begin first; if not given, the weight of
             a job is divided among the tasks that it asks for at once.
         budget: what the copying of all stores may use up.
-        observer: told of finished stores (`stores`), and of what the executor tells.
+        observer: notified of finished stores (`stores`), and of what the executor reports.
 
     Raises:
         InvalidInput: two stores have one name, or `stores_at_once` is less than 1.
     """
     listed = sorted(jobs, key=_heaviest_first)
     if len({job.name for job in listed}) != len(listed):
-        raise InvalidInput("two stores of one run have the same name; their outcomes could not be told apart")
+        raise InvalidInput("two stores of one run have the same name; their outcomes could not be distinguished")
     if stores_at_once < 1:
         raise InvalidInput(f"stores_at_once is {stores_at_once}; at least one store has to be open")
     return _compact_stores(listed, executor, stores_at_once, weigh, (Budget() if budget is None else budget).lend(),

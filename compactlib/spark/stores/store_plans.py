@@ -79,7 +79,7 @@ class StorePlan:
 
     @property
     def weight(self) -> float | None:
-        """That of the work, `None` if there is none or nobody knows."""
+        """That of the work, `None` if there is none or it is unknown."""
         return self.found.weight if isinstance(self.found, StoreWork) else None
 
     @property
@@ -111,7 +111,7 @@ class StoresPlan(Printed):
     def jobs(self, compact: CompactStore) -> list[StoreJob]:
         """One job for each store with work, for `compact_stores`.
 
-        Stores that could not be looked at get one too, and begin first: nobody knows how heavy they are, and opening
+        Stores that could not be looked at get one too, and begin first: it is unknown how heavy they are, and opening
         a store may finish or repair what a look from outside cannot go through.
         """
         heaviest = max((each.weight or 0.0 for each in self.stores), default=0.0)

@@ -28,7 +28,7 @@ CompactLog: TypeAlias = Callable[[str, Executor, Budget], object]
 """Opens the log in a folder, compacts it on this executor under this budget, and closes it; returns its outcome."""
 
 Tell: TypeAlias = Callable[[int, Sequence[StoreOutcome]], None]
-"""Told of each batch, by its number, when all its logs are done. What it raises ends the query."""
+"""Called after each batch, with its number, when all its logs are done. What it raises ends the query."""
 
 
 def raise_failures(batch: int, outcomes: Sequence[StoreOutcome]) -> None:
@@ -48,7 +48,7 @@ class CompactBatch:
 
     Attributes:
         compact: what is done to each.
-        tell: told of the outcomes.
+        tell: called with the outcomes.
         session: whose executors do the rewrites; the batch's own if `None`. Over Connect, batches are handled in a
             process of the server's, where there is no other.
     """
@@ -89,7 +89,7 @@ def start_compaction_stream(spark: SparkSession, folders: Sequence[str], compact
         min_bytes: or how many bytes of segments; `None` if their number alone decides.
         every_seconds: how often the logs are looked at, at most; `None` handles what there is and ends, for a job that
             something else starts now and then.
-        tell: told of each batch's outcomes; as given, the first failure ends the query.
+        tell: called with each batch's outcomes; by default, the first failure ends the query.
 
     Raises:
         InvalidInput: no folder, or a threshold that is less than 1.

@@ -53,11 +53,11 @@ class CoveredReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_look: dict[str, LogLook] | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Nothing that comes later is told of."""
+        """Nothing that comes later is reported."""
         self._last_look = self._looks.look()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Nothing was told yet."""
+        """Nothing was reported yet."""
         return {}
 
     def read(self, start: dict[str, Any]) -> tuple[Iterator[tuple[Any, ...]], dict[str, Any]]:
