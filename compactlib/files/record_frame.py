@@ -65,8 +65,8 @@ class RecordFrame:
             body: what follows them.
             salt: what its CRC starts from.
         """
-        data = self._header.pack(self._magic, self._version, *fields) + body
-        return data + self._crc.pack(crc32(data, salt))
+        head = self._header.pack(self._magic, self._version, *fields)
+        return b"".join((head, body, self._crc.pack(crc32(body, crc32(head, salt)))))
 
     def decode(self, data: bytes | memoryview, place: str, *, salt: int = 0, offset: int = 0) -> tuple[Any, ...]:
         """The fields of a record, and its body as the last of them. O(size).
@@ -113,3 +113,51 @@ class RecordFrame:
     def _cut(self, data: bytes | memoryview, place: str, offset: int) -> CorruptData:
         return self._damaged(path=place, offset=offset + len(data), expected=f"at least {self.size} bytes",
                              found=f"{len(data)} bytes")
+
+
+class BodyFrame:
+    """Writes and checks a body that others may follow: magic, version (2 bytes), 2 zeros, CRC-32, length (8), body.
+
+    The numbers are little-endian, and the CRC is that of the body.
+
+    Args:
+        name: what it is, for errors.
+        magic: what it begins with.
+        version: the version that is written, and the only one that is read; at least 1.
+
+    Attributes:
+        header_bytes: where the body begins.
+    """
+
+    def __init__(self, name: str, magic: bytes, version: int) -> None:
+        self._name = name
+        self._magic = magic
+        self._version = version
+        self._header = struct.Struct(f"<{len(magic)}sHHIQ")
+        self.header_bytes: int = self._header.size
+
+    def encode(self, body: bytes) -> bytes:
+        """The body in its frame. O(size)."""
+        return self._header.pack(self._magic, self._version, 0, crc32(body), len(body)) + body
+
+    def decode(self, data: bytes, place: str) -> tuple[bytes, int]:
+        """The body with which `data` begins, and its CRC. O(size).
+
+        Raises:
+            CorruptData: it is cut off, has another magic, its checksum fails, or it has version 0.
+            Unsupported: another release wrote it.
+        """
+        if len(data) < self.header_bytes:
+            raise CorruptData(path=place, offset=len(data), expected=f"at least {self.header_bytes} bytes",
+                              found=f"{len(data)} bytes")
+        magic, version, zero, stored, length = self._header.unpack_from(data)
+        if magic != self._magic:
+            raise CorruptData(path=place, offset=0, expected=f"magic {self._magic!r}", found=repr(magic))
+        body = data[self.header_bytes:self.header_bytes + length]
+        actual = crc32(body)
+        if (len(body), actual, zero) != (length, stored, 0) or not version:
+            raise CorruptData(path=place, offset=len(magic), found=f"{len(body)} bytes with CRC {actual:#010x}",
+                              expected=f"version {self._version}, {length} bytes with CRC {stored:#010x}")
+        if version != self._version:
+            raise _refused(place, self._name, version, self._version)
+        return body, actual

@@ -12,23 +12,19 @@ Every segment's header says the same, so that a lost or damaged descriptor is ma
 from __future__ import annotations
 
 import os
-import struct
 
 import attrs
 
 from compactlib.blobstore.model.names import MAX_NUMBER, MIN_SEGMENT_BYTES, SegmentName
 from compactlib.blobstore.segment.reader import SegmentHeader
-from compactlib.errors import CorruptData, StorageError, Unsupported
-from compactlib.files.checksum import crc32
+from compactlib.errors import CorruptData, StorageError
 from compactlib.files.disk import Files, StrPath, write_durably
+from compactlib.files.record_frame import RecordFrame
 
 DESCRIPTOR_FILE = "STORE"
-MAGIC = b"CLBLOBST"
-VERSION = 1
 DESCRIPTOR_BYTES = 64
 
-_BODY = struct.Struct("<8sHHIQq16s12x")
-_CRC = struct.Struct("<I")
+_FRAME = RecordFrame("store format", b"CLBLOBST", 1, "<HHIQq16s12x")
 
 
 @attrs.frozen
@@ -64,9 +60,8 @@ class Descriptor:
 
 def encode_descriptor(descriptor: Descriptor) -> bytes:
     """The 64 bytes."""
-    body = _BODY.pack(MAGIC, VERSION, DESCRIPTOR_BYTES, descriptor.log_segments, descriptor.segment_bytes,
-                      descriptor.created_ms, descriptor.incarnation)
-    return body + _CRC.pack(crc32(body, 0))
+    return _FRAME.encode(DESCRIPTOR_BYTES, descriptor.log_segments, descriptor.segment_bytes, descriptor.created_ms,
+                         descriptor.incarnation)
 
 
 def decode_descriptor(data: bytes, path: str) -> Descriptor:
@@ -74,21 +69,13 @@ def decode_descriptor(data: bytes, path: str) -> Descriptor:
 
     Raises:
         CorruptData: they are not a whole descriptor.
-        Unsupported: the format version is newer than this release.
+        Unsupported: another release wrote it.
     """
-    if len(data) != DESCRIPTOR_BYTES or data[:8] != MAGIC:
-        raise CorruptData(path=path, offset=0, expected=f"{DESCRIPTOR_BYTES} bytes with magic {MAGIC!r}",
-                          found=f"{len(data)} bytes with {data[:8]!r}")
-    wanted, found = _CRC.unpack_from(data, DESCRIPTOR_BYTES - 4)[0], crc32(data[:-4], 0)
-    if wanted != found:
-        raise CorruptData(path=path, offset=0, expected=f"CRC {wanted:#010x}", found=f"CRC {found:#010x}")
-    _, version, size, segments, segment_bytes, created_ms, incarnation = _BODY.unpack_from(data)
-    if version > VERSION:
-        raise Unsupported(f"{path} has format version {version}, and this release knows up to {VERSION}; "
-                          f"open it with a newer one")
-    if version < 1 or size != DESCRIPTOR_BYTES or not segments or not MIN_SEGMENT_BYTES <= segment_bytes <= MAX_NUMBER:
-        raise CorruptData(path=path, offset=8, expected="the fields of a descriptor",
-                          found=f"version {version}, {segments} segments of {segment_bytes} bytes")
+    size, segments, segment_bytes, created_ms, incarnation, behind = _FRAME.decode(data, path)
+    if (size != DESCRIPTOR_BYTES or behind or not segments
+            or not MIN_SEGMENT_BYTES <= segment_bytes <= MAX_NUMBER):
+        raise CorruptData(path=path, offset=10, expected="the fields of a descriptor",
+                          found=f"size {size}, {segments} segments of {segment_bytes} bytes")
     return Descriptor(incarnation, segment_bytes, segments, created_ms)
 
 
@@ -97,7 +84,7 @@ def read_descriptor(folder: StrPath) -> Descriptor | None:
 
     Raises:
         CorruptData: it is damaged.
-        Unsupported: its format version is newer than this release.
+        Unsupported: another release wrote it.
         StorageError: it cannot be read.
     """
     path = os.path.join(folder, DESCRIPTOR_FILE)

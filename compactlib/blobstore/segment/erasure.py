@@ -21,14 +21,13 @@ import attrs
 
 from compactlib.blobstore.model.names import SegmentName, place_of_index_file
 from compactlib.blobstore.segment.records import HEADER_BYTES
-from compactlib.errors import CorruptData, StorageError, Unsupported
+from compactlib.errors import CorruptData, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, StrPath, list_folder, write_durably
+from compactlib.files.record_frame import BodyFrame
 
 STATE_NAME = "HARD_DELETE"
-MAGIC = b"CLBLOBHD"
-VERSION = 1
-_HEAD = struct.Struct("<8sHHIQ")
+_FRAME = BodyFrame("hard delete state", b"CLBLOBHD", 1)
 _FIXED = struct.Struct("<16sQI")
 _ERASURE = struct.Struct("<QQQQH")
 _CRC = struct.Struct("<I")
@@ -72,8 +71,7 @@ def encode_state(state: HardDeleteState) -> bytes:
     parts = [_FIXED.pack(state.incarnation, state.sequence, len(state.erasures))]
     for each in state.erasures:
         parts += (_ERASURE.pack(*each.segment, each.offset, each.content_bytes, len(each.head)), each.head)
-    body = b"".join(parts)
-    return _HEAD.pack(MAGIC, VERSION, 0, crc32(body, 0), len(body)) + body
+    return _FRAME.encode(b"".join(parts))
 
 
 def decode_state(data: bytes, path: str) -> HardDeleteState:
@@ -81,17 +79,12 @@ def decode_state(data: bytes, path: str) -> HardDeleteState:
 
     Raises:
         CorruptData: any check fails.
-        Unsupported: written by a later release.
+        Unsupported: another release wrote it.
     """
-    if len(data) < _HEAD.size or data[:8] != MAGIC:
-        raise CorruptData(path=path, offset=0, expected=f"magic {MAGIC!r}", found=f"{data[:8]!r}, {len(data)} bytes")
-    _, version, zero, stored, length = _HEAD.unpack_from(data)
-    body = data[_HEAD.size:]
-    if version == VERSION and (crc32(body, 0), len(body), zero) != (stored, length, 0):
-        raise CorruptData(path=path, offset=12, expected=f"{length} bytes with CRC {stored:#010x}",
-                          found=f"{len(body)} bytes with CRC {crc32(body, 0):#010x}")
-    if version != VERSION:
-        raise Unsupported(f"{path}: hard delete state version {version}; this release reads {VERSION}: upgrade")
+    body, _ = _FRAME.decode(data, path)
+    if _FRAME.header_bytes + len(body) != len(data):
+        raise CorruptData(path=path, offset=_FRAME.header_bytes + len(body), expected="the end of the file",
+                          found=f"{len(data)} bytes")
     incarnation, sequence, count = _FIXED.unpack_from(body)
     at, erasures = _FIXED.size, []
     for _ in range(count):
@@ -106,7 +99,7 @@ def read_state(folder: StrPath) -> HardDeleteState | None:
 
     Raises:
         CorruptData: the file is damaged.
-        Unsupported: written by a later release.
+        Unsupported: another release wrote it.
         StorageError: it cannot be read.
     """
     path = os.path.join(folder, STATE_NAME)
@@ -180,7 +173,7 @@ def redo_erasures(files: Files, folder: StrPath, mark: Callable[[Sequence[Erasur
 
     Raises:
         StorageError: the disk refused; call again.
-        Unsupported: the state is that of a later release.
+        Unsupported: another release wrote the state.
     """
     try:
         state = read_state(folder)

@@ -12,22 +12,19 @@ from __future__ import annotations
 
 import os
 import stat
-import struct
 
 import attrs
 
 from compactlib.blobstore.model.names import MAX_NUMBER, MIN_SEGMENT_BYTES, SegmentName
-from compactlib.errors import CorruptData, InvalidInput, StorageError, Unsupported
+from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, StrPath, read_exactly
+from compactlib.files.record_frame import RecordFrame
 
-MAGIC = b"CLBLOBSG"
-VERSION = 1
 SEGMENT_HEADER_BYTES = 80
 """Size of a segment's header; the first record begins here."""
 
-_HEADER = struct.Struct("<8sHHIQQQQ16s12x")
-_CRC = struct.Struct("<I")
+_HEADER = RecordFrame("segment format", b"CLBLOBSG", 1, "<HHIQQQQ16s12x")
 
 
 @attrs.frozen
@@ -71,9 +68,8 @@ def encode_header(header: SegmentHeader) -> bytes:
             and MIN_SEGMENT_BYTES <= header.capacity_bytes <= MAX_NUMBER
             and 0 < header.log_segments < 1 << 32 and 0 <= header.first_sequence <= MAX_NUMBER):
         raise InvalidInput(f"this is not the header of a segment: {header}")
-    body = _HEADER.pack(MAGIC, VERSION, SEGMENT_HEADER_BYTES, header.log_segments, header.capacity_bytes,
-                        name.position, name.generation, header.first_sequence, header.incarnation)
-    return body + _CRC.pack(crc32(body, 0))
+    return _HEADER.encode(SEGMENT_HEADER_BYTES, header.log_segments, header.capacity_bytes, name.position,
+                          name.generation, header.first_sequence, header.incarnation)
 
 
 def decode_header(data: bytes, path: str) -> SegmentHeader:
@@ -81,24 +77,13 @@ def decode_header(data: bytes, path: str) -> SegmentHeader:
 
     Raises:
         CorruptData: the bytes are not a whole header.
-        Unsupported: the format version is newer than this release.
+        Unsupported: another release wrote it.
     """
-    if len(data) < SEGMENT_HEADER_BYTES:
-        raise CorruptData(path=path, offset=0, expected=f"a header of {SEGMENT_HEADER_BYTES} bytes",
-                          found=f"{len(data)} bytes")
-    magic, version, size, segments, capacity, position, generation, sequence, incarnation = _HEADER.unpack_from(data)
-    wanted = _CRC.unpack_from(data, SEGMENT_HEADER_BYTES - 4)[0]
-    found = crc32(data[:SEGMENT_HEADER_BYTES - 4], 0)
-    if magic != MAGIC or found != wanted:
-        raise CorruptData(path=path, offset=0, expected=f"magic {MAGIC!r} and CRC {wanted:#010x}",
-                          found=f"magic {magic!r} and CRC {found:#010x}")
-    if version > VERSION:
-        raise Unsupported(f"{path} has format version {version}, and this release knows up to {VERSION}; "
-                          f"open it with a newer one")
-    if version < 1 or size != SEGMENT_HEADER_BYTES or capacity < MIN_SEGMENT_BYTES or max(
+    size, segments, capacity, position, generation, sequence, incarnation = _HEADER.decode_header(data, path)
+    if size != SEGMENT_HEADER_BYTES or capacity < MIN_SEGMENT_BYTES or max(
             capacity, position, generation, sequence) > MAX_NUMBER:
-        raise CorruptData(path=path, offset=8, expected="the fields of a segment header",
-                          found=f"version {version}, size {size}, capacity {capacity}")
+        raise CorruptData(path=path, offset=10, expected="the fields of a segment header",
+                          found=f"size {size}, capacity {capacity}")
     return SegmentHeader(SegmentName(position, generation), capacity, incarnation, segments, sequence)
 
 
@@ -137,7 +122,7 @@ class SegmentFile:
 
     Raises:
         CorruptData: the header is damaged.
-        Unsupported: the format version is newer than this release.
+        Unsupported: another release wrote it.
         StorageError: the file cannot be opened or read.
     """
 

@@ -21,13 +21,14 @@ import attrs
 
 from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Cycle, Target
 from compactlib.blobstore.model.names import LogPosition, SegmentName
-from compactlib.errors import CompactlibError, CorruptData, Unsupported
+from compactlib.errors import CompactlibError, CorruptData
 from compactlib.files.checksum import crc32
+from compactlib.files.record_frame import BodyFrame
 
 MAGIC = b"CLBLOBCO"
 VERSION = 3
 
-_HEAD = struct.Struct("<8sHHIQ")
+_FRAME = BodyFrame("compaction log", MAGIC, VERSION)
 _FIXED = struct.Struct("<QqqBBHIII")
 _NAME = struct.Struct("<QQ")
 _PLACE = struct.Struct("<QQQ")
@@ -65,7 +66,7 @@ class StoredLog:
     @classmethod
     def whole(cls, log: CompactionLog, data: bytes) -> StoredLog:
         """What `encode_log` has made of a log."""
-        return cls(log, _HEAD.unpack_from(data)[3], 0, len(data))
+        return cls(log, _FRAME.decode(data, "a compaction log")[1], 0, len(data))
 
 
 def encode_log(log: CompactionLog) -> bytes:
@@ -75,8 +76,7 @@ def encode_log(log: CompactionLog) -> bytes:
     parts.append(_COUNT.pack(len(log.cycles)))
     for cycle in log.cycles:
         parts += _encode_cycle(cycle)
-    body = b"".join(parts)
-    return _HEAD.pack(MAGIC, VERSION, 0, crc32(body, 0), len(body)) + body
+    return _FRAME.encode(b"".join(parts))
 
 
 def encode_step(stored: StoredLog, log: CompactionLog) -> bytes | None:
@@ -104,7 +104,7 @@ def most_log_bytes(*, victims: int, outputs: int, swap_segments: int, index_file
     times = max(min(swap_segments, outputs), 1) + 3
     once = (cycles * (_STEP.size + _STEP_BODY.size + _CYCLE.size + _PLACE.size) + (victims + outputs) * _NAME.size
             + outputs * _TARGET.size + index_files * _OFFSET.size)
-    return _HEAD.size + _FIXED.size + victims * _NAME.size + _COUNT.size + times * once
+    return _FRAME.header_bytes + _FIXED.size + victims * _NAME.size + _COUNT.size + times * once
 
 
 def _fixed(log: CompactionLog) -> tuple[Any, ...]:
@@ -138,28 +138,12 @@ def decode_log(data: bytes, path: str) -> StoredLog:
 
     Raises:
         CorruptData: any check fails.
-        Unsupported: of another version.
+        Unsupported: another release wrote it.
     """
-    if len(data) < _HEAD.size:
-        raise CorruptData(path=path, offset=len(data), expected=f"at least {_HEAD.size} bytes",
-                          found=f"{len(data)} bytes")
-    magic, version, zero, stored, length = _HEAD.unpack_from(data)
-    if magic != MAGIC:
-        raise CorruptData(path=path, offset=0, expected=f"magic {MAGIC!r}", found=repr(magic))
-    # A version that is no version goes with a CRC that fails, and is damage.
-    end = _HEAD.size + length
-    body = data[_HEAD.size:end]
-    if (version <= VERSION or len(body) < length) and (len(body), crc32(body, 0), zero) != (length, stored, 0):
-        raise CorruptData(path=path, offset=12, expected=f"{length} bytes with CRC {stored:#010x}",
-                          found=f"{len(body)} bytes with CRC {crc32(body, 0):#010x}")
-    if version > VERSION:
-        raise Unsupported(f"{path}: compaction log version {version}; this release reads {VERSION}: upgrade")
-    if 1 <= version < VERSION:
-        raise Unsupported(f"{path}: compaction log version {version}, written before 0.1.0; this release reads version "
-                          f"{VERSION}: let the release that wrote it finish or drop the compaction")
-    at = _HEAD.size
+    body, stored = _FRAME.decode(data, path)
+    at = _FRAME.header_bytes
     try:
-        found = StoredLog(_decode_body(_Cursor(body)), stored, 0, end)
+        found = StoredLog(_decode_body(_Cursor(body)), stored, 0, at + len(body))
         while True:
             at = found.end
             step = _step_at(data, at, stored, found.steps)

@@ -82,7 +82,7 @@ def test_a_file_of_an_earlier_version_is_refused_by_name(version: int, tmp_path:
     assert len(earlier) >= 10
     for path in earlier:
         (tmp_path / LOG_NAME).write_bytes(path.read_bytes())
-        with pytest.raises(Unsupported, match=f"version {version}, written before 0.1.0"):
+        with pytest.raises(Unsupported, match=f"compaction log version {version}; this release reads 3: use"):
             read_log(tmp_path)
 
 
