@@ -11,7 +11,7 @@ from compactlib.objects import MemoryObjects, ObjectStoreFailed
 from compactlib.runtime.budget import Budget
 from compactlib.staging.committed.committed_ranges import CommittedRanges
 from compactlib.staging.committed.formats.metarange import MetaRange
-from compactlib.staging.committed.formats.plain_format import HEADER, MAGIC, PlainFormat, encode_header
+from compactlib.staging.committed.formats.plain_format import MAGIC, PlainFormat, header_of
 from compactlib.staging.committed.formats.rows import RangeFormat
 from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.committed.ranges.range_cache import SizedCache
@@ -148,7 +148,7 @@ def test_a_file_of_a_newer_version_is_named() -> None:
     layer = committed(objects, cache_bytes=0)
     base = written(layer, CONTENT)
     name = f"ranges/{layer.ranges_of(base)[0].range_id}"
-    replace(objects, name, encode_header(MAGIC, 2) + objects.get(name)[HEADER.size:])
+    replace(objects, name, header_of(MAGIC, 2).encode() + objects.get(name)[16:])
     with pytest.raises(NewerFormat) as caught:
         list(layer.scan(base))
     assert (caught.value.path, caught.value.version, caught.value.newest) == (name, 2, 1)

@@ -13,14 +13,13 @@ from typing import Final, Self
 
 import attrs
 
-from compactlib.staging.committed.formats.plain_format import HEADER, check_header, encode_header
+from compactlib.staging.committed.formats.plain_format import header_of
 from compactlib.staging.committed.formats.rows import DIGEST_BYTES
 from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.errors import DamagedRange
 from compactlib.staging.model.values import MetaRangeId, RangeEntry, RangeId
 
-MAGIC: Final = b"CLMETA"
-VERSION: Final = 1
+_HEADER: Final = header_of(b"CLMETA", 1)
 _RULE: Final = struct.Struct("<QQII")
 _ENTRY: Final = struct.Struct("<20sQQII")
 _PURPOSE: Final = b"compactlib.meta"
@@ -58,7 +57,7 @@ class MetaRange:
     def encode(self) -> tuple[MetaRangeId, bytes]:
         """Its id and its file."""
         body = self.body()
-        return _id_of(body), encode_header(MAGIC, VERSION) + body
+        return _id_of(body), _HEADER.encode() + body
 
     @classmethod
     def decode(cls, data: bytes, metarange_id: MetaRangeId, path: str) -> Self:
@@ -68,13 +67,13 @@ class MetaRange:
             DamagedRange: the bytes are not those that were written, or those of another metarange.
             NewerFormat: a newer release wrote them.
         """
-        check_header(data, magic=MAGIC, newest=VERSION, path=path)
-        found = _id_of(memoryview(data)[HEADER.size:])
+        _HEADER.decode_header(data, path)
+        found = _id_of(memoryview(data)[_HEADER.size:])
         if found != metarange_id:
-            raise DamagedRange(path=path, offset=HEADER.size, expected=f"the content of metarange {metarange_id}",
+            raise DamagedRange(path=path, offset=_HEADER.size, expected=f"the content of metarange {metarange_id}",
                                found=f"that of {found}")
-        low, high, raggedness, count = _RULE.unpack_from(data, HEADER.size)
-        at = HEADER.size + _RULE.size
+        low, high, raggedness, count = _RULE.unpack_from(data, _HEADER.size)
+        at = _HEADER.size + _RULE.size
         entries = []
         for _ in range(count):
             range_id, records, size, low_length, high_length = _ENTRY.unpack_from(data, at)

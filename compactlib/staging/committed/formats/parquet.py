@@ -14,9 +14,11 @@ from typing import Any, Final, Literal, Self, TypeAlias
 
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.files.checksum import crc32
+from compactlib.files.record_frame import RecordFrame
+from compactlib.staging.committed.formats.plain_format import newer_format
 from compactlib.staging.committed.formats.rows import DIGEST_BYTES, ChangeBatch, Merged, Rows, check_id, content_hash
 from compactlib.staging.committed.formats.split import LENGTHS_BYTES
-from compactlib.staging.errors import DamagedRange, NewerFormat
+from compactlib.staging.errors import DamagedRange
 from compactlib.staging.model.values import RangeId, Record
 
 try:
@@ -28,10 +30,8 @@ except ImportError:
 
 COLUMNS: Final = ("key", "identity", "data")
 """The columns of a range file, all of them bytes that are never null; sorted by the first."""
-SEAL: Final = struct.Struct("<6sH20s20sI")
-"""Magic, version, range id, digest, CRC-32 of the 48 bytes before; stands right before the Parquet footer."""
-MAGIC: Final = b"CLSEAL"
-VERSION: Final = 1
+SEAL: Final = RecordFrame("seal", b"CLSEAL", 1, "<H20s20s", damaged=DamagedRange, refused=newer_format)
+"""Range id and digest; stands right before the Parquet footer."""
 _TAIL: Final = struct.Struct("<I4s")
 _PARQUET: Final = b"PAR1"
 _BLOCK: Final = 1024
@@ -285,8 +285,7 @@ def seal(file: Any, range_id: RangeId) -> bytes:
     """Put the seal into a Parquet file, right before its footer, where no reader looks."""
     data = memoryview(file)
     place = len(data) - _TAIL.size - _TAIL.unpack(data[-_TAIL.size:])[0]
-    head = SEAL.pack(MAGIC, VERSION, check_id(range_id), _digest(data[:place], data[place:]), 0)[:-4]
-    return b"".join((data[:place], head, crc32(head).to_bytes(4, "little"), data[place:]))
+    return b"".join((data[:place], SEAL.encode(check_id(range_id), _digest(data[:place], data[place:])), data[place:]))
 
 
 def check_seal(data: bytes, range_id: RangeId, path: str) -> None:
@@ -303,11 +302,7 @@ def check_seal(data: bytes, range_id: RangeId, path: str) -> None:
     if magic != _PARQUET or place < 0:
         raise DamagedRange(path=path, offset=max(end, 0), expected="the end of a sealed Parquet file",
                            found=repr(data[-_TAIL.size:]))
-    found, version, named, digest, checksum = SEAL.unpack_from(data, place)
-    if found != MAGIC or crc32(view[place:place + SEAL.size - 4]) != checksum:
-        raise DamagedRange(path=path, offset=place, expected="a seal before the footer", found="none, or a damaged one")
-    if version > VERSION:
-        raise NewerFormat(path=path, version=version, newest=VERSION)
+    named, digest = SEAL.decode_header(view[place:], path, offset=place)
     if named.hex() != range_id:
         raise DamagedRange(path=path, offset=place, expected=f"range {range_id}", found=f"range {named.hex()}")
     computed = _digest(view[:place], view[place + SEAL.size:])

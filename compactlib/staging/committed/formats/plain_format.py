@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 from typing import Final, Self
 
 from compactlib.files.checksum import crc32
+from compactlib.files.record_frame import RecordFrame
 from compactlib.staging.committed.formats.rows import ChangeBatch, Merged, Rows, content_hash
 from compactlib.staging.committed.formats.split import LENGTHS_BYTES
 from compactlib.staging.errors import DamagedRange, NewerFormat
@@ -19,37 +20,20 @@ from compactlib.staging.model.values import RangeId, Record
 
 MAGIC: Final = b"CLRANG"
 VERSION: Final = 1
-HEADER: Final = struct.Struct("<6sHII")
-"""Magic, version, zero, CRC-32 of the twelve bytes before."""
 _COUNT: Final = struct.Struct("<Q")
 
 
-def encode_header(magic: bytes, version: int) -> bytes:
-    """The 16 bytes that open a file of ours."""
-    head = HEADER.pack(magic, version, 0, 0)[:-4]
-    return head + crc32(head).to_bytes(4, "little")
+def header_of(magic: bytes, version: int) -> RecordFrame:
+    """The 16 bytes that open a file of ours: magic, version, zeros, CRC-32."""
+    return RecordFrame("file format", magic, version, "<H4x", damaged=DamagedRange, refused=newer_format)
 
 
-def check_header(data: bytes, *, magic: bytes, newest: int, path: str) -> None:
-    """Pass the header of a file.
+def newer_format(path: str, name: str, found: int, known: int) -> NewerFormat:
+    """The error for a file of another version."""
+    return NewerFormat(path=path, version=found, newest=known)
 
-    Raises:
-        DamagedRange: it is none of this kind, or its checksum fails.
-        NewerFormat: its version is above `newest`.
-    """
-    if len(data) < HEADER.size:
-        raise DamagedRange(path=path, offset=0, expected=f"a header of {HEADER.size} bytes", found=f"{len(data)} bytes")
-    found, version, zero, checksum = HEADER.unpack_from(data)
-    if found != magic:
-        raise DamagedRange(path=path, offset=0, expected=f"a file that begins with {magic!r}", found=repr(found))
-    computed = crc32(data[:HEADER.size - 4])
-    if computed != checksum:
-        raise DamagedRange(path=path, offset=HEADER.size - 4, expected=f"the header's CRC-32 {computed:#010x}",
-                           found=f"{checksum:#010x}")
-    if version > newest:
-        raise NewerFormat(path=path, version=version, newest=newest)
-    if version < 1 or zero:
-        raise DamagedRange(path=path, offset=6, expected="version 1 and no flags", found=f"{version} and {zero:#x}")
+
+_HEADER: Final = header_of(MAGIC, VERSION)
 
 
 class PlainRows:
@@ -179,7 +163,7 @@ class PlainFormat:
     def encode(self, rows: Rows, range_id: RangeId) -> bytes:
         """See `RangeFormat.encode`."""
         own = rows if isinstance(rows, PlainRows) else self.rows(rows.pairs(0))
-        pieces = [encode_header(MAGIC, VERSION), _COUNT.pack(len(rows))]
+        pieces = [_HEADER.encode(), _COUNT.pack(len(rows))]
         for column in own.columns():
             pieces.append(_lengths(column))
             pieces += column
@@ -191,13 +175,13 @@ class PlainFormat:
 
     def decode(self, data: bytes, range_id: RangeId, path: str) -> Rows:
         """See `RangeFormat.decode`. The whole content is hashed and compared with the id."""
-        check_header(data, magic=MAGIC, newest=VERSION, path=path)
-        found = content_hash(0, ()) if len(data) < HEADER.size + _COUNT.size else _hash_of_body(data)
+        _HEADER.decode_header(data, path)
+        found = content_hash(0, ()) if len(data) < _HEADER.size + _COUNT.size else _hash_of_body(data)
         if found != range_id:
-            raise DamagedRange(path=path, offset=HEADER.size, expected=f"the content of range {range_id}",
+            raise DamagedRange(path=path, offset=_HEADER.size, expected=f"the content of range {range_id}",
                                found=f"that of {found}")
-        count, = _COUNT.unpack_from(data, HEADER.size)
-        at = HEADER.size + _COUNT.size
+        count, = _COUNT.unpack_from(data, _HEADER.size)
+        at = _HEADER.size + _COUNT.size
         columns: list[list[bytes]] = []
         for _ in range(3):
             places = list(accumulate(struct.unpack_from(f"<{count}I", data, at), initial=at + 4 * count))
@@ -207,5 +191,5 @@ class PlainFormat:
 
 
 def _hash_of_body(data: bytes) -> RangeId:
-    count, = _COUNT.unpack_from(data, HEADER.size)
-    return content_hash(count, [(memoryview(data)[HEADER.size + _COUNT.size:], ())])
+    count, = _COUNT.unpack_from(data, _HEADER.size)
+    return content_hash(count, [(memoryview(data)[_HEADER.size + _COUNT.size:], ())])
