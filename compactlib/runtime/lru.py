@@ -1,0 +1,127 @@
+"""`Lru`: the values used last, as many as fit."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+import attrs
+
+from compactlib.errors import AuditFailed, InvalidInput
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+@attrs.frozen
+class CacheStats:
+    """How well a cache did.
+
+    Attributes:
+        entries: values held.
+        size_bytes: what they count for.
+        hits: questions it answered.
+        misses: questions it could not answer.
+    """
+
+    entries: int
+    size_bytes: int
+    hits: int
+    misses: int
+
+
+class Lru(Generic[_K, _V]):
+    """The values used last, as many as fit; those not used for longest are dropped first. Threads may share one. O(1).
+
+    Args:
+        max_entries: how many it holds at most; `None` for any number.
+        max_bytes: what they count for together at most; a value that is larger alone is not kept. 0 keeps none that has
+            a size, `None` any.
+
+    Raises:
+        InvalidInput: a bound is below 0.
+    """
+
+    def __init__(self, *, max_entries: int | None = None, max_bytes: int | None = None) -> None:
+        if min(max_entries or 0, max_bytes or 0) < 0:
+            raise InvalidInput(f"max_entries is {max_entries} and max_bytes {max_bytes}; a cache cannot hold less than "
+                               f"nothing")
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._held: OrderedDict[_K, tuple[_V, int]] = OrderedDict()
+        self._size_bytes = 0
+        self._hits = 0
+        self._misses = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: _K) -> _V | None:
+        """The value, which now counts as used last; `None` if it is not held."""
+        with self._lock:
+            found = self._held.get(key)
+            if found is None:
+                self._misses += 1
+                return None
+            self._hits += 1
+            self._held.move_to_end(key)
+            return found[0]
+
+    def put(self, key: _K, value: _V, size_bytes: int = 0) -> None:
+        """Hold a value, and drop those that were not used for longest until it fits."""
+        with self._lock:
+            self._drop(key)
+            if self._max_bytes is not None and size_bytes > self._max_bytes:
+                return
+            self._held[key] = value, size_bytes
+            self._size_bytes += size_bytes
+            while self._is_over():
+                self._drop(next(iter(self._held)))
+
+    def drop(self, key: _K) -> None:
+        """Hold a value no longer; nothing happens if it is not held."""
+        with self._lock:
+            self._drop(key)
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        with self._lock:
+            self._held.clear()
+            self._size_bytes = 0
+
+    def _drop(self, key: _K) -> None:
+        _, size_bytes = self._held.pop(key, (None, 0))
+        self._size_bytes -= size_bytes
+
+    def _is_over(self) -> bool:
+        return ((self._max_entries is not None and len(self._held) > self._max_entries)
+                or (self._max_bytes is not None and self._size_bytes > self._max_bytes))
+
+    def items(self) -> list[tuple[_K, _V]]:
+        """All that it holds, what was not used for longest first; asking is no use. O(n)."""
+        with self._lock:
+            return [(key, value) for key, (value, _) in self._held.items()]
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __repr__(self) -> str:
+        most = " and ".join(f"at most {bound:,} {unit}" for bound, unit in (
+            (self._max_entries, "values"), (self._max_bytes, "bytes")) if bound is not None)
+        return f"Lru({len(self):,} values, {self._size_bytes:,} bytes; {most or 'no bound'})"
+
+    def stats(self) -> CacheStats:
+        """Counts since it was made."""
+        with self._lock:
+            return CacheStats(len(self._held), self._size_bytes, self._hits, self._misses)
+
+    def audit(self) -> None:
+        """Check that it holds what it says and no more than it may.
+
+        Raises:
+            AuditFailed: it does not; the message has the numbers.
+        """
+        with self._lock:
+            total = sum(size for _, size in self._held.values())
+            if total != self._size_bytes or self._is_over():
+                raise AuditFailed(f"the cache counts {self._size_bytes} bytes, holds {total} in {len(self._held)} "
+                                  f"values, may hold {self._max_bytes} in {self._max_entries}")

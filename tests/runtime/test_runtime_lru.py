@@ -1,0 +1,71 @@
+"""The least recently used values go first, by number and by size; the books are audited."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from compactlib.errors import AuditFailed, InvalidInput
+from compactlib.runtime.lru import CacheStats, Lru
+
+
+def test_the_value_used_longest_ago_goes_first() -> None:
+    cache: Lru[str, int] = Lru(max_entries=2)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    assert cache.get("a") == 1
+    cache.put("c", 3)
+    assert [cache.get(key) for key in "abc"] == [1, None, 3]
+    assert cache.stats() == CacheStats(entries=2, size_bytes=0, hits=3, misses=1)
+
+
+def test_it_is_bounded_by_size_and_audits_itself() -> None:
+    cache: Lru[str, int] = Lru(max_bytes=100)
+    for number in range(50):
+        cache.put(str(number % 7), number, number)
+        cache.audit()
+        assert cache.stats().size_bytes <= 100
+    cache.put("large", 0, 101)
+    assert cache.get("large") is None
+    cache.drop("48")
+    cache.drop("none")
+    cache.audit()
+    cache._size_bytes = 5  # noqa: SLF001 - books that are wrong
+    with pytest.raises(AuditFailed):
+        cache.audit()
+
+
+def test_it_can_be_emptied() -> None:
+    cache: Lru[int, int] = Lru(max_entries=3, max_bytes=10)
+    cache.put(1, 1, 4)
+    cache.clear()
+    assert (len(cache), cache.stats().size_bytes) == (0, 0)
+    assert repr(cache) == "Lru(0 values, 0 bytes; at most 3 values and at most 10 bytes)"
+
+
+@pytest.mark.parametrize("bounds", [{"max_entries": -1}, {"max_bytes": -1}])
+def test_a_bound_below_nothing_is_refused(bounds: dict[str, int]) -> None:
+    with pytest.raises(InvalidInput, match="a cache cannot hold less than nothing"):
+        Lru(**bounds)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 6), st.booleans())), st.integers(0, 4),
+       st.integers(0, 12))
+def test_it_holds_what_a_list_in_order_of_use_holds(steps: list[tuple[str, int, bool]], entries: int,
+                                                    size: int) -> None:
+    cache: Lru[str, int] = Lru(max_entries=entries, max_bytes=size)
+    held: list[tuple[str, int]] = []
+    for key, weight, is_put in steps:
+        found = [pair for pair in held if pair[0] == key]
+        held = [pair for pair in held if pair[0] != key]
+        if is_put:
+            cache.put(key, weight, weight)
+            held += [(key, weight)] if weight <= size else []
+            while len(held) > entries or sum(weight for _, weight in held) > size:
+                held.pop(0)
+        else:
+            assert cache.get(key) == (found[0][1] if found else None)
+            held += found
+        cache.audit()
+        assert cache.items() == held
+        assert len(cache) == len(held)
