@@ -68,7 +68,7 @@ class PurgeRules:
     """What a compaction may remove besides what is deleted or has expired.
 
     Attributes:
-        purge_tombstones: whether deletes that nobody needs any more go.
+        purge_tombstones: whether deletes that are no longer needed go.
         seen_by_all_peers: asked about a tombstone whose PUT is gone: whether every peer that counts has read it.
             Without peers to ask, only expired tombstones go.
         had_put: asked about a tombstone without PUT: whether its PUT was there when the compaction began, so that the

@@ -124,7 +124,7 @@ class _Reading:
                 self.records += 1
                 self.bytes_read += size
                 self.findings.append(Finding("leftover", key.decode("ascii", "backslashreplace"),
-                                             "nobody needs it any more; reclaim() deletes it"))
+                                             "it is no longer needed; reclaim() deletes it"))
         except _DAMAGE as error:
             self._found(error)
         for prefix, kind in _OTHERS:

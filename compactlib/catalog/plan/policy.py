@@ -56,7 +56,7 @@ class CutToBound:
         decision = view.decision
         if isinstance(decision, Hold):
             return Cut(None, decision.reason())
-        return Cut(decision.target, "nobody needs what lies below")
+        return Cut(decision.target, "no node needs what lies below")
 
 
 @attrs.frozen
@@ -91,7 +91,7 @@ class KeepVersions:
         if kept is None or kept <= view.history.earliest:
             return Cut(None, f"{len(view.history)} versions are retained, and margin={self.margin} keeps as many below "
                              f"version {view.needed}, which is needed; lower it, or wait")
-        return Cut(min(kept, decision.target), f"margin={self.margin} versions more are kept than anybody needs")
+        return Cut(min(kept, decision.target), f"margin={self.margin} versions more are kept than are needed")
 
 
 @attrs.frozen

@@ -246,7 +246,7 @@ class Coordinator:
 
     def _topology_error(self) -> CompactlibError | None:
         if not self._topology.nodes:
-            return EmptyTopology("the topology has no nodes, so nobody can be asked; wait until it is known")
+            return EmptyTopology("the topology has no nodes, so none can be asked; wait until it is known")
         if self._me not in self._topology.nodes:
             return NotInTopology(node=str(self._me), epoch=self._topology.epoch)
         return None

@@ -334,7 +334,7 @@ class Round:
             raise AuditFailed(f"{self.id}: {sorted(both)} count twice, {strangers} were not asked, compaction "
                               f"{self.compaction}, publication {self.publication}")
         if not self.collection.topology.nodes:
-            raise InvalidInput(f"{self.id} asks nobody")
+            raise InvalidInput(f"{self.id} asks no node")
 
 
 def _has_published(report: NodeReport, time: Timestamp) -> bool:

@@ -220,7 +220,7 @@ class LowWatermark:
             if below:
                 raise AuditFailed(f"{below[:3]} read below the low watermark {self._time}")
             if self._pending is not None and not self._blocking:
-                raise AuditFailed(f"{self._pending} waits for nobody")
+                raise AuditFailed(f"{self._pending} waits for no reader")
             if not self._blocking - {_STORE} <= self._readers.keys():
                 raise AuditFailed("a reader that is gone still blocks")
 

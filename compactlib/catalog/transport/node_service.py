@@ -180,7 +180,7 @@ class CompactionService(AsyncServiceFace):
         """
         self._require_running()
         if not self._node.coordinating:
-            return Skipped(f"{self._node.me.name} is not the coordinator; {self._node.coordinator or 'nobody'} is")
+            return Skipped(f"{self._node.me.name} is not the coordinator; {self._node.coordinator or 'no node'} is")
         waiting: asyncio.Future[RoundOutcome] = asyncio.get_running_loop().create_future()
         running = self._node.running
         self._waiting.append((0 if running is None else running.number + 1, waiting))

@@ -115,7 +115,7 @@ def _read_into(descriptor: int, buffer: memoryview, offset: int) -> int:
 class SegmentReader:
     """A segment file open for reading. Threads may share one.
 
-    The file is closed when the last reference goes, so a reader dropped from a cache stays usable for whoever
+    The file is closed when the last reference goes, so a reader dropped from a cache stays usable for a caller that
     still reads through it.
 
     Args:

@@ -1,4 +1,4 @@
-"""Compactions of one store: at most one at a time, whoever starts it; how it begins, resumes and ends.
+"""Compactions of one store: at most one at a time, whichever thread starts it; how it begins, resumes and ends.
 
 What it does between two durable steps is in `work`; what a crash leaves is completed or undone by `recover` before the
 store is opened. One that stopped with an error stays in progress: it is resumed, or dropped, and nothing is lost.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class StoreCompactions:
-    """Belongs to a store: one run at a time, whoever asks; closing the store cancels it and waits.
+    """Belongs to a store: one run at a time, whichever thread asks; closing the store cancels it and waits.
 
     Args:
         store: the store.
