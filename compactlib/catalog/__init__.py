@@ -14,13 +14,13 @@ anything, `compact` puts a snapshot in the place of what lies below, `reclaim` d
 >>> [service.execute([CreateSchema(f"S{number}")]).version for number in (2, 3)]
 [2, 3]
 >>> print(service.compact().reason)
-0 nodes are known, so nobody knows what is needed; give view() the topology and the reports, or connect() a source
+0 nodes are known, so what is needed is unknown; give view() the topology and the reports, or connect() a source
 >>> transactions = ActiveTransactions(lambda: service.history, service.clock)
 >>> needs = LocalNeeds(NodeId("A"), lambda: service.history, transactions=transactions)
 >>> plan = service.plan(view=service.view(reports=[needs.report()], topology=Topology.of("A"),
 ...                                       low_watermark=service.catalog(2).activation))
 >>> print(plan.explain())
-history is cut to version 2 (of 0 to 3): nobody needs what lies below
+history is cut to version 2 (of 0 to 3): no node needs what lies below
   low watermark at 1001500 allows up to version 2 (of the coordinator)
 >>> service.compact(plan).stats.before, service.history
 (0, RetainedVersions(2 to 3))

@@ -18,7 +18,7 @@ from compactlib.errors import InvalidInput
 from compactlib.kv import Condition
 from compactlib.report import PolicyRecord, Printed
 
-UNKNOWN_CLUSTER = ("0 nodes are known, so nobody knows what is needed; give view() the topology and the reports, or "
+UNKNOWN_CLUSTER = ("0 nodes are known, so what is needed is unknown; give view() the topology and the reports, or "
                    "connect() a source")
 
 

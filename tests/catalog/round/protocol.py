@@ -33,7 +33,7 @@ from compactlib.report import PolicyRecord
 EffectT = TypeVar("EffectT")
 
 EXPLANATION = Explanation(earliest=0, latest=8, wanted=8, bound=40)
-PLAN = CatalogPlan(why="nobody needs what lies below", target=4, earliest=0, latest=8, commits=(),
+PLAN = CatalogPlan(why="no node needs what lies below", target=4, earliest=0, latest=8, commits=(),
                    policy=PolicyRecord.of(CutToBound()), explanation=EXPLANATION)
 HOLD = attrs.evolve(PLAN, why="held by low watermark", target=None)
 CUT = CutReport(earliest=4, before=0, bytes_written=100, deleted=4)
