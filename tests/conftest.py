@@ -1,11 +1,20 @@
-"""Hypothesis profiles: how hard to look, and never a deadline, because timed assertions have no place in tests."""
+"""How hard to look: Hypothesis profiles, never with a deadline, because timed assertions have no place in tests."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 
-# The examples are the same in every run, so that a red build is about the change. `make fresh` draws others.
-settings.register_profile("everyday", deadline=None, print_blob=True, derandomize=True)
+from tests.effort import Effort
+
+# The examples are the same in every run, so that a red build is about the change. `make fresh` draws others, and more.
+settings.register_profile("everyday", deadline=None, print_blob=True, derandomize=True, max_examples=40)
 settings.register_profile("fresh", deadline=None, print_blob=True)
 settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5_000)
 settings.load_profile("everyday")
+
+
+@pytest.fixture(params=[pytest.param(False, id="little"), pytest.param(True, id="full", marks=pytest.mark.soak)])
+def effort(request: pytest.FixtureRequest) -> Effort:
+    """How much to do: see `Effort`."""
+    return Effort(request.param)

@@ -283,7 +283,7 @@ def host_worlds(folder: Path) -> Callable[[], HostLedger]:
 
 
 def test_nothing_acknowledged_changes_in_a_host_under_other_settings(memory_path: Path) -> None:
-    check_settings(host_worlds(memory_path), SETTINGS, host_life, host_audit, histories=24)
+    check_settings(host_worlds(memory_path), SETTINGS, host_life, host_audit, histories=10)
 
 
 @pytest.mark.soak

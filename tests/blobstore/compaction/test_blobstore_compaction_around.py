@@ -129,7 +129,7 @@ def kills(scratch: Path, *, limit: int, points: list[int] | None = None,
 
 
 def test_what_a_compactions_successor_acknowledges_survives_a_power_failure(scratch: Path) -> None:
-    assert kills(scratch, limit=2, points=list(range(14, 130, 28)), max_states=300).distinct >= 200
+    assert kills(scratch, limit=2, points=list(range(14, 130, 56))).distinct >= 100
 
 
 @pytest.mark.soak
@@ -221,7 +221,7 @@ def under_settings(scratch: Path, histories: int) -> None:
 
 
 def test_a_compaction_goes_on_under_other_settings(scratch: Path) -> None:
-    under_settings(scratch, 12)
+    under_settings(scratch, 8)
 
 
 @pytest.mark.soak

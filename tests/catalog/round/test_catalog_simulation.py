@@ -11,7 +11,7 @@ import pytest
 from tests.catalog.simulation.run import CatalogSimulation, SimulationResult, main, run_seed
 from tests.catalog.simulation.world import SimulationFailure
 
-ORDINARY = 240
+ORDINARY = 90
 SOAK = 5000
 BATCH = 30
 

@@ -24,6 +24,7 @@ from compactlib.raftlog.segment.writer import SegmentWriter
 from compactlib.testing import explore, explore_recovery, record
 from compactlib.testing.crash.recorder import RecordingFiles
 from compactlib.testing.faults.plan import FailingFiles
+from tests.effort import Effort
 from tests.raftlog.reading import History, PlainLog
 
 TINY = SegmentLimits(max_entries=3, max_bytes=100)
@@ -100,7 +101,7 @@ def test_a_segment_survives_a_crash_at_every_step(tmp_path: Path) -> None:
     assert report.complete_points > report.points // 2
 
 
-def test_a_crash_while_the_torn_tail_is_cut_loses_nothing(tmp_path: Path) -> None:
+def test_a_crash_while_the_torn_tail_is_cut_loses_nothing(effort: Effort, tmp_path: Path) -> None:
     history = History()
     recording = record(tmp_path, write_segment_in_groups(history))
 
@@ -112,7 +113,8 @@ def test_a_crash_while_the_torn_tail_is_cut_loses_nothing(tmp_path: Path) -> Non
             if not sealed:
                 SegmentWriter.open(files, folder, 1).close()
 
-    explore_recovery(recording, reopen, check_segment(history), recoveries=60, limit_per_point=16)
+    explore_recovery(recording, reopen, check_segment(history), recoveries=effort(20, 60),
+                     limit_per_point=effort(6, 16))
 
 
 # -- a log
@@ -186,7 +188,7 @@ def check_log(history: History) -> Callable[[Path, Sequence[Any]], None]:
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_a_log_survives_a_crash_at_every_step(name: str, tmp_path: Path) -> None:
+def test_a_log_survives_a_crash_at_every_step(name: str, effort: Effort, tmp_path: Path) -> None:
     history = History()
 
     def run(folder: Path, files: RecordingFiles) -> None:
@@ -195,11 +197,11 @@ def test_a_log_survives_a_crash_at_every_step(name: str, tmp_path: Path) -> None
         files.acknowledge(len(history.states) - 1)
 
     recording = record(tmp_path, run)
-    explore(recording, check_log(history), limit_per_point=24)
+    explore(recording, check_log(history), limit_per_point=effort(8, 240))
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_a_crash_of_opening_the_log_loses_nothing(name: str, tmp_path: Path) -> None:
+def test_a_crash_of_opening_the_log_loses_nothing(name: str, effort: Effort, tmp_path: Path) -> None:
     history = History()
 
     def run(folder: Path, files: RecordingFiles) -> None:
@@ -210,10 +212,12 @@ def test_a_crash_of_opening_the_log_loses_nothing(name: str, tmp_path: Path) -> 
         SegmentLog(folder, LogOptions(limits=TINY, files=files)).close()
 
     recording = record(tmp_path, run)
-    explore_recovery(recording, recover, check_log(history), rng=random.Random(3), recoveries=12, limit_per_point=8)
+    explore_recovery(recording, recover, check_log(history), rng=random.Random(3), recoveries=effort(5, 60),
+                     limit_per_point=effort(6, 16))
 
 
-def test_a_process_that_ends_at_any_step_leaves_a_log_that_survives_a_crash_later(tmp_path: Path) -> None:
+def test_a_process_that_ends_at_any_step_leaves_a_log_that_survives_a_crash_later(effort: Effort,
+                                                                                  tmp_path: Path) -> None:
     """The first process dies (its disk refuses everything from one step on), the second goes on, the machine crashes.
 
     The second one meets what the first had written and not synced, a seal for example, and must not build on it.
@@ -256,5 +260,5 @@ def test_a_process_that_ends_at_any_step_leaves_a_log_that_survives_a_crash_late
         folder = tmp_path / str(number)
         folder.mkdir()
         recording = record(folder, run)
-        explore(recording, check_log(history), rng=random.Random(number), limit_per_point=5,
+        explore(recording, check_log(history), rng=random.Random(number), limit_per_point=effort(2, 24),
                 points=range(second_begins[0], len(recording.operations) + 1))

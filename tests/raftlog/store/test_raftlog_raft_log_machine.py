@@ -95,7 +95,7 @@ STORIES: dict[str, list[Operation]] = {
 
 @pytest.mark.parametrize("name", STORIES)
 def test_a_crash_at_every_step_loses_nothing_confirmed(name: str, tmp_path: Path) -> None:
-    crash_everywhere(tmp_path, STORIES[name], states=3)
+    crash_everywhere(tmp_path, STORIES[name], states=2)
 
 
 @settings(max_examples=2, deadline=None, suppress_health_check=RELAXED)
@@ -119,7 +119,7 @@ def refuse_steps(tmp_path: Path, seeds: range, every: int) -> None:
 
 
 def test_a_disk_that_refuses_any_step_loses_nothing_confirmed(tmp_path: Path) -> None:
-    refuse_steps(tmp_path, range(3), 11)
+    refuse_steps(tmp_path, range(2), 13)
 
 
 @pytest.mark.soak

@@ -331,7 +331,7 @@ class Group:
             replica.audit()
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.integers(0, 1 << 32), st.permutations(POLICIES))
 def test_leaders_with_different_policies_and_replays_with_others_never_diverge(
         seed: int, policies: Sequence[AssignmentPolicy]) -> None:

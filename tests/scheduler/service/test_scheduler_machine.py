@@ -44,13 +44,13 @@ def lived_through(history: tuple[SchedulerStep, ...], policy: AssignmentPolicy) 
     world.finish()
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(scheduler_histories())
 def test_workers_that_do_anything_at_any_time(history: tuple[SchedulerStep, ...]) -> None:
     lived_through(history, USUAL)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(scheduler_histories(), st.sampled_from(POLICIES[1:]))
 def test_and_with_other_policies(history: tuple[SchedulerStep, ...], policy: AssignmentPolicy) -> None:
     lived_through(history, policy)

@@ -36,8 +36,8 @@ from compactlib.testing.scheduler.simulation import (
     simulate_many,
 )
 
-EVERYDAY: Final = 1000
-"""Seeds of an ordinary run, some 20 seconds: what the whole suite can afford."""
+EVERYDAY: Final = 400
+"""Seeds of an ordinary run: as many as each planted bug below is looked for in; the rest is in the soak."""
 
 
 def test_many_seeds_go_well_and_nothing_that_can_happen_is_left_out() -> None:
@@ -55,7 +55,7 @@ def test_a_seed_that_went_wrong_once_goes_well() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("thousand", range(1, 9))
+@pytest.mark.parametrize("thousand", range(9))
 def test_many_more_seeds_go_well(thousand: int) -> None:
     simulate_many(range(1000 * thousand, 1000 * (thousand + 1)))
 
@@ -400,12 +400,12 @@ def test_a_run_that_goes_on_under_a_later_token_is_found_to_overwrite_what_anoth
 
 
 def test_workers_that_are_cut_off_lose_their_jobs_and_overwrite_nothing() -> None:
-    run_worlds(range(60), **CUT_OFF)
+    run_worlds(range(40), **CUT_OFF)
 
 
 @pytest.mark.soak
 def test_many_workers_that_are_cut_off_overwrite_nothing() -> None:
-    run_worlds(range(60, 3000), **CUT_OFF)
+    run_worlds(range(40, 3000), **CUT_OFF)
 
 
 def run_worlds(seeds: Iterable[int], config: dict[str, Any], **changes: Any) -> None:

@@ -137,7 +137,7 @@ def run_random(seed: int, programs: int, schedules: int) -> None:
 
 
 def test_three_and_four_actors_under_random_schedules() -> None:
-    run_random(1, 200, 10)
+    run_random(1, 60, 10)
 
 
 @pytest.mark.soak

@@ -120,7 +120,7 @@ def race(kind: str, how: str, schedules: int, seed: int) -> None:
 @pytest.mark.parametrize("how", ["commit", "compact"])
 @pytest.mark.parametrize("kind", STORES)
 def test_of_two_writers_one_gets_the_key_whatever_settles_meanwhile(kind: str, how: str) -> None:
-    race(kind, how, 150, 1)
+    race(kind, how, 60, 1)
 
 
 @pytest.mark.soak

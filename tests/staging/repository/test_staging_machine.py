@@ -387,7 +387,7 @@ def run(machine: type[BranchMachine], examples: int, steps: int) -> None:
         max_examples=examples, stateful_step_count=steps, deadline=None))
 
 
-@pytest.mark.parametrize(("machine", "examples"), [(BranchMachine, 20), (WithoutTransact, 10), (ComparingValues, 6)])
+@pytest.mark.parametrize(("machine", "examples"), [(BranchMachine, 10), (WithoutTransact, 5), (ComparingValues, 4)])
 def test_branches_in_memory(machine: type[BranchMachine], examples: int) -> None:
     run(machine, examples, 30)
 

@@ -164,7 +164,7 @@ def crash_everywhere(story: Story, folder: Path, *, seed: int = 0, limit_per_poi
 
 @pytest.mark.parametrize("name", STORIES)
 def test_a_crash_at_any_operation_loses_nothing(name: str, tmp_path: Path) -> None:
-    report = crash_everywhere(STORIES[name], tmp_path, limit_per_point=4)
+    report = crash_everywhere(STORIES[name], tmp_path, limit_per_point=3)
     assert report.points > 20
 
 
@@ -172,9 +172,9 @@ def test_a_crash_at_any_operation_loses_nothing(name: str, tmp_path: Path) -> No
 def test_a_crash_of_the_recovery_loses_nothing(name: str, tmp_path: Path) -> None:
     story = STORIES[name]
     recording, expected = recorded(story, tmp_path)
-    report = explore_recovery(recording, story.recover, expected.check, rng=random.Random(1), recoveries=5,
+    report = explore_recovery(recording, story.recover, expected.check, rng=random.Random(1), recoveries=2,
                               limit_per_point=3)
-    assert report.recoveries == 5
+    assert report.recoveries == 2
 
 
 def stubborn(story: Story) -> Callable[[Path, Files], None]:
@@ -221,7 +221,7 @@ def crash_after_failure(folder: Path, fail_at: int, *, limit_per_point: int, poi
 
 @pytest.mark.parametrize("fail_at", [5, 16, 23, 31, 40])
 def test_a_crash_after_a_failure_and_a_second_try_loses_nothing(fail_at: int, tmp_path: Path) -> None:
-    assert crash_after_failure(tmp_path, fail_at, limit_per_point=2, points=10) >= fail_at
+    assert crash_after_failure(tmp_path, fail_at, limit_per_point=2, points=6) >= fail_at
 
 
 def test_removals_that_were_lost_are_durable_before_the_log_that_tells_of_them_goes(tmp_path: Path) -> None:

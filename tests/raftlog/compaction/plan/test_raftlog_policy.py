@@ -34,6 +34,7 @@ from compactlib.testing.policies.raftlog_strategies import (
     segments_of,
     view_of_candidates,
 )
+from tests.effort import Effort
 
 CAP_128 = SegmentLimits(max_entries=128)
 CAP_4096 = SegmentLimits(max_entries=4096)
@@ -71,8 +72,8 @@ def of_26(*counts: tuple[int, int]) -> list[tuple[int, int, int, int]]:
 # Every policy
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
-def test_the_policy_keeps_its_contract(policy: LogPolicy) -> None:
-    check_policy(policy, max_examples=60)
+def test_the_policy_keeps_its_contract(policy: LogPolicy, effort: Effort) -> None:
+    check_policy(policy, max_examples=effort(25, 400))
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
