@@ -16,10 +16,7 @@ from compactlib.files.record_frame import RecordFrame
 from compactlib.files.varints import decode_varints, encode_varints
 from compactlib.indexset.runs import MAX_INDEX, Runs
 
-MAGIC = b"CLINDSET"
-VERSION = 1
-
-_FRAME = RecordFrame("index set format", MAGIC, VERSION, "<HQ")
+_FRAME = RecordFrame("index set format", b"CLINDSET", 1, "<HQ")
 
 
 def encode(runs: Runs) -> bytes:

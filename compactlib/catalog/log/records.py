@@ -19,9 +19,6 @@ from compactlib.catalog.schema.descriptors import Column, Descriptor, Index, Sch
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
 
-MAGIC = b"CLCT"
-FORMAT_VERSION = 1
-
 _KINDS: dict[str, type[Any]] = {"schema": Schema, "zone": Zone, "table": Table, "index": Index}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _FIELDS = {kind: tuple(field.name for field in attrs.fields(kind)) for kind in (*_KINDS.values(), Column)}
@@ -86,7 +83,7 @@ def _refused(key: str, name: str, found: int, known: int) -> RecordTooNew:
     return RecordTooNew(key=key, found=found, supported=known)
 
 
-_FRAME = RecordFrame("catalog record", MAGIC, FORMAT_VERSION, "<HHI", damaged=_damaged, refused=_refused)
+_FRAME = RecordFrame("catalog record", b"CLCT", 1, "<HHI", damaged=_damaged, refused=_refused)
 """Type and length of the payload, then the payload; the CRC starts from that of the key."""
 
 

@@ -30,8 +30,6 @@ from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
 from compactlib.raftlog.model.values import HEAD_BYTES, INDEX_RECORD_BYTES, SegmentLimits
 
-MAGIC = b"CLRAFSEG"
-VERSION = 2
 HEADER_BYTES = 40
 SEAL_BYTES = 32
 SEALS = 2
@@ -39,7 +37,7 @@ INDEX_START = HEAD_BYTES
 RECORD_BYTES = INDEX_RECORD_BYTES
 MAX_PAYLOAD_BYTES = (1 << 32) - 1
 
-_HEADER = RecordFrame("segment format", MAGIC, VERSION, "<HHIQQ4x")
+_HEADER = RecordFrame("segment format", b"CLRAFSEG", 2, "<HHIQQ4x")
 _SEAL = struct.Struct("<IIQIQ")
 _ENTRY_HEAD = struct.Struct("<QQI")
 _RECORD = struct.Struct("<QQIIQII")

@@ -24,15 +24,13 @@ import attrs
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
 
-MAGIC = b"CLRAFWAL"
-VERSION = 1
 FILE_HEADER_BYTES = 64
 FRAME_HEADER_BYTES = 64
 FRAME_MAGIC = b"CLWf"
 ALIGNMENT = 8
 MAX_FRAME_ENTRIES = 1 << 16
 
-_FILE = RecordFrame("WAL format", MAGIC, VERSION, "<H6xQQQ20x")
+_FILE = RecordFrame("WAL format", b"CLRAFWAL", 1, "<H6xQQQ20x")
 _FRAME = struct.Struct("<4sBBHIIQQQQQI")
 _CRC = struct.Struct("<I")
 _CUTS, _HAS_PREVIOUS = 1, 2

@@ -38,9 +38,7 @@ MAX_TOKEN = (1 << 64) - 1
 MAX_RESOURCE_BYTES = 1000
 MAX_VALUE_BYTES = 256 * 1024
 
-MAGIC = b"CLFENCE\0"
-VERSION = 1
-_FRAME = RecordFrame("fence record", MAGIC, VERSION, "<HHIQQI")
+_FRAME = RecordFrame("fence record", b"CLFENCE\0", 1, "<HHIQQI")
 _COMMITTED = 1
 
 

@@ -8,10 +8,9 @@ from compactlib.errors import CorruptData
 from compactlib.files.record_frame import RecordFrame
 from compactlib.staging.model.values import Change, Record
 
-VERSION = 1
 WRITE_ID_BYTES = 8
 
-_FRAME = RecordFrame("staged entry", b"", VERSION, "<BB8sI")
+_FRAME = RecordFrame("staged entry", b"", 1, "<BB8sI")
 _VALUE = 0
 _TOMBSTONE = 1
 

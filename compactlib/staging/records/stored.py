@@ -11,14 +11,12 @@ from typing import Any
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.record_frame import RecordFrame
 
-VERSION = 1
-"""The version of the stored forms."""
 _BODY_OFFSET = 16
 
 
 def frame_of(magic: bytes) -> RecordFrame:
     """The frame of records that begin with this magic."""
-    return RecordFrame("staging record", magic, VERSION, "<H2xI")
+    return RecordFrame("staging record", magic, 1, "<H2xI")
 
 
 def pack(frame: RecordFrame, fields: dict[str, Any]) -> bytes:
