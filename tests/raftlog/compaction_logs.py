@@ -134,7 +134,7 @@ class Expected:
 
 
 def vector_45(folder: Path, live: Sequence[int] = (1, 2, 20, 40)) -> Expected:
-    """Three segments of 16 entries and a newest with one; the snapshot is at 48 (notes, vectors 45 and 49 to 51)."""
+    """Three segments of 16 entries and a newest with one; the snapshot is at 48."""
     return filled(folder, last=49, snapshot=48, live=live)
 
 
@@ -186,7 +186,7 @@ def overwritten(folder: Path) -> Expected:
 
 
 def ra_segment(entries: Iterable[Entry], *, max_count: int = 16, version: int = 2) -> bytes:
-    """A segment file as RabbitMQ Ra writes it (notes 1.1)."""
+    """A segment file as RabbitMQ Ra writes it."""
     record = struct.Struct(">QQIII" if version == 1 else ">QQQII")
     listed = list(entries)
     offset = 8 + max_count * record.size

@@ -96,7 +96,7 @@ def _check_diff(world: World, each: HistoryOperation, allowed: Mapping[bytes, fr
 
 
 def _check_end(world: World) -> None:
-    """The state that is left reads right, is committed right, and nothing that is marked is in use (X27)."""
+    """The state that is left reads right, is committed right, and nothing that is marked is in use."""
     context, cache = world.behind, cache_of(world.behind)
     record = context.branches.read(MAIN).record
     record.audit()

@@ -1,4 +1,4 @@
-"""The journal: which segments the newest records lie in (notes 1.3, vector S7)."""
+"""The journal: which segments the newest records lie in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of segments and of their files (notes 1.1; C6)."""
+"""Names of segments and of their files."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_three_segments_become_one_and_two_relative_links(tmp_path: Path) -> Non
 
 
 def test_a_folder_that_is_moved_still_reads(tmp_path: Path) -> None:
-    """Ra's links are absolute and dangle when the folder moves (notes 1.9)."""
+    """Ra's links are absolute and dangle when the folder moves."""
     (tmp_path / "here").mkdir()
     expected = committed(tmp_path / "here")
     os.rename(tmp_path / "here", tmp_path / "there")
@@ -243,7 +243,7 @@ def note(steps: list[str], operation: str, _: str) -> None:
 
 
 def test_through_the_log_it_is_one_sync_per_output_whatever_the_number_of_sources(tmp_path: Path) -> None:
-    """Ra syncs once a source and three times more (notes 5.2, item 11)."""
+    """Ra syncs once a source and three times more."""
     counts: dict[int, int] = {}
     for sources in (2, 6):
         folder = tmp_path / str(sources)

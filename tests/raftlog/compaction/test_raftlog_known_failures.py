@@ -1,4 +1,4 @@
-"""What is known to fail in the system behind the seed (notes 5.1, items 1 to 9), looked at from every side.
+"""What is known to fail in Ra, looked at from every side.
 
 Each item also has a story in `tests/scenarios/raftlog/compaction_*.txt`.
 """
@@ -52,7 +52,7 @@ LIVE = [1, 2, 20, 40]
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES, errno.ENOSPC])
 def test_whatever_a_job_fails_at_the_next_start_loses_nothing(number: int, tmp_path: Path) -> None:
-    """Upstream reads "marker, but no output" as committed: two files cannot be created in one step."""
+    """Ra reads "marker, but no output" as committed: two files cannot be created in one step."""
     (tmp_path / "log").mkdir()
     expected = vector_45(tmp_path / "log")
     for fail_at in range(1, 40):
@@ -194,7 +194,7 @@ def test_payloads_of_no_bytes_beside_others(tmp_path: Path) -> None:
 
 
 def test_a_segment_of_65536_entries(tmp_path: Path) -> None:
-    """Upstream stores the count in 16 bits, and writes 0 (notes 1.1)."""
+    """Ra stores the count in 16 bits, and writes 0."""
     live = range(1, 65_537, 1000)
     with SegmentLog(tmp_path, options(limits=SegmentLimits(max_entries=65_536))) as log:
         log.extend((index, 1, b"x") for index in range(1, 65_538))
@@ -207,7 +207,7 @@ def test_a_segment_of_65536_entries(tmp_path: Path) -> None:
 
 
 def test_one_lost_entry_leaves_every_other_group_alone(tmp_path: Path) -> None:
-    """Upstream's job dies, and with it all groups behind."""
+    """Ra's job dies, and with it all groups behind."""
     pairs = SeedPolicy(max_sources=2)
     live = [1, 20, 40, 60, 70, 90, 100, 120]
     filled(tmp_path, last=129, snapshot=128, live=live, policy=pairs)

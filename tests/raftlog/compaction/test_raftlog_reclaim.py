@@ -128,7 +128,7 @@ def test_opening_purges_what_is_old_and_what_dangles(tmp_path: Path) -> None:
 
 
 def test_links_to_a_leader_that_was_dropped_go_with_it(tmp_path: Path) -> None:
-    """Vector 45, to the end: with nothing alive only the newest segment remains."""
+    """With nothing alive only the newest segment remains."""
     vector_45(tmp_path)
     with SegmentLog(tmp_path, options()) as log:
         done(log.compact(policy=log.policy))

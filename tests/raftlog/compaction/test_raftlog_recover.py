@@ -1,6 +1,6 @@
-"""Folders as crashes leave them, each built by hand (vectors 49 to 55, adapted to the seed's commit), and recovered.
+"""Folders as crashes leave them, each built by hand, and recovered.
 
-Upstream decides by a marker file and by the absence of `.compacting`; here one file is both: `1-2-3.compacting`, under
+Ra decides by a marker file and by the absence of `.compacting`; here one file is both: `1-2-3.compacting`, under
 which the new segment lies until every member leads to it.
 """
 
@@ -203,7 +203,7 @@ def test_vector_50_after_the_commit_the_links_are_completed(stage: Stage, tmp_pa
 
 @pytest.mark.parametrize("refused", ["make folder", "create", "write", "sync"])
 def test_vector_51_a_job_that_never_made_its_output_loses_nothing(refused: str, tmp_path: Path) -> None:
-    """Upstream's marker without `.compacting` is taken for a commit at the next start, and 20 and 40 are gone."""
+    """Ra's marker without `.compacting` is taken for a commit at the next start, and 20 and 40 are gone."""
     expected = vector_45(tmp_path)
     before = picture(tmp_path)
 
@@ -272,7 +272,7 @@ def two_groups(folder: Path) -> tuple[Expected, bytes, bytes]:
 @pytest.mark.parametrize("second", ["undone", "finished", "half linked"])
 @pytest.mark.parametrize("first", ["undone", "finished", "half linked"])
 def test_vector_52_two_interrupted_groups_are_both_resolved(first: str, second: str, tmp_path: Path) -> None:
-    """Upstream cannot start with two markers."""
+    """Ra cannot start with two markers."""
     expected, low, high = two_groups(tmp_path)
     for state, members, new in ((first, [1, 2], low), (second, [3, 4], high)):
         name = compacting_name(members)
@@ -296,7 +296,7 @@ def test_vector_52_two_interrupted_groups_are_both_resolved(first: str, second: 
 
 
 def test_vector_53_a_failed_job_does_not_stand_in_the_way_of_the_next(tmp_path: Path) -> None:
-    """Upstream keeps the half-written file, appends to it, and answers `full` until restart."""
+    """Ra keeps the half-written file, appends to it, and answers `full` until restart."""
     expected = vector_45(tmp_path, live=[1, 2, 21, 41])
     before = picture(tmp_path)
     place = payload_place(tmp_path, 3, 41)

@@ -487,7 +487,7 @@ def test_a_snapshot_may_reach_above_the_log_and_be_recorded_again(tmp_path: Path
 
 
 def test_an_empty_live_set_is_written_out(tmp_path: Path) -> None:
-    """A missing file says that there never was a snapshot, and nothing is dead then (notes 5.1, item 5)."""
+    """A missing file says that there never was a snapshot, and nothing is dead then."""
     with SegmentLog(tmp_path, options(2)) as log:
         log.extend((index, 1, b"") for index in range(1, 6))
         assert isinstance(log.compact(policy=log.policy), Skipped)

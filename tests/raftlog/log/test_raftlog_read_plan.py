@@ -1,4 +1,4 @@
-"""Reads that are decided now and carried out later, across compactions (notes 1.3 and 5.1, item 9)."""
+"""Reads that are decided now and carried out later, across compactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memtable: contiguous and sparse inserts, chained on overwrite (notes 1.11, vector 67)."""
+"""The memtable: contiguous and sparse inserts, chained on overwrite."""
 
 from __future__ import annotations
 

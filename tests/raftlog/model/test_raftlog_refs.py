@@ -1,4 +1,4 @@
-"""The ordered references: how newer segments cut older ones (notes 1.3, vectors 11 to 13)."""
+"""The ordered references: how newer segments cut older ones."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def accepted(at: Position | None = None, last_applied: int = 1500) -> SnapshotSe
     return made
 
 
-# -- which entries (vectors 70 and 71)
+# -- which entries
 
 
 @pytest.mark.parametrize(("last_applied", "needed"),
@@ -134,7 +134,7 @@ def chunk_sizes(live: IndexSet, payload: int, chunk_bytes: int) -> list[int]:
 
 
 def test_vector_71_chunks_go_by_bytes_not_by_sixteen() -> None:
-    """Upstream sends 50 entries as 16, 16, 16, 2 whatever their size (5.2, item 19); here the bytes count."""
+    """Ra sends 50 entries as 16, 16, 16, 2 whatever their size; here the bytes count."""
     live = IndexSet.range(1, 50)
     assert chunk_sizes(live, 100, 1600) == [16, 16, 16, 2]
     assert chunk_sizes(live, 100, 1 << 20) == [50]

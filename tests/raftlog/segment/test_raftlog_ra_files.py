@@ -1,4 +1,4 @@
-"""Whole segment files of RabbitMQ Ra: some written by Ra itself, some by hand (notes 1.1; vectors 16, 23, 40)."""
+"""Whole segment files of RabbitMQ Ra: some written by Ra itself, some by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments of RabbitMQ Ra, byte by byte (notes 1.1); whole files are in `test_raftlog_ra_files.py`."""
+"""Segments of RabbitMQ Ra, byte by byte; whole files are in `test_raftlog_ra_files.py`."""
 
 from __future__ import annotations
 

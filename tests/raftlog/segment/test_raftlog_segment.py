@@ -1,4 +1,4 @@
-"""Reading one segment: every way of asking gives the same answer, and every way checks (notes, vectors 18 to 24)."""
+"""Reading one segment: every way of asking gives the same answer, and every way checks."""
 
 from __future__ import annotations
 

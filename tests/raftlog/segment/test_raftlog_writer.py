@@ -1,4 +1,4 @@
-"""Appending to a segment: limits, overwrites, syncing, reopening, and what a refusing disk leaves (notes 1.1)."""
+"""Appending to a segment: limits, overwrites, syncing, reopening, and what a refusing disk leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The key-value store of `examples/raft_kv.py`: values in the log, places in memory (vectors 78 and 79)."""
+"""The key-value store of `examples/raft_kv.py`: values in the log, places in memory."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_names_are_unique_and_known() -> None:
 
 
 def test_work_is_due_when_its_time_has_come_and_not_before() -> None:
-    """The system behind the notes reckons an earlier time for idle stores, which has no effect: here there is none."""
+    """Ambry reckons an earlier time for idle stores, which has no effect: here there is none."""
     agenda = Agenda()
     agenda.add("a", "d", 0.0, every_seconds=100.0, resumes=True)
     agenda.start(0.0)

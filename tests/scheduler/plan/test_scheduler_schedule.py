@@ -74,7 +74,7 @@ def test_vector_30_assignment(config: SchedulerConfig) -> None:
 
 @pytest.mark.parametrize("config", [LENIENT, OURS])
 def test_vector_31_a_job_that_lost_its_worker_goes_to_another_before_higher_levels(config: SchedulerConfig) -> None:
-    # A live lease does not end the level: behind it stands a job whose lease has run out (notes 2, number 3).
+    # A live lease does not end the level: behind it stands a job whose lease has run out.
     queue = jobs_of(config, job_state("live", status=P, lease=99.0), job_state("lost", status=P, lease=5.0, failures=1),
                     job_state("high", 1))
     assert assigned_names(queue, config, AT_20) == ["lost", "high"]
@@ -125,7 +125,7 @@ def test_vector_37_differs_for_us_room_is_made_before_the_queue_is_over_its_limi
     queue = jobs_of(config, *(job_state(name, status=P, failures=3) for name in "123"))
     schedule = Schedule(queue, config, AT_20)
     for name in "45":
-        # Under notes 1 this never happens, and no job would be made any more (notes 5.1, number 1).
+        # Under notes 1 this never happens, and no job would be made any more.
         assert schedule.evict_job() is not None
         assert schedule.evict_job() is None
         assert schedule.add_job(job_plan(name)) is not None

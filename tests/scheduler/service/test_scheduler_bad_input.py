@@ -217,7 +217,7 @@ def test_a_level_that_the_configuration_does_not_know(host: Host) -> None:
 
 
 def test_a_block_that_is_pushed_again(host: Host) -> None:
-    # Queued, in a job, in quarantine or done with: a retry never queues it twice (notes 5.1, numbers 4 and 5).
+    # Queued, in a job, in quarantine or done with: a retry never queues it twice.
     again = AddBlocks((BlockMeta(id="a", tenant="A", shard=1, level=0),))
     assert host.apply(again) == BlocksAdded(duplicate=("a",))
     response = host.assigned()

@@ -482,7 +482,7 @@ def test_a_queue_full_of_excluded_jobs_makes_room_for_as_many_as_are_wanted() ->
 
 
 def test_without_evict_at_limit_a_full_queue_of_excluded_jobs_ends_all_compaction() -> None:
-    # Notes 5.1, number 1: why `evict_at_limit` is our default.
+    # Why `evict_at_limit` is our default.
     host = exhausted(lenient(levels=PAIRS.levels, max_queue_size=3, max_failures=2), 3)
     host.add(*(f"b{number}" for number in range(4)))
     for _ in range(5):

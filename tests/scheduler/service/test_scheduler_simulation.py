@@ -166,7 +166,7 @@ def forget_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def evict_what_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Upstream's zombie (notes 5.1, item 2): an eviction does not look at what the poll is about, a renewal revives."""
+    """Pyroscope's zombie: an eviction does not look at what the poll is about, a renewal revives."""
     def excluded(self: JobQueue, now: float) -> Iterator[Job]:
         return (job for job in self if self.has_failed(job.state))
 
@@ -422,7 +422,7 @@ def test_a_worker_that_does_not_stop_costs_work_but_harms_nothing() -> None:
 
 
 def test_upstream_s_queue_stands_still_behind_excluded_jobs() -> None:
-    """Notes 5.1, item 1: at the limit nothing is evicted, so nothing is queued any more."""
+    """At the limit nothing is evicted, so nothing is queued any more."""
     failure = first_failure(config={"evict_at_limit": False, "max_failures": 1, "max_queue_size": 1},
                             failure_rate=0.5, retention=False)
     assert re.search("work is left: .*'blocks'", failure.what)

@@ -191,7 +191,7 @@ def test_vector_52_a_job_that_fails_is_never_reported_as_done(error: BaseExcepti
 
 
 def test_vector_53_a_tombstone_of_two_blocks_deletes_two_objects(tmp_path: Path) -> None:
-    """Of a span, ours deletes what begins in it, and not what lies before (upstream: everything before its end)."""
+    """Of a span, ours deletes what begins in it, and not what lies before (Pyroscope: everything before its end)."""
     desk, folder = Desk(CONFIG), Folder(tmp_path, 3)
     desk.add(2)
     with Worker(desk, folder.execute, cleanup=folder.cleanup, options=OPTIONS):
@@ -215,7 +215,7 @@ def test_vector_55_a_missing_source_is_left_out_and_if_all_are_missing_the_job_s
         state = desk.scheduler.service.state
         with desk.changed:
             assert desk.changed.wait_for(lambda: len(state.quarantine) == 2, PATIENCE)
-    # Unlike upstream, what was not found does not stay in the index unseen, but waits in quarantine.
+    # Unlike Pyroscope, what was not found does not stay in the index unseen, but waits in quarantine.
     missing = sorted(job.plan.source_blocks for job in state.quarantine.values())
     assert missing == [("b001",), ("b002", "b003")]
     assert [folder.path("A", block.id).read_text() for block in desk.blocks() if block.level == 1] == ["b000 "]

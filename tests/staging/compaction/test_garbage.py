@@ -1,4 +1,4 @@
-"""Garbage collection of ranges and metaranges: what a branch needs stays, what nobody needs goes (C24)."""
+"""Garbage collection of ranges and metaranges: what a branch needs stays, what nobody needs goes."""
 
 from __future__ import annotations
 

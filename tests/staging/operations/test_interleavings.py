@@ -284,7 +284,7 @@ def compact_comparing_sealed_only(world: World, actor: str, noted: HistoryOperat
 
 
 def hard_reset_keeping_tokens(world: World, actor: str, noted: HistoryOperation) -> Any:
-    """HEAD moves and the compacted metarange is cleared, but tokens stay (ResetHard of the system behind the seed)."""
+    """HEAD moves and the compacted metarange is cleared, but tokens stay (ResetHard of lakeFS)."""
     noted.write(b"a", b"0")
     world.contexts[actor].branches.update(
         MAIN, lambda record: attrs.evolve(record, commit_id=world.first_commit, compacted_metarange_id=None))

@@ -75,7 +75,7 @@ def test_a_branch_is_deleted_only_as_it_is_expected_to_be() -> None:
 
 
 def test_a_write_during_which_the_branch_is_deleted_is_not_acknowledged() -> None:
-    """X3: the value may be there, but nobody is told that it is."""
+    """The value may be there, but nobody is told that it is."""
     world = World()
     world.branch({})
     with pytest.raises(BranchNotFound):

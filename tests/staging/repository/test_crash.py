@@ -14,7 +14,7 @@ from tests.staging.faulty_world import WORK, explore_faults
 
 @pytest.mark.parametrize("name", WORK)
 def test_a_crash_at_every_request(name: str) -> None:
-    """X22: all reads are as before or after, the next run succeeds, and after a sweep no orphan is left."""
+    """All reads are as before or after, the next run succeeds, and after a sweep no orphan is left."""
     assert explore_faults(name, KVFault.CRASH_BEFORE, KVFault.CRASH_AFTER) >= 6
 
 

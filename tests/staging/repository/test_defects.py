@@ -75,7 +75,7 @@ def test_a_prefix_under_which_a_compaction_deleted_can_be_reset() -> None:
 
 
 def test_a_reset_of_a_prefix_that_loses_has_destroyed_nothing() -> None:
-    """Every try loses; all uncommitted values of the prefix are there as before (X17)."""
+    """Every try loses; all uncommitted values of the prefix are there as before."""
     world = World()
     main = world.branch({"p/a": "1"}, staged={"p/b": "2"}, sealed=[{"p/a": None}])
     before = (main.record(), contents(main), list(world.context.tokens.scan(main.record().staging_token)))
@@ -193,7 +193,7 @@ def test_nothing_found_through_an_old_record_is_no_answer(settle: str) -> None:
 @pytest.mark.parametrize("settle", ["commit", "compact"])
 @pytest.mark.parametrize("way", ["get", "get_many", "list", "diff"])
 def test_a_read_through_an_old_record_is_read_again(settle: str, way: str) -> None:
-    """The reader has the record; what it points to is committed, or compacted, and cleaned up (X7)."""
+    """The reader has the record; what it points to is committed, or compacted, and cleaned up."""
     world = World()
     main = world.branch({"k": "1"}, staged={"k": "2"})
 

@@ -1,4 +1,4 @@
-"""Eight processes on one branch: each reader sees at least the last acknowledged version (X26); nothing is lost."""
+"""Eight processes on one branch: each reader sees at least the last acknowledged version; nothing is lost."""
 
 from __future__ import annotations
 

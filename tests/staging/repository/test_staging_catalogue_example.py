@@ -52,7 +52,7 @@ def test_a_catalogue_can_be_driven_by_hand_and_opened_again(tmp_path: Path) -> N
         assert not main.plan().is_empty
         assert isinstance(main.compact(), Done)
         assert "<table" in main.ls("tables/")._repr_html_()
-        # Needed by the compacted state alone, or by a commit alone: not garbage (C24).
+        # Needed by the compacted state alone, or by a commit alone: not garbage.
         assert not list(catalogue.unneeded_contents())
         main.put("tables/d.csv", b"8")
         main.rm("tables/d.csv")

@@ -1,4 +1,4 @@
-"""The gate, CompactAll and Hybrid (notes 3.3), and what holds for every policy."""
+"""The gate, CompactAll and Hybrid, and what holds for every policy."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_new_store_begins_with_the_usual_policy() -> None:
 
 
 def test_six_days_after_the_last_full_round_the_next_one_is_due() -> None:
-    """The system behind the notes only sets a flag now, and runs its full round at the check after this one."""
+    """Ambry only sets a flag now, and runs its full round at the check after this one."""
     assert places(plan_for(hybrid_view(NOW - 6 * DAY + 1), Hybrid(), NOW)) == [5, 6]
     plan = planned(Hybrid(), hybrid_view(NOW - 6 * DAY))
     assert (places(plan), plan.kind) == (list(range(10)), "full")
@@ -144,7 +144,7 @@ def test_after_a_full_round_the_usual_policy_is_back_also_from_the_file() -> Non
 
 
 def test_a_full_round_that_the_gate_refuses_stays_due() -> None:
-    """The system behind the notes uses its full round up when the store is not full enough for it."""
+    """Ambry uses its full round up when the store is not full enough for it."""
     view = hybrid_view(NOW - 8 * DAY, used_bytes=TOTAL * 49 // 100)
     assert plan_for(view, Hybrid(), NOW).is_empty
     assert "for the full round that is due" in plan_for(view, Hybrid(), NOW).why

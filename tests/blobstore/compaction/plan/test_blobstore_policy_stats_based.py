@@ -203,7 +203,7 @@ def test_a_segment_that_may_not_be_taken_is_no_part_of_a_range() -> None:
     assert places(plan_for(equals, StatsBased(), NOW)) == [0, 1]
 
 
-# --------------------------------------------------------------------------------------------- the middle range (W14)
+# --------------------------------------------------------------------------------------------- the middle range
 
 def test_the_middle_range_waits_for_its_time_after_the_last_one_carried_out() -> None:
     policy = StatsBased(middle_range_interval_seconds=DAY)

@@ -1,4 +1,4 @@
-"""The vectors C of the notes: what a compaction does to a log, in numbers (notes 3.6; C2 and C3 are not in them)."""
+"""The vectors C of the notes: what a compaction does to a log, in numbers."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_plan_that_is_outdated_once_the_earlier_compaction_is_finished(folder:
 
 
 def test_two_puts_of_one_blob_are_damage_and_their_segments_stay(folder: Path, clock: ManualClock) -> None:
-    """Upstream the compaction fails each time. Here nothing of the blob changes, and the rest is compacted."""
+    """In Ambry the compaction fails each time. Here nothing of the blob changes, and the rest is compacted."""
     with garbage_store(folder, clock) as store:
         put_twice(store, b"b0")
         fill(store, 10, random.Random(1), first=100)

@@ -54,7 +54,7 @@ def test_the_oldest_of_equal_runs_go_first_and_the_plan_prints_itself() -> None:
 
 
 def test_a_clumped_log_loses_the_segments_that_old_entries_pinned(tmp_path: Path) -> None:
-    """One old live entry pins a whole segment (notes 5.4): the plan says which segments that frees, and it does."""
+    """One old live entry pins a whole segment: the plan says which segments that frees, and it does."""
     live = IndexSet.from_sorted([3, 20, 40, *range(50, 60)])
     with SegmentLog(tmp_path, options()) as log:
         log.extend(Entry(index, 1, b"value %d" % index) for index in range(1, 100))
