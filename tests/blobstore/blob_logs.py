@@ -12,7 +12,7 @@ from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 
 KEY = b"sixteen bytes .."
 SIZES = {RecordKind.PUT: 53, RecordKind.DELETE: 29, RecordKind.TTL_UPDATE: 37, RecordKind.UNDELETE: 29}
-"""Sizes of records in the notes."""
+"""Sizes of the records in the tests' logs, in bytes."""
 
 
 class LogOf:

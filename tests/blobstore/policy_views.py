@@ -1,4 +1,4 @@
-"""Views of stores for the tests of policies: from lists of valid bytes, in the geometries of the notes."""
+"""Views of stores for the tests of policies: from lists of valid bytes, in two geometries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DAY = 86_400.0
 NOW = 1_000 * DAY
 SEGMENT = 1_048_576
 FILL = 734_004
-"""What is left of a segment in the geometry of the notes' section 3.1, whose header takes a fifth of it."""
+"""What is left of a small segment, whose header takes a fifth of it."""
 SHARES_A = (.9, .8, .5, .3, .2, .1, .1, .2, .4, .7)
 SHARES_B = (.9, .8, .5, .4, .6, .6, .3, .5, .7, .8)
 SHARES_C = (.9, .8, .5, .4, .6, .6, .4, .5, .7, .8)
@@ -24,7 +24,7 @@ SHARES_D = (.9, .8, .05, .01, .01, .05, .1, .2, .4, .7)
 def a_view(valid: Sequence[int], *, used: Sequence[int] | None = None, last_modified: Sequence[float] | None = None,
            eligible: Sequence[bool] | None = None, active: bool = True, dying: Sequence[Any] | None = None,
            **changed: Any) -> BlobView:
-    """A store whose sealed segments hold so many valid bytes, and an active one; geometry of the notes' 3.1."""
+    """A store whose sealed segments hold so many valid bytes, and an active one; small segments."""
     fields: dict[str, Any] = {
         "store": "disk1/7", "capacity_bytes": 10 * SEGMENT, "segment_bytes": SEGMENT, "header_bytes": 209_715,
         "max_blob_bytes": 104_857, "used_bytes": 6 * SEGMENT, "reference_time": NOW - 7 * DAY,

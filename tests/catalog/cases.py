@@ -1,4 +1,4 @@
-"""Convention A of notes/catalog.md section 3: v0@1, v1@10, v2@20, ... v8@80, and nodes A, B and C that need nothing."""
+"""A history for many cases: v0@1, v1@10, v2@20, ... v8@80, and nodes A, B and C that need nothing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""IndexSet: the vectors of the notes, what it accepts, what it costs, and how it behaves as a value.
+"""IndexSet: cases with known answers, what it accepts, what it costs, and how it behaves as a value.
 
-Vectors are written there as Ra shows its sequences, from high to low and with ranges only from three members on
+Cases are written as Ra shows its sequences, from high to low and with ranges only from three members on
 (`[11, {5, 9}, {1, 3}]`, but `[2, 1]`). Ours are runs `(first, last)` from low to high, whatever their length: the
 second is `[(1, 2)]`.
 """
@@ -36,7 +36,7 @@ def runs(index_set: IndexSet) -> Runs:
     return list(index_set.runs())
 
 
-# --- the vectors of the notes ---------------------------------------------------------------------------------------
+# --- cases with known answers ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("members", "expected"), [
@@ -126,7 +126,7 @@ def test_vector_9_chunks() -> None:
     (S, (10, 12), True),
     (S, (12, 15), False),
     (S, (0, 1), True),
-    (S, (6, 5), False),  # the notes' "undefined": an empty range
+    (S, (6, 5), False),  # undefined in Ra: an empty range
 ])
 def test_vector_10_overlaps(index_set: IndexSet, asked: tuple[int, int], answer: bool) -> None:
     assert index_set.overlaps(*asked) is answer

@@ -34,7 +34,7 @@ U, P, S = JobStatus.UNSPECIFIED, JobStatus.IN_PROGRESS, JobStatus.SUCCESS
 
 
 def levels(*limits: Limits) -> tuple[LevelConfig, ...]:
-    """`L=[(max_blocks, max_age)...]` of the notes."""
+    """Levels of a configuration, each as `(max_blocks, max_age)`."""
     return tuple(LevelConfig(max_blocks=blocks, max_age_seconds=age) for blocks, age in limits)
 
 

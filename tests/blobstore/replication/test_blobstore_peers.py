@@ -1,4 +1,4 @@
-"""Peers that hold tombstones back, and containers whose records go: vectors T1 to T8 and R29 of the notes."""
+"""Peers that hold tombstones back, and containers whose records go."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def test_no_peers_hold_nothing_back() -> None:
     assert PeerTokens(HERE, []).have_seen(delete_at(9))
 
 
-@pytest.mark.parametrize(("vector", "token", "seen"), [
-    ("T7 uninitialized", None, False), ("T2", ReplicationToken(b"sixteen others..", 99), False),
-    ("T3", ReplicationToken(HERE, 9), True), ("behind", ReplicationToken(HERE, 8), False),
+@pytest.mark.parametrize(("case", "token", "seen"), [
+    ("uninitialized", None, False), ("another store's", ReplicationToken(b"sixteen others..", 99), False),
+    ("at the delete", ReplicationToken(HERE, 9), True), ("behind", ReplicationToken(HERE, 8), False),
 ])
-def test_every_peer_has_to_have_seen_it(vector: str, token: ReplicationToken | None, seen: bool) -> None:
+def test_every_peer_has_to_have_seen_it(case: str, token: ReplicationToken | None, seen: bool) -> None:
     peers = PeerTokens(HERE, ["a", "b"])
     peers.heard("a", ReplicationToken(HERE, 100))
     assert not peers.have_seen(delete_at(9))
     peers.heard("b", token)
-    assert peers.have_seen(delete_at(9)) == seen, vector
+    assert peers.have_seen(delete_at(9)) == seen, case
     peers.audit()
 
 

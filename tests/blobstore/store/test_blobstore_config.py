@@ -1,4 +1,4 @@
-"""The configuration: bounds, and the page that maps each name to the seed's key."""
+"""The configuration: bounds, and the page that maps each name to Ambry's key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics: the vectors S8 to S10 of the notes, and oracles: the compaction's own rules, record by record."""
+"""Statistics: cases with known answers, and oracles: the compaction's own rules, record by record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def valid(log: LogOf, reference_ms: int, now_ms: int, rules: PurgeRules | None =
     return list(found.valid_bytes.values())
 
 
-# ------------------------------------------------------------------------------------------------- vectors of 3.8
+# ------------------------------------------------------------------------------------------------- known answers
 
 def test_puts_count_until_they_have_expired() -> None:
     log = Writing()
@@ -86,7 +86,7 @@ def test_segments_without_valid_bytes_are_listed_as_well() -> None:
 
 
 def test_a_ttl_update_of_a_deleted_blob_counts_only_while_its_put_is_in_another_segment() -> None:
-    """As R26 and R27 want it of a compaction of the one segment."""
+    """As a compaction of the one segment would decide."""
     for other in (True, False):
         log = Writing()
         log.put("a")

@@ -1,4 +1,4 @@
-"""What a compaction keeps: the vectors R and T of the notes, and the rules against a slower second opinion."""
+"""What a compaction keeps: cases with known answers, and the rules against a slower second opinion."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_copy_that_a_hard_delete_has_not_reached_is_still_a_copy() -> None:
 
 
 def by_the_table(entries: list[IndexEntry], rules: Rules, compacting: frozenset[SegmentName]) -> list[bool]:
-    """The table of notes 1.4, cell by cell."""
+    """Ambry's table of verdicts, cell by cell."""
     newest = max((entry for entry in entries if entry.kind != RecordKind.TTL_UPDATE),
                  key=lambda entry: entry.sequence, default=None)
     has_ttl = any(entry.kind == RecordKind.TTL_UPDATE for entry in entries)

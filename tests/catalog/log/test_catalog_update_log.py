@@ -1,4 +1,4 @@
-"""The update log: vectors 2 to 5 of notes/catalog.md, races, damage, and a crash at every step of the store."""
+"""The update log: cases with known answers, races, damage, and a crash at every step of the store."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def versions(view: RetainedVersions) -> list[int]:
     return [catalog.version for catalog in view]
 
 
-# --- vectors ------------------------------------------------------------------------------------------------------
+# --- known answers
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("start", [1, 2, 4, 8])

@@ -1,4 +1,4 @@
-"""`decide`: the vectors of notes/catalog.md section 3 (with the margin they assume), and what they leave open."""
+"""`decide`: cases with known answers (with the margin of Ignite), and what they leave open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hybrid timestamps: vector 9 of notes/catalog.md, and the clock that gives them."""
+"""Hybrid timestamps: their order and their bytes, and the clock that gives them."""
 
 from __future__ import annotations
 

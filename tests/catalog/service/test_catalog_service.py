@@ -1,4 +1,4 @@
-"""One node's catalog: vectors 1, 5, 6, 10, 11 and 12 of notes/catalog.md, several nodes over one log, restarts."""
+"""One node's catalog: cases with known answers, several nodes over one log, restarts."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ GROUP = compacting_name([1, 2, 3])
 
 
 def committed(folder: Path) -> Expected:
-    """Vector 45, committed by hand."""
+    """Three sparse segments become one; the commit is made by hand."""
     expected = vector_45(folder)
     commit_group(FILES, folder, [1, 2, 3], rewritten(folder, [1, 2, 3], LIVE))
     os.rmdir(folder / "rewrite-hand")

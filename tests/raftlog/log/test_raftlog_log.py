@@ -1,4 +1,4 @@
-"""`SegmentLog` as its host sees it: vectors 17 to 31 of the notes end to end, and what each call promises."""
+"""`SegmentLog` as its host sees it: cases with known answers end to end, and what each call promises."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def segment_files(folder: Path) -> list[str]:
     return sorted(name for name in os.listdir(folder) if name.endswith(".segment"))
 
 
-# -- vectors
+# -- known answers
 
 
 def test_vector_17_a_reopened_log_keeps_the_capacity_of_its_newest_segment(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tokens and their seals: the seed's rule, and what a forger may try."""
+"""Tokens and their seals: the ownership rule, and what a forger may try."""
 
 from __future__ import annotations
 

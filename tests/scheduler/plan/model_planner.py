@@ -1,4 +1,4 @@
-"""The planner of notes 1.3, written down as it is told there: slow, and easy to check by eye."""
+"""A model of the planner: slow, and easy to check by eye."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The planner: the vectors of notes 3 by number, and what is ours."""
+"""The planner: cases with known answers, and what is ours."""
 
 from __future__ import annotations
 

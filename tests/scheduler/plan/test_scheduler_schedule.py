@@ -1,4 +1,4 @@
-"""The schedule: the vectors by number, with every check switched off, and what is ours."""
+"""The schedule: cases with known answers, with every check switched off, and what is ours."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_vector_37_differs_for_us_room_is_made_before_the_queue_is_over_its_limi
     queue = jobs_of(config, *(job_state(name, status=P, failures=3) for name in "123"))
     schedule = Schedule(queue, config, AT_20)
     for name in "45":
-        # Under notes 1 this never happens, and no job would be made any more.
+        # In Pyroscope this never happens, and no job would be made any more.
         assert schedule.evict_job() is not None
         assert schedule.evict_job() is None
         assert schedule.add_job(job_plan(name)) is not None

@@ -1,4 +1,4 @@
-"""The block queue: the vectors of notes 3 by number, and what is ours."""
+"""The block queue: cases with known answers, and what is ours."""
 
 from __future__ import annotations
 

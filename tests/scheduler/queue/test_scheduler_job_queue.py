@@ -50,7 +50,7 @@ def test_jobs_that_wait_come_out_in_order_whatever_was_renewed(seed: int, includ
 
 
 def model_order(states: list[JobState], config: SchedulerConfig, now: float) -> list[str]:
-    """What is to be assigned at a time: notes 1.4 and 1.5, as a filter and a sort."""
+    """What is to be assigned at a time, as a filter and a sort."""
     able = [state for state in states if not 0 < config.max_failures <= state.failures
             and (now > state.lease_expires_at if state.status is P else now >= state.not_before)]
     by_age = config.last_key == "age"

@@ -1,4 +1,4 @@
-"""Tombstones: vectors 24 and 25 of the notes, leases and confirmations, and any steps against a plain list."""
+"""Tombstones: cases with known answers, leases and confirmations, and any steps against a plain list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad input, item by item of issue 3: each has an outcome with a name, and changes nothing that it should not."""
+"""Bad input of every kind: each has an outcome with a name, and changes nothing that it should not."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class InProcess:
 
 
 def test_a_forged_token(host: Host) -> None:
-    # A larger token passes the seed's rule; with seals it does not, and neither does another job's.
+    # A larger token passes the ownership rule; with seals it does not, and neither does another job's.
     sealed = SealedPolls(InProcess(host), TokenSealer({"k": b"0123456789abcdef"}))
     sealed.poll(PollRequest((), 1))
     lease = sealed.poll(PollRequest((), 1)).assignments[0]

@@ -1,4 +1,4 @@
-"""The service against a plain model, and the properties of notes 5.5, item 6."""
+"""The service against a plain model, and the properties that hold for any history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service: two phases, answers, results against plans, quarantine, cleanup, retention; notes 3 by number."""
+"""The service: two phases, answers, results against plans, quarantine, cleanup, retention."""
 
 from __future__ import annotations
 

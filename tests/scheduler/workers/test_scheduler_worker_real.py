@@ -149,7 +149,7 @@ def test_three_workers_compact_everything_once_and_delete_the_rest(sealed: bool,
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"A-{block.id}" for block in desk.blocks())
 
 
-# --------------------------------------- vectors 51 to 55 of the notes; 54 is in test_scheduler_worker.py
+# --------------------------------------- whole histories with a real worker
 
 
 def test_vector_51_a_job_is_done_in_its_order_and_then_reported(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""The vectors of notes/staging.md 3.6 by number, C10 and C17 of 3.4, and what the split rule promises.
+"""Ranges and metaranges: cases with known answers, and what the split rule promises.
 
-A vector's letter stands for a key that begins with it and either closes its range or does not, as the vector has it.
+A case's letter stands for a key that begins with it and either closes its range or does not, as the case has it.
 Ours differs from lakeFS in one point: a last range that the rule has not closed goes on with what
 is appended, because only so equal content has equal ids.
 """

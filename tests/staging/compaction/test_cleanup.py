@@ -1,4 +1,4 @@
-"""The cleanup of dropped tokens, the sweep for forgotten ones; S8, B9 and X27 of `notes/staging.md`."""
+"""The cleanup of dropped tokens, the sweep for forgotten ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sensor: N1 to N15 of `notes/staging.md` 3.5, by number."""
+"""The sensor: cases with known answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vectors of `notes/staging.md` 3.4 about the reads, commits and resets of a branch that was compacted.
+"""Cases with known answers about the reads, commits and resets of a branch that was compacted.
 
 `test_vectors_compaction.py` has those that are about what a compaction does. They run on every store, as
 `test_vectors_branch.py`.
@@ -229,7 +229,7 @@ def test_callers_give_no_identities() -> None:
     assert main.get(b"a") == before == Record.of(b"2")
 
 
-# ----------------------------------------------------------------------- what the vectors say of the outcome
+# ----------------------------------------------------------------------- the outcome
 
 
 def test_a_compaction_that_equals_head_is_no_change_and_is_let_go_of() -> None:

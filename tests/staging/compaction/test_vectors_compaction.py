@@ -1,4 +1,4 @@
-"""The compactor: the C-vectors of `notes/staging.md` 3.4 that are about it, by number, and what it answers."""
+"""The compactor: cases with known answers, and what it answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.staging.world import NOW, World
 
 
 def sigma() -> tuple[World, Branch]:
-    """HEAD{a=1, b=2}; `a` deleted, c=3 put: the start of most vectors, before the compaction."""
+    """HEAD{a=1, b=2}; `a` deleted, c=3 put: the start of most cases, before the compaction."""
     world = World()
     branch = world.branch({"a": "1", "b": "2"})
     branch.delete(b"a")

@@ -267,7 +267,7 @@ def commit_on_head(world: World, actor: str, noted: HistoryOperation) -> Any:
 
 
 class CompactorOfSealedOnly(Compactor):
-    """Its last step compares the sealed tokens, as the seed asks for, and not HEAD (1.14)."""
+    """Its last step compares the sealed tokens, as the proposal asks for, and not HEAD."""
 
     def _swap(self, branch: str, sealed: BranchRecord, result: MetaRangeId | None) -> BranchUpdate:
         def swapped(record: BranchRecord) -> BranchRecord | None:

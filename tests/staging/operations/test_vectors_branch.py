@@ -1,4 +1,4 @@
-"""The vectors of `notes/staging.md` 3.3 about branches without a compaction: each a test named by its number.
+"""Cases with known answers about branches without a compaction.
 
 They run on every store that this library brings, those of servers on real ones; DynamoDB and etcd in the long campaigns
 (`test_staging_scenarios.py` has a story on them).

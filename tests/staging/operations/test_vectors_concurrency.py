@@ -1,4 +1,4 @@
-"""X1 to X27 of `notes/staging.md` 3.7, by number, each told as one schedule of real code.
+"""Races between operations on a branch, each told as one schedule of real code.
 
 The schedules that no story needs are run too: `test_interleavings.py` runs every one of every pair.
 """

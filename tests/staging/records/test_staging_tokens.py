@@ -1,4 +1,4 @@
-"""Staging tokens: the vectors S1-S8 of `notes/staging.md` 3.2, the register, and the order of merged tokens."""
+"""Staging tokens: cases with known answers, the register, and the order of merged tokens."""
 
 from __future__ import annotations
 

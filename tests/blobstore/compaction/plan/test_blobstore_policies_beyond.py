@@ -1,4 +1,4 @@
-"""The policies that the notes do not have: greedy, cost and benefit, d choices, forecasts, copy budgets."""
+"""The policies that Ambry does not have: greedy, cost and benefit, d choices, forecasts, copy budgets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compactlib.blobstore.compaction.plan.policy import BlobView, Dying
 from compactlib.errors import InvalidInput
 from tests.blobstore.policy_views import DAY, NOW, SHARES_A, places, planned, shares, toy
 
-# ------------------------------------------------------------------------------------------------- beyond the notes
+# ------------------------------------------------------------------------------------------------- beyond Ambry's
 
 def cheapest_subset(view: BlobView, at_least: int) -> int | None:
     """The fewest bytes that free so many segments, over all subsets."""

@@ -1,4 +1,4 @@
-"""`StatsBased`: the vectors of the notes' 3.1 and 3.2 by number, and a brute-force oracle beside the fast search."""
+"""`StatsBased`: cases with known answers, and a brute-force oracle beside the fast search."""
 
 from __future__ import annotations
 

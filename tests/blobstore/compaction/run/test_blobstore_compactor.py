@@ -1,4 +1,4 @@
-"""The compactor on real stores: cycles, many stores, effects, properties 3.9; vectors C have their own file."""
+"""The compactor on real stores: cycles, many stores, effects, properties; known answers have their own file."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_no_more_than_the_swap_segments_are_on_the_disk_at_once(folder: Path, cl
 
 
 def test_a_tombstone_outlives_its_put_by_a_compaction_however_many_cycles(folder: Path, clock: ManualClock) -> None:
-    """T6: the PUT goes in the first cycle, its tombstone lies in the last."""
+    """The PUT goes in the first cycle, its tombstone lies in the last."""
     counts = set()
     for swaps in (1, 50):
         place = folder.with_name(f"store{swaps}")

@@ -1,4 +1,4 @@
-"""The vectors C of the notes: what a compaction does to a log, in numbers."""
+"""What a compaction does to a log, in numbers: cases with known answers."""
 
 from __future__ import annotations
 

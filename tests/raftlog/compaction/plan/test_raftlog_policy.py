@@ -1,4 +1,4 @@
-"""Policies: the vectors of the notes, each rule at its edge, and what holds on any log."""
+"""Policies: cases with known answers, each rule at its edge, and what holds on any log."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_seed_clears_a_segment_alone_when_more_than_half_of_its_stored_bytes_can
 
 
 def test_seed_is_not_moved_by_the_count_alone() -> None:
-    # Note 5.2 item 15: 90 of 100 entries died, and with them one part in a hundred of the bytes.
+    # 90 of 100 entries died, and with them one part in a hundred of the bytes.
     assert grouped(SeedPolicy(), [(100, 10, 100_000, 99_000)]) == []
     # Nor by payloads alone: without any, the records count.
     assert grouped(SeedPolicy(), [(16, 8, 0, 0)]) == []
@@ -223,7 +223,7 @@ def test_a_second_run_does_nothing_when_no_group_was_cut_by_the_source_limit(
             assert plan_for(plan.forecast(view), policy).is_empty
 
 
-# RaPolicy: tuples are (entries, live entries, bytes, live bytes), as in the notes
+# RaPolicy: tuples are (entries, live entries, bytes, live bytes)
 
 def test_vector_32_neighbours_under_half_live_form_groups() -> None:
     counts = [(1000, live, 26_000, 26 * live) for live in (200, 300, 800, 100, 150)]
