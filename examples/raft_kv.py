@@ -116,7 +116,7 @@ class KvStore:
 
     def snapshot(self) -> None:
         """Take a snapshot of everything that was applied; the worker frees what it leaves dead."""
-        if self.machine.applied <= self.log.state.snapshot_index:
+        if self.machine.applied <= self.log.state.index:
             return
         self.log.snapshot(self.machine.applied, self.machine.live_set(), self.machine.snapshot())
 

@@ -19,7 +19,7 @@ from compactlib.raftlog.model.names import (
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.model.snapshot_state import SnapshotState
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.segment.known import is_committed
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.report import Table
@@ -54,7 +54,7 @@ class Inspection:
     folder: str
     view: LogView
     file_bytes: tuple[int | None, ...]
-    snapshot: SnapshotState | None
+    snapshot: SnapshotMeta | None
     unflushed: IndexSet
     others: tuple[OtherName, ...]
 
@@ -103,7 +103,7 @@ def inspect_log(reader: LogReader) -> Inspection:
 
 
 def limits_of(reader: LogReader) -> SegmentLimits:
-    """The limits under which the log's newest segment was begun: those to plan with when nobody gives others."""
+    """The limits under which the log's newest segment was begun: those to plan with when no others are given."""
     refs = reader.refs
     if not refs:
         return SegmentLimits()

@@ -17,7 +17,7 @@ from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import DropDead, Entry, LogOptions, RaftLog, RaftLogStore, SegmentLimits, StoreOptions
 from compactlib.raftlog.compaction.report import LogCompactionReport
-from compactlib.raftlog.snapshots.model import SnapshotMeta
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from tests.raftlog.reading import History, PlainLog, Told, told
 
 Operation: TypeAlias = tuple[str, int, int, int]
@@ -104,7 +104,7 @@ def check_log(log: RaftLog, state: PlainLog) -> None:
 
 def found_state(log: RaftLog, history: History, acknowledged: int) -> PlainLog:
     """Which of its states a log is in: one that is no older than what was acknowledged."""
-    found = {entry.index: entry for entry in log.entries()}, log.state.snapshot_index
+    found = {entry.index: entry for entry in log.entries()}, log.state.index
     for state in history.states[acknowledged:]:
         if (state.entries, state.snapshot) == found:
             return state
@@ -119,8 +119,8 @@ def models_of(store: RaftLogStore) -> dict[str, RaftModel]:
     for name in LOGS:
         log = store.log(name)
         entries = {entry.index: entry for entry in log.entries()}
-        term = max([log.state.snapshot_term, *(entry.term for entry in entries.values())])
-        models[name] = RaftModel(History([PlainLog(entries, log.state.snapshot_index)]), term + 1)
+        term = max([log.state.term, *(entry.term for entry in entries.values())])
+        models[name] = RaftModel(History([PlainLog(entries, log.state.index)]), term + 1)
     return models
 
 

@@ -13,6 +13,7 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed, CompactlibError, CorruptData, StorageError, TaskFailed, Unsupported
 from compactlib.hosting.transfer.lines import Address, read_message, require_address
 from compactlib.outcome import Skipped
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.replication.effects import (
     AwaitEntries,
     BeginInstall,
@@ -37,7 +38,7 @@ from compactlib.raftlog.replication.messages import (
 from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.wire import encode
 from compactlib.raftlog.snapshots.folder import SnapshotFolder
-from compactlib.raftlog.snapshots.model import SnapshotManifest, SnapshotMeta
+from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.staging import IncomingState
 from compactlib.raftlog.snapshots.state_reader import StateReader
 from compactlib.raftlog.store.protocols import ReplicatedLog
@@ -45,10 +46,10 @@ from compactlib.runtime.observe import Observer
 from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork
 
 SERVER_FAILED = "snapshot_server_failed"
-"""Something was raised that nobody expected, by one of the host's callables, say: `what`, `error`, `message`."""
+"""An unexpected exception, of one of the host's callables, for example: `what`, `error`, `message`."""
 _LOOK_AGAIN_SECONDS = 0.05
 _LONGEST_WAIT_SECONDS = 1.0
-"""How long the clock is not looked at, at most: it may move without waking anybody."""
+"""How long the clock is not looked at, at most: it may move without waking any thread."""
 _MAX_PAUSE_SECONDS = 60.0
 
 
@@ -71,7 +72,7 @@ class SnapshotServer(AsyncServiceFace):
         clock: for the times.
         rng: names this life.
         tls: for connections; plain TCP if `None`.
-        observer: told `snapshot_server_failed`.
+        observer: notified as `snapshot_server_failed`.
 
     Raises:
         InvalidInput: an argument is of another type than it should be.
@@ -177,7 +178,7 @@ class SnapshotServer(AsyncServiceFace):
         return [Skipped(f"a transfer goes on: {self.stage}", is_busy=True)]
 
     def audit(self) -> None:
-        """Check the receiving machine's invariants, and that somebody watches the clock.
+        """Check the receiving machine's invariants, and that the clock is watched.
 
         Raises:
             AuditFailed: one is broken.

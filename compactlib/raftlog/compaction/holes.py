@@ -19,7 +19,7 @@ from compactlib.files.disk import Files, read_exactly
 from compactlib.indexset.index_set import merge_positions
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.model.names import segment_name
-from compactlib.raftlog.model.snapshot_state import SnapshotState
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import MAX_INDEX, SegmentRef
 from compactlib.raftlog.segment.index import SegmentIndex, picked
 from compactlib.raftlog.segment.reader import SegmentReader
@@ -88,7 +88,7 @@ class HoleReport(Printed):
                f"{self.snapshot_index}{failed}"
 
 
-def plan_holes(index: SegmentIndex, data_start: int, data_end: int, state: SnapshotState, *,
+def plan_holes(index: SegmentIndex, data_start: int, data_end: int, state: SnapshotMeta, *,
                min_bytes: int = DEFAULT_MIN_HOLE_BYTES) -> list[Hole]:
     """The stretches between the payloads that must stay: everything above the snapshot, and what is live. Pure.
 
@@ -116,7 +116,7 @@ def plan_holes(index: SegmentIndex, data_start: int, data_end: int, state: Snaps
     return holes
 
 
-def punch_holes(folder: str, files: Files, segments: SegmentSet, refs: Sequence[SegmentRef], state: SnapshotState, *,
+def punch_holes(folder: str, files: Files, segments: SegmentSet, refs: Sequence[SegmentRef], state: SnapshotMeta, *,
                 leave: Collection[int], min_bytes: int, budget: Budget) -> Done[HoleReport] | Skipped | Failed:
     """Punch what `plan_holes` says into each of `refs`, the log's segments without the newest.
 
@@ -157,7 +157,7 @@ def punch_holes(folder: str, files: Files, segments: SegmentSet, refs: Sequence[
     return Done(HoleReport(snapshot_index=state.index, segments=tuple(punched), failed=tuple(failed)))
 
 
-def _punch_segment(folder: str, files: Files, reader: SegmentReader, number: int, state: SnapshotState, min_bytes: int,
+def _punch_segment(folder: str, files: Files, reader: SegmentReader, number: int, state: SnapshotMeta, min_bytes: int,
                    budget: Budget) -> list[PunchedSegment]:
     loaded = reader.loaded
     if loaded.header is None or not loaded.sealed:
@@ -198,7 +198,7 @@ def _is_punched(reader: SegmentReader, hole: Hole) -> bool:
         raise StorageError.from_os(error, "look for holes", reader.path) from error
 
 
-def is_hole(reader: SegmentReader, index: int, state: SnapshotState | None) -> bool:
+def is_hole(reader: SegmentReader, index: int, state: SnapshotMeta | None) -> bool:
     """Whether what looks like damage to an entry is a hole: it is dead, and zeros are what a disk sector has of it.
 
     Not all of it need be zeros: a crash may have left the hole half made. But a hole covers a dead payload whole, and

@@ -27,7 +27,7 @@ from compactlib.raftlog.compaction.recover import LogRecoveryReport, recover_fol
 from compactlib.raftlog.compaction.report import GroupOutcome, GroupStats, LogCompactionReport, LogReclaimReport
 from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
 from compactlib.raftlog.model.names import REWRITE_PREFIX, compacting_members, compacting_name, segment_name
-from compactlib.raftlog.model.snapshot_state import SnapshotState
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.raftlog.segment.known import KnownSegment, file_bytes, is_committed, know_segment
 from compactlib.raftlog.segment.segment_set import SegmentSet, open_segment
@@ -75,7 +75,7 @@ class Compactor:
         # Guards the two above, and the removal of files: a `sync` that discards may meet a compaction that reclaims.
         self._reclaiming = threading.RLock()
 
-    def run(self, plan: LogPlan, state: SnapshotState, *, limits: SegmentLimits, executor: Executor, run: Run,
+    def run(self, plan: LogPlan, state: SnapshotMeta, *, limits: SegmentLimits, executor: Executor, run: Run,
             observer: Observer, fence: CommitFence | None = None) -> LogCompactionReport:
         """Carry out `plan`, which fits this log's segments and `state`.
 
@@ -207,7 +207,7 @@ class Compactor:
             self._switched()
         return size
 
-    def _rewrite(self, groups: Sequence[PlannedGroup], state: SnapshotState, limits: SegmentLimits, executor: Executor,
+    def _rewrite(self, groups: Sequence[PlannedGroup], state: SnapshotMeta, limits: SegmentLimits, executor: Executor,
                  run: Run, observer: Observer, fence: CommitFence | None) -> Iterator[GroupOutcome]:
         if not groups:
             return
@@ -273,7 +273,7 @@ class Compactor:
                 f"the executor {executor!r} gave no outcome for this group; it must give one for each task: see "
                 f"Executor.run"))
 
-    def _task(self, name: str, group: PlannedGroup, private: str, state: SnapshotState,
+    def _task(self, name: str, group: PlannedGroup, private: str, state: SnapshotMeta,
               limits: SegmentLimits) -> CompactSegments:
         sources = tuple(
             SegmentSource(os.path.join(self._folder, segment_name(stats.number)), stats.ref,

@@ -22,7 +22,7 @@ from compactlib.raftlog.model.names import (
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.model.snapshot_state import read_snapshot_state
+from compactlib.raftlog.model.snapshot_meta import read_snapshot_meta
 from compactlib.raftlog.segment.known import KnownSegment, know_segment
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.segment_set import list_segments, open_segment
@@ -194,7 +194,7 @@ def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | Non
                 seen.records += len(reader.index)
                 seen.bytes_read += os.fstat(reader.fileno()).st_size
                 # The state that is on the disk now: nothing is punched before it is dead durably.
-                state = read_snapshot_state(folder) if found else None
+                state = read_snapshot_meta(folder) if found else None
                 for error in found:
                     if error.index is None or not is_hole(reader, error.index, state):
                         seen.note(error)

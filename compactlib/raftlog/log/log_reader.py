@@ -22,11 +22,11 @@ from compactlib.raftlog.compaction.recover import leftovers
 from compactlib.raftlog.log.folder import Examination, read_folder, require_log, room_in, wal_of
 from compactlib.raftlog.log.read_path import SegmentReadPath
 from compactlib.raftlog.log.read_plan import ReadPlan
-from compactlib.raftlog.model.row import LogRow
-from compactlib.raftlog.model.snapshot_state import (
-    SnapshotState,
+from compactlib.raftlog.model.snapshot_meta import (
+    NO_SNAPSHOT,
+    SnapshotMeta,
     SnapshotVersion,
-    read_snapshot_state,
+    read_snapshot_meta,
     snapshot_version,
 )
 from compactlib.raftlog.model.values import (
@@ -97,18 +97,18 @@ class LogReader:
         with self._refreshing:
             for _ in range(_MAX_LOOKS):
                 version = snapshot_version(self._folder)
-                state = read_snapshot_state(self._folder)
+                state = read_snapshot_meta(self._folder)
                 # Before the segments: what leaves the WAL is in segments by then.
                 frames = self._frames()
                 contents = read_folder(self._folder, keep_open=self._max_open)
                 # A list older than the state may lack entries that are live by it, a newer one those that died since.
-                if read_snapshot_state(self._folder) != state:
+                if read_snapshot_meta(self._folder) != state:
                     continue
                 segments = SegmentSet(self._folder, contents.known, max_open=self._max_open)
                 for number, reader in contents.readers:
                     segments.keep_open(number, reader)
                 with contextlib.suppress(NotFound):
-                    unflushed = _replayed(frames, segments, LogRow.of(state)) if frames else None
+                    unflushed = _replayed(frames, segments, state or NO_SNAPSHOT) if frames else None
                     break
             else:
                 raise Busy(f"{self._folder} changed {_MAX_LOOKS} times while it was looked at; try again")
@@ -132,7 +132,7 @@ class LogReader:
         return self._folder
 
     @property
-    def snapshot(self) -> SnapshotState | None:
+    def snapshot(self) -> SnapshotMeta | None:
         """The last snapshot recorded, `None` before the first."""
         return self._reads.state
 
@@ -145,7 +145,7 @@ class LogReader:
     def unflushed(self) -> IndexSet:
         """Which entries come from the write-ahead log of the log's store, since no segment holds them yet."""
         found = self._reads.unflushed
-        return IndexSet() if found is None else LogRow.of(self._reads.state).needed(found.indexes)
+        return IndexSet() if found is None else (self._reads.state or NO_SNAPSHOT).needed(found.indexes)
 
     @property
     def first_index(self) -> int | None:
@@ -222,11 +222,11 @@ class LogReader:
         """
         return self._reads.view(self._look, SegmentLimits(), budget)
 
-    def _look(self) -> tuple[SnapshotState | None, tuple[KnownSegment, ...]]:
+    def _look(self) -> tuple[SnapshotMeta | None, tuple[KnownSegment, ...]]:
         """The snapshot without what is alive in the write-ahead log only, and the segments."""
         state, unflushed = self._reads.state, self._reads.unflushed
         if state is not None and unflushed is not None:
-            state = SnapshotState(state.index, state.live.at_most(unflushed.base - 1), state.term)
+            state = SnapshotMeta(state.index, state.term, state.live.at_most(unflushed.base - 1))
         return state, self._reads.segments.known() if self.refs else ()
 
     def plan(self, policy: LogPolicy | None = None, *, view: LogView | None = None) -> LogPlan:
@@ -294,7 +294,7 @@ class LogReader:
         return self._reads.described(type(self).__name__)
 
 
-def _replayed(frames: tuple[Frame, ...], segments: SegmentSet, row: LogRow) -> Unflushed | None:
+def _replayed(frames: tuple[Frame, ...], segments: SegmentSet, row: SnapshotMeta) -> Unflushed | None:
     from compactlib.raftlog.log.unflushed import replayed
 
     return replayed(frames, segments, row)

@@ -20,7 +20,7 @@ from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import Examination, examine_segments, wal_of
 from compactlib.raftlog.log.read_plan import ReadPlan, plan_parts
 from compactlib.raftlog.model.refs import next_ref
-from compactlib.raftlog.model.snapshot_state import SnapshotState
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import (
     DamagedEntry,
     DeadEntry,
@@ -57,12 +57,12 @@ class SegmentReadPath:
         require_mine: raises `Closed` in a process that must not use the log, such as a fork of its owner.
     """
 
-    def __init__(self, segments: SegmentSet, state: SnapshotState | None, *,
+    def __init__(self, segments: SegmentSet, state: SnapshotMeta | None, *,
                  read: Callable[[int], Entry | DeadEntry | MissingEntry], follow: Callable[[], object] = lambda: None,
                  refresh: Callable[[], object] = lambda: None, is_behind: Callable[[], bool] = lambda: False,
                  require_mine: Callable[[], object] = lambda: None) -> None:
         self.segments: SegmentSet = segments
-        self.state: SnapshotState | None = state
+        self.state: SnapshotMeta | None = state
         self.unflushed: Unflushed | None = None
         self.is_closed: bool = False
         self._folder = segments.folder
@@ -225,7 +225,7 @@ class SegmentReadPath:
 
     # -- as a compaction sees it
 
-    def view(self, look: Callable[[], tuple[SnapshotState | None, Sequence[KnownSegment]]], limits: SegmentLimits,
+    def view(self, look: Callable[[], tuple[SnapshotMeta | None, Sequence[KnownSegment]]], limits: SegmentLimits,
              budget: Budget | None) -> LogView:
         """What a policy sees of the state and the segments that `look` gives; looks again for what has gone meanwhile.
 
@@ -242,7 +242,7 @@ class SegmentReadPath:
             self._refresh()
         return self.view_of(*look(), limits, budget)
 
-    def view_of(self, state: SnapshotState | None, known: Sequence[KnownSegment], limits: SegmentLimits,
+    def view_of(self, state: SnapshotMeta | None, known: Sequence[KnownSegment], limits: SegmentLimits,
                 budget: Budget | None) -> LogView:
         """What a policy sees of these segments. One that cannot be judged is listed as damaged."""
         self.require_open()

@@ -9,7 +9,7 @@ from itertools import pairwise
 import attrs
 
 from compactlib.errors import CorruptData, NotFound, Unsorted
-from compactlib.raftlog.model.snapshot_state import SnapshotState
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import Answer, DamagedEntry, DeadEntry, Entry, MissingEntry, SegmentRef
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.segment_set import Lease
@@ -57,7 +57,7 @@ class ReadPlan:
     """
 
     def __init__(self, parts: Sequence[ReadPart], lease: Lease, *, reader: Callable[[int], SegmentReader],
-                 state: Callable[[], SnapshotState | None],
+                 state: Callable[[], SnapshotMeta | None],
                  again: Callable[[int], Entry | DeadEntry | MissingEntry]) -> None:
         self._parts = tuple(parts)
         self._lease = lease

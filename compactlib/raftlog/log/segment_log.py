@@ -47,8 +47,7 @@ from compactlib.raftlog.log.read_path import SegmentReadPath
 from compactlib.raftlog.log.read_plan import ReadPlan
 from compactlib.raftlog.log.tail import LogTail
 from compactlib.raftlog.model.names import segment_number
-from compactlib.raftlog.model.row import LogRow
-from compactlib.raftlog.model.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
+from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta, read_snapshot_meta, write_snapshot_meta
 from compactlib.raftlog.model.status import LogStatus
 from compactlib.raftlog.model.values import (
     MAX_INDEX,
@@ -93,7 +92,7 @@ class Beside:
 class _Sensed:
     """What a plan is made from: a snapshot state, the segments as a compaction may rely on them, and their view."""
 
-    state: SnapshotState | None
+    state: SnapshotMeta | None
     known: tuple[KnownSegment, ...]
     view: LogView
 
@@ -143,7 +142,7 @@ class SegmentLog:
         self._lock = stack.enter_context(FolderLock(folder, meanwhile="read it with a LogReader"))
         # An earlier writer may have been killed before it synced what is found here, and on which all will rest.
         sync_names(files, folder)
-        state = read_snapshot_state(folder)
+        state = read_snapshot_meta(folder)
         self._recovery = recover_folder(files, folder)
         discard_headless_newest(files, folder)
         contents = read_folder(folder, keep_open=options.max_open_segments)
@@ -282,14 +281,16 @@ class SegmentLog:
             StorageError: the disk refused. In each case the snapshot before stays in force; only when the sync of the
                 folder was refused may the new one be found when the log is opened again.
         """
-        state = SnapshotState(whole("the snapshot index", index), index_set("the live indexes", live))
+        state = SnapshotMeta(whole("the snapshot index", index), live=index_set("the live indexes", live))
+        if state.index < 0:
+            raise InvalidInput(f"snapshot index {state.index}; it must be between 0 and {MAX_INDEX}")
         with self._switch:
             self.sync()
             self._require_no_older(state)
             self.require_held(state)
             self._put_in_force(state)
 
-    def require_held(self, state: SnapshotState) -> None:
+    def require_held(self, state: SnapshotMeta) -> None:
         """The store's: check that every live index of a snapshot is in a segment or in memory, and was not dead before.
 
         Raises:
@@ -302,7 +303,7 @@ class SegmentLog:
             require_live(state.live, self._reads.state, self.refs,
                          lambda ref: self._segments.reader(ref.number).index.index_set(), held)
 
-    def record_state(self, state: SnapshotState) -> None:
+    def record_state(self, state: SnapshotMeta) -> None:
         """The store's: put the row of a snapshot in force durably.
 
         `require_held` comes first; everything live must be durable.
@@ -316,20 +317,20 @@ class SegmentLog:
             self._require_no_older(state)
             self._put_in_force(state)
 
-    def _require_no_older(self, state: SnapshotState) -> None:
+    def _require_no_older(self, state: SnapshotMeta) -> None:
         recorded = self._reads.state
         if recorded is not None and state.index < recorded.index:
             raise Stale(f"snapshot {state.index} is older than {recorded.index}, which is recorded; snapshots only "
                         f"move forward")
 
-    def _put_in_force(self, state: SnapshotState) -> None:
-        write_snapshot_state(self._files, self._folder, state)
+    def _put_in_force(self, state: SnapshotMeta) -> None:
+        write_snapshot_meta(self._files, self._folder, state)
         self._reads.state = state
 
     # -- reading
 
     @property
-    def snapshot(self) -> SnapshotState | None:
+    def snapshot(self) -> SnapshotMeta | None:
         """The last snapshot recorded, `None` before the first."""
         return self._reads.state
 
@@ -551,12 +552,12 @@ class SegmentLog:
         state = self._compacted_state(known)
         return _Sensed(state, known, self._reads.view_of(state, known, self._options.limits, budget))
 
-    def _look(self) -> tuple[SnapshotState | None, tuple[KnownSegment, ...]]:
+    def _look(self) -> tuple[SnapshotMeta | None, tuple[KnownSegment, ...]]:
         self._tail.publish()
         known = self._segments.known()
         return self._compacted_state(known), known
 
-    def _compacted_state(self, known: Sequence[KnownSegment]) -> SnapshotState | None:
+    def _compacted_state(self, known: Sequence[KnownSegment]) -> SnapshotMeta | None:
         """What a compaction of the segments `known` has to keep. They are listed first: what is added later is safe.
 
         That is the snapshot's live set and what is pinned, without what no segment holds (it is in memory, or held by
@@ -576,7 +577,7 @@ class SegmentLog:
             with contextlib.suppress(NotFound):
                 found.append(self._segments.reader(ref.number).index.index_set().between(ref.first, ref.last))
         live = live - (suspects - IndexSet().union(*found))
-        return SnapshotState(state.index, live, state.term)
+        return SnapshotMeta(state.index, state.term, live)
 
     def _compact(self, plan: LogPlan, sensed: _Sensed, executor: Executor | None, run: Run,
                  observer: Observer | None, fence: CommitFence | None) -> Done[LogCompactionReport] | Skipped | Failed:
@@ -677,15 +678,15 @@ class SegmentLog:
         """What the log says of itself, at once."""
         self._reads.require_open()
         with self._switch:
-            newest, refs, row = self._tail.known(), self._segments.refs, LogRow.of(self._reads.state)
+            newest, refs, row = self._tail.known(), self._segments.refs, self._reads.state or NO_SNAPSHOT
             unsynced, last_term, durable = self._tail.unsynced_entries, self._tail.last_term, self._tail.durable_index
         listed = {ref.number for ref in refs} if newest is None else {newest.ref.number, *(ref.number for ref in refs)}
         last = newest.ref.last if newest is not None else refs[-1].last if refs else -1
         first = refs[0].first if refs else newest.ref.first if newest is not None else None
         return LogStatus(
-            log_id=os.path.basename(self._folder), first_index=first, last_index=max(row.snapshot_index, last),
+            log_id=os.path.basename(self._folder), first_index=first, last_index=max(row.index, last),
             last_term=last_term, durable_index=durable, unconfirmed=unsynced,
-            snapshot_index=row.snapshot_index, snapshot_term=row.snapshot_term,
+            snapshot_index=row.index, snapshot_term=row.term,
             smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=0, segments=len(listed),
             pinned=0, pins=0, stopped=None, is_busy=self._owner.is_running)
 

@@ -20,7 +20,7 @@ from compactlib.raftlog.log.folder import Examination, require_log
 from compactlib.raftlog.memtable.replay import replay
 from compactlib.raftlog.memtable.table import Memtable, Slab, visible_slabs
 from compactlib.raftlog.model.names import LOGS_FOLDER, WAL_FOLDER
-from compactlib.raftlog.model.row import LogRow
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import MAX_INDEX, Entry, SegmentRef
 from compactlib.raftlog.segment.segment_set import SegmentSet
 from compactlib.raftlog.wal.frames import Frame
@@ -117,7 +117,7 @@ def read_frames(wal: str, log_id: str | None) -> tuple[Frame, ...]:
                  if log_id in (None, each.log_id))
 
 
-def replayed(frames: Sequence[Frame], segments: SegmentSet, row: LogRow) -> Unflushed | None:
+def replayed(frames: Sequence[Frame], segments: SegmentSet, row: SnapshotMeta) -> Unflushed | None:
     """What `frames` say on top of `segments`; `None` if segments answer for everything.
 
     Raises:

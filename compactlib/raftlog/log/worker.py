@@ -26,7 +26,7 @@ from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.compaction.report import GroupStats, LogCompactionReport, report_of
 from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.model.refs import merge_refs
-from compactlib.raftlog.model.row import LogRow
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
@@ -132,9 +132,9 @@ class LogCompactionWorker(ServiceFace):
         self._may_pass = False
         self._last: WorkerOutcome = Skipped("nothing was asked for yet")
 
-    def snapshot_recorded(self, row: LogRow) -> None:
+    def snapshot_recorded(self, row: SnapshotMeta) -> None:
         """See `LogWorker.snapshot_recorded`: what died by it can go."""
-        self._has_snapshot = self._has_snapshot or row.snapshot_index >= 0
+        self._has_snapshot = self._has_snapshot or row.index >= 0
         self.request()
 
     def segments_flushed(self, last_index: int | None) -> None:
@@ -241,7 +241,7 @@ class LogCompactionWorker(ServiceFace):
             # A server that fails must not keep the files for ever, nor end this thread.
             job.note(error)
             self._last = Failed(error if isinstance(error, CompactlibError) else TaskFailed(
-                f"the server that was told of a compaction raised {error!r}; its list of segments may be out of date",
+                f"the server that was notified of a compaction raised {error!r}; its list of segments may be outdated",
                 task="report", kind=type(error).__name__, detail=foreign_error("report", error).detail))
 
 

@@ -9,7 +9,7 @@ import attrs
 
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.memtable.table import Slab, Table, visible_slabs
-from compactlib.raftlog.model.row import LogRow
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.report import Table as ReportTable
 
 STALE_BYTES = 1024
@@ -68,7 +68,7 @@ class FlushPlan:
                 f"{', in a new segment' if self.successor else ''})")
 
 
-def plan_flush(tables: Sequence[Table], row: LogRow, newest: NewestStats | None = None) -> FlushPlan:
+def plan_flush(tables: Sequence[Table], row: SnapshotMeta, newest: NewestStats | None = None) -> FlushPlan:
     """What of `tables` (oldest first) to write to segments. O(runs of tables and live set).
 
     Args:
@@ -87,13 +87,13 @@ def plan_flush(tables: Sequence[Table], row: LogRow, newest: NewestStats | None 
     return FlushPlan(min(cuts, default=None), bool(stale and kept), tuple(kept), dead)
 
 
-def _needed(slab: Slab, row: LogRow) -> list[Slab]:
-    if slab.first > row.snapshot_index:
+def _needed(slab: Slab, row: SnapshotMeta) -> list[Slab]:
+    if slab.first > row.index:
         return [slab]
     parts = [_part(slab, first, last) for first, last
-             in row.live.between(slab.first, min(slab.last, row.snapshot_index)).runs()]
-    if slab.last > row.snapshot_index:
-        parts.append(_part(slab, row.snapshot_index + 1, slab.last))
+             in row.live.between(slab.first, min(slab.last, row.index)).runs()]
+    if slab.last > row.index:
+        parts.append(_part(slab, row.index + 1, slab.last))
     return parts
 
 

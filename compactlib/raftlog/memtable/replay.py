@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.memtable.table import Memtable
-from compactlib.raftlog.model.row import LogRow
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.wal.frames import Frame, FrameKind
 
 Matching = Callable[[int, int, int], int]
 """How many entries from `first` on, up to `last`, segments hold with `term` (`LogSegments.matching`)."""
 
 
-def replay(frame: Frame, memtable: Memtable, row: LogRow, matching: Matching) -> None:
+def replay(frame: Frame, memtable: Memtable, row: SnapshotMeta, matching: Matching) -> None:
     """Do again what `frame` says was written to a log. Frames come in the order of writing.
 
     What is dead is left out, and so is what segments hold with the same term (then it is the same entry): a flush that
@@ -34,7 +34,7 @@ def replay(frame: Frame, memtable: Memtable, row: LogRow, matching: Matching) ->
             _replay_run(index, term, [payload], memtable, row, matching)
 
 
-def _replay_run(first: int, term: int, payloads: Sequence[bytes], memtable: Memtable, row: LogRow,
+def _replay_run(first: int, term: int, payloads: Sequence[bytes], memtable: Memtable, row: SnapshotMeta,
                 matching: Matching) -> None:
     last = first + len(payloads) - 1
     start = max(first, row.smallest_live_index)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from compactlib.indexset.index_set import IndexSet, merge_positions
 from compactlib.raftlog.errors import LiveIndexMissing
-from compactlib.raftlog.model.snapshot_state import SnapshotState
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef, SegmentStats
 from compactlib.raftlog.segment.index import SegmentIndex, is_dense, is_uniform, picked
 
@@ -42,7 +42,7 @@ def live_positions(index: SegmentIndex, live: IndexSet, ref: SegmentRef) -> Sequ
     return [position + inside.start for position in merge_positions(column, members)]
 
 
-def kept_positions(index: SegmentIndex, ref: SegmentRef, state: SnapshotState | None) -> Sequence[int]:
+def kept_positions(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | None) -> Sequence[int]:
     """Positions of the entries that a read may return: live ones, and everything above the snapshot.
 
     Raises:
@@ -56,7 +56,7 @@ def kept_positions(index: SegmentIndex, ref: SegmentRef, state: SnapshotState | 
     return [*live, *above] if len(above) else live
 
 
-def require_live(live: IndexSet, before: SnapshotState | None, refs: Sequence[SegmentRef],
+def require_live(live: IndexSet, before: SnapshotMeta | None, refs: Sequence[SegmentRef],
                  held: Callable[[SegmentRef], IndexSet], elsewhere: IndexSet | None = None) -> None:
     """Check that every live index is in a segment (or elsewhere), and was not dead already.
 
@@ -83,7 +83,7 @@ def require_live(live: IndexSet, before: SnapshotState | None, refs: Sequence[Se
                                missing=len(missing), first=missing.first)
 
 
-def segment_stats(index: SegmentIndex, ref: SegmentRef, state: SnapshotState | None, *,
+def segment_stats(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | None, *,
                   segment_format: str) -> SegmentStats:
     """What a policy may know about a segment. O(entries + live runs), in C.
 
@@ -95,7 +95,7 @@ def segment_stats(index: SegmentIndex, ref: SegmentRef, state: SnapshotState | N
                         live_bytes=size, format=segment_format)
 
 
-def _kept(index: SegmentIndex, ref: SegmentRef, state: SnapshotState | None) -> tuple[int, int]:
+def _kept(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | None) -> tuple[int, int]:
     columns = index.columns
     inside = index.positions_between(ref.first, ref.last)
     if len(inside) and state is not None and is_dense(columns.indexes, inside) and is_uniform(columns.lengths):

@@ -18,7 +18,8 @@ from compactlib.errors import AuditFailed, CorruptData, InvalidInput, NotFound, 
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles, StrPath, sync_names, write_durably
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.errors import LiveAboveSnapshot, LiveSetLost
+from compactlib.raftlog.errors import LiveSetLost
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.snapshots.files_format import (
     INCOMING_MANIFEST,
     LIVE_MAGIC,
@@ -35,7 +36,7 @@ from compactlib.raftlog.snapshots.files_format import (
 )
 from compactlib.raftlog.snapshots.listing import Listed, listed_in, read_manifest, strays_in, superseded_in
 from compactlib.raftlog.snapshots.machine import StateMachine
-from compactlib.raftlog.snapshots.model import SnapshotManifest, SnapshotMeta, StagedState
+from compactlib.raftlog.snapshots.model import SnapshotManifest, StagedState
 from compactlib.raftlog.snapshots.staging import IncomingState, find_incoming
 from compactlib.raftlog.snapshots.state_reader import StateReader
 
@@ -157,7 +158,6 @@ class SnapshotFolder:
 
         Raises:
             Stale: one of the same or a higher index is in force.
-            LiveAboveSnapshot: a live index lies above the snapshot's.
             StorageError: the disk refused; the one before stays in force.
         """
         self._refuse_stale(meta.index)
@@ -172,7 +172,7 @@ class SnapshotFolder:
 
         Raises:
             Stale: a snapshot or checkpoint of the same or a higher index is in force.
-            LiveAboveSnapshot, StorageError: as `write`.
+            StorageError: as `write`.
         """
         self._refuse_stale(meta.index)
         listed = self._listed("checkpoint")
@@ -308,8 +308,6 @@ class SnapshotFolder:
 
     def _put(self, meta: SnapshotMeta, state: Iterable[Buffer], kind: SnapshotKind, machine_version: int,
              cluster: bytes) -> None:
-        if meta.live and meta.live.last > meta.index:
-            raise LiveAboveSnapshot(index=meta.live.last, snapshot_index=meta.index)
         self._remove_manifest(meta, "checkpoint")
         self._remove_parts(meta.index, meta.term)
         path = os.path.join(self._folder, stem_of(meta.index, meta.term) + STATE_SUFFIX)

@@ -9,7 +9,6 @@ from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import whole
-from compactlib.raftlog.model.row import LogRow
 from compactlib.raftlog.model.values import MAX_INDEX
 
 MAX_CLUSTER_BYTES = 64 << 10
@@ -23,25 +22,6 @@ def live_set_crc(data: bytes) -> int:
     Those are its own CRC, and a CRC over data with its own CRC behind it is the same for all data of one length.
     """
     return crc32(memoryview(data)[:-_OWN_CRC_BYTES])
-
-
-@attrs.frozen
-class SnapshotMeta:
-    """What a snapshot says of itself besides the machine's state.
-
-    Attributes:
-        index: everything up to here is in the snapshot.
-        term: the term of the entry at `index`.
-        live: indexes <= `index` that the log must keep.
-    """
-
-    index: int
-    term: int
-    live: IndexSet = attrs.field(factory=IndexSet)
-
-    def row(self) -> LogRow:
-        """The log's row once this snapshot is in force."""
-        return LogRow(self.index, self.term, self.live)
 
 
 @attrs.frozen(kw_only=True)

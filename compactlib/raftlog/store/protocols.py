@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.compaction.report import LogCompactionReport
-from compactlib.raftlog.model.row import LogRow
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import Answer, DeadEntry, Entry, MissingEntry
-from compactlib.raftlog.snapshots.model import SnapshotMeta
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -55,7 +54,7 @@ class LogWorker(Protocol):
     def start(self) -> None:
         """See `Service.start`."""
 
-    def snapshot_recorded(self, row: LogRow) -> None:
+    def snapshot_recorded(self, row: SnapshotMeta) -> None:
         """The row was replaced: a snapshot was taken or installed. Called with the log's lock held: must not block."""
 
     def segments_flushed(self, last_index: int | None) -> None:
@@ -99,7 +98,7 @@ class ReplicatedLog(Protocol):
     """What senders and receivers of snapshots, and the log worker, may rely on in a log."""
 
     @property
-    def state(self) -> LogRow:
+    def state(self) -> SnapshotMeta:
         """The row: one value, replaced as a whole."""
 
     @property

@@ -30,11 +30,10 @@ from compactlib.raftlog.errors import LiveIndexMissing, LogStopped
 from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.memtable.flush import FlushPlan, plan_flush
 from compactlib.raftlog.memtable.table import Memtable
-from compactlib.raftlog.model.row import LogRow, LogRows
-from compactlib.raftlog.model.snapshot_state import SnapshotState
+from compactlib.raftlog.model.row import LogRows
+from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
 from compactlib.raftlog.model.status import LogStatus, told
 from compactlib.raftlog.model.values import MAX_INDEX, Answer, DeadEntry, Entry, MissingEntry
-from compactlib.raftlog.snapshots.model import SnapshotMeta
 from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.raftlog.store.pins import Pin
 from compactlib.raftlog.store.protocols import LogWorker, SnapshotStore, WorkerFactory
@@ -141,14 +140,14 @@ class RaftLog:
             self._worker = made = worker(self)
             made.start()
             row = self.state
-            if row.snapshot_index >= 0:
+            if row.index >= 0:
                 # What an earlier life had left dead does not wait for this one's first snapshot.
                 self._tell_worker(lambda who: who.snapshot_recorded(row))
 
     def _follow_snapshots(self, snapshots: SnapshotStore) -> SnapshotMeta | None:
         """Bring the row up to a snapshot store that is ahead of it; returns the snapshot that is in force there."""
         found = snapshots.latest()
-        if found is not None and found.index > self.state.snapshot_index:
+        if found is not None and found.index > self.state.index:
             self._take_over(found)
         self._row_may_be_behind = False
         return found
@@ -168,7 +167,7 @@ class RaftLog:
         return self._log.folder
 
     @property
-    def state(self) -> LogRow:
+    def state(self) -> SnapshotMeta:
         """The row: what the last snapshot left, as one value."""
         return self._rows.get(self._log_id)
 
@@ -326,9 +325,9 @@ class RaftLog:
         last_index = whole("the last index", last_index)
         with self._lock:
             self._require_open()
-            if last_index < self.state.snapshot_index:
+            if last_index < self.state.index:
                 raise InvalidInput(f"reset to {last_index} would take back what the snapshot "
-                                   f"{self.state.snapshot_index} covers; reset to that index or above")
+                                   f"{self.state.index} covers; reset to that index or above")
             if last_index >= self._memtable.last:
                 return
             self._writes.cut(self._reads.highest_held(last_index))
@@ -336,9 +335,9 @@ class RaftLog:
     def _require_appendable(self, first: int) -> None:
         self._require_open()
         row = self.state
-        if first <= row.snapshot_index:
-            raise InvalidInput(f"index {first} lies at or below the snapshot {row.snapshot_index}; what a snapshot "
-                               f"covers is committed and cannot be written again, append from {row.snapshot_index + 1}")
+        if first <= row.index:
+            raise InvalidInput(f"index {first} lies at or below the snapshot {row.index}; what a snapshot "
+                               f"covers is committed and cannot be written again, append from {row.index + 1}")
 
     def _make_room_for(self, entries: int) -> None:
         self._catch_up()
@@ -417,20 +416,20 @@ class RaftLog:
             found = None
             if self._row_may_be_behind and self._snapshots is not None:
                 found = self._follow_snapshots(self._snapshots)
-            if index < self.state.snapshot_index:
-                raise Stale(f"snapshot {index} is older than {self.state.snapshot_index}, which is in force")
+            if index < self.state.index:
+                raise Stale(f"snapshot {index} is older than {self.state.index}, which is in force")
             if index > self.last_index:
                 raise InvalidInput(f"snapshot {index} lies above the last index {self.last_index}; apply entries first")
             term = self.term_of(index)
-            if term is None and index != self.state.snapshot_index:
+            if term is None and index != self.state.index:
                 raise InvalidInput(f"the log does not hold index {index}, so its term is unknown; take the "
                                    f"snapshot at the index that was applied last")
-            meta = SnapshotMeta(index, self.state.snapshot_term if term is None else term, live_set)
+            meta = SnapshotMeta(index, self.state.term if term is None else term, live_set)
             if meta == found:
                 # It is there already, and in the row by now.
                 return
             self.sync()
-            self._log.require_held(SnapshotState(index, live_set, meta.term))
+            self._log.require_held(meta)
             if self._snapshots is not None and state is not None:
                 self._row_may_be_behind = True
                 self._snapshots.write(meta, state)
@@ -449,25 +448,25 @@ class RaftLog:
         with self._outbox.held(), self._snapshotting:
             self._require_open()
             self._owner()
-            if meta.index <= self.state.snapshot_index:
-                raise Stale(f"snapshot {meta.index} is not newer than {self.state.snapshot_index}, which is in force")
+            if meta.index <= self.state.index:
+                raise Stale(f"snapshot {meta.index} is not newer than {self.state.index}, which is in force")
             self._row_may_be_behind = self._snapshots is not None
             self._take_over(meta)
             self._row_may_be_behind = False
 
     def _take_over(self, meta: SnapshotMeta) -> None:
-        self._log.require_held(SnapshotState(meta.index, meta.live, meta.term))
+        self._log.require_held(meta)
         if self.last_index > meta.index and self.term_of(meta.index) != meta.term:
             self.reset(meta.index)
         self.sync()
         self._record(meta)
 
     def _record(self, meta: SnapshotMeta) -> None:
-        self._log.record_state(SnapshotState(meta.index, meta.live, meta.term))
+        self._log.record_state(meta)
         with self._lock:
-            self._rows.put(self._log_id, meta.row())
+            self._rows.put(self._log_id, meta)
             self._memtable.skip_to(meta.index)
-        self._outbox.put(self._tell_worker, lambda worker: worker.snapshot_recorded(meta.row()))
+        self._outbox.put(self._tell_worker, lambda worker: worker.snapshot_recorded(meta))
         if self._snapshots is not None:
             self._snapshots.remove_older()
 
@@ -617,7 +616,7 @@ class RaftLog:
         return LogStatus(
             log_id=self._log_id, first_index=self.first_index, last_index=self.last_index,
             last_term=self.last_term, durable_index=unconfirmed.first - 1 if unconfirmed else self.last_index,
-            unconfirmed=len(unconfirmed), snapshot_index=row.snapshot_index, snapshot_term=row.snapshot_term,
+            unconfirmed=len(unconfirmed), snapshot_index=row.index, snapshot_term=row.term,
             smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=self._memtable.entries,
             segments=len(self._log.refs), pinned=len(pinned), pins=len(self._pins),
             stopped=None if stopped is None else str(stopped), is_busy=self._log.is_compacting,
@@ -639,7 +638,7 @@ class RaftLog:
         with self._snapshotting, self._lock:
             self._memtable.audit()
             self._log.audit()
-            row, recorded = self.state, LogRow.of(self._log.snapshot)
+            row, recorded = self.state, self._log.snapshot or NO_SNAPSHOT
             if row != recorded:
                 raise AuditFailed(f"log {self._log_id!r}: the row is {row}, the segments have {recorded}")
             waiting = self.unconfirmed
@@ -716,7 +715,7 @@ class RaftLog:
 
     def __repr__(self) -> str:
         return (f"<{type(self).__name__} {self._log_id!r}: {self.first_index} to {self.last_index}, snapshot "
-                f"{self.state.snapshot_index}>")
+                f"{self.state.index}>")
 
 
 def _require_index(index: object) -> None:

@@ -9,7 +9,7 @@ from compactlib.errors import CorruptData, Unsorted
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import listed, whole
 from compactlib.raftlog.memtable.table import Memtable, Table, visible_runs, visible_slabs
-from compactlib.raftlog.model.row import LogRow
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import MAX_INDEX, Answer, DamagedEntry, DeadEntry, Entry, MissingEntry
 from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.raftlog.store.pins import Pin
@@ -24,7 +24,7 @@ class RaftReadPath:
         row: gives the log's row.
     """
 
-    def __init__(self, segments: LogSegments, memtable: Memtable, row: Callable[[], LogRow]) -> None:
+    def __init__(self, segments: LogSegments, memtable: Memtable, row: Callable[[], SnapshotMeta]) -> None:
         self._segments = segments
         self._log = segments.log
         self._memtable = memtable
@@ -38,7 +38,7 @@ class RaftReadPath:
             return row.live.first
         tables = self._memtable.tables
         base = min((table.base for table in tables), default=MAX_INDEX + 1)
-        start = row.snapshot_index + 1
+        start = row.index + 1
         found = self._segments.next_index(start) if start < base else None
         if found is not None and found < base:
             return found
@@ -51,15 +51,15 @@ class RaftReadPath:
         if not held:
             base = min((table.base for table in tables), default=MAX_INDEX + 1)
             held = [self._segments.previous_index(min(limit, base - 1))]
-        return max(*held, self._row().snapshot_index)
+        return max(*held, self._row().index)
 
     def term_of(self, index: int) -> int | None:
         """The term of the entry of `index`, or of the snapshot that ends there; `None` if it is not known any more."""
         if type(index) is not int:
             index = whole("the index", index)
         row = self._row()
-        if index == row.snapshot_index and row.snapshot_term:
-            return row.snapshot_term
+        if index == row.index and row.term:
+            return row.term
         tables = self._memtable.tables
         for table in reversed(tables):
             if index >= table.base:
@@ -71,8 +71,8 @@ class RaftReadPath:
         if type(index) is not int:
             index = whole("the index", index)
         row = self._row()
-        if index <= row.snapshot_index and index not in row.live:
-            return DeadEntry(index, row.snapshot_index)
+        if index <= row.index and index not in row.live:
+            return DeadEntry(index, row.index)
         # The tables before the segments: what leaves the tables is in segments by then.
         for table in reversed(self._memtable.tables):
             if index >= table.base:
@@ -82,8 +82,8 @@ class RaftReadPath:
     def _absent(self, index: int) -> DeadEntry | MissingEntry:
         row = self._row()
         if row.is_dead(index):
-            return DeadEntry(index, row.snapshot_index)
-        if index <= row.snapshot_index:
+            return DeadEntry(index, row.index)
+        if index <= row.index:
             raise CorruptData(path=self._log.folder, offset=0, index=index, found="none",
                               expected=f"a segment that holds the live entry {index}")
         return MissingEntry(index)
@@ -107,7 +107,7 @@ class RaftReadPath:
     def _from_tables(self, tables: Sequence[Table], index: int) -> Answer:
         row = self._row()
         if row.is_dead(index):
-            return DeadEntry(index, row.snapshot_index)
+            return DeadEntry(index, row.index)
         for table in reversed(tables):
             if index >= table.base:
                 try:

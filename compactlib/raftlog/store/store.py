@@ -40,7 +40,8 @@ from compactlib.raftlog.log.folder import Examination
 from compactlib.raftlog.log.unflushed import examine_wal
 from compactlib.raftlog.memtable.replay import replay
 from compactlib.raftlog.memtable.table import DEFAULT_MAX_ENTRIES, Memtable
-from compactlib.raftlog.model.row import LogRow, LogRows
+from compactlib.raftlog.model.row import LogRows
+from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT
 from compactlib.raftlog.model.status import RaftLogStoreStatus, told
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.store.log_folders import FoundFolders, find_folders, what_is_there
@@ -202,7 +203,7 @@ class RaftLogStore:
         # The rows before the WAL is replayed: what they say is dead is left out.
         memtables: dict[str, Memtable] = {}
         for log_id, each in segments.items():
-            self._rows.put(log_id, LogRow.of(each.log.snapshot))
+            self._rows.put(log_id, each.log.snapshot or NO_SNAPSHOT)
             last = each.log.last_index
             memtables[log_id] = Memtable(-1 if last is None else last, max_entries=self._options.max_memtable_entries)
         wal_folder = os.path.join(self._folder, WAL_FOLDER)
@@ -218,7 +219,7 @@ class RaftLogStore:
                    segments[logged.log_id].matching)
         for log_id, memtable in memtables.items():
             memtable.freeze(found.last_number)
-            memtable.skip_to(self._rows.get(log_id).snapshot_index)
+            memtable.skip_to(self._rows.get(log_id).index)
         self._wal = self._open_wal(wal_folder, found, memtables)
         stack.callback(self._wal.close)
         for log_id, each in segments.items():
@@ -302,11 +303,11 @@ class RaftLogStore:
             raise InvalidInput(f"{path} is a symbolic link, which a store does not follow; remove it, or choose "
                                f"another id")
         segments = LogSegments(path, self._options.log)
-        row = LogRow.of(segments.log.snapshot)
+        row = segments.log.snapshot or NO_SNAPSHOT
         self._rows.put(log_id, row)
         last = segments.log.last_index
         memtable = Memtable(-1 if last is None else last, max_entries=self._options.max_memtable_entries)
-        memtable.skip_to(row.snapshot_index)
+        memtable.skip_to(row.index)
         self._logs[log_id] = self._make_log(log_id, segments, memtable)
         return self._logs[log_id]
 

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib.raftlog.model.row import LogRow
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 
 
 @attrs.frozen
@@ -77,7 +77,7 @@ Verdict: TypeAlias = Write | Dropped | Resend
 """What becomes of a write."""
 
 
-def judge(known: WriterState | None, row: LogRow, previous: int | None, first: int, last: int) -> Verdict:
+def judge(known: WriterState | None, row: SnapshotMeta, previous: int | None, first: int, last: int) -> Verdict:
     """What becomes of a write of indexes `first` to `last` that follows `previous`.
 
     Args:
@@ -96,7 +96,7 @@ def judge(known: WriterState | None, row: LogRow, previous: int | None, first: i
     if first < smallest:
         return Write(state, smallest, smallest - 1 if smallest <= written else None)
     # An empty log begins at any index, whether it was known before or not.
-    end = max(written, row.snapshot_index)
+    end = max(written, row.index)
     fits = known is None or end < 0 or previous is None or previous <= end or first == smallest
     if not fits:
         assert known is not None, "an unknown log fits"

@@ -18,7 +18,7 @@ from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import DeadEntry, Entry, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction.holes import BLOCK_BYTES, HoleReport, plan_holes
-from compactlib.raftlog.model.snapshot_state import SnapshotState
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.runtime.budget import Budget
 from compactlib.testing import FailingFiles, explore, record
@@ -213,7 +213,7 @@ def test_holes_lie_between_what_stays_and_are_as_large_as_they_can_be(sizes: lis
         offset += size
     live = data.draw(st.sets(st.integers(1, max(len(sizes), 1)))) & set(range(1, len(sizes) + 1))
     snapshot = data.draw(st.integers(max(live, default=0), len(sizes)))
-    holes = plan_holes(index, 1000, offset, SnapshotState(snapshot, IndexSet.from_iterable(live)), min_bytes=1)
+    holes = plan_holes(index, 1000, offset, SnapshotMeta(snapshot, live=IndexSet.from_iterable(live)), min_bytes=1)
     dead = [number for number in range(1, len(sizes) + 1) if number <= snapshot and number not in live]
     punched = {place for hole in holes for place in range(hole.offset, hole.offset + hole.length)}
     lost = {place for number in dead for place in range(index.columns.offsets[number - 1],

@@ -28,7 +28,7 @@ from compactlib.indexset import IndexSet
 from compactlib.outcome import Failed
 from compactlib.raftlog import DropDead, Entry, LogOptions, RaftLog, SeedPolicy, SegmentLimits, StoreOptions, open_log
 from compactlib.raftlog.model.row import LogRows
-from compactlib.raftlog.snapshots.model import SnapshotMeta
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.wal.rules import Dropped, Resend, Verdict
 from compactlib.raftlog.wal.wal import Wal
 from tests.raftlog.compaction.compaction_story import numbers

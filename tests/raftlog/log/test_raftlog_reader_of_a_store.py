@@ -43,7 +43,7 @@ def require_same(log: RaftLog, folder: Path, top: int = 120) -> None:
         reader.plan()
         reader.audit()
         if list(log.entries()):
-            assert reader.last_index == log.last_index or log.last_index == log.state.snapshot_index
+            assert reader.last_index == log.last_index or log.last_index == log.state.index
 
 
 def test_live_entries_in_the_wal_are_no_damage(tmp_path: Path) -> None:
@@ -134,15 +134,15 @@ def histories(seeds: range, folder: Path) -> None:
                         first = max(log.last_index, 0) + 1
                         log.append(entries(first, first + rng.randrange(12), rng.randrange(top, top + 2)))
                         other.append(entries(max(other.last_index, 0) + 1, max(other.last_index, 0) + 3))
-                    case "overwrite" if log.last_index > row.snapshot_index + 1:
-                        first = rng.randrange(max(row.snapshot_index, 0) + 1, log.last_index + 1)
+                    case "overwrite" if log.last_index > row.index + 1:
+                        first = rng.randrange(max(row.index, 0) + 1, log.last_index + 1)
                         top += 1
                         log.append(entries(first, first + rng.randrange(8), top))
-                    case "reset" if log.last_index > row.snapshot_index + 1:
-                        log.reset(rng.randrange(max(row.snapshot_index, 0) + 1, log.last_index + 1))
+                    case "reset" if log.last_index > row.index + 1:
+                        log.reset(rng.randrange(max(row.index, 0) + 1, log.last_index + 1))
                     case "flush":
                         store.flush()
-                    case "snapshot" if log.last_index > row.snapshot_index:
+                    case "snapshot" if log.last_index > row.index:
                         alive = [entry.index for entry in log.entries() if rng.random() < 0.3]
                         log.snapshot(log.last_index, alive)
                     case "compact":

@@ -21,7 +21,7 @@ from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.compaction.report import LogCompactionReport, report_of
 from compactlib.raftlog.log.worker import LogCompactionWorker, MergedSegments, SegmentChanges, WorkerOutcome
 from compactlib.raftlog.model.refs import merge_refs
-from compactlib.raftlog.model.row import LogRow
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.store.protocols import LogWorker
 from compactlib.report import PolicyRecord
@@ -121,7 +121,7 @@ def test_vector_57_requests_during_one_are_coalesced_to_the_strongest_not_droppe
 
 def test_a_snapshot_or_new_segments_during_a_run_lead_to_another() -> None:
     quiet = Quiet()
-    row = LogRow(10, 1, IndexSet.from_sorted([]))
+    row = SnapshotMeta(10, 1, IndexSet.from_sorted([]))
     quiet.worker.segments_flushed(5)
     assert quiet.compactions() == []
     quiet.worker.snapshot_recorded(row)
@@ -179,7 +179,7 @@ class WorkerMachine(RuleBasedStateMachine):
     def snapshot(self) -> None:
         self.has_snapshot = True
         self.owe("rule")
-        self.quiet.worker.snapshot_recorded(LogRow(1, 1, IndexSet.from_sorted([])))
+        self.quiet.worker.snapshot_recorded(SnapshotMeta(1, 1, IndexSet.from_sorted([])))
 
     @rule()
     def stop(self) -> None:
@@ -392,7 +392,7 @@ def test_it_is_a_log_worker_and_compacts_after_snapshots(tmp_path: Path) -> None
         worker.start()
         assert isinstance(worker, LogCompactionWorker)
         log.record_snapshot(96, [20])
-        worker.snapshot_recorded(LogRow(96, 1, IndexSet.from_sorted([20])))
+        worker.snapshot_recorded(SnapshotMeta(96, 1, IndexSet.from_sorted([20])))
         outcome = worker.wait_until_idle()
         assert isinstance(outcome, Done)
         assert log.refs[0].number == 2

@@ -21,7 +21,7 @@ from compactlib.raftlog import (
     StoreOptions,
     open_log,
 )
-from compactlib.raftlog.snapshots.model import SnapshotMeta
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from tests.raftlog.compaction_logs import entries_of, options
 
 

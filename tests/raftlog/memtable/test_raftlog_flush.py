@@ -14,7 +14,7 @@ from compactlib.raftlog import DropDead, Entry, LogOptions, RaftLogStore, Segmen
 from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.memtable.flush import FlushPlan, NewestStats, plan_flush
 from compactlib.raftlog.memtable.table import Memtable, Slab
-from compactlib.raftlog.model.row import LogRow
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.testing.faults.plan import FailingFiles
 from tests.raftlog.raft_world import check_log
@@ -34,8 +34,8 @@ def filled(*runs: tuple[int, int], term: int = 1) -> Memtable:
     return table
 
 
-def state(snapshot: int, *live: int) -> LogRow:
-    return LogRow(snapshot, 1, IndexSet.from_sorted(live))
+def state(snapshot: int, *live: int) -> SnapshotMeta:
+    return SnapshotMeta(snapshot, 1, IndexSet.from_sorted(live))
 
 
 def test_vector_60_live_entries_below_the_snapshot_and_everything_above(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_vector_61_nothing_alive_makes_no_file_but_the_wal_file_goes(tmp_path: P
 def test_vector_63_full_segments_are_sealed_and_the_next_begun(tmp_path: Path) -> None:
     with LogSegments(tmp_path / "log", CAP_16) as log:
         for first in (1, 33):
-            log.write(plan_flush(filled((first, first + 31)).tables, LogRow()))
+            log.write(plan_flush(filled((first, first + 31)).tables, SnapshotMeta()))
         assert [(ref.first, ref.last) for ref in log.log.refs] == [(1, 16), (17, 32), (33, 48), (49, 64)]
 
 
@@ -79,10 +79,10 @@ def test_vector_63_full_segments_are_sealed_and_the_next_begun(tmp_path: Path) -
     (NewestStats(10, 1025), state(20), True),
     (NewestStats(10, 1024), state(20, 15), False),
     (NewestStats(15, 5000), state(20, 15), False),
-    (NewestStats(10, 5000), LogRow(), False),
+    (NewestStats(10, 5000), SnapshotMeta(), False),
     (NewestStats(), state(20, 15), False),
 ])
-def test_a_stale_newest_segment_gets_a_successor(newest: NewestStats, row: LogRow, successor: bool) -> None:
+def test_a_stale_newest_segment_gets_a_successor(newest: NewestStats, row: SnapshotMeta, successor: bool) -> None:
     assert plan_flush(filled((15, 25)).tables, row, newest).successor == successor
 
 
@@ -106,7 +106,7 @@ def test_older_tables_are_shortened_by_newer_ones() -> None:
     table = filled((1, 9))
     table.insert_run(5, 2, [b"five", b"six"])
     table.freeze(2)
-    plan = plan_flush(table.tables, LogRow())
+    plan = plan_flush(table.tables, SnapshotMeta())
     assert plan.slabs[-1] == Slab(5, 2, [b"five", b"six"])
     assert [(slab.first, slab.last, slab.term) for slab in plan.slabs] == [(1, 1, 1), (2, 4, 1), (5, 6, 2)] or \
         [(slab.first, slab.last, slab.term) for slab in plan.slabs] == [(1, 4, 1), (5, 6, 2)]
@@ -214,7 +214,7 @@ def test_a_plan_writes_what_is_needed_and_nothing_else(runs: list[tuple[int, int
         table.replay_run(first, term, [b"%d" % index for index in range(first, first + count)])
         for index in range(first, first + count):
             plain.append(index, term, b"%d" % index)
-    row = LogRow(snapshot, 1, IndexSet.from_iterable(each for each in live if each <= snapshot))
+    row = SnapshotMeta(snapshot, 1, IndexSet.from_iterable(each for each in live if each <= snapshot))
     plan = plan_flush(table.tables, row)
     wanted = {index: entry for index, entry in copy.copy(plain).entries.items() if not row.is_dead(index)}
     written = [Entry(slab.first + place, slab.term, payload) for slab in plan.slabs

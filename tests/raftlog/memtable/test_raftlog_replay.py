@@ -11,7 +11,7 @@ from compactlib.raftlog import LogOptions, SegmentLimits
 from compactlib.raftlog.memtable.flush import FlushPlan
 from compactlib.raftlog.memtable.replay import replay
 from compactlib.raftlog.memtable.table import Memtable, Slab
-from compactlib.raftlog.model.row import LogRow
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.raftlog.wal.frames import Frame, FrameKind
 
@@ -39,11 +39,11 @@ def segments(folder: Path, *slabs: tuple[int, int, int]) -> LogSegments:
     return log
 
 
-def replayed(log: LogSegments, *frames: Frame, row: LogRow | None = None) -> Memtable:
+def replayed(log: LogSegments, *frames: Frame, row: SnapshotMeta | None = None) -> Memtable:
     last = log.log.last_index
     memtable = Memtable(-1 if last is None else last)
     for frame in frames:
-        replay(frame, memtable, LogRow() if row is None else row, log.matching)
+        replay(frame, memtable, SnapshotMeta() if row is None else row, log.matching)
     memtable.audit()
     return memtable
 
@@ -85,7 +85,7 @@ def test_what_was_taken_back_is_taken_back_again(tmp_path: Path) -> None:
 
 
 def test_dead_entries_need_not_be_held(tmp_path: Path) -> None:
-    row = LogRow(8, 1, IndexSet.from_sorted([2, 5]))
+    row = SnapshotMeta(8, 1, IndexSet.from_sorted([2, 5]))
     with segments(tmp_path, (2, 1, 1), (5, 1, 1), (9, 1, 2)) as log:
         assert held(replayed(log, run(1, 1, 10), row=row)) == []
         # What is written again from the first live entry on that is missing takes the rest of segments back.

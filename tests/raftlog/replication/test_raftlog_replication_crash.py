@@ -15,6 +15,7 @@ from compactlib.files import Files
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
 from compactlib.raftlog import Entry, LogOptions, SegmentLimits
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.replication.effects import (
     AwaitEntries,
     BeginInstall,
@@ -33,7 +34,6 @@ from compactlib.raftlog.replication.effects import (
 from compactlib.raftlog.replication.messages import Installed, Progress, Refusal, TransferMessage, Unknown
 from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.sender import SnapshotSender
-from compactlib.raftlog.snapshots.model import SnapshotMeta
 from compactlib.raftlog.snapshots.staging import IncomingState
 from compactlib.raftlog.store.store import StoreOptions
 from compactlib.testing import explore, record
@@ -175,10 +175,10 @@ def test_a_crash_at_any_step_leaves_the_old_state_or_the_new_one(limit: int, tmp
             for index in range(10):
                 assert isinstance(log.read(index), Entry) == (not log.state.is_dead(index))
             if "installed" in promised:
-                assert log.state.snapshot_index == members.index
+                assert log.state.index == members.index
             if "appended" in promised:
                 assert log.last_index == members.index + 1
-            if log.state.snapshot_index == members.index:
+            if log.state.index == members.index:
                 expected = dict(members.after)
                 if log.last_index > members.index:
                     expected.update(old_first(members))
@@ -188,7 +188,7 @@ def test_a_crash_at_any_step_leaves_the_old_state_or_the_new_one(limit: int, tmp
                 assert follower.snapshots.latest() is not None
             else:
                 assert not promised
-                assert log.state.snapshot_index == 9
+                assert log.state.index == 9
                 assert {key: value for key, value in follower.items().items() if key in members.before}
                 # Whatever was left of the transfer, the next one ends well.
                 install = Install(members.leader, follower)

@@ -202,7 +202,7 @@ def test_a_follower_that_lost_what_it_has_applied_is_told_from_one_that_has_it(t
             async with serving(follower, applied=lambda: last - 1) as server:
                 error = error_of(await send_snapshot(leader.log, leader.snapshots, server.address, term=1))
                 assert error.reason is AbortReason.LIVE_MISSING
-            assert follower.log.state.snapshot_index == -1
+            assert follower.log.state.index == -1
             assert follower.snapshots.manifest is None
 
     asyncio.run(run())

@@ -20,7 +20,7 @@ from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
 from compactlib.raftlog import DeadEntry, Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
-from compactlib.raftlog.model.snapshot_state import SnapshotState, read_snapshot_state, write_snapshot_state
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, read_snapshot_meta, write_snapshot_meta
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
 
@@ -59,12 +59,12 @@ def write_compacted(folder: Path) -> Path:
 
 def write_snapshot(folder: Path) -> Path:
     live = IndexSet.from_runs([(1, 3), (500, 500), (998, 999)])
-    write_snapshot_state(LocalFiles(), folder, SnapshotState(1000, live))
+    write_snapshot_meta(LocalFiles(), folder, SnapshotMeta(1000, live=live))
     return folder / "SNAPSHOT"
 
 
 def write_empty_snapshot(folder: Path) -> Path:
-    write_snapshot_state(LocalFiles(), folder, SnapshotState(7, IndexSet()))
+    write_snapshot_meta(LocalFiles(), folder, SnapshotMeta(7, live=IndexSet()))
     return folder / "SNAPSHOT"
 
 
@@ -107,30 +107,30 @@ def test_a_segment_left_open_is_read() -> None:
 
 def test_a_compacted_segment_is_read(tmp_path: Path) -> None:
     shutil.copy(GOLDEN / "compacted.segment", tmp_path / "0000000000000001.segment")
-    write_snapshot_state(LocalFiles(), tmp_path, SnapshotState(12, IndexSet.from_sorted([2, 3, 7, 12])))
+    write_snapshot_meta(LocalFiles(), tmp_path, SnapshotMeta(12, live=IndexSet.from_sorted([2, 3, 7, 12])))
     with LogReader(tmp_path) as log:
         assert list(log.entries()) == [Entry(index, 5, b"entry %d" % index) for index in (2, 3, 7, 12)]
         assert log.read(5) == DeadEntry(5, 12)
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_an_earlier_version_of_a_snapshot_state_is_refused_by_name(version: int, tmp_path: Path) -> None:
+def test_an_earlier_version_of_a_snapshot_meta_is_refused_by_name(version: int, tmp_path: Path) -> None:
     path = tmp_path / "SNAPSHOT"
     shutil.copy(GOLDEN / f"SNAPSHOT-v{version}", path)
     before = path.read_bytes()
-    for opened in (read_snapshot_state, SegmentLog, LogReader):
+    for opened in (read_snapshot_meta, SegmentLog, LogReader):
         with pytest.raises(Unsupported, match=f"snapshot state version {version}; this release reads 3"):
             opened(tmp_path)
     assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(("name", "state"), [
-    ("SNAPSHOT", SnapshotState(1000, IndexSet.from_runs([(1, 3), (500, 500), (998, 999)]))),
-    ("SNAPSHOT.empty", SnapshotState(7, IndexSet())),
+    ("SNAPSHOT", SnapshotMeta(1000, live=IndexSet.from_runs([(1, 3), (500, 500), (998, 999)]))),
+    ("SNAPSHOT.empty", SnapshotMeta(7, live=IndexSet())),
 ])
-def test_a_snapshot_state_is_read(name: str, state: SnapshotState, tmp_path: Path) -> None:
+def test_a_snapshot_meta_is_read(name: str, state: SnapshotMeta, tmp_path: Path) -> None:
     shutil.copy(GOLDEN / name, tmp_path / "SNAPSHOT")
-    assert read_snapshot_state(tmp_path) == state
+    assert read_snapshot_meta(tmp_path) == state
 
 
 def test_the_example_of_the_page_is_what_is_written(tmp_path: Path) -> None:

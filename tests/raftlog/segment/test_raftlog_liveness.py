@@ -9,7 +9,7 @@ from hypothesis import assume, given, strategies as st
 
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import LiveIndexMissing
-from compactlib.raftlog.model.snapshot_state import SnapshotState
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.raftlog.segment.liveness import kept_positions, live_positions, segment_stats
@@ -44,7 +44,7 @@ def test_kept_is_what_is_live_or_above_the_snapshot(segment: tuple[dict[int, int
     lengths, ref = segment
     index = index_of(lengths)
     live = IndexSet() if snapshot is None else wanted.at_most(snapshot)
-    state = None if snapshot is None else SnapshotState(snapshot, live)
+    state = None if snapshot is None else SnapshotMeta(snapshot, live=live)
     here = live.between(ref.first, ref.last)
     if not set(here) <= lengths.keys():
         lost = sorted(set(here) - lengths.keys())
@@ -77,7 +77,7 @@ def test_a_live_index_that_is_not_there_is_never_taken_for_one_that_is(held: set
 def test_vector_19_statistics_of_two_entries_of_four_bytes() -> None:
     index = index_of({1: 4, 2: 4})
     ref = SegmentRef(1, 1, 2)
-    stats = segment_stats(index, ref, SnapshotState(2, IndexSet.range(1, 1)), segment_format="native")
+    stats = segment_stats(index, ref, SnapshotMeta(2, live=IndexSet.range(1, 1)), segment_format="native")
     assert (stats.entries, stats.live_entries, stats.live_bytes, stats.dead_bytes) == (2, 1, 4, 4)
     # Without a snapshot nothing is dead.
     stats = segment_stats(index, ref, None, segment_format="native")

@@ -26,6 +26,7 @@ from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import LiveTracker, SnapshotFolder
 from compactlib.raftlog.errors import LiveAboveSnapshot, LiveSetLost
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.snapshots.files_format import (
     LIVE_MAGIC,
@@ -34,7 +35,7 @@ from compactlib.raftlog.snapshots.files_format import (
     encode_manifest,
     encode_part_head,
 )
-from compactlib.raftlog.snapshots.model import SnapshotManifest, SnapshotMeta
+from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.store.protocols import SnapshotStore
 from compactlib.testing import FailingFiles
 

@@ -13,7 +13,8 @@ from compactlib.files import Files
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import SnapshotFolder
-from compactlib.raftlog.snapshots.model import SnapshotManifest, SnapshotMeta
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.testing import explore, explore_recovery, record
 from compactlib.testing.crash.recorder import RecordingFiles
 from tests.raftlog.snapshots.test_raftlog_snapshots import PlacesMachine

@@ -13,8 +13,7 @@ from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import Entry, RaftLog, StoreOptions, open_log
 from compactlib.raftlog.errors import GapDetected, LiveAboveSnapshot, LiveIndexMissing, Overwriting
-from compactlib.raftlog.model.row import LogRow
-from compactlib.raftlog.snapshots.model import SnapshotMeta
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.store.protocols import ReplicatedLog
 from compactlib.raftlog.wal.batch import Confirmed
 from tests.raftlog.raft_host import SMALL, indexes, reopened, rows
@@ -98,7 +97,7 @@ def test_snapshots_are_checked_before_anything_happens(log: RaftLog) -> None:
         log.install(SnapshotMeta(10, 1))
     with pytest.raises(LiveIndexMissing):
         log.install(SnapshotMeta(40, 1, IndexSet.from_sorted([30])))
-    assert log.state == LogRow(10, 1, IndexSet.from_sorted([3, 5]))
+    assert log.state == SnapshotMeta(10, 1, IndexSet.from_sorted([3, 5]))
     skipped = log.compact()
     assert isinstance(skipped, Skipped)
     assert skipped.reason == log.plan().why
@@ -184,15 +183,15 @@ def test_a_snapshot_store_that_is_ahead_brings_the_row_up_to_it(log: RaftLog) ->
     log.attach(MemorySnapshots(SnapshotMeta(8, 1, IndexSet.from_sorted([5]))))
     assert indexes(log) == [5, 9, 10]
     log.attach(MemorySnapshots(SnapshotMeta(2, 1)))
-    assert log.state.snapshot_index == 8
+    assert log.state.index == 8
 
 
 class NotingWorker:
     def __init__(self, log: ReplicatedLog) -> None:
         self.noted: list[object] = []
 
-    def snapshot_recorded(self, row: LogRow) -> None:
-        self.noted.append(row.snapshot_index)
+    def snapshot_recorded(self, row: SnapshotMeta) -> None:
+        self.noted.append(row.index)
 
     def segments_flushed(self, last_index: int | None) -> None:
         self.noted.append(f"flushed {last_index}")
@@ -229,8 +228,8 @@ def test_a_snapshot_does_not_end_in_a_gap(tmp_path: Path) -> None:
         for gap in (4, 8):
             with pytest.raises(InvalidInput, match=f"does not hold index {gap}"):
                 log.snapshot(gap, [1])
-        assert (log.state.snapshot_index, log.state.snapshot_term) == (2, 2)
+        assert (log.state.index, log.state.term) == (2, 2)
         log.snapshot(7, [1])
         log.snapshot(7)
-        assert (log.state.snapshot_index, log.state.snapshot_term, log.state.live.count) == (7, 5, 0)
+        assert (log.state.index, log.state.term, log.state.live.count) == (7, 5, 0)
         log.audit()

@@ -10,7 +10,7 @@ from compactlib.files import Files, LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import Entry, RaftLog, SnapshotFolder, open_log
 from compactlib.raftlog.log.worker import LogCompactionWorker
-from compactlib.raftlog.snapshots.model import SnapshotMeta
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.testing import explore, record
 from compactlib.testing.crash.recorder import RecordingFiles
 from tests.raftlog.raft_host import held
@@ -78,7 +78,7 @@ def test_a_crash_between_any_two_steps_of_a_snapshot_leaves_one_snapshot_and_all
             state = found_state(log, model.history, max(acknowledged, default=0))
             check_log(log, state)
             found = snapshots.latest()
-            assert log.state.snapshot_index == (-1 if found is None else found.index)
+            assert log.state.index == (-1 if found is None else found.index)
             if found is not None:
                 assert found.live == log.state.live
                 with snapshots.open_state() as reader:

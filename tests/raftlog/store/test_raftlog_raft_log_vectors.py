@@ -15,8 +15,8 @@ from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
 from compactlib.raftlog import DeadEntry, DropDead, Entry, LogOptions, RaftLog, SegmentLimits, StoreOptions, open_log
 from compactlib.raftlog.errors import GapDetected, LiveIndexMissing
-from compactlib.raftlog.model.row import LogRow, LogRows
-from compactlib.raftlog.snapshots.model import SnapshotMeta
+from compactlib.raftlog.model.row import LogRows
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from tests.raftlog.raft_host import SMALL, held, indexes, reopened, rows
 from tests.raftlog.wrapped_files import WatchedFiles
 
@@ -79,7 +79,7 @@ def test_vector_72_a_snapshot_from_elsewhere(log: RaftLog) -> None:
     log.append([(16, 3, b"sixteen")])
     for _ in range(2):
         assert indexes(log) == [2, 9, 14, 16]
-        assert log.state == LogRow(15, 3, meta.live)
+        assert log.state == SnapshotMeta(15, 3, meta.live)
         assert log.term_of(15) == 3
         log.audit()
         log = reopened(log)
@@ -218,7 +218,7 @@ def test_item_12_the_row_is_one_value_and_is_not_copied(log: RaftLog) -> None:
     row = log.state
     assert row is log.state
     assert row.live is live
-    assert (row.snapshot_index, row.smallest_live_index) == (999, 1)
+    assert (row.index, row.smallest_live_index) == (999, 1)
 
 
 def test_item_16_status_says_what_is_held(log: RaftLog) -> None:
@@ -306,20 +306,20 @@ def test_a_row_is_never_seen_half_changed() -> None:
     def read() -> None:
         while not done.is_set():
             row = states.get("a")
-            if row.snapshot_index >= 0 and list(row.live) != [row.snapshot_index]:
+            if row.index >= 0 and list(row.live) != [row.index]:
                 torn.append(row)
 
     thread = threading.Thread(target=read)
     thread.start()
     for index in range(2000):
-        states.put("a", LogRow(index, 1, IndexSet.from_sorted([index])))
+        states.put("a", SnapshotMeta(index, 1, IndexSet.from_sorted([index])))
     done.set()
     thread.join()
     assert not torn
     states.audit()
     assert [log_id for log_id, _ in states] == ["a"]
     states.remove("a")
-    assert states.get("a") == LogRow()
+    assert states.get("a") == SnapshotMeta()
 
 
 def test_a_truncated_log_does_not_remember_what_was_written_last(log: RaftLog) -> None:

@@ -34,7 +34,8 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.compaction.sense.trigger import Manual
 from compactlib.raftlog.errors import LogStopped
-from compactlib.raftlog.snapshots.model import SnapshotManifest, SnapshotMeta
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.testing.crash.kills import LifeFiles, explore_kills
 from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
 from compactlib.testing.kit.forks import check_fork
@@ -70,11 +71,11 @@ def payload_of(index: int, term: int) -> bytes:
 
 
 def highest_term(log: RaftLog) -> int:
-    return max([log.state.snapshot_term, *(entry.term for entry in log.entries())])
+    return max([log.state.term, *(entry.term for entry in log.entries())])
 
 
 def promise_of(log: RaftLog) -> Promised:
-    return Promised({entry.index: entry.term for entry in log.entries()}, log.state.snapshot_index, highest_term(log))
+    return Promised({entry.index: entry.term for entry in log.entries()}, log.state.index, highest_term(log))
 
 
 class Life:
@@ -104,7 +105,7 @@ class Life:
         other = store.log("b")
         for each in (log, other):
             term = highest_term(each) + 1
-            first = max(each.last_index - 1, each.state.snapshot_index + 1, 0)
+            first = max(each.last_index - 1, each.state.index + 1, 0)
             each.append([(index, term, payload_of(index, term)) for index in range(first, first + 5)])
         store.sync()
         self.promise(store, "a", "b")
@@ -146,7 +147,7 @@ def require_kept(folder: Path, acknowledged: Sequence[dict[str, Promised | None]
                 continue
             require_log_kept(store.log(name, create=False), promised, may_be_anew=name == "b")
         if "a" in store.log_ids:
-            row = store.log("a").state.snapshot_index
+            row = store.log("a").state.index
             snapshots = SnapshotFolder(folder / SNAPSHOTS, files=UnsyncedFiles())
             found = snapshots.latest()
             assert (-1 if found is None else found.index) >= row
@@ -157,7 +158,7 @@ def require_kept(folder: Path, acknowledged: Sequence[dict[str, Promised | None]
 
 
 def require_log_kept(log: RaftLog, promised: Promised, *, may_be_anew: bool) -> None:
-    assert may_be_anew or log.state.snapshot_index >= promised.snapshot
+    assert may_be_anew or log.state.index >= promised.snapshot
     highest = highest_term(log)
     for index, term in promised.terms.items():
         match log.read(index):
@@ -166,7 +167,7 @@ def require_log_kept(log: RaftLog, promised: Promised, *, may_be_anew: bool) -> 
                 assert found_term >= term or may_be_anew
                 assert payload in (payload_of(index, found_term), b"never synced")
             case DeadEntry():
-                assert log.state.snapshot_index > promised.snapshot
+                assert log.state.index > promised.snapshot
             case MissingEntry():
                 assert highest > promised.highest or may_be_anew, f"{index} is gone, and nothing newer took it back"
 

@@ -32,7 +32,7 @@ from compactlib.raftlog import (
     open_log,
 )
 from compactlib.raftlog.errors import GapDetected
-from compactlib.raftlog.snapshots.model import SnapshotMeta
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing import explore
 from compactlib.testing.crash.recorder import RecordingFiles
@@ -378,7 +378,7 @@ def test_a_log_whose_removal_was_refused_is_there_with_all_it_held(tmp_path: Pat
             store.remove("a")
         armed.clear()
         log = store.log("a", create=False)
-        assert (indexes(log), log.state.snapshot_index) == ([3, 6, 7, 8, 9], 5)
+        assert (indexes(log), log.state.index) == ([3, 6, 7, 8, 9], 5)
         log.append(rows(10, 10))
         store.flush()
         store.remove("a")
@@ -441,12 +441,12 @@ def test_a_snapshot_that_the_disk_refused_at_any_step_can_be_taken_again(tmp_pat
             except StorageError:
                 log.snapshot(5, [2], [b"state"])
             left = -1
-            assert (log.state.snapshot_index, indexes(log)) == (5, [2, 6, 7, 8, 9, 10])
+            assert (log.state.index, indexes(log)) == (5, [2, 6, 7, 8, 9, 10])
             log.snapshot(7, [2, 6], [b"state"])
         with RaftLogStore(folder / "s", PLAIN) as store:
             log = store.log("a")
             log.attach(SnapshotFolder(folder / "snap"))
-            assert (log.state.snapshot_index, indexes(log)) == (7, [2, 6, 8, 9, 10])
+            assert (log.state.index, indexes(log)) == (7, [2, 6, 8, 9, 10])
     assert fail_at > 15
 
 
@@ -471,7 +471,7 @@ def test_a_received_snapshot_whose_row_was_refused_can_be_received_again(tmp_pat
             folder.adopt(incoming, IndexSet())
             with pytest.raises(DiskFull) if full[0] else contextlib.nullcontext():
                 log.install(SnapshotMeta(8, 2))
-        assert log.state.snapshot_index == 8
+        assert log.state.index == 8
         assert sorted(path.suffix for path in (tmp_path / "snap").iterdir()) == [".live", ".snapshot", ".state"]
 
 
@@ -658,7 +658,7 @@ def test_a_log_that_cannot_be_opened_keeps_no_other_back_and_loses_nothing(kind:
             log = store.log("a", create=False)
             assert [(entry.index, entry.term) for entry in log.entries()] == [
                 (3, 1), (6, 1), (7, 1), (8, 1), (9, 2), (10, 2), (11, 2), (12, 2)]
-            assert log.state.snapshot_index == 5
+            assert log.state.index == 5
             assert store.log("b").last_index == 12 + 3 * 8 * 4
             store.flush()
 

@@ -25,7 +25,7 @@ from compactlib.raftlog import (
     StoreOptions,
 )
 from compactlib.raftlog.log.worker import SegmentChanges
-from compactlib.raftlog.model.row import LogRow
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.wal.batch import Confirmed
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.later import LaterCalls
@@ -152,7 +152,7 @@ class Broken:
     def __init__(self, log: Any) -> None:
         self.told = 0
 
-    def snapshot_recorded(self, row: LogRow) -> None:
+    def snapshot_recorded(self, row: SnapshotMeta) -> None:
         self.told += 1
         raise RuntimeError("a worker's bug")
 
@@ -175,7 +175,7 @@ def test_a_worker_of_the_hosts_that_raises_breaks_neither_snapshots_nor_flushes(
         log.append(rows(1, 9))
         log.snapshot(5)
         store.flush()
-        assert log.state.snapshot_index == 5
+        assert log.state.index == 5
         assert log.status().failures == 2
         store.audit()
 
@@ -441,7 +441,7 @@ def test_closing_from_inside_a_compaction_is_busy_on_any_thread(closer: str, by:
 class Quiet(Broken):
     """A worker that does nothing."""
 
-    def snapshot_recorded(self, row: LogRow) -> None:
+    def snapshot_recorded(self, row: SnapshotMeta) -> None:
         """Nothing."""
 
     def segments_flushed(self, last_index: int | None) -> None:

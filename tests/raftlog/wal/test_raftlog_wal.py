@@ -10,7 +10,7 @@ import pytest
 
 from compactlib.errors import Closed, CorruptData, InvalidInput
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.model.row import LogRow
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.wal.recovery import recover_wal
 from compactlib.raftlog.wal.rules import Dropped, Resend, Write, WriterState, judge
 from tests.raftlog.wal.opened_wal import LOCAL, Opened, entries_of
@@ -63,7 +63,7 @@ def test_vector_64_sparse_writes_are_confirmed_and_handed_over_as_they_were_writ
     assert again.wal.last_index("a") == 15
 
 
-ROW = LogRow(20, 1, IndexSet.from_sorted([8, 12]))
+ROW = SnapshotMeta(20, 1, IndexSet.from_sorted([8, 12]))
 
 
 @pytest.mark.parametrize(("known", "previous", "first", "last", "verdict"), [
@@ -97,7 +97,7 @@ def test_a_queued_write_that_a_snapshot_overtakes_is_not_written(tmp_path: Path)
     for index in range(1, 10):
         opened.put("a", index - 1, index, payload=bytes(1000))
     opened.put("b", None, 1)
-    opened.states.put("a", LogRow(9, 1, IndexSet.from_sorted([8])))
+    opened.states.put("a", SnapshotMeta(9, 1, IndexSet.from_sorted([8])))
     opened.wal.sync()
     assert opened.told() == [("a", 1, [8, 9]), ("b", 1, [1])]
     assert opened.wal.size_bytes < 3000

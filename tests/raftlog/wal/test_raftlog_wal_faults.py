@@ -18,7 +18,8 @@ from compactlib.errors import CorruptData, DiskFull, StorageError
 from compactlib.files import Files
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import LogStopped
-from compactlib.raftlog.model.row import LogRow, LogRows
+from compactlib.raftlog.model.row import LogRows
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.wal.recovery import recover_wal
 from compactlib.raftlog.wal.wal import ClosedFile, Wal
 from compactlib.testing import explore, explore_recovery, record
@@ -292,7 +293,7 @@ def batch_left_over(folder: Path, later: dict[int, Fault]) -> tuple[Opened, list
         opened.put("a", index - 1, index)
     with pytest.raises(StorageError):
         opened.wal.sync()
-    opened.states.put("a", LogRow(4, 1, IndexSet()))
+    opened.states.put("a", SnapshotMeta(4, 1, IndexSet()))
     return opened, durable
 
 

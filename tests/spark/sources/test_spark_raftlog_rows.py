@@ -14,7 +14,7 @@ from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog, StoreOptions, open_log
 from compactlib.raftlog.errors import LiveIndexMissing, NotALog
-from compactlib.raftlog.model.snapshot_state import SnapshotState, write_snapshot_state
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, write_snapshot_meta
 from compactlib.spark.sources.raftlog.rows import (
     MAX_BATCH_ROWS,
     LogSlice,
@@ -168,7 +168,7 @@ class TestDamage:
             rows(options(log, damaged="column"))
 
     def test_a_live_entry_that_no_segment_holds(self, log: Path) -> None:
-        write_snapshot_state(LocalFiles(), log, SnapshotState(1000, IndexSet.from_iterable([5, 195, 300])))
+        write_snapshot_meta(LocalFiles(), log, SnapshotMeta(1000, live=IndexSet.from_iterable([5, 195, 300])))
         with pytest.raises(LiveIndexMissing) as caught:
             rows(options(log))
         assert (caught.value.missing, caught.value.first) == (2, 195)

@@ -9,7 +9,7 @@ import attrs
 
 from compactlib.errors import CompactlibError
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.model.snapshot_state import SnapshotState
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef, SegmentStats
 from compactlib.raftlog.segment.known import KnownSegment, file_bytes
 from compactlib.raftlog.segment.liveness import segment_stats
@@ -38,7 +38,7 @@ class StatsCache:
         self._remembered: dict[int, tuple[_Key, SegmentStats]] = {}
         self._lock = threading.Lock()
 
-    def gather(self, segments: SegmentSet, state: SnapshotState | None, *, known: Sequence[KnownSegment] | None = None,
+    def gather(self, segments: SegmentSet, state: SnapshotMeta | None, *, known: Sequence[KnownSegment] | None = None,
                damaged: dict[int, CompactlibError] | None = None, budget: Budget | None = None
                ) -> tuple[SegmentStats, ...]:
         """Statistics of every segment, oldest to newest.
@@ -66,7 +66,7 @@ class StatsCache:
                 del self._remembered[number]
         return gathered
 
-    def _judged(self, segments: SegmentSet, known: KnownSegment, state: SnapshotState | None,
+    def _judged(self, segments: SegmentSet, known: KnownSegment, state: SnapshotMeta | None,
                 damaged: dict[int, CompactlibError] | None, budget: Budget | None) -> SegmentStats:
         if budget is not None:
             budget.check()
@@ -80,7 +80,7 @@ class StatsCache:
                                 live_entries=known.entries, live_bytes=known.data_bytes, format=known.format,
                                 file_bytes=file_bytes(segments.folder, known.ref.number))
 
-    def _stats(self, segments: SegmentSet, known: KnownSegment, state: SnapshotState | None) -> SegmentStats:
+    def _stats(self, segments: SegmentSet, known: KnownSegment, state: SnapshotMeta | None) -> SegmentStats:
         ref = known.ref
         # How far the snapshot reaches into the segment: what lies above it is alive whatever the live set says.
         covered = -1 if state is None or state.index < ref.first else min(state.index, ref.last)

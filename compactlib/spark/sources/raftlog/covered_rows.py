@@ -19,7 +19,7 @@ import attrs
 from compactlib.errors import Busy, InvalidInput
 from compactlib.raftlog import LogReader
 from compactlib.raftlog.errors import NotALog
-from compactlib.raftlog.model.snapshot_state import SnapshotVersion, snapshot_version
+from compactlib.raftlog.model.snapshot_meta import SnapshotVersion, snapshot_version
 from compactlib.spark.sources.source_options import given_options
 
 COLUMNS: tuple[tuple[str, str], ...] = (("folder", "string"), ("segment", "bigint"), ("first", "bigint"),
@@ -29,7 +29,7 @@ COLUMNS: tuple[tuple[str, str], ...] = (("folder", "string"), ("segment", "bigin
 DEFAULT_MIN_SEGMENTS = 4
 
 Offsets: TypeAlias = Mapping[str, int]
-"""By folder, the highest segment that was told of."""
+"""By folder, the highest segment that was reported."""
 
 
 @attrs.frozen
@@ -64,18 +64,18 @@ class LogLook:
     covered: tuple[CoveredSegment, ...] = ()
 
     def after(self, told: int) -> list[CoveredSegment]:
-        """What is covered above the highest segment that was told of. Where the log does not reach that any more, it
+        """What is covered above the highest segment that was reported. Where the log does not reach that any more, it
         was removed and begun anew, and all of it is new."""
         return [each for each in self.covered if each.segment > told or self.newest <= told]
 
 
 @attrs.frozen
 class StreamOptions:
-    """Which logs, and when one of them is told of.
+    """Which logs, and when one of them is reported.
 
     Attributes:
         folders: the logs.
-        min_segments: so many segments have come to be covered since it was told of last, or
+        min_segments: so many segments have come to be covered since it was reported last, or
         min_bytes: so many bytes of them; `None` if their number alone decides.
     """
 

@@ -21,7 +21,7 @@ from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.log_reader import LogReader
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.refs import overlapping_refs
-from compactlib.raftlog.model.snapshot_state import SnapshotState, read_snapshot_state
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, read_snapshot_meta
 from compactlib.raftlog.model.values import MAX_INDEX, DamagedEntry, Entry, SegmentRef
 from compactlib.raftlog.segment.index import SegmentIndex, picked
 from compactlib.raftlog.segment.liveness import live_positions
@@ -111,7 +111,7 @@ class SegmentSlice:
     newest: bool
     inode: int
     size_bytes: int
-    snapshot: SnapshotState | None
+    snapshot: SnapshotMeta | None
 
 
 @attrs.frozen(kw_only=True)
@@ -122,12 +122,12 @@ class UnflushedSlice:
         folder: the log's folder.
         indexes: which entries, as planned.
         snapshot: the snapshot in force, with none of its live indexes.
-        size_bytes: as a partition of its own: whoever reads a part of the write-ahead log reads all of it.
+        size_bytes: as a partition of its own: reading a part of the write-ahead log reads all of it.
     """
 
     folder: str
     indexes: IndexSet
-    snapshot: SnapshotState | None
+    snapshot: SnapshotMeta | None
     size_bytes: int
 
 
@@ -150,19 +150,19 @@ def plan_slices(options: SourceOptions) -> list[LogSlice]:
         slices: list[LogSlice] = []
         for ref in overlapping_refs(log.refs, options.first, options.last):
             part = SegmentRef(ref.number, max(ref.first, options.first), min(ref.last, options.last))
-            here = None if state is None else SnapshotState(state.index, state.live.between(part.first, part.last))
+            here = None if state is None else SnapshotMeta(state.index, live=state.live.between(part.first, part.last))
             file = os.stat(os.path.join(options.folder, segment_name(ref.number)))
             slices.append(SegmentSlice(folder=options.folder, ref=part, newest=ref == log.refs[-1], inode=file.st_ino,
                                        size_bytes=file.st_size, snapshot=here))
         unflushed = log.unflushed.between(options.first, options.last)
         if unflushed:
-            at = None if state is None else SnapshotState(state.index, IndexSet())
+            at = None if state is None else SnapshotMeta(state.index)
             slices.append(UnflushedSlice(folder=options.folder, indexes=unflushed, snapshot=at,
                                          size_bytes=options.partition_bytes))
         return slices
 
 
-def _require_covered(log: LogReader, state: SnapshotState | None, options: SourceOptions) -> None:
+def _require_covered(log: LogReader, state: SnapshotMeta | None, options: SourceOptions) -> None:
     lost = IndexSet() if state is None else state.live.between(options.first, options.last)
     for ref in log.refs:
         lost = lost - IndexSet.range(ref.first, ref.last)
@@ -231,7 +231,7 @@ def _read_unflushed(part: UnflushedSlice, options: SourceOptions) -> Iterator[pa
 
 
 def _is_superseded(part: LogSlice) -> bool:
-    now = read_snapshot_state(part.folder)
+    now = read_snapshot_meta(part.folder)
     return now is not None and (part.snapshot is None or now.index > part.snapshot.index)
 
 
@@ -294,7 +294,7 @@ class _Rows:
         """The positions of those entries that are damaged, and not dead entries whose payloads became holes."""
         folder = os.path.dirname(self.reader.path)
         # The state that is on the disk now: nothing is punched before it is dead durably.
-        state = read_snapshot_state(folder)
+        state = read_snapshot_meta(folder)
         found = []
         for position in damaged:
             if not is_hole(self.reader, self.reader.index.columns.indexes[position], state):

@@ -12,7 +12,7 @@ from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.sense.statistics import StatsCache
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.names import segment_name
-from compactlib.raftlog.model.snapshot_state import SnapshotState
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentStats
 from compactlib.raftlog.segment.known import KnownSegment, know_segment
 from compactlib.raftlog.segment.reader import SegmentReader
@@ -51,8 +51,8 @@ def segments(tmp_path: Path) -> Iterator[CountingSet]:
     made.close()
 
 
-def state(index: int, *live: int) -> SnapshotState:
-    return SnapshotState(index, IndexSet.from_sorted(live))
+def state(index: int, *live: int) -> SnapshotMeta:
+    return SnapshotMeta(index, live=IndexSet.from_sorted(live))
 
 
 def brief(stats: tuple[SegmentStats, ...]) -> list[tuple[int, int]]:

@@ -40,43 +40,58 @@ _LIVE_START = _HEAD.size + _TERM.size
 
 
 @attrs.frozen
-class SnapshotState:
-    """A snapshot, as far as the log is concerned.
+class SnapshotMeta:
+    """A snapshot, as far as the log is concerned. `SnapshotMeta()` is that of a log without one: see `NO_SNAPSHOT`.
 
     Attributes:
-        index: everything up to here is in the snapshot, 0 .. 2**64 - 1.
-        live: indexes <= `index` whose entries must stay in the log.
+        index: everything up to here is in the snapshot, 0 .. 2**64 - 1; -1 without one.
         term: the term of the entry at `index`, 0 if the host did not say.
+        live: indexes <= `index` whose entries must stay in the log.
+        smallest_live_index: everything below it is dead: the lowest live index, or `index + 1` with none.
+
+    Raises:
+        InvalidInput: a number is out of its range.
+        LiveAboveSnapshot: a live index lies above `index`.
     """
 
-    index: int
-    live: IndexSet
+    index: int = -1
     term: int = 0
+    live: IndexSet = attrs.field(factory=IndexSet)
+    smallest_live_index: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         for name, value in (("index", self.index), ("term", self.term)):
             if not isinstance(value, int):
                 raise InvalidInput(f"the snapshot's {name} is {value!r:.100}; give a whole number")
-        if not 0 <= self.index <= MAX_INDEX:
+        if not -1 <= self.index <= MAX_INDEX:
             raise InvalidInput(f"snapshot index {self.index}; it must be between 0 and {MAX_INDEX}")
         if not 0 <= self.term <= MAX_INDEX:
             raise InvalidInput(f"snapshot term {self.term}; it must be between 0 and {MAX_INDEX}")
         if self.live and self.live.last > self.index:
             raise LiveAboveSnapshot(index=self.live.last, snapshot_index=self.index)
+        object.__setattr__(self, "smallest_live_index", self.live.first if self.live else self.index + 1)
 
     def is_dead(self, index: int) -> bool:
-        """Whether the entry of `index` may be gone."""
+        """Whether the entry of `index` may be gone. O(log live runs)."""
         return index <= self.index and index not in self.live
 
+    def needed(self, indexes: IndexSet) -> IndexSet:
+        """Those of `indexes` that are not dead: everything above the snapshot, only the live ones below. O(runs)."""
+        return indexes.at_least(self.index + 1) | (indexes.at_most(self.index) & self.live)
 
-def encode_snapshot_state(state: SnapshotState) -> bytes:
+
+NO_SNAPSHOT = SnapshotMeta()
+"""Of a log of which no snapshot was ever taken: nothing is dead."""
+
+
+def encode_snapshot_meta(state: SnapshotMeta) -> bytes:
     """The bytes of the `SNAPSHOT` file."""
     head = _HEAD.encode(state.index)
     return head + _TERM.pack(state.term, _term_crc(head, state.term)) + state.live.to_bytes()
 
 
-def decode_snapshot_state(data: bytes, path: str) -> SnapshotState:
-    """The inverse of `encode_snapshot_state`.
+def decode_snapshot_meta(data: bytes, path: str) -> SnapshotMeta:
+    """The inverse of `encode_snapshot_meta`.
 
     Raises:
         CorruptData: any check fails.
@@ -94,14 +109,14 @@ def decode_snapshot_state(data: bytes, path: str) -> SnapshotState:
     live = IndexSet.from_bytes(data[_LIVE_START:], path=path, offset=_LIVE_START)
     if live and live.last > index:
         raise CorruptData(path=path, offset=_LIVE_START, expected=f"live indexes up to {index}", found=str(live.last))
-    return SnapshotState(index, live, term)
+    return SnapshotMeta(index, term, live)
 
 
 def _term_crc(data: bytes, term: int) -> int:
     return crc32(_TERM.pack(term, 0)[:-4], crc32(data[:_HEAD.header_bytes]))
 
 
-def read_snapshot_state(folder: StrPath) -> SnapshotState | None:
+def read_snapshot_meta(folder: StrPath) -> SnapshotMeta | None:
     """The state of the log in `folder`, or `None` if no snapshot was ever recorded.
 
     Raises:
@@ -128,7 +143,7 @@ def read_snapshot_state(folder: StrPath) -> SnapshotState | None:
         raise StorageError.from_os(error, "read", path) from error
     finally:
         os.close(descriptor)
-    return decode_snapshot_state(data, path)
+    return decode_snapshot_meta(data, path)
 
 
 def _no_file(path: str, found: str) -> CorruptData:
@@ -144,11 +159,11 @@ def snapshot_version(folder: StrPath) -> SnapshotVersion | None:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def write_snapshot_state(files: Files, folder: StrPath, state: SnapshotState) -> None:
+def write_snapshot_meta(files: Files, folder: StrPath, state: SnapshotMeta) -> None:
     """Put `state` in force, durably and in one step.
 
     Raises:
         StorageError: the disk refused; the state before it stays in force.
     """
-    write_durably(files, os.path.join(folder, SNAPSHOT_NAME), [encode_snapshot_state(state)],
+    write_durably(files, os.path.join(folder, SNAPSHOT_NAME), [encode_snapshot_meta(state)],
                   temporary_suffix=TEMPORARY_SUFFIX)
