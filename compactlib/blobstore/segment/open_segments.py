@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.segment.reader import SegmentFile, SegmentHeader
+from compactlib.runtime.lru import Lru
 
 
 class OpenSegments:
@@ -23,9 +22,7 @@ class OpenSegments:
     def __init__(self, folder: str, header: Callable[[SegmentName], SegmentHeader], max_open: int) -> None:
         self._folder = folder
         self._header = header
-        self._max_open = max_open
-        self._kept: OrderedDict[SegmentName, SegmentFile] = OrderedDict()
-        self._lock = threading.Lock()
+        self._kept: Lru[SegmentName, SegmentFile] = Lru(max_entries=max_open)
 
     def get(self, name: SegmentName) -> SegmentFile:
         """The file of a segment; it can be read while it is held, whatever happens to its name.
@@ -33,28 +30,20 @@ class OpenSegments:
         Raises:
             StorageError: it cannot be opened; after a compaction it may be gone.
         """
-        with self._lock:
-            file = self._kept.get(name)
-            if file is not None:
-                self._kept.move_to_end(name)
-                return file
-        file = SegmentFile(os.path.join(self._folder, name.log_file), self._header(name))
-        with self._lock:
-            self._kept[name] = file
-            if len(self._kept) > self._max_open:
-                self._kept.popitem(last=False)
+        file = self._kept.get(name)
+        if file is None:
+            file = SegmentFile(os.path.join(self._folder, name.log_file), self._header(name))
+            self._kept.put(name, file)
         return file
 
     def forget(self, names: Iterable[SegmentName]) -> None:
         """Keep these no longer: their segments are to be removed."""
-        with self._lock:
-            for name in names:
-                self._kept.pop(name, None)
+        for name in names:
+            self._kept.drop(name)
 
     def close(self) -> None:
         """Keep none."""
-        with self._lock:
-            self._kept.clear()
+        self._kept.clear()
 
     def __len__(self) -> int:
         return len(self._kept)

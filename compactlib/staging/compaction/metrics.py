@@ -19,10 +19,8 @@ many files are `live`, how many unneeded ones are still too `young` to go, and h
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-
 from compactlib.outcome import Done, Failed
+from compactlib.runtime.lru import Lru
 from compactlib.runtime.observe import Observer, telling
 from compactlib.staging.compaction.outcome import CompactionOutcome, outcome_name
 from compactlib.staging.records.events import StagingEvents, telling_events
@@ -44,21 +42,16 @@ class StagingMetrics(StagingEvents):
         self._observer = telling(observer)
         self._labels = {"repository": repository}
         self._others = tuple(map(telling_events, others))
-        self._sealed: OrderedDict[str, int] = OrderedDict()
-        self._lock = threading.Lock()
+        self._sealed: Lru[str, int] = Lru(max_entries=_MAX_BRANCHES)
 
     def record_seen(self, branch: str, record: BranchRecord) -> None:
         """Report the number of sealed tokens if it is not the one reported last."""
         for other in self._others:
             other.record_seen(branch, record)
         sealed = len(record.sealed_tokens)
-        if self._sealed.get(branch, 0) == sealed:
+        if (self._sealed.get(branch) or 0) == sealed:
             return
-        with self._lock:
-            self._sealed[branch] = sealed
-            self._sealed.move_to_end(branch)
-            if len(self._sealed) > _MAX_BRANCHES:
-                self._sealed.popitem(last=False)
+        self._sealed.put(branch, sealed)
         self._observer.event("staging_sealed_tokens", {**self._labels, "branch": branch, "value": sealed})
 
     def tombstones_written(self, branch: str, record: BranchRecord, count: int) -> None:
@@ -96,8 +89,7 @@ class StagingMetrics(StagingEvents):
 
     def branch_deleted(self, branch: str) -> None:
         """Passed on."""
-        with self._lock:
-            self._sealed.pop(branch, None)
+        self._sealed.drop(branch)
         for other in self._others:
             other.branch_deleted(branch)
 

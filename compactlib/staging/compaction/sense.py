@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +19,7 @@ from compactlib._arguments import require_callable, require_method, require_poli
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.report import Table
+from compactlib.runtime.lru import Lru
 from compactlib.runtime.observe import tell
 from compactlib.staging.compaction.sense_policies import AnyOf, BranchPressure, SensePolicy
 from compactlib.staging.model.names import StagingToken
@@ -107,8 +108,7 @@ class CompactionSensor:
         self._clock: Clock = SystemClock() if clock is None else clock
         self._triggers: deque[CompactionTrigger] = deque()
         self._buffer = buffer
-        self._max_branches = max_branches
-        self._branches: OrderedDict[tuple[str, str], _Counts] = OrderedDict()
+        self._branches: Lru[tuple[str, str], _Counts] = Lru(max_entries=max_branches)
         self._lock = threading.Lock()
         self._closed = False
         self._listeners: tuple[Callable[[], object], ...] = ()
@@ -174,8 +174,7 @@ class CompactionSensor:
             AuditFailed: it keeps more than it may, or counts below zero.
         """
         with self._lock:
-            if len(self._branches) > self._max_branches:
-                raise AuditFailed(f"{len(self._branches)} of {self._max_branches} branches")
+            self._branches.audit()
             waiting = len(self._triggers)
             if waiting > self._buffer:
                 raise AuditFailed(f"{waiting} triggers wait in a buffer of {self._buffer}")
@@ -265,17 +264,14 @@ class CompactionSensor:
 
     def _forget(self, repository: str, branch: str) -> None:
         with self._lock:
-            self._branches.pop((repository, branch), None)
+            self._branches.drop((repository, branch))
 
     def _counts_of(self, repository: str, branch: str) -> _Counts:
         key = repository, branch
         counts = self._branches.get(key)
         if counts is None:
-            counts = self._branches[key] = _Counts()
-            if len(self._branches) > self._max_branches:
-                self._branches.popitem(last=False)
-        else:
-            self._branches.move_to_end(key)
+            counts = _Counts()
+            self._branches.put(key, counts)
         return counts
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -15,6 +13,7 @@ import attrs
 from compactlib._arguments import require_type
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.kv import KeyNotFound, KVStore
+from compactlib.runtime.lru import Lru
 from compactlib.staging.errors import CommitNotFound
 from compactlib.staging.model.names import COMMITS, CommitId, commit_key, is_commit_id
 from compactlib.staging.model.values import MetaRangeId
@@ -114,9 +113,7 @@ class CommitStore:
         self._store = store
         self._partition = partition
         self._random = random
-        self._cache_size = cache_size
-        self._cache: OrderedDict[CommitId, Commit] = OrderedDict()
-        self._lock = threading.Lock()
+        self._cache: Lru[CommitId, Commit] = Lru(max_entries=cache_size)
 
     def make(self, metarange_id: MetaRangeId, parents: tuple[CommitId, ...], *, message: str,
              metadata: Mapping[str, str] | None, created_at: float) -> Commit:
@@ -139,7 +136,7 @@ class CommitStore:
         data = encode_commit(commit)
         commit_id = CommitId(hashlib.sha256(data).hexdigest())
         self._store.set(self._partition, commit_key(commit_id), data)
-        self._remember(commit_id, commit)
+        self._cache.put(commit_id, commit)
         return commit_id
 
     def get(self, commit_id: CommitId) -> Commit:
@@ -150,11 +147,9 @@ class CommitStore:
             CorruptData: it is damaged.
         """
         require_type("the id of a commit", commit_id, str)
-        with self._lock:
-            cached = self._cache.get(commit_id)
-            if cached is not None:
-                self._cache.move_to_end(commit_id)
-                return cached
+        cached = self._cache.get(commit_id)
+        if cached is not None:
+            return cached
         if not is_commit_id(commit_id):
             raise CommitNotFound(commit_id=commit_id)
         key = commit_key(commit_id)
@@ -162,7 +157,9 @@ class CommitStore:
             data = self._store.get(self._partition, key).value
         except KeyNotFound:
             raise CommitNotFound(commit_id=commit_id) from None
-        return self._remember(commit_id, self.checked(commit_id, data, key))
+        commit = self.checked(commit_id, data, key)
+        self._cache.put(commit_id, commit)
+        return commit
 
     def metarange_of(self, commit_id: CommitId | None) -> MetaRangeId | None:
         """The records of a commit; `None` for no commit at all."""
@@ -235,12 +232,4 @@ class CommitStore:
         digest = hashlib.sha256(data).hexdigest()
         if digest != commit_id:
             raise CorruptData(path=place, offset=0, expected=f"SHA-256 {commit_id}", found=digest)
-        return commit
-
-    def _remember(self, commit_id: CommitId, commit: Commit) -> Commit:
-        with self._lock:
-            self._cache[commit_id] = commit
-            self._cache.move_to_end(commit_id)
-            while len(self._cache) > self._cache_size:
-                self._cache.popitem(last=False)
         return commit
