@@ -44,11 +44,11 @@ def runs(index_set: IndexSet) -> Runs:
     ([1, 2, 3], [(1, 3)]),
     ([9, 1, 2, 4, 3, 9, 20, 21], [(1, 4), (9, 9), (20, 21)]),
 ])
-def test_vector_1_making_a_set(members: list[int], expected: Runs) -> None:
+def test_making_a_set(members: list[int], expected: Runs) -> None:
     assert runs(IndexSet.from_iterable(members)) == expected
 
 
-def test_vector_2_appending() -> None:
+def test_appending() -> None:
     builder = IndexSetBuilder()
     builder.append_run(1, 4)
     builder.append(6)
@@ -69,7 +69,7 @@ def test_vector_2_appending() -> None:
     (2, [(2, 3), (5, 9), (11, 11)]),
     (0, [(1, 3), (5, 9), (11, 11)]),
 ])
-def test_vector_3_at_least(floor: int, expected: Runs) -> None:
+def test_at_least(floor: int, expected: Runs) -> None:
     assert runs(S.at_least(floor)) == expected
 
 
@@ -83,7 +83,7 @@ def test_vector_3_at_least(floor: int, expected: Runs) -> None:
     (2, [(1, 2)]),
     (0, []),
 ])
-def test_vector_4_at_most(limit: int, expected: Runs) -> None:
+def test_at_most(limit: int, expected: Runs) -> None:
     assert runs(S.at_most(limit)) == expected
 
 
@@ -96,7 +96,7 @@ def test_vectors_3_and_4_between() -> None:
     assert S.between(0, MAX_INDEX) is S
 
 
-def test_vector_6_overwriting() -> None:
+def test_overwriting() -> None:
     assert runs(made(1, 2, 3, 5, 6, 7, 8).overwritten_by(made(7, 8, 9, 11))) == [(1, 3), (5, 9), (11, 11)]
     assert runs(S.overwritten_by(made(7, 8))) == [(1, 3), (5, 8)]
     assert S.overwritten_by(made()) == S
@@ -104,12 +104,12 @@ def test_vector_6_overwriting() -> None:
     assert S.overwritten_by(made(0)) == made(0)
 
 
-def test_vector_7_subtracting() -> None:
+def test_subtracting() -> None:
     assert runs(S - IndexSet.range(2, 6)) == [(1, 1), (7, 9), (11, 11)]
     assert runs(IndexSet.range(1, 11) - made(4, 5, 6, 10)) == [(1, 3), (7, 9), (11, 11)]
 
 
-def test_vector_9_chunks() -> None:
+def test_chunks() -> None:
     nine = made(1, 2, 3, 5, 6, 8, 9, 10, 12)
     assert [chunk.members() for chunk in nine.chunks(3)] == [[1, 2, 3], [5, 6, 8], [9, 10, 12]]
     hundred = IndexSet.range(1, 100).chunks(16)
@@ -128,7 +128,7 @@ def test_vector_9_chunks() -> None:
     (S, (0, 1), True),
     (S, (6, 5), False),  # undefined in Ra: an empty range
 ])
-def test_vector_10_overlaps(index_set: IndexSet, asked: tuple[int, int], answer: bool) -> None:
+def test_overlaps(index_set: IndexSet, asked: tuple[int, int], answer: bool) -> None:
     assert index_set.overlaps(*asked) is answer
 
 

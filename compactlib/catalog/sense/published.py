@@ -2,8 +2,7 @@
 
 A time reaches a partition as a replicated command. It is published only after a flush that began after the command was
 applied has succeeded: a recovery from then on replays nothing older. A partition starts at the activation of the
-version that created it, never at "unknown"; what it published survives a restart, as long as its data does
-(weaknesses 4, 9, 10).
+version that created it, never at "unknown"; what it published survives a restart, as long as its data does.
 
 The object that has registered a partition last owns a node's kept times: it moves an epoch in the store, and every
 write and delete demands that epoch, so that an earlier life of the node that wakes up changes nothing.

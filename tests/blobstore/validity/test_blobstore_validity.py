@@ -82,7 +82,7 @@ def test_vectors_of_one_segment(vector: str, text: str, expires: int, rules: Rul
     assert kept(history(text, expires=expires), rules) == expected, vector
 
 
-def test_vector_r19_only_the_first_segment_is_compacted() -> None:
+def test_only_the_first_segment_is_compacted() -> None:
     entries = history("P D U D", segments="0011")
     verdicts = judge(entries, LATER, frozenset({SegmentName(0, 0)}))
     assert [verdict.name for verdict in verdicts[:2]] == ["DELETED", "SUPERSEDED"]
@@ -107,7 +107,7 @@ def test_vectors_of_a_ttl_update_whose_put_stays(vector: str, compacting: set[in
     assert (verdicts[1] is Verdict.KEEP) == expected, vector
 
 
-def test_vector_r29_records_of_a_container_that_is_gone() -> None:
+def test_records_of_a_container_that_is_gone() -> None:
     entries = history("P D U T")
     rules = Rules(reference_ms=0, now_ms=0, purge=PurgeRules(is_container_gone=lambda entry: entry.container == 0))
     assert set(judge(entries, rules, ALL)) == {Verdict.CONTAINER}
@@ -133,7 +133,7 @@ def test_vectors_of_tombstones(vector: str, text: str, expires: int, rules: Rule
     assert kept(history(text, expires=expires), rules) == expected, vector
 
 
-def test_vector_c9_two_puts_of_one_blob() -> None:
+def test_two_puts_of_one_blob() -> None:
     with pytest.raises(CorruptData, match="one PUT of a blob"):
         judge(history("P P"), LATER, ALL)
 

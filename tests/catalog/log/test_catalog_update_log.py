@@ -60,7 +60,7 @@ def versions(view: RetainedVersions) -> list[int]:
 
 
 @pytest.mark.parametrize("start", [1, 2, 4, 8])
-def test_vector_2_the_first_append_may_have_any_number_and_the_others_follow_it(start: int) -> None:
+def test_the_first_append_may_have_any_number_and_the_others_follow_it(start: int) -> None:
     log = log_in()
     outcomes = [log.append(update(start + step)) for step in (0, 0, -1, 2, 1, 2)]
     lost = LostRace(start)
@@ -70,7 +70,7 @@ def test_vector_2_the_first_append_may_have_any_number_and_the_others_follow_it(
     assert versions(recover_history(log)) == [0, start, start + 1, start + 2]
 
 
-def test_vector_3_after_a_snapshot_a_restart_sees_it_and_what_follows() -> None:
+def test_after_a_snapshot_a_restart_sees_it_and_what_follows() -> None:
     store = FaultyStore(MemoryStore())
     log = filled(3, store)
     before = len([one for one in store.operations if one.changes])
@@ -83,7 +83,7 @@ def test_vector_3_after_a_snapshot_a_restart_sees_it_and_what_follows() -> None:
     assert versions(recover_history(again)) == [2, 3]
 
 
-def test_vector_4_a_snapshot_moves_forward_only() -> None:
+def test_a_snapshot_moves_forward_only() -> None:
     log = filled(5)
     cut(log, 2)
     assert isinstance(cut(log, 4), SnapshotSaved)
@@ -93,7 +93,7 @@ def test_vector_4_a_snapshot_moves_forward_only() -> None:
     assert log.state() == LogState(4, 5, True)
 
 
-def test_vector_5_a_snapshot_at_the_first_version_is_none() -> None:
+def test_a_snapshot_at_the_first_version_is_none() -> None:
     log = filled(1)
     assert cut(log, 1) == AlreadyCompacted(1)
     assert versions(recover_history(log)) == [0, 1]
@@ -165,7 +165,7 @@ def test_a_compactor_that_overtakes_starts_from_where_the_other_left() -> None:
     assert names_in(other) == [4, 5]
 
 
-def test_vector_11_a_store_that_always_conflicts_is_tried_ten_times() -> None:
+def test_a_store_that_always_conflicts_is_tried_ten_times() -> None:
     store = FaultyStore(MemoryStore(), lambda one: KVFault.CONFLICT if one.name == "transact" else None)
     with pytest.raises(RetriesExhausted) as caught:
         log_in(store).append(update(1))
@@ -173,7 +173,7 @@ def test_vector_11_a_store_that_always_conflicts_is_tried_ten_times() -> None:
     assert sum(one.name == "transact" for one in store.operations) == 10
 
 
-def test_weakness_14_a_coordinator_of_an_earlier_term_is_refused() -> None:
+def test_a_coordinator_of_an_earlier_term_is_refused() -> None:
     log = filled(5)
     assert isinstance(cut(log, 2, term=7), SnapshotSaved)
     with pytest.raises(StaleTerm) as caught:
@@ -184,7 +184,7 @@ def test_weakness_14_a_coordinator_of_an_earlier_term_is_refused() -> None:
     assert versions(recover_history(log)) == [4, 5]
 
 
-def test_weakness_14_a_later_term_that_writes_in_between_is_seen() -> None:
+def test_a_later_term_that_writes_in_between_is_seen() -> None:
     store = MemoryStore()
     other = filled(5, store)
     view = recover_history(other)
@@ -200,7 +200,7 @@ def log_state(log: UpdateLog) -> tuple[int, int]:
     return state.earliest, state.latest
 
 
-def test_weakness_15_what_the_decision_was_based_on_is_checked_in_the_same_step() -> None:
+def test_what_the_decision_was_based_on_is_checked_in_the_same_step() -> None:
     store = MemoryStore()
     store.set(b"host", b"epoch", b"1")
     seen = store.get(b"host", b"epoch").predicate
@@ -247,7 +247,7 @@ def test_a_compactor_that_was_not_told_finds_out_whether_it_cut(fault: KVFault) 
     assert versions(recover_history(UpdateLog(store))) == [4, 5]
 
 
-def test_weakness_14_a_term_that_is_claimed_in_between_is_seen() -> None:
+def test_a_term_that_is_claimed_in_between_is_seen() -> None:
     store, elsewhere = MemoryStore(), MemoryStore()
     view = recover_history(filled(5, store))
     cut(filled(5, elsewhere), 2, term=8)
@@ -283,7 +283,7 @@ def test_pieces_that_somebody_is_writing_right_now_are_no_garbage() -> None:
 # --- sizes --------------------------------------------------------------------------------------------------------
 
 
-def test_weakness_18_a_large_snapshot_is_written_in_pieces() -> None:
+def test_a_large_snapshot_is_written_in_pieces() -> None:
     log = filled(40, chunk_bytes=1024)
     whole = recover_history(log)
     cut(log, 30)
@@ -296,7 +296,7 @@ def test_weakness_18_a_large_snapshot_is_written_in_pieces() -> None:
     assert reclaim(log) == CatalogReclaim(0, 0)
 
 
-def test_weakness_18_a_record_above_the_limit_is_refused() -> None:
+def test_a_record_above_the_limit_is_refused() -> None:
     log = log_in(max_record_bytes=1024)
     with pytest.raises(RecordTooLarge) as caught:
         log.append(update(1, *(PutObject(Schema(number, f"schema {number}")) for number in range(100))))
@@ -361,7 +361,7 @@ READ_KEYS = [key for key in KEYS if key != keys.TERM]
 
 
 @pytest.mark.parametrize("key", READ_KEYS, ids=bytes.decode)
-def test_weakness_16_each_missing_record_is_named(key: bytes) -> None:
+def test_each_missing_record_is_named(key: bytes) -> None:
     store = a_store()
     store.delete(PARTITION, key)
     if key == keys.FORMAT:

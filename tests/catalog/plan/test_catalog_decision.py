@@ -55,20 +55,20 @@ def three(*needs: int) -> list[NodeReport]:
 
 
 @pytest.mark.parametrize(("margin", "expected"), [(1, 3), (0, 4)])
-def test_vector_13_the_lowest_time_counts(margin: int, expected: int) -> None:
+def test_the_lowest_time_counts(margin: int, expected: int) -> None:
     decision = decided(history(), three(60, 50, 40), margin=margin)
     assert target(decision) == expected
     assert decision.why.bound == 40
     assert target(decided(history(earliest=expected), three(60, 50, 40), margin=margin)) is None
 
 
-def test_vector_14_needing_the_earliest_version_itself_holds() -> None:
+def test_needing_the_earliest_version_itself_holds() -> None:
     for margin in (0, 1):
         assert held_by(decided(history(earliest=3), three(30, 30, 30), margin=margin)) is Factor.RAFT_RECOVERY
 
 
 @pytest.mark.parametrize("time", [0, 1, 29])
-def test_vector_16_a_time_before_history_holds_and_is_no_error(time: int) -> None:
+def test_a_time_before_history_holds_and_is_no_error(time: int) -> None:
     decision = decided(history(earliest=3), three(1000, time, 1000))
     assert held_by(decision) is Factor.RAFT_RECOVERY
     assert decision.why.limits[0].allows is None
@@ -76,13 +76,13 @@ def test_vector_16_a_time_before_history_holds_and_is_no_error(time: int) -> Non
 
 
 @pytest.mark.parametrize(("margin", "expected"), [(1, 3), (0, 4)])
-def test_vector_17_the_low_watermark_bounds_too(margin: int, expected: int) -> None:
+def test_the_low_watermark_bounds_too(margin: int, expected: int) -> None:
     decision = decided(history(), margin=margin, low_watermark=45)
     assert target(decision) == expected
     assert decision.why.factors == (Factor.LOW_WATERMARK,)
 
 
-def test_vector_18_a_node_that_is_not_available_holds() -> None:
+def test_a_node_that_is_not_available_holds() -> None:
     as_upstream = [report("A"), report("B", 1, hosted=HostedPartitions()), report("C")]
     assert held_by(decided(history(), as_upstream, margin=1)) is Factor.RAFT_RECOVERY
     waiting = report("B", None, unavailable=[Unavailable(Factor.LOW_WATERMARK, "no value was recovered yet")])
@@ -92,11 +92,11 @@ def test_vector_18_a_node_that_is_not_available_holds() -> None:
         Culprit(node="B", owner="low watermark: no value was recovered yet"),)
 
 
-def test_vector_18_a_coordinator_without_a_low_watermark_holds() -> None:
+def test_a_coordinator_without_a_low_watermark_holds() -> None:
     assert held_by(decided(history(), low_watermark=None)) is Factor.UNAVAILABLE
 
 
-def test_vector_19_without_changes_history_shrinks_to_the_margin() -> None:
+def test_without_changes_history_shrinks_to_the_margin() -> None:
     assert target(decided(history(), margin=1)) == 7
     assert held_by(decided(history(earliest=7), margin=1)) is None
     assert target(decided(history(latest=9, earliest=7), margin=1, now=2000)) == 8
@@ -104,7 +104,7 @@ def test_vector_19_without_changes_history_shrinks_to_the_margin() -> None:
     assert held_by(decided(history(earliest=8))) is None
 
 
-def test_vector_20_a_node_without_partitions_needs_what_its_other_sources_need() -> None:
+def test_a_node_without_partitions_needs_what_its_other_sources_need() -> None:
     floors = [Floor(Factor.LOW_WATERMARK, 70), Floor(Factor.REBALANCE, 35)]
     reports = [report(name, None, floors=floors, hosted=HostedPartitions()) for name in "ABC"]
     assert target(decided(history(), reports, margin=1)) == 2
@@ -119,7 +119,7 @@ def lacking(partition: int) -> HostedPartitions:
     return HostedPartitions.of({TABLE_X: set(range(25)) - {partition}})
 
 
-def test_vector_21_a_partition_that_its_node_does_not_report_holds() -> None:
+def test_a_partition_that_its_node_does_not_report_holds() -> None:
     reports = [report("A", 60), report("B", 60, hosted=lacking(11)), report("C", 60)]
     decision = decided(with_table_x(), reports, margin=1)
     # Version 1 has no table X; below that there is nothing to gain, and 1.5 calls a snapshot at 1 no compaction.
@@ -131,32 +131,32 @@ def test_vector_21_a_partition_that_its_node_does_not_report_holds() -> None:
     assert target(decided(with_table_x(), three(60, 60, 60), margin=1)) == 5
 
 
-def test_vector_22_a_table_that_its_node_does_not_report_holds() -> None:
+def test_a_table_that_its_node_does_not_report_holds() -> None:
     reports = [report("A", 60), report("B", 60, hosted=HostedPartitions()), report("C", 60)]
     decision = decided(with_table_x(earliest=1), reports, margin=1)
     assert held_by(decision) is Factor.MISSING_PARTITION
     assert decision.why.limits[0].culprits[0].partitions == tuple(range(25))
 
 
-def test_vector_23_what_nobody_asked_for_is_no_matter() -> None:
+def test_what_nobody_asked_for_is_no_matter() -> None:
     more = HostedPartitions.of({TABLE_X: range(36), 4711: [0]})
     reports = [report("A", 60), report("B", 60, hosted=more), report("C", 60)]
     assert target(decided(with_table_x(), reports, margin=1)) == 5
 
 
-def test_vector_24_an_assigned_node_outside_of_the_topology_holds() -> None:
+def test_an_assigned_node_outside_of_the_topology_holds() -> None:
     decision = decided(with_table_x(earliest=1), [report("A"), report("B")], topology=Topology.of("A", "B"))
     assert held_by(decision) is Factor.MISSING_NODE
     assert decision.why.limits[0].culprits[0].node == "C"
 
 
-def test_vector_26_a_node_too_many_counts_in_the_minimum_and_holds_nothing_else() -> None:
+def test_a_node_too_many_counts_in_the_minimum_and_holds_nothing_else() -> None:
     decision = decided(with_table_x(latest=9), [*three(1000, 1000, 1000), report("D", 80, hosted=HostedPartitions())],
                        topology=Topology.of("A", "B", "C", "D"), margin=1)
     assert target(decision) == 7
 
 
-def test_vector_27_unknown_assignments_of_a_live_table_are_an_error() -> None:
+def test_unknown_assignments_of_a_live_table_are_an_error() -> None:
     for zones in ({}, {ZONE: ZoneAssignments.of([None] * 25)}):
         with pytest.raises(AssignmentsMissing) as caught:
             decided(with_table_x(), assignments=Assignments(zones))
@@ -170,7 +170,7 @@ def test_unknown_assignments_of_a_table_above_the_bound_are_none() -> None:
     assert Factor.NO_ASSIGNMENTS not in [limit.factor for limit in decision.why.limits if (limit.allows or 0) < 5]
 
 
-def test_vector_30_a_table_above_the_target_need_not_be_hosted() -> None:
+def test_a_table_above_the_target_need_not_be_hosted() -> None:
     view = with_table_x({6: table(8)})
     assert target(decided(view, three(60, 60, 60), margin=1)) == 5
     # Without a margin version 6 itself is the candidate, which holds Y; the search goes on below it.
@@ -205,7 +205,7 @@ def index_history(latest: int) -> RetainedVersions:
     return with_table_x({3 + step: index(9, status) for step, status in enumerate(BUILD)}, latest=latest)
 
 
-def test_vector_31_an_index_build_with_the_margin_of_the_notes() -> None:
+def test_an_index_build_with_the_margin_of_the_notes() -> None:
     assert target(decided(index_history(3), three(30, 30, 30), margin=1)) == 2
     held = decided(index_history(4).from_version(2), three(30, 30, 30), margin=1)
     assert isinstance(held, Hold)
@@ -217,18 +217,18 @@ def test_vector_31_an_index_build_with_the_margin_of_the_notes() -> None:
     assert target(decided(index_history(6).from_version(2), three(60, 60, 60), margin=1)) == 5
 
 
-def test_weakness_1_the_end_of_an_index_build_as_the_last_change_holds_nothing() -> None:
+def test_the_end_of_an_index_build_as_the_last_change_holds_nothing() -> None:
     assert target(decided(index_history(5), three(1000, 1000, 1000))) == 5
 
 
-def test_weakness_1_below_an_index_build_the_search_goes_on() -> None:
+def test_below_an_index_build_the_search_goes_on() -> None:
     for needs in (30, 40):
         decision = decided(index_history(4), three(needs, needs, needs))
         assert target(decision) == 2
         assert decision.why.factors[0] is Factor.INDEX_BUILD
 
 
-def test_vector_32_an_index_that_is_being_stopped_holds_nothing() -> None:
+def test_an_index_that_is_being_stopped_holds_nothing() -> None:
     view = with_table_x({3: index(9, IndexStatus.AVAILABLE), 4: index(9, IndexStatus.STOPPING)})
     assert target(decided(view, three(50, 50, 50), margin=1)) == 4
 
@@ -244,7 +244,7 @@ def test_a_node_that_builds_an_index_holds_its_version_too() -> None:
 # --- rebalance ----------------------------------------------------------------------------------------------------
 
 
-def test_vector_37_a_rebalance_that_needs_the_beginning_holds() -> None:
+def test_a_rebalance_that_needs_the_beginning_holds() -> None:
     reports = [report(name, floors=[Floor(Factor.REBALANCE, 1)]) for name in "ABC"]
     assert held_by(decided(history(latest=3), reports, margin=1)) is Factor.REBALANCE
     reports = [report(name, floors=[Floor(Factor.REBALANCE, 1000)]) for name in "ABC"]

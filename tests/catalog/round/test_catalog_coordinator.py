@@ -152,7 +152,7 @@ def test_nothing_is_published_if_every_partition_says_that_it_has_published() ->
 
 @pytest.mark.parametrize("compaction_fails", [True, False])
 @pytest.mark.parametrize("publication_fails", [True, False])
-def test_vector_49_the_processes_fail_apart(compaction_fails: bool, publication_fails: bool) -> None:
+def test_the_processes_fail_apart(compaction_fails: bool, publication_fails: bool) -> None:
     node = Driven()
     round_id = node.coordinate("b")
     node.all_report("a", "b")
@@ -176,7 +176,7 @@ def test_vector_49_the_processes_fail_apart(compaction_fails: bool, publication_
         report.raise_errors()
 
 
-def test_vector_48_a_node_that_does_not_answer_is_named_and_the_next_trigger_starts_afresh() -> None:
+def test_a_node_that_does_not_answer_is_named_and_the_next_trigger_starts_afresh() -> None:
     node = Driven()
     first = node.coordinate("b", "c")
     node.all_report("a", "c")
@@ -457,7 +457,7 @@ def test_an_older_topology_is_ignored_and_an_equal_one_starts_nothing() -> None:
 
 
 @pytest.mark.parametrize("trigger", list(Trigger))
-def test_vector_46_a_trigger_does_nothing_on_a_node_that_does_not_coordinate(trigger: Trigger) -> None:
+def test_a_trigger_does_nothing_on_a_node_that_does_not_coordinate(trigger: Trigger) -> None:
     node = Driven()
     node(TopologyIs(Topology.of("a", "b")))
     assert node(Triggered(trigger)) == []
@@ -467,7 +467,7 @@ def test_vector_46_a_trigger_does_nothing_on_a_node_that_does_not_coordinate(tri
     assert node.round.term == 2
 
 
-def test_vector_47_triggers_during_a_round_become_one_round_after_it() -> None:
+def test_triggers_during_a_round_become_one_round_after_it() -> None:
     node = Driven()
     first = node.coordinate("b")
     for trigger in (Trigger.WATERMARK_MOVED, Trigger.MANUAL, Trigger.WATERMARK_MOVED):

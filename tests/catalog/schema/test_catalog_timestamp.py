@@ -25,7 +25,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 
 
-def test_vector_9_activation_and_ensured_activation() -> None:
+def test_activation_and_ensured_activation() -> None:
     activation = add_ms(timestamp(1000, 5), 500)
     assert activation == 98304005 == timestamp(1500, 5)
     assert ensured_activation(activation, max_skew_ms=500) == 131137536 == timestamp(2001, 0)

@@ -67,7 +67,7 @@ def test_looking_around_in_a_view() -> None:
 
 
 @pytest.mark.parametrize(("before", "expected"), [(5, 3), (15, 3), (25, 2), (35, 2), (45, 1), (55, 1), (65, 0)])
-def test_vector_42_a_time_span_holds_every_version_in_force_in_it(before: int, expected: int) -> None:
+def test_a_time_span_holds_every_version_in_force_in_it(before: int, expected: int) -> None:
     """Three zones, each created in an odd version and dropped in the next: those that were there at some time since."""
     view = history({step: [PutObject(Zone(id=step, name=f"z{step}")) if step % 2 else DropObject("zone", step - 1)]
                     for step in range(1, 7)}, latest=6)

@@ -57,7 +57,7 @@ def timed_history(*seconds: float) -> RetainedVersions:
     return RetainedVersions(catalogs)
 
 
-def test_vector_38_the_oldest_version_in_use_counts_until_its_last_transaction_ends() -> None:
+def test_the_oldest_version_in_use_counts_until_its_last_transaction_ends() -> None:
     clock = ManualClock(0.5)
     hybrid = HybridClock(clock)
     view = timed_history(1, 2, 3, 4, 5)
@@ -126,7 +126,7 @@ def published(store: KVStore | None = None) -> PublishedTimes:
     return PublishedTimes(MemoryStore() if store is None else store, "A")
 
 
-def test_vector_43_the_collector_keeps_the_greatest_time_of_what_is_registered() -> None:
+def test_the_collector_keeps_the_greatest_time_of_what_is_registered() -> None:
     times = published()
     assert [times.register(7, partition, incarnation=1, created_at=1) for partition in (1, 2)] == [1, 1]
     for partition, time in ((1, 2), (2, 4), (1, 3), (1, 2)):
@@ -143,7 +143,7 @@ def test_vector_43_the_collector_keeps_the_greatest_time_of_what_is_registered()
     assert times.register(7, 1, incarnation=2, created_at=1) == 1
 
 
-def test_vector_44_a_time_is_published_after_the_next_successful_flush() -> None:
+def test_a_time_is_published_after_the_next_successful_flush() -> None:
     times = published()
     times.register(7, 0, incarnation=1, created_at=20, flushed_index=8)
     times.applied(7, 0, 1, index=9, time=70)
@@ -167,7 +167,7 @@ def test_a_flush_covers_only_what_was_applied_when_it_began() -> None:
     assert times.published(7, 0) == 30
 
 
-def test_weakness_4_a_restart_keeps_what_was_published_and_a_new_partition_begins_at_its_version() -> None:
+def test_a_restart_keeps_what_was_published_and_a_new_partition_begins_at_its_version() -> None:
     store = MemoryStore()
     before = published(store)
     before.register(7, 0, incarnation=5, created_at=20)
@@ -179,7 +179,7 @@ def test_weakness_4_a_restart_keeps_what_was_published_and_a_new_partition_begin
                                         HostedPartitions.of({7: [0], 8: [0]}))
 
 
-def test_weakness_10_a_late_flush_of_an_earlier_life_publishes_nothing() -> None:
+def test_a_late_flush_of_an_earlier_life_publishes_nothing() -> None:
     times = published()
     times.register(7, 0, incarnation=1, created_at=20)
     times.applied(7, 0, 1, index=5, time=70)
@@ -195,7 +195,7 @@ def test_weakness_10_a_late_flush_of_an_earlier_life_publishes_nothing() -> None
     assert times.published(7, 0) == 20
 
 
-def test_weakness_10_another_life_after_a_restart_does_not_inherit() -> None:
+def test_another_life_after_a_restart_does_not_inherit() -> None:
     store = MemoryStore()
     before = published(store)
     before.register(7, 0, incarnation=5, created_at=20)
@@ -329,14 +329,14 @@ def everywhere(time: int) -> dict[int, int]:
     (ZoneProgress(pending={0: 40, 2: 40}, trigger=35), 34),
     (ZoneProgress(pending={0: 40, 2: 40}, stable=everywhere(30), trigger=35), 34),
 ])
-def test_vector_33_a_zone_holds_what_lies_before_the_change_it_has_not_followed(progress: ZoneProgress,
+def test_a_zone_holds_what_lies_before_the_change_it_has_not_followed(progress: ZoneProgress,
                                                                                expected: int) -> None:
     time, zone = rebalance_minimum(zone_history(), Placement(safe=100, zones={ZONE: progress}))
     assert time == expected
     assert zone == (ZONE if expected < 100 else None)
 
 
-def test_weakness_3_a_finished_rebalance_holds_nothing_while_both_descriptors_are_retained() -> None:
+def test_a_finished_rebalance_holds_nothing_while_both_descriptors_are_retained() -> None:
     view = zone_history()
     tracker = PlacementTracker(lambda: 100)
     need = RebalanceNeed(tracker)
@@ -515,7 +515,7 @@ def test_a_report_holds_the_lowest_floor_of_each_factor_and_what_is_not_availabl
     assert report.hosted == HostedPartitions.of({TABLE_X: [3]})
 
 
-def test_weakness_9_the_partitions_of_a_report_are_those_its_floor_speaks_for() -> None:
+def test_the_partitions_of_a_report_are_those_its_floor_speaks_for() -> None:
     """A partition that is registered in between is in both or in neither, since both come from one call."""
     generator = random.Random(7)
     times = published()

@@ -1,4 +1,4 @@
-"""The low watermark: it rises only, waits for readers, survives restarts, and counts from the start (weakness 20)."""
+"""The low watermark: it rises only, waits for readers, survives restarts, and counts from the start."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_reader_has_one_lock() -> None:
         low.lock("r", 30)
 
 
-def test_weakness_20_after_a_restart_the_recovered_value_counts_and_tells_nobody() -> None:
+def test_after_a_restart_the_recovered_value_counts_and_tells_nobody() -> None:
     store = MemoryStore()
     first = watermark(store)
     first.lock("r", 20)

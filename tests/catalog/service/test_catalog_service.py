@@ -38,12 +38,12 @@ from tests.catalog.services import INITIAL, create_table, cut, grown, log_in, se
 
 
 @pytest.mark.parametrize(("time", "version"), [(1, 0), (9, 0), (10, 1), (45, 4), (50, 5), (1000, 8)])
-def test_vector_1_the_version_in_force_is_the_greatest_at_or_below_the_time(time: int, version: int) -> None:
+def test_the_version_in_force_is_the_greatest_at_or_below_the_time(time: int, version: int) -> None:
     assert history().version_at(time) == version
 
 
 @pytest.mark.parametrize("time", [0, -1])
-def test_vector_1_before_history_there_is_none(time: int) -> None:
+def test_before_history_there_is_none(time: int) -> None:
     with pytest.raises(TimeBeforeHistory) as caught:
         history().at(time)
     assert (caught.value.time, caught.value.earliest, caught.value.earliest_time) == (time, 0, 1)
@@ -73,7 +73,7 @@ def test_a_batch_is_one_version_however_many_commands_it_holds() -> None:
     assert len(service.catalog(2).tables) == 10
 
 
-def test_vector_10_a_version_is_the_latest_before_it_is_in_force() -> None:
+def test_a_version_is_the_latest_before_it_is_in_force() -> None:
     clock = ManualClock(1000.0)
     service = grown(service_in(clock=clock, delay_seconds=0), 1)
     year = 365 * 24 * 3600.0
@@ -85,7 +85,7 @@ def test_vector_10_a_version_is_the_latest_before_it_is_in_force() -> None:
     assert clock.now() * 1000 < physical_ms(done.ensured)
 
 
-def test_vector_10_execute_returns_when_every_clock_agrees_that_the_version_is_in_force() -> None:
+def test_execute_returns_when_every_clock_agrees_that_the_version_is_in_force() -> None:
     clock = ManualClock(1000.0)
     service = service_in(clock=clock, delay_seconds=0.5)
     done = service.execute(INITIAL)
@@ -95,7 +95,7 @@ def test_vector_10_execute_returns_when_every_clock_agrees_that_the_version_is_i
     assert (again.version, again.attempts, again.ensured) == (1, 0, done.ensured)
 
 
-def test_vector_12_flags_say_which_commands_did_something() -> None:
+def test_flags_say_which_commands_did_something() -> None:
     service = grown(service_in(), 1)
     noop = CreateSchema("PUBLIC", True)
     done = service.execute([noop, CreateSchema("A"), noop, CreateSchema("B"), noop])
@@ -121,7 +121,7 @@ def test_a_refusal_is_told_when_the_version_it_was_checked_against_is_in_force()
     assert clock.now() * 1000 >= physical_ms(done.ensured)
 
 
-def test_vector_11_every_attempt_lost() -> None:
+def test_every_attempt_lost() -> None:
     store = FaultyStore(MemoryStore(), lambda one: KVFault.CONFLICT if one.name == "transact" else None)
     with pytest.raises(RetriesExhausted):
         service_in(store).execute(INITIAL)
@@ -270,7 +270,7 @@ def test_a_log_that_lost_its_end_is_an_error_to_those_who_knew_it() -> None:
 # --- cutting ------------------------------------------------------------------------------------------------------
 
 
-def test_vector_5_cutting_to_the_first_version_is_nothing_to_do() -> None:
+def test_cutting_to_the_first_version_is_nothing_to_do() -> None:
     service = grown(service_in(), 1)
     for version in (0, 1):
         assert isinstance(cut(service, version), Skipped)
@@ -278,7 +278,7 @@ def test_vector_5_cutting_to_the_first_version_is_nothing_to_do() -> None:
     assert service.at(1).version == 0
 
 
-def test_vector_6_after_a_cut_what_lies_below_is_not_found() -> None:
+def test_after_a_cut_what_lies_below_is_not_found() -> None:
     service = grown(service_in(), 5)
     times = {catalog.version: catalog.activation for catalog in service.history}
     outcome = cut(service, 3)
@@ -307,7 +307,7 @@ def test_a_cut_of_an_earlier_term_fails_and_says_so() -> None:
     assert service.history.earliest == 2
 
 
-def test_weakness_17_a_log_that_is_a_snapshot_alone_is_ready_after_a_restart() -> None:
+def test_a_log_that_is_a_snapshot_alone_is_ready_after_a_restart() -> None:
     store = MemoryStore()
     cut(grown(service_in(store), 4), 4)
     again = service_in(store)

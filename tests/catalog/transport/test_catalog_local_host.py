@@ -80,7 +80,7 @@ def test_a_transaction_holds_its_version_through_published_times_and_directly() 
     assert not cluster.round().is_empty
 
 
-def test_weakness_4_a_new_table_does_not_stop_compaction() -> None:
+def test_a_new_table_does_not_stop_compaction() -> None:
     """Its partitions begin at the version that made them, instead of being "not available yet"."""
     cluster = with_table()
     cluster.settle()
@@ -89,7 +89,7 @@ def test_weakness_4_a_new_table_does_not_stop_compaction() -> None:
     assert decision.target == 6
 
 
-def test_weakness_20_a_restarted_node_counts_at_once() -> None:
+def test_a_restarted_node_counts_at_once() -> None:
     cluster = with_table()
     cluster.settle()
     cluster.grow(8)
@@ -118,7 +118,7 @@ def refused(cluster: Cluster, plan: CatalogPlan, kind: type[CompactlibError], ma
     assert list(cluster.store.scan(b"catalog")) == before
 
 
-def test_weakness_15_assignments_that_changed_since_are_seen() -> None:
+def test_assignments_that_changed_since_are_seen() -> None:
     cluster = with_table()
     plan = planned(cluster)
     for zone in cluster.assigned:
@@ -167,7 +167,7 @@ def test_a_guard_that_has_moved_stops_the_snapshot() -> None:
     refused(cluster, plan, CatalogMoved, "members")
 
 
-def test_weakness_14_a_deposed_coordinator_is_refused_by_the_log_itself() -> None:
+def test_a_deposed_coordinator_is_refused_by_the_log_itself() -> None:
     cluster = with_table()
     cluster.settle()
     late = planned(cluster, term=7)
@@ -225,7 +225,7 @@ def test_unknown_assignments_fail_the_decision() -> None:
 # --- publishing ---------------------------------------------------------------------------------------------------
 
 
-def test_vector_42_the_zones_since_a_time_hold_those_that_are_gone() -> None:
+def test_the_zones_since_a_time_hold_those_that_are_gone() -> None:
     cluster = Cluster()
     starts = []
     for number in range(3):
@@ -251,7 +251,7 @@ def test_bad_input() -> None:
 # --- over the cluster ---------------------------------------------------------------------------------------------
 
 
-def test_vector_39_the_cluster_s_transaction_time_is_that_of_its_oldest_version_in_use() -> None:
+def test_the_cluster_s_transaction_time_is_that_of_its_oldest_version_in_use() -> None:
     cluster = Cluster()
     begun: dict[tuple[int, str], Transaction] = {}
     for version, names in ((1, "A"), (2, "BC"), (3, "AC")):

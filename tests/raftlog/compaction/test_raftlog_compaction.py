@@ -52,7 +52,7 @@ def sizes(folder: Path, *numbers: int) -> int:
     return sum(os.lstat(folder / segment_name(number)).st_size for number in numbers)
 
 
-def test_vector_45_three_segments_become_one(tmp_path: Path) -> None:
+def test_three_segments_become_one(tmp_path: Path) -> None:
     expected = vector_45(tmp_path, live=[1, 2, 3, 20, 40])
     with SegmentLog(tmp_path, options()) as log:
         report = done(log.compact(policy=log.policy))
@@ -69,7 +69,7 @@ def test_vector_45_three_segments_become_one(tmp_path: Path) -> None:
         assert set(os.listdir(tmp_path)) == {segment_name(4), "SNAPSHOT", "LOCK"}
 
 
-def test_vector_41_a_major_after_a_minor_rewrites_the_first_in_place(tmp_path: Path) -> None:
+def test_a_major_after_a_minor_rewrites_the_first_in_place(tmp_path: Path) -> None:
     live = range(1, 127, 5)
     limits = SegmentLimits(max_entries=128)
     expected = filled(tmp_path, last=384, snapshot=256, live=list(live), limits=limits)
@@ -83,7 +83,7 @@ def test_vector_41_a_major_after_a_minor_rewrites_the_first_in_place(tmp_path: P
         expected.check(log)
 
 
-def test_vector_44_one_half_live_by_count_a_third_by_bytes(tmp_path: Path) -> None:
+def test_one_half_live_by_count_a_third_by_bytes(tmp_path: Path) -> None:
     entries = [Entry(index, 1, bytes(1006 if index <= 64 else 2006)) for index in range(1, 132)]
     with SegmentLog(tmp_path, options(limits=SegmentLimits(max_entries=130))) as log:
         log.extend(entries)
@@ -233,7 +233,7 @@ def test_an_interrupt_while_an_observer_is_told_stops_the_run_and_nothing_is_los
         expected.check(log)
 
 
-def test_vector_57_a_second_request_while_one_runs_is_skipped_and_a_later_one_works(tmp_path: Path) -> None:
+def test_a_second_request_while_one_runs_is_skipped_and_a_later_one_works(tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
     answers: list[object] = []
 
@@ -281,7 +281,7 @@ def test_manual_never_asks_for_a_major(tmp_path: Path) -> None:
         assert done(log.compact(policy=log.policy)).groups
 
 
-def test_vector_59_a_major_with_nothing_alive_drops_everything_and_counts_as_a_minor(tmp_path: Path) -> None:
+def test_a_major_with_nothing_alive_drops_everything_and_counts_as_a_minor(tmp_path: Path) -> None:
     vector_45(tmp_path)
     with SegmentLog(tmp_path, options(trigger=EveryNMinors(0))) as log:
         log.record_snapshot(48, [])

@@ -116,7 +116,7 @@ UNDONE: dict[str, Stage] = {
 
 
 @pytest.mark.parametrize("stage", UNDONE.values(), ids=UNDONE.keys())
-def test_vector_49_before_the_commit_the_originals_stay(stage: Stage, tmp_path: Path) -> None:
+def test_before_the_commit_the_originals_stay(stage: Stage, tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
     before = picture(tmp_path)
     assert leftovers(tmp_path) == []
@@ -186,7 +186,7 @@ FINISHED: dict[str, Stage] = {
 
 
 @pytest.mark.parametrize("stage", FINISHED.values(), ids=FINISHED.keys())
-def test_vector_50_after_the_commit_the_links_are_completed(stage: Stage, tmp_path: Path) -> None:
+def test_after_the_commit_the_links_are_completed(stage: Stage, tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
     stage(tmp_path, output(tmp_path, [1, 2, 3], LIVE))
     with LogReader(tmp_path) as reader:
@@ -202,7 +202,7 @@ def test_vector_50_after_the_commit_the_links_are_completed(stage: Stage, tmp_pa
 
 
 @pytest.mark.parametrize("refused", ["make folder", "create", "write", "sync"])
-def test_vector_51_a_job_that_never_made_its_output_loses_nothing(refused: str, tmp_path: Path) -> None:
+def test_a_job_that_never_made_its_output_loses_nothing(refused: str, tmp_path: Path) -> None:
     """Ra's marker without `.compacting` is taken for a commit at the next start, and 20 and 40 are gone."""
     expected = vector_45(tmp_path)
     before = picture(tmp_path)
@@ -222,7 +222,7 @@ def test_vector_51_a_job_that_never_made_its_output_loses_nothing(refused: str, 
         assert len(log.refs) == 4
 
 
-def test_vector_52_garbage_names_and_stray_temporary_files_go(tmp_path: Path) -> None:
+def test_garbage_names_and_stray_temporary_files_go(tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
     before = picture(tmp_path)
     strangers = ["nonsense.compacting", ".compacting", compacting_name([3, 1]), compacting_name([2, 2]), f"{ONE}.tmp",
@@ -271,7 +271,7 @@ def two_groups(folder: Path) -> tuple[Expected, bytes, bytes]:
 
 @pytest.mark.parametrize("second", ["undone", "finished", "half linked"])
 @pytest.mark.parametrize("first", ["undone", "finished", "half linked"])
-def test_vector_52_two_interrupted_groups_are_both_resolved(first: str, second: str, tmp_path: Path) -> None:
+def test_two_interrupted_groups_are_both_resolved(first: str, second: str, tmp_path: Path) -> None:
     """Ra cannot start with two markers."""
     expected, low, high = two_groups(tmp_path)
     for state, members, new in ((first, [1, 2], low), (second, [3, 4], high)):
@@ -295,7 +295,7 @@ def test_vector_52_two_interrupted_groups_are_both_resolved(first: str, second: 
         expected.check(log)
 
 
-def test_vector_53_a_failed_job_does_not_stand_in_the_way_of_the_next(tmp_path: Path) -> None:
+def test_a_failed_job_does_not_stand_in_the_way_of_the_next(tmp_path: Path) -> None:
     """Ra keeps the half-written file, appends to it, and answers `full` until restart."""
     expected = vector_45(tmp_path, live=[1, 2, 21, 41])
     before = picture(tmp_path)
@@ -315,7 +315,7 @@ def test_vector_53_a_failed_job_does_not_stand_in_the_way_of_the_next(tmp_path: 
         assert log.refs == (SegmentRef(1, 1, 41), SegmentRef(4, 49, 49))
 
 
-def test_vector_54_a_live_index_that_is_in_no_file_is_an_error_and_nothing_changes(tmp_path: Path) -> None:
+def test_a_live_index_that_is_in_no_file_is_an_error_and_nothing_changes(tmp_path: Path) -> None:
     vector_45(tmp_path)
     whole = (tmp_path / TWO).read_bytes()
     os.unlink(tmp_path / TWO)
@@ -347,7 +347,7 @@ def test_vector_54_a_live_index_that_is_in_no_file_is_an_error_and_nothing_chang
 
 
 @pytest.mark.parametrize("state", ["name only", "whole file", "committed"])
-def test_vector_55_an_interrupted_rewrite_of_one_segment(state: str, tmp_path: Path) -> None:
+def test_an_interrupted_rewrite_of_one_segment(state: str, tmp_path: Path) -> None:
     expected = filled(tmp_path, last=17, snapshot=16, live=[3, 4])
     old = (tmp_path / ONE).read_bytes()
     new = output(tmp_path, [1], [3, 4])

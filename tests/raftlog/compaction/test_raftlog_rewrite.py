@@ -67,7 +67,7 @@ def test_the_new_file_holds_exactly_the_live_entries(tmp_path: Path) -> None:
     assert {name: old for name, old in picture(tmp_path).items() if name in before} == before
 
 
-def test_vector_25_the_odd_ones_of_a_hundred(tmp_path: Path) -> None:
+def test_the_odd_ones_of_a_hundred(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, LogOptions(limits=SegmentLimits(max_entries=100))) as log:
         log.extend(entry_of(index) for index in range(1, 102))
     result = task_of(tmp_path, [1], range(1, 101, 2), into=tmp_path).run(attempt())

@@ -38,7 +38,7 @@ def state(snapshot: int, *live: int) -> SnapshotMeta:
     return SnapshotMeta(snapshot, 1, IndexSet.from_sorted(live))
 
 
-def test_vector_60_live_entries_below_the_snapshot_and_everything_above(tmp_path: Path) -> None:
+def test_live_entries_below_the_snapshot_and_everything_above(tmp_path: Path) -> None:
     plan = plan_flush(filled((1, 6)).tables, state(4, 2, 4))
     assert list(plan.indexes) == [2, 4, 5, 6]
     assert plan.dead == 2
@@ -50,13 +50,13 @@ def test_vector_60_live_entries_below_the_snapshot_and_everything_above(tmp_path
         assert [entry.index for entry in log.log.entries()] == [2, 4, 5, 6]
 
 
-def test_vector_61_tables_below_the_snapshot_give_live_entries_only_or_no_file_at_all() -> None:
+def test_tables_below_the_snapshot_give_live_entries_only_or_no_file_at_all() -> None:
     assert list(plan_flush(filled((5, 5), (7, 9)).tables, state(40, 1, 7, 8, 9)).indexes) == [7, 8, 9]
     nothing = plan_flush(filled((1, 64)).tables, state(64), NewestStats(10, 5000))
     assert (nothing.slabs, nothing.successor, nothing.dead) == ((), False, 64)
 
 
-def test_vector_61_nothing_alive_makes_no_file_but_the_wal_file_goes(tmp_path: Path) -> None:
+def test_nothing_alive_makes_no_file_but_the_wal_file_goes(tmp_path: Path) -> None:
     with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
         log = store.log("a")
         log.append((index, 1, b"") for index in range(1, 65))
@@ -66,7 +66,7 @@ def test_vector_61_nothing_alive_makes_no_file_but_the_wal_file_goes(tmp_path: P
         assert (log.status().memtable_entries, store.status().wal_files) == (0, 1)
 
 
-def test_vector_63_full_segments_are_sealed_and_the_next_begun(tmp_path: Path) -> None:
+def test_full_segments_are_sealed_and_the_next_begun(tmp_path: Path) -> None:
     with LogSegments(tmp_path / "log", CAP_16) as log:
         for first in (1, 33):
             log.write(plan_flush(filled((first, first + 31)).tables, SnapshotMeta()))

@@ -15,7 +15,7 @@ from compactlib.raftlog.memtable.table import Memtable, Slab, visible_slabs
 from tests.raftlog.reading import PlainLog
 
 
-def test_vector_67_sparse_inserts() -> None:
+def test_sparse_inserts() -> None:
     table = Memtable()
     table.insert_sparse(2, 1, b"two", None)
     table.insert_sparse(5, 1, b"five", 2)

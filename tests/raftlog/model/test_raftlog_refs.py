@@ -17,19 +17,19 @@ def refs(*triples: tuple[int, int, int]) -> tuple[SegmentRef, ...]:
     return tuple(SegmentRef(*triple) for triple in triples)
 
 
-def test_vector_11_a_newer_range_cuts_older_ones_and_removes_the_covered() -> None:
+def test_a_newer_range_cuts_older_ones_and_removes_the_covered() -> None:
     merged = merge_refs(refs((1, 1, 4), (2, 5, 10)), refs((3, 2, 7)))
     assert merged.refs == refs((1, 1, 1), (3, 2, 7))
     assert merged.covered == (2,)
 
 
-def test_vector_12_a_whole_list_at_once() -> None:
+def test_a_whole_list_at_once() -> None:
     merged = merge_refs((), refs((50, 50, 59), (60, 60, 69), (70, 70, 85), (71, 56, 79), (80, 80, 89)))
     assert merged.refs == refs((50, 50, 55), (71, 56, 79), (80, 80, 89))
     assert merged.covered == (60, 70)
 
 
-def test_vector_13_only_what_is_covered_wholly_is_reported() -> None:
+def test_only_what_is_covered_wholly_is_reported() -> None:
     merged = merge_refs(refs((10, 10, 19), (20, 20, 29)), refs((30, 30, 39), (40, 30, 55), (50, 50, 59)))
     assert merged.refs == refs((10, 10, 19), (20, 20, 29), (40, 30, 49), (50, 50, 59))
     assert merged.covered == (30,)

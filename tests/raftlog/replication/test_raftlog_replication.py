@@ -99,7 +99,7 @@ def accepted(at: Position | None = None, last_applied: int = 1500) -> SnapshotSe
 @pytest.mark.parametrize(("last_applied", "needed"),
                          [(1500, [1777]), (1100, [1200, 1777]), (0, [100, 600, 1200, 1777]), (1777, []),
                           (-1, [100, 600, 1200, 1777])])
-def test_vector_70_a_follower_needs_what_lies_above_its_last_applied(last_applied: int, needed: list[int]) -> None:
+def test_a_follower_needs_what_lies_above_its_last_applied(last_applied: int, needed: list[int]) -> None:
     assert list(needed_entries(LIVE, last_applied)) == needed
     world = World(random.Random(1))
     taker, giver = receiver(), sender()
@@ -133,7 +133,7 @@ def chunk_sizes(live: IndexSet, payload: int, chunk_bytes: int) -> list[int]:
     return sizes
 
 
-def test_vector_71_chunks_go_by_bytes_not_by_sixteen() -> None:
+def test_chunks_go_by_bytes_not_by_sixteen() -> None:
     """Ra sends 50 entries as 16, 16, 16, 2 whatever their size; here the bytes count."""
     live = IndexSet.range(1, 50)
     assert chunk_sizes(live, 100, 1600) == [16, 16, 16, 2]
@@ -141,7 +141,7 @@ def test_vector_71_chunks_go_by_bytes_not_by_sixteen() -> None:
     assert chunk_sizes(live, 5000, 1600) == [1] * 50
 
 
-def test_vector_75_what_is_applied_is_refused_and_the_leader_moves_on() -> None:
+def test_what_is_applied_is_refused_and_the_leader_moves_on() -> None:
     for last_applied in (2000, 2001):
         giver = sender()
         answer = sent(receiver().receive(sent(giver.start(0.0))[0], 0.0, last_applied=last_applied))

@@ -74,7 +74,7 @@ def test_a_live_index_that_is_not_there_is_never_taken_for_one_that_is(held: set
         live_positions(index, IndexSet.from_iterable(wanted), SegmentRef(1, 0, 20))
 
 
-def test_vector_19_statistics_of_two_entries_of_four_bytes() -> None:
+def test_statistics_of_two_entries_of_four_bytes() -> None:
     index = index_of({1: 4, 2: 4})
     ref = SegmentRef(1, 1, 2)
     stats = segment_stats(index, ref, SnapshotMeta(2, live=IndexSet.range(1, 1)), segment_format="native")

@@ -31,7 +31,7 @@ from tests.raftlog.compaction_logs import ra_segment
 from tests.raftlog.reading import RA_FOLDER, PlainLog, flipped, log_answers, needs_ra_files, segment_answers
 
 
-def test_vector_16_a_file_to_the_byte(tmp_path: Path) -> None:
+def test_a_file_to_the_byte(tmp_path: Path) -> None:
     path = tmp_path / segment_name(1)
     record = struct.pack(">QQQII", 7, 3, 131_080, 5, 907_060_870)
     path.write_bytes(bytes.fromhex("5241534700021000") + record.ljust(4096 * 32, b"\0") + b"hello")
@@ -42,7 +42,7 @@ def test_vector_16_a_file_to_the_byte(tmp_path: Path) -> None:
         assert segment_answers(reader, [6, 7, 8]) == {6: MissingEntry(6), 7: Entry(7, 3, b"hello"), 8: MissingEntry(8)}
 
 
-def test_vector_23_version_1_is_read(tmp_path: Path) -> None:
+def test_version_1_is_read(tmp_path: Path) -> None:
     path = tmp_path / segment_name(1)
     first, second = struct.pack(">QQIII", 1, 1, 120, 3, zlib.crc32(b"one")), struct.pack(">QQIII", 2, 1, 123, 0, 0)
     path.write_bytes(struct.pack(">4sHH", b"RASG", 1, 4) + (first + second).ljust(112, b"\0") + b"one")
@@ -51,7 +51,7 @@ def test_vector_23_version_1_is_read(tmp_path: Path) -> None:
         assert segment_answers(reader, [1, 2, 3]) == {1: Entry(1, 1, b"one"), 2: Entry(2, 1, b""), 3: MissingEntry(3)}
 
 
-def test_vector_40_payloads_of_no_bytes_are_entries_like_any_other(tmp_path: Path) -> None:
+def test_payloads_of_no_bytes_are_entries_like_any_other(tmp_path: Path) -> None:
     """Where Ra raises. Such a file ends within its index region."""
     entries = [Entry(index, 1, b"") for index in range(1, 17)]
     data = ra_segment(entries)[:8 + 16 * 32]

@@ -18,7 +18,7 @@ def record(index: int, offset: int, length: int, version: int = 2) -> bytes:
     return struct.pack(">QQIII" if version == 1 else ">QQQII", index, 9, offset, length, 77)
 
 
-def test_vector_16_the_header_that_ra_writes() -> None:
+def test_the_header_that_ra_writes() -> None:
     data = bytes.fromhex("5241534700021000")
     assert ra_format.decode_header(data, "x") == (2, 4096)
     assert ra_format.data_start(2, 4096) == 131_080

@@ -33,7 +33,7 @@ def test_every_way_of_reading_gives_what_was_written(tmp_path_factory: pytest.Te
     path.unlink()
 
 
-def test_vector_18_five_then_two(tmp_path: Path) -> None:
+def test_five_then_two(tmp_path: Path) -> None:
     path = write_segment(tmp_path, 1, [(5, 1, b"five"), (2, 2, b"two")])
     with SegmentReader(path) as reader:
         assert (reader.index.first, reader.index.last) == (2, 2)
@@ -41,7 +41,7 @@ def test_vector_18_five_then_two(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_vector_18_one_to_five_then_three_to_five(tmp_path: Path, sealed: bool) -> None:
+def test_one_to_five_then_three_to_five(tmp_path: Path, sealed: bool) -> None:
     first = [(index, 1, b"first %d" % index) for index in range(1, 6)]
     second = [(index, 2, b"second %d" % index) for index in range(3, 6)]
     path = write_segment(tmp_path, 1, first + second, sealed=sealed)
@@ -50,7 +50,7 @@ def test_vector_18_one_to_five_then_three_to_five(tmp_path: Path, sealed: bool) 
         assert segment_answers(reader, range(1, 6)) == {row[0]: Entry(*row) for row in first[:2] + second}
 
 
-def test_vector_20_a_reader_keeps_what_it_saw_and_one_opened_later_sees_more(tmp_path: Path) -> None:
+def test_a_reader_keeps_what_it_saw_and_one_opened_later_sees_more(tmp_path: Path) -> None:
     with SegmentWriter.create(LocalFiles(), tmp_path, 1, SegmentLimits(max_entries=4)) as writer:
         writer.append(1, 1, b"one")
         writer.append(2, 1, b"two")
@@ -70,7 +70,7 @@ def test_vector_20_a_reader_keeps_what_it_saw_and_one_opened_later_sees_more(tmp
             assert full.read(3) == Entry(3, 2, b"")
 
 
-def test_vector_20_a_torn_end_hides_nothing_before_it(tmp_path: Path) -> None:
+def test_a_torn_end_hides_nothing_before_it(tmp_path: Path) -> None:
     with SegmentWriter.create(LocalFiles(), tmp_path, 1, SegmentLimits(max_entries=4)) as writer:
         writer.append(1, 1, b"one")
         writer.sync()
@@ -82,7 +82,7 @@ def test_vector_20_a_torn_end_hides_nothing_before_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["native, sealed", "native, open", "ra1", "ra2"])
-def test_vector_24_a_flipped_byte_is_found_by_every_way_of_reading(tmp_path: Path, kind: str) -> None:
+def test_a_flipped_byte_is_found_by_every_way_of_reading(tmp_path: Path, kind: str) -> None:
     """Ra finds it only in a sequential fold; its sparse reads and its compaction pass the bytes on."""
     rows = [(index, 1, b"payload of %d" % index) for index in range(1, 6)]
     if kind.startswith("native"):

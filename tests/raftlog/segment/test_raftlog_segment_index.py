@@ -64,7 +64,7 @@ def test_positions_between_two_indexes(rows: list[tuple[int, int, int]], first: 
         each for each in indexes if first <= each <= last]
 
 
-def test_vector_18_an_append_of_a_lower_index_forgets_all_above() -> None:
+def test_an_append_of_a_lower_index_forgets_all_above() -> None:
     index, _ = built([(5, 1, 0), (2, 2, 0)])
     assert (index.first, index.last, index.find(5)) == (2, 2, -1)
     index, _ = built([*((each, 1, 0) for each in range(1, 6)), *((each, 2, 0) for each in range(3, 6))])

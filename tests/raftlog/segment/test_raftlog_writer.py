@@ -36,7 +36,7 @@ def read_back(path: str | Path) -> list[Entry]:
         return [entry for entry in reader.scan() if isinstance(entry, Entry)]
 
 
-def test_vector_17_the_third_append_to_a_segment_for_two_is_one_too_many(tmp_path: Path) -> None:
+def test_the_third_append_to_a_segment_for_two_is_one_too_many(tmp_path: Path) -> None:
     with SegmentWriter.create(FILES, tmp_path, 1, limits(2)) as writer:
         full = []
         for payload in (b"", b"overwritten ones count"):
@@ -48,13 +48,13 @@ def test_vector_17_the_third_append_to_a_segment_for_two_is_one_too_many(tmp_pat
     assert [entry.index for entry in read_back(writer.path)] == [1]
 
 
-def test_vector_17_a_segment_keeps_its_limits_when_it_is_opened_again(tmp_path: Path) -> None:
+def test_a_segment_keeps_its_limits_when_it_is_opened_again(tmp_path: Path) -> None:
     SegmentWriter.create(FILES, tmp_path, 1, limits(128, 5000)).close()
     with SegmentWriter.open(FILES, tmp_path, 1) as writer:
         assert writer.limits == limits(128, 5000)
 
 
-def test_vector_22_a_segment_overshoots_its_bytes_by_up_to_one_entry(tmp_path: Path) -> None:
+def test_a_segment_overshoots_its_bytes_by_up_to_one_entry(tmp_path: Path) -> None:
     with SegmentWriter.create(FILES, tmp_path, 1, limits(4096, 1000)) as writer:
         taken = 0
         while not writer.is_full:
@@ -162,7 +162,7 @@ def test_a_sealed_segment_takes_nothing_more(tmp_path: Path) -> None:
         assert (reader.loaded.sealed, reader.loaded.durable_entries) == (True, 1)
 
 
-def test_vector_23_segments_of_ra_are_not_appended_to(tmp_path: Path) -> None:
+def test_segments_of_ra_are_not_appended_to(tmp_path: Path) -> None:
     """Ra goes on writing version 1 in a file of version 1. We read both versions and write neither: what is not covered
     by their checksum (index, term, length) is covered in ours, so new entries go to a segment in our own format."""
     for number, version in ((1, 1), (2, 2)):

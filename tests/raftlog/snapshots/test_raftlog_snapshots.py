@@ -150,7 +150,7 @@ def test_the_snapshot_before_stays_until_remove_older_and_its_state_beyond(tmp_p
     reader.close()
 
 
-def test_vector_75_snapshots_only_move_forward(tmp_path: Path) -> None:
+def test_snapshots_only_move_forward(tmp_path: Path) -> None:
     store = SnapshotFolder(tmp_path)
     store.write(meta(), [])
     for index in (15, 16):
@@ -194,7 +194,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_vector_76_a_lost_live_set_is_an_error_or_rebuilt_from_the_state(damage: str, tmp_path: Path) -> None:
+def test_a_lost_live_set_is_an_error_or_rebuilt_from_the_state(damage: str, tmp_path: Path) -> None:
     """The notes' headerless old form does not exist here, so it is damage too; missing is rebuilt, not empty."""
     SnapshotFolder(tmp_path).write(meta(), machine().snapshot())
     whole = live_file(tmp_path).read_bytes()
@@ -206,7 +206,7 @@ def test_vector_76_a_lost_live_set_is_an_error_or_rebuilt_from_the_state(damage:
     assert SnapshotFolder(tmp_path).latest() == meta()
 
 
-def test_vector_76_version_99_is_unsupported_not_damage(tmp_path: Path) -> None:
+def test_version_99_is_unsupported_not_damage(tmp_path: Path) -> None:
     SnapshotFolder(tmp_path).write(meta(), machine().snapshot())
     make_version_99(live_file(tmp_path))
     with pytest.raises(Unsupported, match="version 99"):

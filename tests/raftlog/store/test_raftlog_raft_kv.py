@@ -36,7 +36,7 @@ def segments(store: KvStore) -> int:
     return len(store.log.segments.refs)
 
 
-def test_vector_78_one_key_once_and_one_ten_thousand_times(tmp_path: Path) -> None:
+def test_one_key_once_and_one_ten_thousand_times(tmp_path: Path) -> None:
     with KvStore(str(tmp_path / "one"), options(4096)) as store:
         store.put("k1", b"once")
         for start in range(0, 10_000, 1000):
@@ -61,7 +61,7 @@ def test_vector_78_one_key_once_and_one_ten_thousand_times(tmp_path: Path) -> No
         assert store.items() == before
 
 
-def test_vector_79_delete_one_of_three_and_put_it_again(tmp_path: Path) -> None:
+def test_delete_one_of_three_and_put_it_again(tmp_path: Path) -> None:
     with KvStore(str(tmp_path / "kv"), options()) as store:
         for key in ("k1", "k2", "k3"):
             store.put(key, key.encode())

@@ -27,7 +27,7 @@ def log(tmp_path: Path) -> Iterator[RaftLog]:
         yield opened
 
 
-def test_vector_68_a_gap_in_the_log_and_a_reset(log: RaftLog) -> None:
+def test_a_gap_in_the_log_and_a_reset(log: RaftLog) -> None:
     log.append(rows(0, 5))
     log.append_sparse([Entry(7, 1, b"seven")], previous_index=5)
     log.append_sparse([Entry(17, 1, b"seventeen")], previous_index=7)
@@ -51,7 +51,7 @@ def test_vector_68_a_gap_in_the_log_and_a_reset(log: RaftLog) -> None:
     log.close()
 
 
-def test_vector_69_what_a_reset_takes_back_is_waited_for_no_more(log: RaftLog) -> None:
+def test_what_a_reset_takes_back_is_waited_for_no_more(log: RaftLog) -> None:
     log.append(rows(1, 5))
     log.sync()
     log.append(rows(6, 10))
@@ -68,7 +68,7 @@ def test_vector_69_what_a_reset_takes_back_is_waited_for_no_more(log: RaftLog) -
     log.close()
 
 
-def test_vector_72_a_snapshot_from_elsewhere(log: RaftLog) -> None:
+def test_a_snapshot_from_elsewhere(log: RaftLog) -> None:
     log.append(rows(1, 9, 2))
     log.append_sparse([Entry(14, 3, b"fourteen")], previous_index=9)
     meta = SnapshotMeta(15, 3, IndexSet.from_sorted([2, 9, 14]))
@@ -86,7 +86,7 @@ def test_vector_72_a_snapshot_from_elsewhere(log: RaftLog) -> None:
     log.close()
 
 
-def test_vector_73_a_sparse_log_and_a_snapshot(log: RaftLog) -> None:
+def test_a_sparse_log_and_a_snapshot(log: RaftLog) -> None:
     for index in (1, 3, 5, 7, 9):
         log.append_sparse([Entry(index, 1, b"%d" % index)])
     log.install(SnapshotMeta(15, 1, IndexSet.from_sorted([3, 5, 7, 9])))
@@ -98,7 +98,7 @@ def test_vector_73_a_sparse_log_and_a_snapshot(log: RaftLog) -> None:
     log.close()
 
 
-def test_vector_77_reading_across_a_segment_that_was_dropped(log: RaftLog) -> None:
+def test_reading_across_a_segment_that_was_dropped(log: RaftLog) -> None:
     """300 live of 1..499; a dead index is an answer of its own, and hides none behind it (notes 5.1, item 9)."""
     log.append(rows(1, 499))
     log.flush()
@@ -110,7 +110,7 @@ def test_vector_77_reading_across_a_segment_that_was_dropped(log: RaftLog) -> No
         "DeadEntry", "Entry", "Entry", "Entry", "MissingEntry", "MissingEntry"]
 
 
-def test_item_8_entries_of_no_bytes_and_live_indexes_in_no_segment(log: RaftLog) -> None:
+def test_entries_of_no_bytes_and_live_indexes_in_no_segment(log: RaftLog) -> None:
     """Notes 5.1, item 8: neither stops a compaction, nor everything after it."""
     log.append((index, 1, b"") for index in range(1, 41))
     log.flush()
@@ -125,7 +125,7 @@ def test_item_8_entries_of_no_bytes_and_live_indexes_in_no_segment(log: RaftLog)
     assert indexes(reopened(log)) == [3, 20, 50, 56, 57, 58, 59, 60]
 
 
-def test_item_8_a_live_entry_in_memory_where_a_segment_holds_others_that_were_taken_back(log: RaftLog) -> None:
+def test_a_live_entry_in_memory_where_a_segment_holds_others_that_were_taken_back(log: RaftLog) -> None:
     """A transfer was given up and another begun: segments still hold the first one's entries around a live one."""
     log.append(rows(1, 6))
     log.append_sparse([Entry(index, 1, b"given up") for index in (20, 30, 31, 32)])
@@ -147,7 +147,7 @@ def test_item_8_a_live_entry_in_memory_where_a_segment_holds_others_that_were_ta
     log.close()
 
 
-def test_item_8_as_many_entries_as_a_u16_cannot_count(tmp_path: Path) -> None:
+def test_as_many_entries_as_a_u16_cannot_count(tmp_path: Path) -> None:
     with open_log(tmp_path / "store", StoreOptions(background=False, log=LogOptions(
             limits=SegmentLimits(max_entries=1 << 16)))) as log:
         log.append_run(1, 1, [b""] * 65_537)
@@ -156,7 +156,7 @@ def test_item_8_as_many_entries_as_a_u16_cannot_count(tmp_path: Path) -> None:
         assert log.read(65_536) == Entry(65_536, 1, b"")
 
 
-def test_item_9_an_old_pin_answers_what_has_died_since(log: RaftLog) -> None:
+def test_an_old_pin_answers_what_has_died_since(log: RaftLog) -> None:
     log.append(rows(1, 40))
     log.flush()
     log.snapshot(30, [3, 7, 20])
@@ -211,7 +211,7 @@ def test_items_10_and_11_what_a_flush_syncs_and_in_which_order(tmp_path: Path) -
         assert done.count("sync 0000000000000001.segment") == 1
 
 
-def test_item_12_the_row_is_one_value_and_is_not_copied(log: RaftLog) -> None:
+def test_the_row_is_one_value_and_is_not_copied(log: RaftLog) -> None:
     log.append(rows(1, 1000))
     live = IndexSet.from_sorted(range(1, 1000, 2))
     log.snapshot(999, live)
@@ -221,7 +221,7 @@ def test_item_12_the_row_is_one_value_and_is_not_copied(log: RaftLog) -> None:
     assert (row.index, row.smallest_live_index) == (999, 1)
 
 
-def test_item_16_status_says_what_is_held(log: RaftLog) -> None:
+def test_status_says_what_is_held(log: RaftLog) -> None:
     log.append(rows(1, 30))
     log.flush()
     log.append(rows(31, 33))
@@ -237,7 +237,7 @@ def test_item_16_status_says_what_is_held(log: RaftLog) -> None:
     assert "durable_index" in status._repr_html_()
 
 
-def test_item_17_a_pin_needs_no_links_and_outlives_them(log: RaftLog) -> None:
+def test_a_pin_needs_no_links_and_outlives_them(log: RaftLog) -> None:
     log.append(rows(1, 64))
     log.flush()
     log.snapshot(60, [2, 10, 20, 30, 40])
@@ -260,7 +260,7 @@ def reads_of_this_thread() -> int:
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/thread-self/io"), reason="the system does not count reads")
-def test_item_18_what_lies_together_is_read_together_whatever_its_indexes(tmp_path: Path) -> None:
+def test_what_lies_together_is_read_together_whatever_its_indexes(tmp_path: Path) -> None:
     """And with default settings a point read opens no file again."""
     with open_log(tmp_path / "store", StoreOptions(background=False, log=LogOptions(
             limits=SegmentLimits(max_entries=64)))) as log:
@@ -282,7 +282,7 @@ def test_item_18_what_lies_together_is_read_together_whatever_its_indexes(tmp_pa
         assert reads_of_this_thread() - before <= len(live) + 4
 
 
-def test_item_20_the_range_follows_a_compaction(log: RaftLog) -> None:
+def test_the_range_follows_a_compaction(log: RaftLog) -> None:
     log.append(rows(1, 40))
     log.flush()
     log.snapshot(33, [20])

@@ -17,7 +17,7 @@ from tests.raftlog.wal.opened_wal import LOCAL, Opened, entries_of
 from tests.raftlog.wrapped_files import WatchedFiles
 
 
-def test_vector_65_a_gap_is_asked_for_once_and_what_follows_is_dropped_until_it_is_filled(tmp_path: Path) -> None:
+def test_a_gap_is_asked_for_once_and_what_follows_is_dropped_until_it_is_filled(tmp_path: Path) -> None:
     opened = Opened(tmp_path)
     for index in (1, 2, 3):
         assert isinstance(opened.put("a", index - 1, index), Write)
@@ -31,7 +31,7 @@ def test_vector_65_a_gap_is_asked_for_once_and_what_follows_is_dropped_until_it_
 
 
 @pytest.mark.parametrize("rolled", [False, True])
-def test_vector_65_gaps_are_noticed_after_a_restart_too(rolled: bool, tmp_path: Path) -> None:
+def test_gaps_are_noticed_after_a_restart_too(rolled: bool, tmp_path: Path) -> None:
     opened = Opened(tmp_path)
     for index in range(1, 201):
         opened.put("a", index - 1, index)
@@ -47,7 +47,7 @@ def test_vector_65_gaps_are_noticed_after_a_restart_too(rolled: bool, tmp_path: 
     assert isinstance(again.put("a", 200, 201), Write)
 
 
-def test_vector_64_sparse_writes_are_confirmed_and_handed_over_as_they_were_written(tmp_path: Path) -> None:
+def test_sparse_writes_are_confirmed_and_handed_over_as_they_were_written(tmp_path: Path) -> None:
     opened = Opened(tmp_path)
     assert opened.wal.write_sparse("a", 11, [12], [1], [b"x"]) == Write(WriterState(12), 12)
     opened.wal.sync()

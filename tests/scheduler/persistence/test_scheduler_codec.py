@@ -111,7 +111,7 @@ def test_a_message_comes_back_as_it_was(message: Any) -> None:
     assert decode_message(encode_message(message)) == message
 
 
-def test_vector_47_statuses_and_tokens_of_a_request_survive() -> None:
+def test_statuses_and_tokens_of_a_request_survive() -> None:
     request = decode_message(encode_message(PollRequest(
         (StatusUpdate("a", 40, JobStatus.IN_PROGRESS), StatusUpdate("b", 41, JobStatus.SUCCESS, RESULTS)), 3)))
     assert isinstance(request, PollRequest)

@@ -260,7 +260,7 @@ def test_the_crash_test_can_fail() -> None:
         explore_kv_faults(MemoryStore, careless, check, [KVFault.CRASH_AFTER])
 
 
-def test_vector_22_a_store_that_fails_leaves_nothing_queued() -> None:
+def test_a_store_that_fails_leaves_nothing_queued() -> None:
     inner = MemoryStore()
     kv = FaultyStore(inner, lambda operation: KVFault.FAIL if operation.name == "set_if" and operation.key[:2] == b"j/"
                      else None)

@@ -43,17 +43,17 @@ def test_the_hash_of_longer_texts(size: int, value: int) -> None:
     assert xxh64(bytes(range(size))) == value
 
 
-def test_vector_10_jobs_of_one_level_in_the_order_of_arrival() -> None:
+def test_jobs_of_one_level_in_the_order_of_arrival() -> None:
     assert planned(arrived(*ARRIVAL)) == FIRST_THREE
 
 
-def test_vector_11_a_later_plan_gives_the_same_jobs_and_new_ones() -> None:
+def test_a_later_plan_gives_the_same_jobs_and_new_ones() -> None:
     queue = arrived(*ARRIVAL, "B2", "A1", "B2")
     assert planned(queue) == [*FIRST_THREE, ("34d4246acbf55d05-TA-S1-L0", ["8", "11", "13"]),
                               ("5567ff0cdb349aaf-TB-S2-L0", ["10", "12", "14"])]
 
 
-def test_vector_12_lower_levels_come_first() -> None:
+def test_lower_levels_come_first() -> None:
     queue = queue_of()
     for number, key in enumerate([("B", 2, 1), ("A", 1, 0), ("A", 1, 0), ("B", 2, 1), ("A", 1, 0)]):
         push(queue, key, number)
@@ -61,7 +61,7 @@ def test_vector_12_lower_levels_come_first() -> None:
                               ("3254788b90b8fafc-TB-S2-L1", ["0", "3"])]
 
 
-def test_vector_13_nothing_comes_of_nothing() -> None:
+def test_nothing_comes_of_nothing() -> None:
     queue = queue_of()
     assert planned(queue) == []
     push(queue, ("A", 1, 1), 0)
@@ -70,7 +70,7 @@ def test_vector_13_nothing_comes_of_nothing() -> None:
     assert planned(queue) == [("6ed10a79b52ef0f5-TA-S1-L1", ["0", "1"])]
 
 
-def test_vector_14_a_batch_with_holes_borrows_from_the_next() -> None:
+def test_a_batch_with_holes_borrows_from_the_next() -> None:
     queue = arrived(*["A1", "B2"] * 3)
     queue.remove(KEYS["A1"], "0")
     queue.remove(KEYS["A1"], "4")
@@ -80,14 +80,14 @@ def test_vector_14_a_batch_with_holes_borrows_from_the_next() -> None:
                               ("5668d093d5b7cc2f-TB-S2-L0", ["1", "3", "5"])]
 
 
-def test_vector_15_a_batch_without_blocks_gives_no_job() -> None:
+def test_a_batch_without_blocks_gives_no_job() -> None:
     queue = arrived("A1", "A1", "A1")
     for number in range(3):
         queue.remove(KEYS["A1"], str(number))
     assert planned(queue) == []
 
 
-def test_vector_16_old_batches_become_jobs_of_one_block() -> None:
+def test_old_batches_become_jobs_of_one_block() -> None:
     config = lenient(levels=levels((5, 5), (5, 5)), cleanup_batch_size=0)
     queue = queue_of(config)
     push(queue, ("A", 1, 0), 1, at=10)
@@ -102,7 +102,7 @@ def ulid(seconds: float, tail: int = 0) -> str:
     return "".join("0123456789ABCDEFGHJKMNPQRSTVWXYZ"[value >> shift & 31] for shift in range(125, -1, -5))
 
 
-def test_vector_17_blocks_too_far_apart_in_time_are_not_joined() -> None:
+def test_blocks_too_far_apart_in_time_are_not_joined() -> None:
     config = lenient(cleanup_batch_size=0)
     queue = queue_of(config)
     start = 1727049615.0  # 2024-09-23T00:00:15Z
@@ -116,7 +116,7 @@ def test_vector_17_blocks_too_far_apart_in_time_are_not_joined() -> None:
     assert jobs[1][1] == [ulid(at, number) for number, at in enumerate(times)][10:]
 
 
-def test_vector_18_removing_staged_blocks_harms_no_other_key() -> None:
+def test_removing_staged_blocks_harms_no_other_key() -> None:
     queue = queue_of()
     push(queue, ("X", 1, 0), 1, 2, 3)
     plan = cursor(queue)
@@ -128,7 +128,7 @@ def test_vector_18_removing_staged_blocks_harms_no_other_key() -> None:
     assert plan.next_job() is None
 
 
-def test_vector_19_blocks_that_became_jobs_leave_the_queue_once() -> None:
+def test_blocks_that_became_jobs_leave_the_queue_once() -> None:
     queue = queue_of()
     push(queue, ("A", 0, 0), *range(10))
     jobs = drained(cursor(queue))
@@ -139,7 +139,7 @@ def test_vector_19_blocks_that_became_jobs_leave_the_queue_once() -> None:
     assert planned(queue) == []
 
 
-def test_vector_20_a_loaded_queue_plans_what_the_stored_one_did() -> None:
+def test_a_loaded_queue_plans_what_the_stored_one_did() -> None:
     queue = queue_of()
     push(queue, ("A", 0, 0), *range(4))
     again = queue_of()

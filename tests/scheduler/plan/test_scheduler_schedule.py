@@ -38,7 +38,7 @@ def twice(queue: JobQueue, config: SchedulerConfig, command: Command) -> list[Sc
     return [Schedule(queue, config, command) for _ in range(2)]
 
 
-def test_vector_28_renewal() -> None:
+def test_renewal() -> None:
     queue = jobs_of(LENIENT, job_state("1", status=P))
     for schedule in twice(queue, LENIENT, AT_0):
         renewed = schedule.update_job("1", 1, P)
@@ -49,13 +49,13 @@ def test_vector_28_renewal() -> None:
         assert schedule.update_job("1", 7, P) == job_state("1", status=P, lease=10.0)
 
 
-def test_vector_28_differs_for_us_a_token_that_nobody_can_have_is_refused() -> None:
+def test_differs_for_us_a_token_that_nobody_can_have_is_refused() -> None:
     schedule = Schedule(jobs_of(OURS, job_state("1", status=P)), OURS, AT_0)
     assert schedule.update_job("1", 7, P) is Verdict.FUTURE_TOKEN
     assert isinstance(schedule.update_job("1", 1, P), JobState)
 
 
-def test_vector_29_completion() -> None:
+def test_completion() -> None:
     queue = jobs_of(LENIENT, job_state("1", 1, P))
     for schedule in twice(queue, LENIENT, AT_0):
         assert schedule.update_job("1", 0, S) is Verdict.STALE_TOKEN
@@ -63,7 +63,7 @@ def test_vector_29_completion() -> None:
 
 
 @pytest.mark.parametrize("config", [LENIENT, OURS])
-def test_vector_30_assignment(config: SchedulerConfig) -> None:
+def test_assignment(config: SchedulerConfig) -> None:
     queue = jobs_of(config, job_state("1", 1), job_state("2", sequence=2), job_state("3", sequence=3),
                     job_state("4", status=P), job_state("5", status=P))
     for schedule in twice(queue, config, AT_0):
@@ -73,7 +73,7 @@ def test_vector_30_assignment(config: SchedulerConfig) -> None:
 
 
 @pytest.mark.parametrize("config", [LENIENT, OURS])
-def test_vector_31_a_job_that_lost_its_worker_goes_to_another_before_higher_levels(config: SchedulerConfig) -> None:
+def test_a_job_that_lost_its_worker_goes_to_another_before_higher_levels(config: SchedulerConfig) -> None:
     # A live lease does not end the level: behind it stands a job whose lease has run out.
     queue = jobs_of(config, job_state("live", status=P, lease=99.0), job_state("lost", status=P, lease=5.0, failures=1),
                     job_state("high", 1))
@@ -81,7 +81,7 @@ def test_vector_31_a_job_that_lost_its_worker_goes_to_another_before_higher_leve
 
 
 @pytest.mark.parametrize("config", [LENIENT, OURS])
-def test_vector_32_updates_come_before_assignments(config: SchedulerConfig) -> None:
+def test_updates_come_before_assignments(config: SchedulerConfig) -> None:
     queue = jobs_of(config, *(job_state(name, status=P, sequence=int(name)) for name in "123"))
     renewing, finishing = twice(queue, config, AT_20)
     for name in "123":
@@ -94,7 +94,7 @@ def test_vector_32_updates_come_before_assignments(config: SchedulerConfig) -> N
 
 
 @pytest.mark.parametrize("config", [LENIENT, OURS])
-def test_vector_34_new_jobs(config: SchedulerConfig) -> None:
+def test_new_jobs(config: SchedulerConfig) -> None:
     queue = jobs_of(config)
     for schedule in twice(queue, config, Command(1, 1, 1.0)):
         for place, name in enumerate("123"):
@@ -105,7 +105,7 @@ def test_vector_34_new_jobs(config: SchedulerConfig) -> None:
         assert given_out(schedule) == []
 
 
-def test_vector_35_a_full_queue_takes_no_more() -> None:
+def test_a_full_queue_takes_no_more() -> None:
     for extra in ({}, {"evict_at_limit": True}):
         config = lenient(max_queue_size=2, **extra)
         schedule = Schedule(jobs_of(config), config, AT_0)
@@ -113,14 +113,14 @@ def test_vector_35_a_full_queue_takes_no_more() -> None:
 
 
 @pytest.mark.parametrize(("limit", "evicted"), [(2, 1), (5, 0), (0, 0)])
-def test_vector_37_eviction_above_the_limit(limit: int, evicted: int) -> None:
+def test_eviction_above_the_limit(limit: int, evicted: int) -> None:
     config = lenient(max_queue_size=limit)
     queue = jobs_of(config, *(job_state(name, status=P, failures=3) for name in "123"))
     for schedule in twice(queue, config, AT_20):
         assert sum(schedule.evict_job() is not None for _ in range(3)) == evicted
 
 
-def test_vector_37_differs_for_us_room_is_made_before_the_queue_is_over_its_limit() -> None:
+def test_differs_for_us_room_is_made_before_the_queue_is_over_its_limit() -> None:
     config = SchedulerConfig(max_queue_size=3)
     queue = jobs_of(config, *(job_state(name, status=P, failures=3) for name in "123"))
     schedule = Schedule(queue, config, AT_20)
@@ -131,7 +131,7 @@ def test_vector_37_differs_for_us_room_is_made_before_the_queue_is_over_its_limi
         assert schedule.add_job(job_plan(name)) is not None
 
 
-def test_vector_38_applying_a_schedule() -> None:
+def test_applying_a_schedule() -> None:
     service = SchedulerService(lenient(), index=None)
     for name in "234":
         assert service.state.jobs.add(job_state(name, failures=3 if name == "4" else 0), job_plan(name))
@@ -151,7 +151,7 @@ def test_vector_38_applying_a_schedule() -> None:
     assert [job.plan.name for job in service.quarantine()] == ["4"]
 
 
-def test_vector_39_loaded_jobs_can_be_assigned_and_counters_start_anew() -> None:
+def test_loaded_jobs_can_be_assigned_and_counters_start_anew() -> None:
     service = SchedulerService(LENIENT)
     for name in "12":
         service.state.jobs.add(job_state(name), job_plan(name))
@@ -162,7 +162,7 @@ def test_vector_39_loaded_jobs_can_be_assigned_and_counters_start_anew() -> None
     assert (counts.added, counts.completed, counts.assigned, counts.reassigned, counts.evicted) == (0, 0, 0, 0, 0)
 
 
-def test_vector_40_what_is_counted() -> None:
+def test_what_is_counted() -> None:
     service = SchedulerService(lenient(max_failures=5))
     queue = service.state.jobs
     queue.add(job_state("a"), job_plan("a"))
@@ -176,7 +176,7 @@ def test_vector_40_what_is_counted() -> None:
     assert [level for level, _ in queue.levels.items()] == [0, 2]
 
 
-def test_vector_27_removing_what_is_not_there() -> None:
+def test_removing_what_is_not_there() -> None:
     queue = jobs_of(LENIENT)
     assert queue.get("1") is None
     queue.add(job_state("1"), job_plan("1"))

@@ -16,7 +16,7 @@ KEY = ("t", 1, 0)
 A, B = ("A", 1, 0), ("B", 2, 0)
 
 
-def test_vector_1_a_full_batch_is_flushed_and_holes_stay_in_place() -> None:
+def test_a_full_batch_is_flushed_and_holes_stay_in_place() -> None:
     queue = queue_of(lenient(levels=levels((3, 0))))
     push(queue, KEY, 1, 2, 3)
     assert (batches(queue), queue.staged(KEY)) == ([["1", "2", "3"]], ())
@@ -33,7 +33,7 @@ def test_vector_1_a_full_batch_is_flushed_and_holes_stay_in_place() -> None:
     assert queue.staged(KEY) == ("7",)
 
 
-def test_vector_2_a_duplicate_is_rejected() -> None:
+def test_a_duplicate_is_rejected() -> None:
     queue = queue_of()
     assert push(queue, KEY, 1, 1) == [Pushed.QUEUED, Pushed.DUPLICATE]
     assert (queue.staged(KEY), queue.rejected) == (("1",), 1)
@@ -44,7 +44,7 @@ def test_the_same_id_under_another_key_is_another_block() -> None:
     assert push(queue, A, 1) + push(queue, B, 1) == [Pushed.QUEUED, Pushed.QUEUED]
 
 
-def test_vector_3_removing_staged_and_unknown_blocks() -> None:
+def test_removing_staged_and_unknown_blocks() -> None:
     queue = queue_of()
     push(queue, KEY, 1, 2)
     assert queue.remove(KEY, "1")
@@ -60,7 +60,7 @@ def test_vector_3_removing_staged_and_unknown_blocks() -> None:
     assert batches(queue) == [["1", "2", "3"]]
 
 
-def test_vector_4_batches_stay_linked_whatever_is_removed() -> None:
+def test_batches_stay_linked_whatever_is_removed() -> None:
     queue = queue_of(lenient(levels=levels((2, 0))))
     push(queue, KEY, *range(1, 7))
     assert batches(queue) == [["1", "2"], ["3", "4"], ["5", "6"]]
@@ -75,7 +75,7 @@ def test_vector_4_batches_stay_linked_whatever_is_removed() -> None:
     assert (batches(queue), len(queue)) == ([], 0)
 
 
-def test_vector_5_emptying_many_keys_in_any_order() -> None:
+def test_emptying_many_keys_in_any_order() -> None:
     queue, rng = queue_of(), random.Random(5)
     keys = [(f"t{number}", number, 0) for number in range(50)]
     for key in keys:
@@ -89,7 +89,7 @@ def test_vector_5_emptying_many_keys_in_any_order() -> None:
     assert queue.stats() == [{"level": number, "blocks": 0, "keys": 0, "batches": 0} for number in range(3)]
 
 
-def test_vector_6_batches_of_two_keys_in_the_order_of_arrival() -> None:
+def test_batches_of_two_keys_in_the_order_of_arrival() -> None:
     queue = queue_of()
     for number in range(20):
         push(queue, B if number % 2 else A, number)
@@ -98,7 +98,7 @@ def test_vector_6_batches_of_two_keys_in_the_order_of_arrival() -> None:
     assert (queue.staged(A), queue.staged(B)) == (("18",), ("19",))
 
 
-def test_vector_7_age_flushes_the_key_that_is_quiet_longest() -> None:
+def test_age_flushes_the_key_that_is_quiet_longest() -> None:
     queue = queue_of(lenient(levels=levels((3, 1), (5, 1))))
     for key, block_id, at in [(("A", 1, 1), 1, 5), (("A", 1, 1), 2, 15), (("A", 0, 1), 3, 30), (("A", 0, 1), 4, 35),
                               (("B", 0, 1), 5, 40)]:
@@ -114,7 +114,7 @@ def test_vector_7_age_flushes_the_key_that_is_quiet_longest() -> None:
     assert keys == [2, 2, 1, 1, 0]
 
 
-def test_vector_8_age_is_strict() -> None:
+def test_age_is_strict() -> None:
     queue = queue_of(lenient(levels=levels((5, 5))))
     push(queue, ("A", 1, 0), 1, at=10)
     push(queue, ("B", 0, 0), 2, at=15)
@@ -123,7 +123,7 @@ def test_vector_8_age_is_strict() -> None:
     assert batches(queue) == [["1"]]
 
 
-def test_vector_9_what_the_queue_counts() -> None:
+def test_what_the_queue_counts() -> None:
     queue = queue_of()
     push(queue, ("A", 0, 0), 1, 2, 3)
     push(queue, ("A", 1, 0), 4)
@@ -132,7 +132,7 @@ def test_vector_9_what_the_queue_counts() -> None:
     assert total == {"blocks": 7, "keys": 3, "batches": 2}
 
 
-def test_vector_22_a_level_that_is_not_compacted_is_accepted_and_does_nothing() -> None:
+def test_a_level_that_is_not_compacted_is_accepted_and_does_nothing() -> None:
     queue = queue_of()
     assert push(queue, ("A", 0, 3), 1) == [Pushed.TERMINAL]
     assert len(queue) == 0

@@ -30,7 +30,7 @@ def names(tombstones: tuple[Tombstone, ...]) -> list[str]:
     return [tombstone.name for tombstone in tombstones]
 
 
-def test_vector_24_what_is_older_than_the_cutoff_comes_in_the_order_of_its_commands() -> None:
+def test_what_is_older_than_the_cutoff_comes_in_the_order_of_its_commands() -> None:
     now, found = 100 * HOUR, Tombstones(0)
     for number in range(5):
         found.add(Command(number + 1, 1, now - (5 - number) * HOUR), of_blocks(str(number)))
@@ -45,7 +45,7 @@ def test_vector_24_what_is_older_than_the_cutoff_comes_in_the_order_of_its_comma
     assert names(found.due(now, 100)) == ["0", "1", "2"]
 
 
-def test_vector_25_adding_and_confirming_twice_changes_nothing() -> None:
+def test_adding_and_confirming_twice_changes_nothing() -> None:
     found = Tombstones()
     assert found.add(Command(1, 1, 0), of_blocks("job", "a", "b"))
     assert not found.add(Command(2, 1, 0), of_blocks("job", "a", "b"))
@@ -59,7 +59,7 @@ def test_vector_25_adding_and_confirming_twice_changes_nothing() -> None:
     found.audit()
 
 
-def test_vector_25_restored_tombstones_protect_their_blocks() -> None:
+def test_restored_tombstones_protect_their_blocks() -> None:
     found = Tombstones()
     for number in range(3):
         found.add(Command(number, 1, 0), of_blocks(f"job {number}", f"a{number}", f"b{number}"))

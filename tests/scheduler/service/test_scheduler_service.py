@@ -53,7 +53,7 @@ def with_job(config: SchedulerConfig = PAIRS) -> tuple[Host, PollResponse]:
 # ------------------------------------------------------------------------------------------------------- two phases
 
 
-def test_vector_46_one_completion_and_one_assignment_in_one_poll() -> None:
+def test_one_completion_and_one_assignment_in_one_poll() -> None:
     host = Host(PAIRS)
     host.add("a", "b", "c", "d")
     host.poll(2)
@@ -71,7 +71,7 @@ def test_vector_46_one_completion_and_one_assignment_in_one_poll() -> None:
     host.audit()
 
 
-def test_vector_49_an_update_of_another_term_changes_nothing_and_says_so() -> None:
+def test_an_update_of_another_term_changes_nothing_and_says_so() -> None:
     host, response = with_job()
     prepared = host.service.prepare(host.command(), PollRequest((say(response, P),), 1))
     before = list(dump_rows(host.service.state))[1:]
@@ -84,7 +84,7 @@ def test_vector_49_an_update_of_another_term_changes_nothing_and_says_so() -> No
                                      CompactedBlocks(tenant="A", shard=1, source_blocks=("a", "b")),
                                      CompactedBlocks(tenant="A", shard=1, source_blocks=(), new_blocks=(
                                          BlockMeta(id="made of nothing", tenant="A", shard=1, level=1),))])
-def test_vector_50_unchecked_a_completion_without_results_leaves_its_sources(
+def test_unchecked_a_completion_without_results_leaves_its_sources(
         results: CompactedBlocks | None) -> None:
     host, response = with_job(lenient(levels=PAIRS.levels))
     answer = host.service.poll(host.command(), PollRequest((say(response, S, results=results),)))

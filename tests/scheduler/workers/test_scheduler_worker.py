@@ -250,7 +250,7 @@ def test_objects_are_deleted_and_confirmed_and_what_fails_is_not() -> None:
     assert [fields["tombstone"] for name, fields in told.events if name == "scheduler_cleanup_failed"] == ["bad"]
 
 
-def test_vector_54_stopping_waits_for_jobs_and_deletions_and_reports_them() -> None:
+def test_stopping_waits_for_jobs_and_deletions_and_reports_them() -> None:
     desk, began, may_end = Desk("a"), threading.Event(), threading.Event()
     deleting = threading.Event()
     desk.cleanup = [tombstone("t")]

@@ -152,7 +152,7 @@ def test_three_workers_compact_everything_once_and_delete_the_rest(sealed: bool,
 # --------------------------------------- whole histories with a real worker
 
 
-def test_vector_51_a_job_is_done_in_its_order_and_then_reported(tmp_path: Path) -> None:
+def test_a_job_is_done_in_its_order_and_then_reported(tmp_path: Path) -> None:
     desk, folder = Desk(CONFIG), Folder(tmp_path, 2)
     desk.add(2)
     seen: list[tuple[str, ...]] = []
@@ -168,7 +168,7 @@ def test_vector_51_a_job_is_done_in_its_order_and_then_reported(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), FileNotFoundError("gone"), KeyboardInterrupt()])
-def test_vector_52_a_job_that_fails_is_never_reported_as_done(error: BaseException, tmp_path: Path) -> None:
+def test_a_job_that_fails_is_never_reported_as_done(error: BaseException, tmp_path: Path) -> None:
     desk, said = Desk(CONFIG), list[StatusUpdate]()
     desk.add(2)
 
@@ -190,7 +190,7 @@ def test_vector_52_a_job_that_fails_is_never_reported_as_done(error: BaseExcepti
     assert len(desk.blocks()) == 2
 
 
-def test_vector_53_a_tombstone_of_two_blocks_deletes_two_objects(tmp_path: Path) -> None:
+def test_a_tombstone_of_two_blocks_deletes_two_objects(tmp_path: Path) -> None:
     """Of a span, ours deletes what begins in it, and not what lies before (Pyroscope: everything before its end)."""
     desk, folder = Desk(CONFIG), Folder(tmp_path, 3)
     desk.add(2)
@@ -206,7 +206,7 @@ def test_vector_53_a_tombstone_of_two_blocks_deletes_two_objects(tmp_path: Path)
     assert covered == [False, True, False]
 
 
-def test_vector_55_a_missing_source_is_left_out_and_if_all_are_missing_the_job_says_so(tmp_path: Path) -> None:
+def test_a_missing_source_is_left_out_and_if_all_are_missing_the_job_says_so(tmp_path: Path) -> None:
     desk, folder = Desk(CONFIG), Folder(tmp_path, 4)
     desk.add(4)
     for gone in ("b001", "b002", "b003"):

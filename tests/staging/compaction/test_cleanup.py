@@ -105,7 +105,7 @@ def test_a_token_in_use_is_never_removed_even_if_it_is_marked() -> None:
 
 
 def test_every_way_to_drop_a_token_ends_in_the_cleanup() -> None:
-    """B9 and C20, and resets, moves of HEAD and compactions."""
+    """Commits, resets, moves of HEAD and compactions."""
     world = World()
     branch = world.branch({"a": "1"})
     other = world.repo.create_branch("other", "main")

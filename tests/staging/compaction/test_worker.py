@@ -1,4 +1,4 @@
-"""The worker: triggers become compactions, one per branch at a time; cleanup on a timer; N11, N12 and metrics."""
+"""The worker: triggers become compactions, one per branch at a time; cleanup on a timer; metrics."""
 
 from __future__ import annotations
 

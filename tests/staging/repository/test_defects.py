@@ -129,7 +129,7 @@ def test_a_merge_sees_what_was_put_and_compacted_between_its_steps(late: str) ->
 
 
 def test_an_error_while_reading_is_never_no_changes() -> None:
-    """X24, at every read of a merge into a dirty branch: it ends in that error or in `DirtyBranch`, and HEAD stays."""
+    """At every read of a merge into a dirty branch: it ends in that error or in `DirtyBranch`, and HEAD stays."""
     number = failed = 0
     while True:
         number += 1

@@ -10,7 +10,7 @@ from tests.staging.faulty_world import WORK, explore_faults
 
 @pytest.mark.parametrize("name", WORK)
 def test_a_fault_at_every_request(name: str) -> None:
-    """X25, and time-outs with an unknown result."""
+    """Refused writes, throttled requests and failures, each at every request."""
     assert explore_faults(name, KVFault.CONFLICT, KVFault.SLOW_DOWN, KVFault.FAIL) >= 6
 
 

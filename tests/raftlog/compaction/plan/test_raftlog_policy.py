@@ -225,39 +225,39 @@ def test_a_second_run_does_nothing_when_no_group_was_cut_by_the_source_limit(
 
 # RaPolicy: tuples are (entries, live entries, bytes, live bytes)
 
-def test_vector_32_neighbours_under_half_live_form_groups() -> None:
+def test_neighbours_under_half_live_form_groups() -> None:
     counts = [(1000, live, 26_000, 26 * live) for live in (200, 300, 800, 100, 150)]
     assert grouped(RaPolicy(), counts, CAP_4096) == [(1, 2), (4, 5)]
 
 
-def test_vector_35_half_is_not_under_half() -> None:
+def test_half_is_not_under_half() -> None:
     assert grouped(RaPolicy(), of_26((128, 64), (128, 64))) == []
     assert grouped(RaPolicy(), of_26((128, 63), (128, 63), (128, 3))) == [(1, 2), (3,)]
 
 
-def test_vector_37_bytes_or_entries_decide() -> None:
+def test_bytes_or_entries_decide() -> None:
     assert grouped(RaPolicy(), [(65, 33, 132_000, 65_999)]) == [(1,)]
     assert grouped(RaPolicy(), [(65, 33, 132_000, 66_000)]) == []
     assert grouped(RaPolicy(), [(100, 10, 1000, 990)]) == [(1,)]
 
 
-def test_vector_39_dense_ones_separate_and_nothing_limits_the_sources() -> None:
+def test_dense_ones_separate_and_nothing_limits_the_sources() -> None:
     assert grouped(RaPolicy(), of_26((128, 128), (128, 8), (128, 128))) == [(2,)]
     assert grouped(RaPolicy(), of_26(*[(128, 1)] * 40)) == [tuple(range(1, 41))]
     assert grouped(RaPolicy(max_sources=30), of_26(*[(128, 1)] * 40)) == [tuple(range(1, 31)), tuple(range(31, 41))]
 
 
-def test_vector_40_small_dense_segments_are_never_merged() -> None:
+def test_small_dense_segments_are_never_merged() -> None:
     assert grouped(RaPolicy(), of_26(*[(4, 4)] * 40)) == []
 
 
-def test_vector_40_decided_differently_zero_byte_payloads_count_by_entries() -> None:
+def test_decided_differently_zero_byte_payloads_count_by_entries() -> None:
     # Ra divides by the bytes and fails, and with it the whole compaction.
     assert grouped(RaPolicy(), [(16, 10, 0, 0)]) == []
     assert grouped(RaPolicy(), [(16, 7, 0, 0)]) == [(1,)]
 
 
-def test_vector_44_bytes_decide_where_entries_are_half_live() -> None:
+def test_bytes_decide_where_entries_are_half_live() -> None:
     assert grouped(RaPolicy(), [(130, 65, 64 * 1006 + 66 * 2006, 64 * 1006 + 2006)], SegmentLimits()) == [(1,)]
 
 
