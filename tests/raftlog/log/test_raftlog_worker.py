@@ -105,7 +105,7 @@ def test_one_at_a_time_and_the_server_hears_before_a_file_goes() -> None:
 
 
 def test_requests_during_one_are_coalesced_to_the_strongest_not_dropped() -> None:
-    """Upstream drops a second major request while the first runs; here it runs afterwards."""
+    """Ra drops a second major request while the first runs; here it runs afterwards."""
     seed, cost = SeedPolicy(), CostPolicy()
     asked: list[tuple[tuple[LogPolicy | None, ...], str]] = [
         ((seed,), "seed"), ((DropDead(),), "drop"), ((DropDead(), None), "as the log says"),

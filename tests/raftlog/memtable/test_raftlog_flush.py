@@ -1,4 +1,4 @@
-"""What a flush writes to segments, and what it leaves out (notes 1.10, vectors 60, 61 and 63)."""
+"""What a flush writes to segments, and what it leaves out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which entries of a segment are kept, against a plain check of each one (notes 1.1, vector 19)."""
+"""Which entries of a segment are kept, against a plain check of each one."""
 
 from __future__ import annotations
 

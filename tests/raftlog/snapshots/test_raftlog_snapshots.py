@@ -164,7 +164,7 @@ def test_snapshots_only_move_forward(tmp_path: Path) -> None:
         SnapshotFolder(tmp_path, max_checkpoints=-1)
 
 
-# -- a lost live set (vector 76; notes 5.1 item 5)
+# -- a lost live set
 
 
 def damage_crc(path: Path) -> None:
@@ -214,7 +214,7 @@ def test_version_99_is_unsupported_not_damage(tmp_path: Path) -> None:
 
 
 def test_no_crash_leaves_a_snapshot_without_its_live_set(tmp_path: Path) -> None:
-    """Upstream writes the snapshot, then the live set; here the switch comes when both are durable (see the crash
+    """Ra writes the snapshot, then the live set; here the switch comes when both are durable (see the crash
     tests), and a set that vanishes later is an error."""
     files = FailingFiles()
     store = SnapshotFolder(tmp_path, files=files)
@@ -452,7 +452,7 @@ def test_what_is_not_the_announced_snapshot_is_never_put_in_force(tmp_path: Path
     assert "incoming" in repr(names(tmp_path))
 
 
-# -- deaths as they happen (notes 5.2, item 13)
+# -- deaths as they happen
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans(), st.integers(1, 3)), max_size=60), st.integers(1, 7))

@@ -1,4 +1,4 @@
-"""`RaftLog`: the cases of the notes with known answers, and what went wrong elsewhere (notes 5.1 to 5.3)."""
+"""`RaftLog`: the cases of the notes with known answers, and what went wrong elsewhere."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_sparse_log_and_a_snapshot(log: RaftLog) -> None:
 
 
 def test_reading_across_a_segment_that_was_dropped(log: RaftLog) -> None:
-    """300 live of 1..499; a dead index is an answer of its own, and hides none behind it (notes 5.1, item 9)."""
+    """300 live of 1..499; a dead index is an answer of its own, and hides none behind it."""
     log.append(rows(1, 499))
     log.flush()
     log.snapshot(400, [1, *range(200, 400), 400])
@@ -111,7 +111,7 @@ def test_reading_across_a_segment_that_was_dropped(log: RaftLog) -> None:
 
 
 def test_entries_of_no_bytes_and_live_indexes_in_no_segment(log: RaftLog) -> None:
-    """Notes 5.1, item 8: neither stops a compaction, nor everything after it."""
+    """Neither stops a compaction, nor everything after it."""
     log.append((index, 1, b"") for index in range(1, 41))
     log.flush()
     log.append(rows(41, 60))

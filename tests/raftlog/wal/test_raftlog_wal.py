@@ -1,4 +1,4 @@
-"""The shared WAL: which writes it takes, what it confirms, what a restart finds (notes 1.11, vectors 64 and 65)."""
+"""The shared WAL: which writes it takes, what it confirms, what a restart finds."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_confirmations_name_what_stands_by_log_and_term(tmp_path: Path) -> None:
 
 
 def test_one_fsync_for_all_that_threads_and_logs_have_queued(tmp_path: Path) -> None:
-    """Notes 5.2, item 11: a batch costs one write of the batch, one fsync, and no folder sync."""
+    """A batch costs one write of the batch, one fsync, and no folder sync."""
     done: list[str] = []
     opened = Opened(tmp_path, files=WatchedFiles(lambda operation, path: done.append(operation)))
     done.clear()
