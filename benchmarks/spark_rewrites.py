@@ -35,7 +35,6 @@ from compactlib.spark import BlockFolder, MergeBlocks, SparkExecutor, StagingMer
 from compactlib.spark.rewrites.blocks import MergeOptions
 from compactlib.staging import CommittedRanges
 from compactlib.staging.committed.formats.parquet import ParquetFormat
-from compactlib.staging.committed.interface import Committed
 from compactlib.staging.compaction.rewrite import CompactTokens
 from compactlib.staging.model.names import StagingToken, repository_partition, token_partition
 from compactlib.staging.records.staged import Staged, encode_staged
@@ -215,10 +214,11 @@ class StoresInFolder:
     def tokens_path(self) -> str:
         return f"{self.folder}/tokens.sqlite"
 
-    def open(self) -> tuple[StagingTokens, Committed]:
-        store = SqliteStore(self.tokens_path)
-        tokens = StagingTokens(store, repository_partition("main"), random.Random(), SystemClock())
-        return tokens, self.committed()
+    @contextlib.contextmanager
+    def open(self) -> Iterator[tuple[StagingTokens, CommittedRanges]]:
+        with contextlib.closing(SqliteStore(self.tokens_path)) as store:
+            tokens = StagingTokens(store, repository_partition("main"), random.Random(), SystemClock())
+            yield tokens, self.committed()
 
     @property
     def open_objects(self) -> Callable[[], LocalObjects]:

@@ -9,6 +9,7 @@ says what is compared.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import random
 import shutil
@@ -30,7 +31,6 @@ from compactlib.kv import MemoryStore, Put, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.outcome import Done
 from compactlib.staging import AlwaysPolicy, Branch, CommittedRanges, Record, Repository
-from compactlib.staging.committed.interface import Committed
 from compactlib.staging.model.names import repository_partition, token_partition
 from compactlib.staging.records.staged import Staged, encode_staged
 from compactlib.staging.records.tokens import StagingTokens
@@ -224,10 +224,11 @@ class Stores:
 
     folder: str
 
-    def open(self) -> tuple[StagingTokens, Committed]:
-        store = SqliteStore(f"{self.folder}/writes.sqlite")
-        tokens = StagingTokens(store, repository_partition("main"), random.Random(), SystemClock())
-        return tokens, CommittedRanges(LocalObjects(f"{self.folder}/objects"))
+    @contextlib.contextmanager
+    def open(self) -> Iterator[tuple[StagingTokens, CommittedRanges]]:
+        with contextlib.closing(SqliteStore(f"{self.folder}/writes.sqlite")) as store:
+            tokens = StagingTokens(store, repository_partition("main"), random.Random(), SystemClock())
+            yield tokens, CommittedRanges(LocalObjects(f"{self.folder}/objects"))
 
 
 def write_figures(folder: Path, quick: bool) -> list[Figure]:

@@ -99,13 +99,13 @@ class StagingMerge:
 
     def merge(self, base: MetaRangeId | None, newest_first: Sequence[Changes], *,
               budget: Budget | None = None) -> Applied:
-        """The same as `Committed.apply`, of several layers of changes, of which the newest counts for each key.
+        """The same as `CommittedRanges.apply`, of several layers of changes, of which the newest counts for each key.
 
         Changes go through this process and the object store to the workers; base ranges are read by the workers, and
-        those without changes by nobody.
+        those without changes are not read.
 
         Raises:
-            UnsortedKeys, NilValue: as for `Committed.apply`.
+            UnsortedKeys, NilValue: as for `CommittedRanges.apply`.
             BeingCollected: likewise.
             BudgetSpent: nothing more may be done; asked before the job begins.
             RangeNotFound, DamagedRange: as a worker found it.

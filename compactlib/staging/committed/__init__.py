@@ -1,1 +1,1 @@
-"""Committed records: their interface, and the implementation that keeps them as immutable ranges and metaranges."""
+"""Committed records, kept as immutable ranges and metaranges."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from concurrent.futures import Executor, Future
+from typing import TYPE_CHECKING
 
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Progress
@@ -22,6 +22,9 @@ from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.committed.ranges.range_files import RangeFiles
 from compactlib.staging.committed.ranges.range_writer import ClosedRange, RangeWriter
 from compactlib.staging.model.values import Applied, Changes, MetaRangeId, RangeEntry
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
 
 
 class Apply:
@@ -55,7 +58,7 @@ class Apply:
         self._read = self._reused = self._bytes_read = 0
 
     def run(self, base_id: MetaRangeId | None) -> Applied:
-        """Make all the changes, and publish the result. See `Committed.apply`.
+        """Make all the changes, and publish the result. See `CommittedRanges.apply`.
 
         O(ranges + records of the ranges touched). In memory are a few ranges and a batch of changes.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor
+from typing import TYPE_CHECKING
 
 from compactlib._arguments import require_method, require_type
 from compactlib.clock import Clock, SystemClock
@@ -18,7 +18,6 @@ from compactlib.staging.committed.formats.metarange import MetaRange
 from compactlib.staging.committed.formats.plain_format import PlainFormat
 from compactlib.staging.committed.formats.rows import RangeFormat
 from compactlib.staging.committed.formats.split import SplitRule
-from compactlib.staging.committed.interface import MergeStrategy
 from compactlib.staging.committed.merge import merge_metaranges
 from compactlib.staging.committed.ranges.range_cache import CacheStats
 from compactlib.staging.committed.ranges.range_collect import RangeCollector
@@ -30,17 +29,27 @@ from compactlib.staging.model.values import (
     Changes,
     Collected,
     LiveMetaRanges,
+    MergeStrategy,
     MetaRangeId,
     RangeEntry,
     Record,
     StoredFile,
 )
 
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
 
 class CommittedRanges:
-    """A `Committed` that keeps ranges and metaranges as immutable objects. Threads and processes may share a store.
+    """Immutable metaranges: apply changes, read, compare, merge, collect. Threads and processes may share one store.
 
-    Equal content has equal ids under one split rule, whatever its history, format and release.
+    A metarange is an immutable sorted set of records, named by its content. Where a metarange may be `None`, that means
+    "nothing was ever committed" and reads as an empty one; an EMPTY metarange has an id like any other. Equal content
+    has equal ids under one split rule, whatever its history, format and release.
+
+    Every method that reads raises `MetaRangeNotFound`, `RangeNotFound`, `DamagedRange` or `NewerFormat` when a file is
+    not what it should be, and what the object store raises (`ObjectStoreFailed`, `StorageError`): never a
+    shorter answer.
 
     Args:
         objects: where the files lie.
@@ -82,62 +91,114 @@ class CommittedRanges:
 
     def apply(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None,
               observer: Observer | None = None) -> Applied:
-        """See `Committed.apply`. O(ranges + records of the ranges touched)."""
+        """The metarange that has `base`'s records with `changes` made to them; durable when this returns.
+
+        A tombstone of an unknown key changes nothing. A record of the same identity as the base's changes nothing: the
+        base's data stays. The result's id depends on the resulting records alone, so it is `base` if nothing changed.
+        The observer is notified how many of the base's ranges are done. O(ranges + records of the ranges touched).
+
+        Raises:
+            UnsortedKeys: the keys do not ascend strictly. Nothing is published.
+            NilValue: a change is neither a `Record` nor `TOMBSTONE`.
+            BudgetSpent: the budget ran out; nothing is published.
+        """
         return Apply(self._files, self._rule, self._metarange(base), changes, Budget() if budget is None else budget,
                      background=self._background, observer=observer).run(base)
 
     def get(self, metarange_id: MetaRangeId | None, key: bytes) -> Record | None:
-        """See `Committed.get`. O(log ranges + log records) once the range is cached, else a read of it."""
+        """The record of a key, or `None` if there is none. Opens at most one range.
+
+        O(log ranges + log records) once the range is cached, else a read of it.
+        """
         return RangeLookup(self._files, self._metarange(metarange_id)).get(key)
 
     def get_many(self, metarange_id: MetaRangeId | None, keys: Iterable[bytes]) -> dict[bytes, Record]:
-        """See `Committed.get_many`."""
+        """The records of those keys that have one. Opens each range at most once."""
         lookup = RangeLookup(self._files, self._metarange(metarange_id))
         found = {key: lookup.get(key) for key in sorted(set(keys))}
         return {key: record for key, record in found.items() if record is not None}
 
     def scan(self, metarange_id: MetaRangeId | None, start: bytes = b"") -> RangeScan:
-        """See `Committed.scan`."""
+        """All records from the first key >= `start` on. Opens each range as it gets there."""
         return RangeScan(self._files, self._metarange(metarange_id), start)
 
     def diff(self, left: MetaRangeId | None, right: MetaRangeId | None, start: bytes = b"") -> RangeDiff:
-        """See `Committed.diff`. O(ranges + records of the ranges that are not in both)."""
+        """What changed from `left` to `right`, from the first key >= `start` on. Equal ranges are not opened.
+
+        O(ranges + records of the ranges that are not in both).
+        """
         return RangeDiff(self._files, self._metarange(left), self._metarange(right), start)
 
     def merge(self, base: MetaRangeId | None, source: MetaRangeId | None, destination: MetaRangeId | None,
               strategy: MergeStrategy = "fail", *, budget: Budget | None = None) -> Applied:
-        """See `Committed.merge`."""
+        """`destination` with what changed from `base` to `source`; counts are against `destination`.
+
+        Raises:
+            MergeConflict: keys were changed differently on both sides, and the strategy is `"fail"`.
+            BudgetSpent: as for `apply`.
+        """
         return merge_metaranges(self._files, self._rule, self._metarange(base), self._metarange(source),
                                 self._metarange(destination), destination, strategy,
                                 Budget() if budget is None else budget, self._background)
 
     def ranges_of(self, metarange_id: MetaRangeId | None) -> Sequence[RangeEntry]:
-        """See `Committed.ranges_of`."""
+        """The ranges of a metarange, in order of their keys. Opens none of them."""
         return self._metarange(metarange_id).entries
 
     def claim(self, metarange_id: MetaRangeId) -> None:
-        """See `Committed.claim`. Three requests, whatever its size."""
+        """Keep a metarange that perhaps nothing names from `collect`, until what names it is written.
+
+        For a caller that uses an old one again: the claim counts for the collections' grace period. Three requests,
+        whatever its size.
+
+        Raises:
+            MetaRangeNotFound: it was collected.
+            BeingCollected: it is being collected at this moment.
+        """
         self._files.claim(metarange_id)
 
     def available_bytes(self) -> int | None:
-        """See `Committed.available_bytes`."""
+        """How much room there is for more ranges now; `None` where it is unknown."""
         return self._files.objects.available_bytes()
 
     def list_ranges(self) -> Iterator[StoredFile]:
-        """See `Committed.list_ranges`."""
+        """Every range file of the store, reachable or not."""
         return self._files.list(RANGES)
 
     def list_metaranges(self) -> Iterator[StoredFile]:
-        """See `Committed.list_metaranges`."""
+        """Every metarange file of the store, reachable or not."""
         return self._files.list(METARANGES)
 
     def collect(self, live: Callable[[], LiveMetaRanges], *, grace_seconds: float,
                 budget: Budget | None = None) -> Collected:
-        """See `Committed.collect`; the protocol against racing writers is in `range_collect`."""
+        """Delete the files that no live metarange needs and that are older than the grace period. See `Collected`.
+
+        The protocol against racing writers is in `range_collect`.
+
+        Args:
+            live: gives every metarange that a commit or a branch record names, as it is at the time of the call. It
+                is called a second time before anything is deleted, because branches may move between looking and
+                deleting; that call should also keep those from writing who have read a branch before.
+            grace_seconds: files younger than this stay; must exceed the longest operation and the longest scan.
+            budget: asked before each metarange is read, and before each file is deleted.
+
+        Raises:
+            BudgetSpent: the budget ran out; what was deleted before it was garbage.
+        """
         return RangeCollector(self._files, self._clock, live, grace_seconds, budget).run()
 
     def verify(self, live: LiveMetaRanges, *, budget: Budget | None = None) -> VerifyReport:
-        """See `Committed.verify`. O(records of all ranges)."""
+        """Read all ranges of these metaranges, check them more deeply than a read does, and list what is wrong.
+
+        O(records of all ranges).
+
+        Args:
+            live: which metaranges; one of the history that is not there is an `orphan`, which is harmless.
+            budget: asked before each file.
+
+        Raises:
+            BudgetSpent: the budget ran out.
+        """
         verifier = RangeVerifier(self._files, Budget() if budget is None else budget)
         for metarange_id in sorted(live.needed):
             verifier.verify(metarange_id)

@@ -11,7 +11,7 @@ from compactlib.staging.model.values import Difference
 
 
 class RangeDiff:
-    """A `DifferenceScan`. For one thread.
+    """Differences in ascending order of their keys, from a position that can be moved. For one thread.
 
     Args:
         files: where ranges are read.
@@ -40,7 +40,7 @@ class RangeDiff:
                 return found
 
     def seek(self, key: bytes) -> None:
-        """See `DifferenceScan.seek`."""
+        """Go on with the first difference of a key >= `key`, forwards or backwards, also after the end."""
         self._left.seek(key)
         self._right.seek(key)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Executor
-from typing import Final, get_args
+from typing import TYPE_CHECKING, Final, get_args
 
 from compactlib.errors import InvalidInput
 from compactlib.runtime.budget import Budget
@@ -12,11 +11,13 @@ from compactlib.staging.committed.apply import Apply
 from compactlib.staging.committed.diff import RangeDiff
 from compactlib.staging.committed.formats.metarange import MetaRange
 from compactlib.staging.committed.formats.split import SplitRule
-from compactlib.staging.committed.interface import MergeStrategy
 from compactlib.staging.committed.ranges.range_cursor import RangeLookup
 from compactlib.staging.committed.ranges.range_files import RangeFiles
 from compactlib.staging.errors import MergeConflict
-from compactlib.staging.model.values import Applied, Change, Difference, MetaRangeId, Record
+from compactlib.staging.model.values import Applied, Change, Difference, MergeStrategy, MetaRangeId, Record
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 MAX_CONFLICTS: Final = 100
 """How many keys a `MergeConflict` names."""
@@ -25,7 +26,7 @@ MAX_CONFLICTS: Final = 100
 def merge_metaranges(files: RangeFiles, rule: SplitRule, base: MetaRange, source: MetaRange,
                      destination: MetaRange, destination_id: MetaRangeId | None, strategy: MergeStrategy,
                      budget: Budget, background: Executor | None = None) -> Applied:
-    """See `Committed.merge`. Opens the ranges that base and source do not share, and those of the destination there."""
+    """See `CommittedRanges.merge`. Opens the ranges in which base and source differ, and the destination's there."""
     if strategy not in get_args(MergeStrategy):
         raise InvalidInput(f"the strategy is {strategy!r}; give one of {', '.join(get_args(MergeStrategy))}")
     differences = RangeDiff(files, base, source, b"")

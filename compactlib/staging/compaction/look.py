@@ -11,7 +11,7 @@ from itertools import islice
 
 from compactlib.runtime.budget import Budget
 from compactlib.staging.committed.formats.split import record_bytes
-from compactlib.staging.committed.interface import RecordScan
+from compactlib.staging.committed.ranges.range_cursor import RangeScan
 from compactlib.staging.compaction.plan import StagingView
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, TooManyTries
 from compactlib.staging.records.branch_store import FoundBranch
@@ -94,7 +94,7 @@ def _seen(context: StagingContext, found: FoundBranch, budget: Budget, *, is_qui
 class _Runs:
     """Counts tombstones, and how many follow one another without a live key in between."""
 
-    def __init__(self, base: RecordScan | None) -> None:
+    def __init__(self, base: RangeScan | None) -> None:
         self.tombstones = 0
         self.longest = 0
         self._base = base
@@ -125,7 +125,7 @@ class _Runs:
         self._run = 0
         self._is_known = False
 
-    def _advance(self, base: RecordScan) -> None:
+    def _advance(self, base: RangeScan) -> None:
         following = next(base, None)
         self._following = None if following is None else following[0]
         self._is_known = True

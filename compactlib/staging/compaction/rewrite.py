@@ -6,12 +6,13 @@ twice, at once, or die half-way; garbage collection removes what was made in vai
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import attrs
 
 from compactlib.rewrite import Attempt, RewriteResult
-from compactlib.staging.committed.interface import Committed
+from compactlib.staging.committed.committed_ranges import CommittedRanges
 from compactlib.staging.model.names import StagingToken
 from compactlib.staging.model.values import Applied, MetaRangeId
 from compactlib.staging.records.layers import MergedTokens
@@ -24,8 +25,8 @@ class RewriteStores(Protocol):
     An executor that runs tasks in another process needs a picklable one, which opens its own connections there.
     """
 
-    def open(self) -> tuple[StagingTokens, Committed]:
-        """The tokens to read and the committed layer to read and write."""
+    def open(self) -> AbstractContextManager[tuple[StagingTokens, CommittedRanges]]:
+        """The tokens to read and the committed layer to read and write, for a block that closes what was opened."""
 
 
 @attrs.frozen
@@ -38,11 +39,11 @@ class OpenStores:
     """
 
     tokens: StagingTokens
-    committed: Committed
+    committed: CommittedRanges
 
-    def open(self) -> tuple[StagingTokens, Committed]:
-        """See `RewriteStores.open`."""
-        return self.tokens, self.committed
+    def open(self) -> AbstractContextManager[tuple[StagingTokens, CommittedRanges]]:
+        """See `RewriteStores.open`; closes nothing."""
+        return nullcontext((self.tokens, self.committed))
 
 
 @attrs.frozen(kw_only=True)
@@ -79,9 +80,9 @@ class CompactTokens:
             CompactlibError: whatever the stores raise; a token or a range that cannot be read is never left out.
         """
         began = attempt.clock.monotonic()
-        tokens, committed = self.stores.open()
-        changes = ((key, staged.record) for key, staged in MergedTokens(tokens, self.newest_first))
-        applied = committed.apply(self.base, changes, budget=attempt.budget, observer=attempt.observer)
+        with self.stores.open() as (tokens, committed):
+            changes = ((key, staged.record) for key, staged in MergedTokens(tokens, self.newest_first))
+            applied = committed.apply(self.base, changes, budget=attempt.budget, observer=attempt.observer)
         return CompactedTokens(task=self.name, attempt=attempt.id, files=(), bytes_read=applied.bytes_read,
                                bytes_written=applied.bytes_written, seconds=attempt.clock.monotonic() - began,
                                applied=applied)

@@ -52,6 +52,9 @@ Change: TypeAlias = Record | None
 Changes: TypeAlias = Iterable[tuple[bytes, Change]]
 """Changes in strictly ascending order of their keys."""
 
+MergeStrategy: TypeAlias = Literal["fail", "source_wins", "destination_wins"]
+"""What a merge does about a key that both sides changed differently."""
+
 Kind: TypeAlias = Literal["added", "changed", "removed"]
 """What happened to a key from the left to the right side of a diff."""
 
@@ -80,11 +83,6 @@ class Difference:
         if right is None:
             return cls("removed", key, left, None)
         return None if left.identity == right.identity else cls("changed", key, left, right)
-
-    @property
-    def left_identity(self) -> bytes | None:
-        """The identity of the left record, if there is one."""
-        return None if self.left is None else self.left.identity
 
 
 @attrs.frozen

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from compactlib._arguments import require_type
 from compactlib.kv.store import Exists
 from compactlib.runtime.budget import Budget
-from compactlib.staging.committed.interface import MergeStrategy
 from compactlib.staging.model.names import CommitId, branch_key
-from compactlib.staging.model.values import Difference, MetaRangeId, Record, check_key
+from compactlib.staging.model.values import Difference, MergeStrategy, MetaRangeId, Record, check_key
 from compactlib.staging.operations import commit as commit_module, conditional, head, read, reset, write
 from compactlib.staging.operations.commit import CommitOutcome, CommitRequest
 from compactlib.staging.operations.diff_cache import DiffCache

@@ -109,7 +109,7 @@ class BranchView:
 
 
 def changes_of(context: StagingContext, newest_first: Sequence[StagingToken]) -> Iterator[tuple[bytes, Change]]:
-    """What some tokens together change, as `Committed.apply` takes it: one change per key, in order."""
+    """What some tokens together change, as `CommittedRanges.apply` takes it: one change per key, in order."""
     for key, staged in MergedTokens(context.tokens, newest_first):
         yield key, staged.record
 

@@ -10,7 +10,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TypeAlias
 
-from compactlib.staging.committed.interface import Committed
+from compactlib.staging.committed.committed_ranges import CommittedRanges
 from compactlib.staging.model.values import Difference, MetaRangeId, Record
 
 _Pair: TypeAlias = tuple[MetaRangeId | None, MetaRangeId | None]
@@ -29,7 +29,7 @@ class DiffCache:
         max_bytes: how much memory the differences may take together.
     """
 
-    def __init__(self, committed: Committed, max_bytes: int) -> None:
+    def __init__(self, committed: CommittedRanges, max_bytes: int) -> None:
         self._committed = committed
         self._max_bytes = max_bytes
         self._diffs: OrderedDict[_Pair, tuple[int, Sequence[Difference] | None]] = OrderedDict()

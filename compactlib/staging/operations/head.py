@@ -17,10 +17,9 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from compactlib.outcome import Done
-from compactlib.staging.committed.interface import MergeStrategy
 from compactlib.staging.errors import DirtyBranch
 from compactlib.staging.model.names import CommitId
-from compactlib.staging.model.values import MetaRangeId
+from compactlib.staging.model.values import MergeStrategy, MetaRangeId
 from compactlib.staging.operations.branch_view import BranchView
 from compactlib.staging.operations.diff_cache import DiffCache
 from compactlib.staging.operations.results import CommitStats, Counts, NoChanges

@@ -12,7 +12,7 @@ import attrs
 
 from compactlib._arguments import require_type
 from compactlib.errors import InvalidInput
-from compactlib.staging.committed.interface import RecordScan
+from compactlib.staging.committed.ranges.range_cursor import RangeScan
 from compactlib.staging.model.values import Record
 from compactlib.staging.operations.branch_view import BranchView
 from compactlib.staging.operations.pages import Listed, ListPage
@@ -97,7 +97,7 @@ class OverlaidScan:
         scanned: how many entries were read so far.
     """
 
-    def __init__(self, staged: MergedTokens, base: RecordScan) -> None:
+    def __init__(self, staged: MergedTokens, base: RangeScan) -> None:
         self._staged = staged
         self._base = base
         self._next_staged: tuple[bytes, Staged] | None = None
@@ -152,7 +152,7 @@ def list_page(view: BranchView, request: ListRequest) -> ListPage:
     return _page(OverlaidScan(staged, view.context.committed.scan(view.base, start)), request)
 
 
-def list_committed(scan: RecordScan, request: ListRequest) -> ListPage:
+def list_committed(scan: RangeScan, request: ListRequest) -> ListPage:
     """One page of a metarange whose scan begins at `request.start()`."""
     return _page(_Counted(scan), request)
 
@@ -160,7 +160,7 @@ def list_committed(scan: RecordScan, request: ListRequest) -> ListPage:
 class _Counted:
     """A scan of records as a `Layered` one."""
 
-    def __init__(self, scan: RecordScan) -> None:
+    def __init__(self, scan: RangeScan) -> None:
         self.scanned: int = 0
         self._scan = scan
 

@@ -11,7 +11,7 @@ from compactlib.clock import Clock
 from compactlib.errors import Busy, StorageError
 from compactlib.kv import KVStore
 from compactlib.runtime.observe import Observer, telling
-from compactlib.staging.committed.interface import Committed
+from compactlib.staging.committed.committed_ranges import CommittedRanges
 from compactlib.staging.model.names import StagingToken, repository_partition
 from compactlib.staging.options import StagingOptions
 from compactlib.staging.records.branch_store import BranchStore
@@ -41,7 +41,7 @@ class StagingContext:
 
     repository: str
     store: KVStore
-    committed: Committed
+    committed: CommittedRanges
     branches: BranchStore
     commits: CommitStore
     tokens: StagingTokens
@@ -52,7 +52,7 @@ class StagingContext:
     observer: Observer
 
     @classmethod
-    def over(cls, store: KVStore, committed: Committed, repository: str, *, options: StagingOptions, clock: Clock,
+    def over(cls, store: KVStore, committed: CommittedRanges, repository: str, *, options: StagingOptions, clock: Clock,
              rng: Random, events: StagingEvents, observer: Observer) -> StagingContext:
         """The context of a repository over its two stores.
 

@@ -16,7 +16,7 @@ from compactlib.report import VerifyReport
 from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
-from compactlib.staging.committed.interface import Committed
+from compactlib.staging.committed.committed_ranges import CommittedRanges
 from compactlib.staging.compaction.flights import Flights
 from compactlib.staging.compaction.outcome import CompactionOutcome
 from compactlib.staging.compaction.plan import StagingPlan, StagingView
@@ -69,7 +69,7 @@ class Repository:
         InvalidInput: it is no name of a repository, or an argument is not what it should be.
     """
 
-    def __init__(self, store: KVStore, committed: Committed, *, name: str = "main",
+    def __init__(self, store: KVStore, committed: CommittedRanges, *, name: str = "main",
                  policy: StagingPolicy | None = None, options: StagingOptions | None = None,
                  stores: RewriteStores | None = None, clock: Clock | None = None, rng: Random | None = None,
                  events: StagingEvents | None = None, observer: Observer | None = None) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 import attrs
 
@@ -11,7 +13,6 @@ from compactlib.clock import SystemClock
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.staging import CommittedRanges
-from compactlib.staging.committed.interface import Committed
 from compactlib.staging.model.names import repository_partition
 from compactlib.staging.records.tokens import StagingTokens
 
@@ -31,7 +32,8 @@ class FileStores:
     def objects_path(self) -> str:
         return os.path.join(self.folder, "objects")
 
-    def open(self) -> tuple[StagingTokens, Committed]:
-        store = SqliteStore(self.sqlite_path)
-        tokens = StagingTokens(store, repository_partition(self.repository), random.SystemRandom(), SystemClock())
-        return tokens, CommittedRanges(LocalObjects(self.objects_path))
+    @contextmanager
+    def open(self) -> Iterator[tuple[StagingTokens, CommittedRanges]]:
+        with closing(SqliteStore(self.sqlite_path)) as store, LocalObjects(self.objects_path) as objects:
+            tokens = StagingTokens(store, repository_partition(self.repository), random.SystemRandom(), SystemClock())
+            yield tokens, CommittedRanges(objects)

@@ -24,7 +24,6 @@ from compactlib.spark.sources.planned_reader import PlannedSource, SourceSteps
 from compactlib.spark.sources.staging.options import KeyRange, StagingSourceOptions
 from compactlib.staging import CommittedRanges, Record, Repository
 from compactlib.staging.committed.formats.parquet import ArrowRows, ParquetFormat
-from compactlib.staging.committed.interface import Committed
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound
 from compactlib.staging.model.values import MetaRangeId, RangeEntry
 from compactlib.staging.operations.branch_view import BranchView
@@ -164,7 +163,7 @@ class _PartReader:
     """Lays what is staged over one part's ranges."""
 
     def __init__(self, repository: Repository, part: BranchPart, options: StagingSourceOptions) -> None:
-        self._committed: Committed = repository.context.committed
+        self._committed: CommittedRanges = repository.context.committed
         self._part = part
         self._options = options
         self._schema = schema_of(options.columns)
@@ -172,7 +171,7 @@ class _PartReader:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         for planned in self._part.ranges:
-            rows = _rows_of(self._committed, self._part.base, planned.entry)
+            rows = _rows_of(self._committed, planned.entry)
             yield from self._laid_over(rows, planned, planned.entry.max_key)
         yield from self._laid_over(_EMPTY, None, None)
 
@@ -256,12 +255,9 @@ def _newest(repository: Repository, record: BranchRecord, start: bytes) -> Itera
         previous = entry[0]
 
 
-def _rows_of(committed: Committed, base: MetaRangeId | None, entry: RangeEntry) -> ArrowRows:
-    if isinstance(committed, CommittedRanges):
-        rows = committed.files.read_range(entry, keep=False)
-        return rows if isinstance(rows, ArrowRows) else ParquetFormat().rows(rows.pairs(0))
-    within = takewhile(lambda pair: pair[0] <= entry.max_key, committed.scan(base, entry.min_key))
-    return ParquetFormat().rows(within)
+def _rows_of(committed: CommittedRanges, entry: RangeEntry) -> ArrowRows:
+    rows = committed.files.read_range(entry, keep=False)
+    return rows if isinstance(rows, ArrowRows) else ParquetFormat().rows(rows.pairs(0))
 
 
 def _columns_of(staged: Sequence[_StagedKey]) -> list[Any]:

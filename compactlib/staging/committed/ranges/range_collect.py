@@ -62,9 +62,9 @@ class RangeCollector:
     Args:
         files: what to collect.
         clock: what "now" is; must agree with the object store's clock well within the grace period.
-        live: see `Committed.collect`.
-        grace_seconds: see `Committed.collect`; > 0 while there are writers.
-        budget: see `Committed.collect`.
+        live: see `CommittedRanges.collect`.
+        grace_seconds: see `CommittedRanges.collect`; > 0 while there are writers.
+        budget: see `CommittedRanges.collect`.
 
     Raises:
         InvalidInput: the grace period is negative.

@@ -70,7 +70,7 @@ class RangeCursor:
 
 
 class RangeScan:
-    """A `RecordScan` over a metarange."""
+    """Records of a metarange in ascending order of their keys, from a position that can be moved. For one thread."""
 
     def __init__(self, files: RangeFiles, metarange: MetaRange, start: bytes) -> None:
         self._cursor = RangeCursor(files, metarange, start)
@@ -89,7 +89,7 @@ class RangeScan:
         return found
 
     def seek(self, key: bytes) -> None:
-        """See `RecordScan.seek`."""
+        """Go on with the first key >= `key`, forwards or backwards, also after the end. Opens a range only at need."""
         self._cursor.seek(key)
 
 

@@ -35,7 +35,7 @@ def stitch(files: RangeFiles, rule: SplitRule, base: MetaRange, base_id: MetaRan
 
     Raises:
         UnsortedKeys: two ranges overlap.
-        BeingCollected: as for `Committed.apply`.
+        BeingCollected: as for `CommittedRanges.apply`.
     """
     writer = RangeWriter(files, rule, {entry.range_id for entry in base.entries}, budget)
     ordered = sorted(made, key=lambda closed: closed.entry.min_key)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Set
-from concurrent.futures import Executor, Future
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -16,6 +15,9 @@ from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.committed.ranges.range_files import RangeFiles
 from compactlib.staging.errors import UnsortedKeys
 from compactlib.staging.model.values import MetaRangeId, RangeEntry, RangeId
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
 
 MAX_IN_FLIGHT: Final = 4
 """Ranges that are written in the background at once; each is held in memory until then."""
@@ -107,7 +109,7 @@ class RangeWriter:
         if len(self._open):
             self._close(self._open)
             self._open = self._files.range_format.empty
-        return [each.result() if isinstance(each, Future) else each for each in self._closed]
+        return [each if isinstance(each, ClosedRange) else each.result() for each in self._closed]
 
     def finish(self, base_id: MetaRangeId | None) -> MetaRangeId:
         """Close the last range, and publish the metarange once all its ranges are durable, if it is not the base.

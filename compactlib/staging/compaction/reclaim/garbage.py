@@ -1,6 +1,6 @@
 """Which ranges and metaranges are garbage: what no commit of a branch and no compaction in force needs.
 
-What is live is decided here, by the branch records; finding and deleting the files is `Committed.collect`'s.
+What is live is decided here, by the branch records; finding and deleting the files is `CommittedRanges.collect`'s.
 Compactions that were superseded, lost their race or died leave files behind, and so do deleted branches.
 """
 
