@@ -51,35 +51,35 @@ GONE = 500_000
 """An expiry that has passed."""
 
 
-@pytest.mark.parametrize(("vector", "text", "expires", "rules", "expected"), [
-    ("R1", "P D U", NO_EXPIRY, LATER, "P1 U3"),
-    ("R2", "P D U", GONE, LATER, ""),
-    ("R3", "P D U D U", NO_EXPIRY, LATER, "P1 U5"),
-    ("R4", "P D D3 U", NO_EXPIRY, LATER, "P1 U4"),
-    ("R6", "P D D1", NO_EXPIRY, LATER, "D3"),
-    ("R7", "P2", NO_EXPIRY, LATER, "P1"),
-    ("R8", "P U", NO_EXPIRY, LATER, "P1 U2"),
-    ("R9", "P U", GONE, LATER, ""),
-    ("R11", "P T D U", NO_EXPIRY, LATER, "P1 T2 U4"),
-    ("R12", "P T", GONE, LATER, "P1 T2"),
-    ("R14", "T", NO_EXPIRY, LATER, ""),
-    ("R15", "P D D1", NO_EXPIRY, NEVER, "P1 D3"),
-    ("R17", "P U U D", NO_EXPIRY, NEVER, "P1 D4"),
-    ("R18 D", "D", NO_EXPIRY, LATER, "D1"),
-    ("R18 U", "U", NO_EXPIRY, LATER, "U1"),
-    ("R18 T U", "T U", NO_EXPIRY, LATER, "T1 U2"),
-    ("R18 T D", "T D", NO_EXPIRY, LATER, "D2"),
-    ("R18 D U", "D U", NO_EXPIRY, LATER, "U2"),
-    ("R18 U D", "U D", NO_EXPIRY, LATER, "D2"),
-    ("R18 T D U", "T D U", NO_EXPIRY, LATER, "T1 U3"),
-    ("R18 D U T", "D U T", NO_EXPIRY, LATER, "U2 T3"),
-    ("P D not in effect, expired", "P D", GONE, NEVER, "D2"),
-    ("P D U D in effect", "P D U D", NO_EXPIRY, LATER, "D4"),
-    ("P D U D not in effect", "P D U D", NO_EXPIRY, NEVER, "P1 D4"),
-    ("P T D not in effect", "P T D", NO_EXPIRY, NEVER, "P1 T2 D3"),
+@pytest.mark.parametrize(("text", "expires", "rules", "expected"), [
+    ("P D U", NO_EXPIRY, LATER, "P1 U3"),
+    ("P D U", GONE, LATER, ""),
+    ("P D U D U", NO_EXPIRY, LATER, "P1 U5"),
+    ("P D D3 U", NO_EXPIRY, LATER, "P1 U4"),
+    ("P D D1", NO_EXPIRY, LATER, "D3"),
+    ("P2", NO_EXPIRY, LATER, "P1"),
+    ("P U", NO_EXPIRY, LATER, "P1 U2"),
+    ("P U", GONE, LATER, ""),
+    ("P T D U", NO_EXPIRY, LATER, "P1 T2 U4"),
+    ("P T", GONE, LATER, "P1 T2"),
+    ("T", NO_EXPIRY, LATER, ""),
+    ("P D D1", NO_EXPIRY, NEVER, "P1 D3"),
+    ("P U U D", NO_EXPIRY, NEVER, "P1 D4"),
+    ("D", NO_EXPIRY, LATER, "D1"),
+    ("U", NO_EXPIRY, LATER, "U1"),
+    ("T U", NO_EXPIRY, LATER, "T1 U2"),
+    ("T D", NO_EXPIRY, LATER, "D2"),
+    ("D U", NO_EXPIRY, LATER, "U2"),
+    ("U D", NO_EXPIRY, LATER, "D2"),
+    ("T D U", NO_EXPIRY, LATER, "T1 U3"),
+    ("D U T", NO_EXPIRY, LATER, "U2 T3"),
+    ("P D", GONE, NEVER, "D2"),
+    ("P D U D", NO_EXPIRY, LATER, "D4"),
+    ("P D U D", NO_EXPIRY, NEVER, "P1 D4"),
+    ("P T D", NO_EXPIRY, NEVER, "P1 T2 D3"),
 ])
-def test_vectors_of_one_segment(vector: str, text: str, expires: int, rules: Rules, expected: str) -> None:
-    assert kept(history(text, expires=expires), rules) == expected, vector
+def test_records_of_one_segment(text: str, expires: int, rules: Rules, expected: str) -> None:
+    assert kept(history(text, expires=expires), rules) == expected
 
 
 def test_only_the_first_segment_is_compacted() -> None:
@@ -88,23 +88,21 @@ def test_only_the_first_segment_is_compacted() -> None:
     assert [verdict.name for verdict in verdicts[:2]] == ["DELETED", "SUPERSEDED"]
 
 
-@pytest.mark.parametrize(("vector", "now", "expected"),
-                         [("R22", 4_999, "P1"), ("R22", 5_000, "P1"), ("R23", 5_001, "")])
-def test_vectors_of_expiry_it_is_strict_to_the_millisecond(vector: str, now: int, expected: str) -> None:
-    assert kept(history("P", expires=5_000), Rules(reference_ms=0, now_ms=now)) == expected, vector
+@pytest.mark.parametrize(("now", "expected"), [(4_999, "P1"), (5_000, "P1"), (5_001, "")])
+def test_expiry_is_strict_to_the_millisecond(now: int, expected: str) -> None:
+    assert kept(history("P", expires=5_000), Rules(reference_ms=0, now_ms=now)) == expected
 
 
-@pytest.mark.parametrize(("vector", "reference", "expected"),
-                         [("R24", 1_999, "P1 D2"), ("R24", 2_000, "P1 D2"), ("R25", 2_001, "D2")])
-def test_vectors_of_the_cut_off_it_is_strict_to_the_millisecond(vector: str, reference: int, expected: str) -> None:
-    assert kept(history("P D"), Rules(reference_ms=reference, now_ms=3_000)) == expected, vector
+@pytest.mark.parametrize(("reference", "expected"), [(1_999, "P1 D2"), (2_000, "P1 D2"), (2_001, "D2")])
+def test_the_cut_off_is_strict_to_the_millisecond(reference: int, expected: str) -> None:
+    assert kept(history("P D"), Rules(reference_ms=reference, now_ms=3_000)) == expected
 
 
-@pytest.mark.parametrize(("vector", "compacting", "expected"), [("R26", {1}, True), ("R27", {0, 1}, False)])
-def test_vectors_of_a_ttl_update_whose_put_stays(vector: str, compacting: set[int], expected: bool) -> None:
+@pytest.mark.parametrize(("compacting", "expected"), [({1}, True), ({0, 1}, False)])
+def test_a_ttl_update_whose_put_stays(compacting: set[int], expected: bool) -> None:
     entries = history("P T D", segments="011")
     verdicts = judge(entries, LATER, frozenset(SegmentName(place, 0) for place in compacting))
-    assert (verdicts[1] is Verdict.KEEP) == expected, vector
+    assert (verdicts[1] is Verdict.KEEP) == expected
 
 
 def test_records_of_a_container_that_is_gone() -> None:
@@ -119,18 +117,18 @@ def purging(peers: Callable[[IndexEntry], bool], *, purge: bool = True, had_put:
         purge_tombstones=purge, seen_by_all_peers=peers, had_put=lambda entry: had_put))
 
 
-@pytest.mark.parametrize(("vector", "text", "expires", "rules", "expected"), [
-    ("T2, T7", "D", NO_EXPIRY, purging(lambda entry: False), "D1"),
-    ("T3", "D", NO_EXPIRY, purging(lambda entry: True), ""),
-    ("T4 passed", "D", GONE, purging(lambda entry: False), ""),
-    ("T4 not passed", "D", 2_000_000, purging(lambda entry: False), "D1"),
-    ("T5", "D", GONE, purging(lambda entry: True, purge=False), "D1"),
-    ("T6", "P D", NO_EXPIRY, purging(lambda entry: True), "D2"),
-    ("T6 its PUT went in an earlier cycle", "D", NO_EXPIRY, purging(lambda entry: True, had_put=True), "D1"),
+@pytest.mark.parametrize(("case", "text", "expires", "rules", "expected"), [
+    ("not every peer has seen it", "D", NO_EXPIRY, purging(lambda entry: False), "D1"),
+    ("all peers have seen it", "D", NO_EXPIRY, purging(lambda entry: True), ""),
+    ("its blob has expired", "D", GONE, purging(lambda entry: False), ""),
+    ("its blob has not expired", "D", 2_000_000, purging(lambda entry: False), "D1"),
+    ("purging is switched off", "D", GONE, purging(lambda entry: True, purge=False), "D1"),
+    ("its PUT goes in the same cycle", "P D", NO_EXPIRY, purging(lambda entry: True), "D2"),
+    ("its PUT went in an earlier cycle", "D", NO_EXPIRY, purging(lambda entry: True, had_put=True), "D1"),
     ("a tombstone among other records", "T D", NO_EXPIRY, purging(lambda entry: True), ""),
 ])
-def test_vectors_of_tombstones(vector: str, text: str, expires: int, rules: Rules, expected: str) -> None:
-    assert kept(history(text, expires=expires), rules) == expected, vector
+def test_tombstones(case: str, text: str, expires: int, rules: Rules, expected: str) -> None:
+    assert kept(history(text, expires=expires), rules) == expected, case
 
 
 def test_two_puts_of_one_blob() -> None:

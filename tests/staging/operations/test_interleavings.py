@@ -158,7 +158,7 @@ def test_three_actors_depth_first(setup: str) -> None:
 
 
 def without_second_look(world: World, actor: str, noted: HistoryOperation) -> None:
-    """A read that does not look at the record again (1.7)."""
+    """A read that does not look at the record again."""
     context = world.contexts[actor]
     record = context.branches.read(MAIN).record
     found = BranchView.of(context, MAIN, record).find(K).record
@@ -166,7 +166,7 @@ def without_second_look(world: World, actor: str, noted: HistoryOperation) -> No
 
 
 def delete_with_shortcut(world: World, actor: str, noted: HistoryOperation) -> None:
-    """The delete that takes any tombstone for "already deleted", and looks at the staging token alone (1.5)."""
+    """The delete that takes any tombstone for "already deleted", and looks at the staging token alone."""
     noted.write(K, ABSENT)
     context = world.contexts[actor]
     while True:
@@ -180,14 +180,14 @@ def delete_with_shortcut(world: World, actor: str, noted: HistoryOperation) -> N
 
 
 def put_without_second_look(world: World, actor: str, noted: HistoryOperation) -> None:
-    """A put that is acknowledged without asking whether its token is still in use (1.4)."""
+    """A put that is acknowledged without asking whether its token is still in use."""
     noted.write(K, b"P")
     context = world.contexts[actor]
     context.tokens.set(context.branches.read(MAIN).record.staging_token, K, Staged(Record.of(b"P")))
 
 
 def reset_key_without_second_look(world: World, actor: str, noted: HistoryOperation) -> Any:
-    """A key reset in a token that may have been read already (1.12)."""
+    """A key reset in a token that may have been read already."""
     noted.writes[K] = frozenset()
     context = world.contexts[actor]
     view = BranchView.of(context, MAIN, context.branches.read(MAIN).record)
@@ -212,7 +212,7 @@ def reset_prefix_in_old_token(world: World, actor: str, noted: HistoryOperation)
 
 
 def hard_reset_without_clearing(world: World, actor: str, noted: HistoryOperation) -> Any:
-    """HEAD moves, the compacted metarange and the tokens stay (1.11)."""
+    """HEAD moves, the compacted metarange and the tokens stay."""
     target = world.contents_of(world.first_commit)
     for key in (b"a", b"b", K, M):
         noted.write(key, target.get(key, ABSENT))

@@ -31,7 +31,7 @@ from tests.blobstore.policy_views import DAY, FILL, NOW, SEGMENT, SHARES_A, a_vi
 TOTAL = 10 * SEGMENT
 
 
-# ---------------------------------------------------------------------------------------------------- the gate (3.3)
+# ---------------------------------------------------------------------------------------------------- the gate
 
 @pytest.mark.parametrize("policy", [StatsBased(), CompactAll()])
 @pytest.mark.parametrize(("percent", "compacts"), [(20, False), (40, False), (50, True), (51, True), (60, True),
@@ -86,12 +86,12 @@ def test_the_reference_time_is_the_retention_ago(hours: int) -> None:
 
 
 @pytest.mark.parametrize(("valid", "ends", "everywhere"), [
-    pytest.param([100, 100, 5, 5, 5], [2, 3, 4], [2, 3, 4], id="G5"),
-    pytest.param([5, 5, 5, 100, 100], [0, 1, 2], [0, 1, 2], id="G6"),
-    pytest.param([100, 100, 5, 100, 100], [2], [2], id="G7-one"),
-    pytest.param([100] * 5, None, None, id="G7-none-dirty"),
-    pytest.param([5] * 5, [0, 1, 2, 3, 4], [0, 1, 2, 3, 4], id="G7-all-dirty"),
-    pytest.param([100, 5, 100, 5, 100], [1, 2, 3], [1, 3], id="G7-inside"),
+    pytest.param([100, 100, 5, 5, 5], [2, 3, 4], [2, 3, 4], id="at-the-end"),
+    pytest.param([5, 5, 5, 100, 100], [0, 1, 2], [0, 1, 2], id="at-the-beginning"),
+    pytest.param([100, 100, 5, 100, 100], [2], [2], id="one-inside"),
+    pytest.param([100] * 5, None, None, id="none-dirty"),
+    pytest.param([5] * 5, [0, 1, 2, 3, 4], [0, 1, 2, 3, 4], id="all-dirty"),
+    pytest.param([100, 5, 100, 5, 100], [1, 2, 3], [1, 3], id="two-inside"),
 ])
 def test_wholly_valid_segments_are_left_out(valid: list[int], ends: list[int] | None,
                                             everywhere: list[int] | None) -> None:

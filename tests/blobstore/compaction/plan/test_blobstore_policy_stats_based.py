@@ -50,44 +50,49 @@ def expect(view: BlobView, policy: StatsBased, taken: list[int] | None, *, cost:
         assert plan.reference_time == view.reference_time
 
 
-def test_the_notes_fill() -> None:
+def test_how_full_a_segment_can_be() -> None:
     assert a_view([]).fill_bytes == FILL
     assert toy([]).fill_bytes == 900
 
 
 @pytest.mark.parametrize(("view", "settings", "taken", "numbers"), [
-    pytest.param(shares(SHARES_A), {}, span(5, 6), {"cost": 209_714, "benefit": 1}, id="P1"),
+    pytest.param(shares(SHARES_A), {}, span(5, 6), {"cost": 209_714, "benefit": 1}, id="cheapest-pair"),
     pytest.param(shares(SHARES_A, **DUE), MIDDLE, span(3, 7), {"cost": 943_716, "benefit": 3, "ratio": 314_572},
-                 id="P2"),
-    pytest.param(shares(SHARES_B, **DUE), MIDDLE, span(5, 7), {"cost": 1_468_005, "benefit": 1}, id="P3"),
-    pytest.param(shares(SHARES_C, **DUE), MIDDLE, span(3, 6), {"cost": 2_097_150, "benefit": 1}, id="P4"),
-    pytest.param(shares(SHARES_D), {}, span(3, 4), {"cost": 20_970, "benefit": 1}, id="P5"),
+                 id="middle-range"),
+    pytest.param(shares(SHARES_B, **DUE), MIDDLE, span(5, 7), {"cost": 1_468_005, "benefit": 1},
+                 id="middle-range-is-dear"),
+    pytest.param(shares(SHARES_C, **DUE), MIDDLE, span(3, 6), {"cost": 2_097_150, "benefit": 1},
+                 id="middle-range-of-four"),
+    pytest.param(shares(SHARES_D), {}, span(3, 4), {"cost": 20_970, "benefit": 1}, id="nearly-empty-pair"),
     pytest.param(shares(SHARES_D), {"weight_on_benefit": True}, span(2, 5),
-                 {"weighted": 251_656, "benefit": 3, "ratio": 83_885.33}, id="P6"),
+                 {"weighted": 251_656, "benefit": 3, "ratio": 83_885.33}, id="weighted"),
     pytest.param(shares(SHARES_A), {"min_reclaimed_segments": 3}, span(4, 7),
-                 {"cost": 629_144, "benefit": 3, "ratio": 209_714.67}, id="P7"),
-    pytest.param(shares(SHARES_A), {"min_reclaimed_segments": 5}, None, {}, id="P8"),
-    pytest.param(shares(SHARES_B), {"min_reclaimed_segments": 2}, None, {}, id="P9"),
-    pytest.param(a_view([FILL] * 10), {}, None, {}, id="P10"),
-    pytest.param(a_view([0] * 10), {}, span(0, 9), {"cost": 0, "benefit": 10}, id="P11"),
-    pytest.param(a_view([FILL] * 4 + [0] + [FILL] * 5), {}, [4], {"cost": 0, "benefit": 1}, id="P12"),
+                 {"cost": 629_144, "benefit": 3, "ratio": 209_714.67}, id="at-least-three-freed"),
+    pytest.param(shares(SHARES_A), {"min_reclaimed_segments": 5}, None, {}, id="five-cannot-be-freed"),
+    pytest.param(shares(SHARES_B), {"min_reclaimed_segments": 2}, None, {}, id="two-cannot-be-freed"),
+    pytest.param(a_view([FILL] * 10), {}, None, {}, id="all-full"),
+    pytest.param(a_view([0] * 10), {}, span(0, 9), {"cost": 0, "benefit": 10}, id="all-empty"),
+    pytest.param(a_view([FILL] * 4 + [0] + [FILL] * 5), {}, [4], {"cost": 0, "benefit": 1}, id="one-empty-among-full"),
     pytest.param(a_view([FILL] * 2 + [QUARTER] * 4 + [FILL] * 4), {}, span(2, 5), {"cost": 734_004, "benefit": 3},
-                 id="P13"),
-    pytest.param(a_view([0, FILL, 0, FILL]), {}, [0], {"cost": 0, "benefit": 1}, id="P14"),
-    pytest.param(a_view([0, 0, FILL, 0, 0, 0]), {}, span(0, 1), {"cost": 0, "benefit": 2}, id="P15"),
+                 id="four-quarters"),
+    pytest.param(a_view([0, FILL, 0, FILL]), {}, [0], {"cost": 0, "benefit": 1}, id="first-of-two-empty"),
+    pytest.param(a_view([0, 0, FILL, 0, 0, 0]), {}, span(0, 1), {"cost": 0, "benefit": 2},
+                 id="first-of-two-empty-runs"),
     pytest.param(a_view([FILL // 2, FILL // 2, FILL, FILL // 2, FILL // 2]), {}, span(0, 1), {"ratio": 734_004},
-                 id="P16"),
-    pytest.param(a_view([100, 100, 100, FILL]), {}, span(0, 2), {"cost": 300, "benefit": 2, "ratio": 150}, id="P17"),
-    pytest.param(a_view([10, 20, FILL]), {}, span(0, 1), {"cost": 30, "benefit": 1}, id="P18"),
-    pytest.param(a_view([FILL - 1] + [FILL] * 9), {}, None, {}, id="P19"),
-    pytest.param(a_view([FILL - 1, 1]), {}, span(0, 1), {"benefit": 1}, id="P20"),
-    pytest.param(a_view([FILL, 1]), {}, None, {}, id="P20-one-too-many"),
-    pytest.param(a_view([SEGMENT]), {}, None, {}, id="P21"),
+                 id="first-of-two-equal-pairs"),
+    pytest.param(a_view([100, 100, 100, FILL]), {}, span(0, 2), {"cost": 300, "benefit": 2, "ratio": 150},
+                 id="three-nearly-empty"),
+    pytest.param(a_view([10, 20, FILL]), {}, span(0, 1), {"cost": 30, "benefit": 1}, id="two-into-one"),
+    pytest.param(a_view([FILL - 1] + [FILL] * 9), {}, None, {}, id="one-byte-short-of-full"),
+    pytest.param(a_view([FILL - 1, 1]), {}, span(0, 1), {"benefit": 1}, id="exactly-one-segment"),
+    pytest.param(a_view([FILL, 1]), {}, None, {}, id="one-byte-too-many"),
+    pytest.param(a_view([SEGMENT]), {}, None, {}, id="fuller-than-the-fill"),
     pytest.param(a_view([QUARTER] * 4 + [QUARTER - 1] * 4, eligible=[True] * 4 + [False] * 4), {}, span(0, 3),
-                 {"benefit": 3}, id="P22"),
-    pytest.param(a_view([0] * 5, eligible=[False] * 5), {}, None, {}, id="P25"),
+                 {"benefit": 3}, id="only-eligible-ones"),
+    pytest.param(a_view([0] * 5, eligible=[False] * 5), {}, None, {}, id="none-eligible"),
 ])
-def test_vector(view: BlobView, settings: dict[str, Any], taken: list[int] | None, numbers: dict[str, Any]) -> None:
+def test_the_range_that_costs_least(view: BlobView, settings: dict[str, Any], taken: list[int] | None,
+                                    numbers: dict[str, Any]) -> None:
     expect(view, StatsBased(**settings), taken, **numbers)
 
 
@@ -123,31 +128,35 @@ def test_the_realistic_geometry_loses_little_to_the_reserve() -> None:
 
 
 @pytest.mark.parametrize(("valid", "settings", "taken", "numbers"), [
-    pytest.param([900, 900, 450, 450, 900], {}, span(2, 3), {"cost": 900, "benefit": 1, "ratio": 900}, id="Q1"),
-    pytest.param([450, 450, 900, 450, 450], {}, span(0, 1), {"cost": 900, "benefit": 1, "ratio": 900}, id="Q2"),
-    pytest.param([300, 300, 300, 900], {}, span(0, 2), {"cost": 900, "benefit": 2, "ratio": 450}, id="Q3"),
-    pytest.param([0, 500, 0, 500, 0], {}, [0], {"cost": 0, "benefit": 1, "ratio": 0}, id="Q5"),
-    pytest.param([0, 500, 0, 500, 0], {"min_reclaimed_segments": 4}, None, {}, id="Q7"),
-    pytest.param([10, 10, 900, 10, 10], {}, span(0, 1), {"cost": 20, "benefit": 1, "ratio": 20}, id="Q8"),
+    pytest.param([900, 900, 450, 450, 900], {}, span(2, 3), {"cost": 900, "benefit": 1, "ratio": 900},
+                 id="two-halves-inside"),
+    pytest.param([450, 450, 900, 450, 450], {}, span(0, 1), {"cost": 900, "benefit": 1, "ratio": 900},
+                 id="first-of-two-equal-pairs"),
+    pytest.param([300, 300, 300, 900], {}, span(0, 2), {"cost": 900, "benefit": 2, "ratio": 450}, id="three-thirds"),
+    pytest.param([0, 500, 0, 500, 0], {}, [0], {"cost": 0, "benefit": 1, "ratio": 0}, id="empty-before-half-full"),
+    pytest.param([0, 500, 0, 500, 0], {"min_reclaimed_segments": 4}, None, {}, id="four-cannot-be-freed"),
+    pytest.param([10, 10, 900, 10, 10], {}, span(0, 1), {"cost": 20, "benefit": 1, "ratio": 20},
+                 id="nearly-empty-pair"),
     pytest.param([10, 10, 900, 10, 10], {"weight_on_benefit": True}, span(0, 1), {"weighted": 120, "ratio": 120},
-                 id="Q9"),
-    pytest.param([950, 950, 950], {}, None, {}, id="Q11"),
-    pytest.param([901, 0], {}, [1], {"cost": 0, "benefit": 1, "ratio": 0}, id="Q12"),
-    pytest.param([100] * 8, {}, span(0, 7), {"cost": 800, "benefit": 7, "ratio": 114.29}, id="Q13"),
+                 id="nearly-empty-pair-weighted"),
+    pytest.param([950, 950, 950], {}, None, {}, id="all-fuller-than-the-fill"),
+    pytest.param([901, 0], {}, [1], {"cost": 0, "benefit": 1, "ratio": 0}, id="empty-behind-too-full"),
+    pytest.param([100] * 8, {}, span(0, 7), {"cost": 800, "benefit": 7, "ratio": 114.29}, id="all-eight"),
     pytest.param([100] * 8, {"weight_on_benefit": True, "min_cost_fraction": 0.2}, span(0, 7),
-                 {"weighted": 1600, "ratio": 228.57, "benefit": 7}, id="Q14"),
+                 {"weighted": 1600, "ratio": 228.57, "benefit": 7}, id="all-eight-weighted"),
     pytest.param([800, 700, 600, 500, 400, 300, 200, 100], {}, span(5, 7), {"cost": 600, "benefit": 2, "ratio": 300},
-                 id="Q16"),
+                 id="end-of-a-slope"),
     pytest.param([800, 700, 600, 500, 400, 300, 200, 100], {"min_reclaimed_segments": 4}, span(0, 7),
-                 {"cost": 3600, "benefit": 4, "ratio": 900}, id="Q18"),
-    pytest.param([800, 700, 600, 500, 400, 300, 200, 100], {"min_reclaimed_segments": 5}, None, {}, id="Q19"),
+                 {"cost": 3600, "benefit": 4, "ratio": 900}, id="whole-slope-to-free-four"),
+    pytest.param([800, 700, 600, 500, 400, 300, 200, 100], {"min_reclaimed_segments": 5}, None, {},
+                 id="five-cannot-be-freed"),
 ])
-def test_toy_vector(valid: list[int], settings: dict[str, Any], taken: list[int] | None,
-                    numbers: dict[str, Any]) -> None:
+def test_the_range_that_costs_least_in_small_numbers(valid: list[int], settings: dict[str, Any],
+                                                     taken: list[int] | None, numbers: dict[str, Any]) -> None:
     expect(toy(valid), StatsBased(**settings), taken, **numbers)
 
 
-# ------------------------------------------------------------------------------------------- the oracle (3.9, 9; W1)
+# ------------------------------------------------------------------------------------------- the oracle
 
 def brute_force(valid: list[int], fill: int, least: int, costs: list[int]) -> SegmentRange | None:
     """The notes' loop: starts ascend, ends descend, the first of the smallest ratios stays."""
