@@ -83,8 +83,8 @@ def test_the_low_watermark_bounds_too(margin: int, expected: int) -> None:
 
 
 def test_a_node_that_is_not_available_holds() -> None:
-    as_upstream = [report("A"), report("B", 1, hosted=HostedPartitions()), report("C")]
-    assert held_by(decided(history(), as_upstream, margin=1)) is Factor.RAFT_RECOVERY
+    as_in_ignite = [report("A"), report("B", 1, hosted=HostedPartitions()), report("C")]
+    assert held_by(decided(history(), as_in_ignite, margin=1)) is Factor.RAFT_RECOVERY
     waiting = report("B", None, unavailable=[Unavailable(Factor.LOW_WATERMARK, "no value was recovered yet")])
     decision = decided(history(), [report("A"), waiting, report("C")])
     assert held_by(decision) is Factor.UNAVAILABLE

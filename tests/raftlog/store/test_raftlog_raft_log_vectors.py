@@ -1,4 +1,4 @@
-"""`RaftLog`: the cases of the notes with known answers, and what went wrong elsewhere."""
+"""`RaftLog`: cases with known answers, and what goes wrong in Ra."""
 
 from __future__ import annotations
 

@@ -421,7 +421,7 @@ def test_a_worker_that_does_not_stop_costs_work_but_harms_nothing() -> None:
         kind(seed).run()
 
 
-def test_upstream_s_queue_stands_still_behind_excluded_jobs() -> None:
+def test_the_queue_of_pyroscope_stands_still_behind_excluded_jobs() -> None:
     """At the limit nothing is evicted, so nothing is queued any more."""
     failure = first_failure(config={"evict_at_limit": False, "max_failures": 1, "max_queue_size": 1},
                             failure_rate=0.5, retention=False)
