@@ -118,7 +118,7 @@ def each_step(folder: Path, first: Beside, second: Beside, *, stride: int = 1) -
 
 @pytest.mark.parametrize("name", TURNED_AWAY)
 def test_who_comes_second_is_turned_away_at_any_step_of_a_compaction(name: str, scratch: Path) -> None:
-    for ended, answer in each_step(scratch / "store", compact, TURNED_AWAY[name], stride=9):
+    for ended, answer in each_step(scratch / "store", compact, TURNED_AWAY[name], stride=13):
         assert isinstance(ended, Done), ended
         assert isinstance(answer, Skipped), answer
         assert answer.is_busy
@@ -136,7 +136,7 @@ def test_who_comes_second_is_turned_away_at_every_step_of_a_compaction(name: str
 @pytest.mark.parametrize("name", TURNED_AWAY)
 def test_who_comes_second_is_turned_away_while_a_policy_is_asked_and_its_plan_carried_out(
         name: str, scratch: Path) -> None:
-    for ended, answer in each_step(scratch / "store", compact_by_policy, TURNED_AWAY[name], stride=9):
+    for ended, answer in each_step(scratch / "store", compact_by_policy, TURNED_AWAY[name], stride=13):
         assert isinstance(ended, Done), ended
         assert isinstance(answer, Skipped), answer
         assert answer.is_busy
@@ -189,7 +189,7 @@ def close_while_held(folder: Path, at: int, first: Beside) -> bool:
 def test_closing_cancels_and_waits_at_any_step(first: Beside, scratch: Path) -> None:
     at = 1
     while close_while_held(scratch / "store", at, first):
-        at += 4
+        at += 7
     assert at > 5
 
 

@@ -130,16 +130,16 @@ def machine_of() -> PlacesMachine:
 
 @pytest.mark.parametrize("name", STORIES)
 def test_a_crash_at_any_operation_loses_no_snapshot(name: str, tmp_path: Path) -> None:
-    report = explore(record(tmp_path, STORIES[name]), check, rng=random.Random(1), limit_per_point=12)
+    report = explore(record(tmp_path, STORIES[name]), check, rng=random.Random(1), limit_per_point=6)
     assert report.points > 20
 
 
 @pytest.mark.parametrize("name", STORIES)
 def test_a_crash_of_the_recovery_loses_no_snapshot(name: str, tmp_path: Path) -> None:
     recording = record(tmp_path, STORIES[name])
-    report = explore_recovery(recording, recover_if_there, check, rng=random.Random(2), recoveries=5,
-                              limit_per_point=8)
-    assert report.recoveries == 5
+    report = explore_recovery(recording, recover_if_there, check, rng=random.Random(2), recoveries=3,
+                              limit_per_point=6)
+    assert report.recoveries == 3
 
 
 def recover_if_there(folder: Path, files: Files) -> None:

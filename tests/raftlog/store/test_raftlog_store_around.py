@@ -247,7 +247,7 @@ def snapshot_kills(max_states: int, limit_per_point: int, rounds: int = 2) -> in
 
 
 def test_killed_while_snapshots_are_put_in_force_another_and_then_no_power() -> None:
-    assert snapshot_kills(500, 4) >= 500
+    assert snapshot_kills(250, 2) >= 250
 
 
 @pytest.mark.soak

@@ -118,7 +118,7 @@ def outcome_of(outcome: Any) -> Any:
     return (outcome.stats.copied_bytes, outcome.stats.left_out) if isinstance(outcome, Done) else outcome
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stores=st.lists(st.lists(STEPS, min_size=10, max_size=80), min_size=2, max_size=5), together=st.integers(1, 8))
 @example(stores=[HUGE, TINY, TINY, TINY, ALL_DEAD, ALL_LIVE], together=4)
 def test_any_stores_in_common_jobs_of_shared_tasks_come_out_the_same(

@@ -300,7 +300,7 @@ def merged_here(base: Path, content: Rows, row_group_rows: int) -> bytes:
     return written.read_bytes()
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=ROWS, blocks=st.lists(st.integers(0, 5), min_size=1, max_size=8), row_group_rows=st.integers(1, 40))
 @example(content=HUGE, blocks=[2], row_group_rows=4)
 @example(content=[("a", n, b"x") for n in range(40)], blocks=list(range(40)), row_group_rows=100)

@@ -121,7 +121,7 @@ ONE_ENTRY = Layout((5,), 1, frozenset())
 _folders = itertools.count()
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(logs=st.lists(layouts(), min_size=6, max_size=12), together=st.integers(1, 8), at_once=st.integers(1, 3))
 @example(logs=[HUGE, *[TINY] * 8, ALL_DEAD, ALL_LIVE, ONE_ENTRY], together=5, at_once=1)
 def test_any_logs_in_common_jobs_of_shared_tasks_come_out_the_same(

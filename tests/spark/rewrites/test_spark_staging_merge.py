@@ -133,7 +133,7 @@ LAYERS = st.lists(st.dictionaries(KEYS, st.none() | RECORDS, max_size=60), max_s
 HUGE = Record.of(bytes(range(256)) * 8192)
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(base=st.dictionaries(KEYS, RECORDS, max_size=80),
        layers=LAYERS, partitions=st.integers(1, 9), most=st.sampled_from([60, 400, 1 << 20]))
 @example(base={key(n): Record.of(b"%d" % n) for n in range(50)}, partitions=4, most=200,

@@ -48,7 +48,7 @@ def check_end(repo: Repository, page: Page) -> None:
 
 
 def test_eight_processes_on_one_sqlite_file(tmp_path: Path) -> None:
-    run_eight(tmp_path, "sqlite", 20)
+    run_eight(tmp_path, "sqlite", 10)
 
 
 @pytest.mark.cluster
