@@ -11,6 +11,7 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.objects import ObjectStore
 from compactlib.report import VerifyReport
 from compactlib.runtime.budget import Budget
+from compactlib.runtime.lru import CacheStats
 from compactlib.runtime.observe import Observer
 from compactlib.staging.committed.apply import Apply
 from compactlib.staging.committed.diff import RangeDiff
@@ -19,7 +20,6 @@ from compactlib.staging.committed.formats.plain_format import PlainFormat
 from compactlib.staging.committed.formats.rows import RangeFormat
 from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.committed.merge import merge_metaranges
-from compactlib.staging.committed.ranges.range_cache import CacheStats
 from compactlib.staging.committed.ranges.range_collect import RangeCollector
 from compactlib.staging.committed.ranges.range_cursor import RangeLookup, RangeScan
 from compactlib.staging.committed.ranges.range_files import METARANGES, RANGES, RangeFiles

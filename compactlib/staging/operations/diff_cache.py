@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import TypeAlias
 
+from compactlib.runtime.lru import Lru
 from compactlib.staging.committed.committed_ranges import CommittedRanges
 from compactlib.staging.model.values import Difference, MetaRangeId, Record
 
 _Pair: TypeAlias = tuple[MetaRangeId | None, MetaRangeId | None]
 _KEY = attrgetter("key")
+_TOO_LARGE: list[Difference] = []
+"""Stands for differences that are not remembered."""
 _OVERHEAD_BYTES = 200  # what Python's objects add to the bytes of one difference, roughly
 
 
@@ -32,48 +33,34 @@ class DiffCache:
     def __init__(self, committed: CommittedRanges, max_bytes: int) -> None:
         self._committed = committed
         self._max_bytes = max_bytes
-        self._diffs: OrderedDict[_Pair, tuple[int, Sequence[Difference] | None]] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
+        self._diffs: Lru[_Pair, Sequence[Difference]] = Lru(max_bytes=max_bytes)
 
     def diff(self, left: MetaRangeId | None, right: MetaRangeId | None, start: bytes = b"") -> Iterator[Difference]:
         """What changed from `left` to `right`, from the first key >= `start` on."""
         if left == right:
             return iter(())
-        with self._lock:
-            kept = self._diffs.get((left, right))
-            if kept is not None:
-                self._diffs.move_to_end((left, right))
-        differences = self._load((left, right)) if kept is None else kept[1]
+        pair = left, right
+        differences = self._diffs.get(pair)
         if differences is None:
+            differences = self._load(pair)
+        if differences is _TOO_LARGE:
             return self._committed.diff(left, right, start)
         return islice(differences, bisect_left(differences, start, key=_KEY), None)
 
     def __repr__(self) -> str:
-        return f"DiffCache({len(self._diffs)} diffs, {self._bytes:,} of {self._max_bytes:,} bytes)"
+        return f"DiffCache({self._diffs!r})"
 
-    def _load(self, pair: _Pair) -> Sequence[Difference] | None:
+    def _load(self, pair: _Pair) -> Sequence[Difference]:
         differences: list[Difference] = []
         size = 0
         for difference in self._committed.diff(*pair):
             size += _size(difference)
             if size > self._max_bytes:
-                self._keep(pair, 0, None)
-                return None
+                self._diffs.put(pair, _TOO_LARGE, _OVERHEAD_BYTES)
+                return _TOO_LARGE
             differences.append(difference)
-        self._keep(pair, size, differences)
+        self._diffs.put(pair, differences, size + _OVERHEAD_BYTES)
         return differences
-
-    def _keep(self, pair: _Pair, size: int, differences: Sequence[Difference] | None) -> None:
-        size += _OVERHEAD_BYTES
-        with self._lock:
-            if pair in self._diffs:
-                return
-            self._diffs[pair] = (size, differences)
-            self._bytes += size
-            while self._bytes > self._max_bytes and self._diffs:
-                _, (freed, _) = self._diffs.popitem(last=False)
-                self._bytes -= freed
 
 
 def _size(difference: Difference) -> int:

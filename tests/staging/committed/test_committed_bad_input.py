@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput
+from compactlib.errors import BudgetSpent, CorruptData, InvalidInput
 from compactlib.objects import MemoryObjects, ObjectStoreFailed
 from compactlib.runtime.budget import Budget
 from compactlib.staging.committed.committed_ranges import CommittedRanges
@@ -14,7 +14,6 @@ from compactlib.staging.committed.formats.metarange import MetaRange
 from compactlib.staging.committed.formats.plain_format import MAGIC, PlainFormat, header_of
 from compactlib.staging.committed.formats.rows import RangeFormat
 from compactlib.staging.committed.formats.split import SplitRule
-from compactlib.staging.committed.ranges.range_cache import SizedCache
 from compactlib.staging.errors import DamagedRange, MergeConflict, MetaRangeNotFound, NewerFormat, RangeNotFound
 from compactlib.staging.model.values import MAX_KEY_BYTES, LiveMetaRanges, MetaRangeId, RangeEntry, Record
 from tests.staging.committed.plain_sets import RecordSet, committed, simple, written
@@ -209,22 +208,6 @@ def test_a_budget_that_runs_out_publishes_nothing() -> None:
         layer.apply(None, sorted(CONTENT.items()), budget=Budget(total_bytes=200))
     assert not list(layer.list_metaranges())
     assert written(layer, CONTENT) == written(committed(), CONTENT)
-
-
-def test_the_cache_is_bounded_and_audits_itself() -> None:
-    cache: SizedCache[int] = SizedCache(100)
-    for number in range(50):
-        cache.put(str(number % 7), number, number)
-        cache.audit()
-        assert cache.stats().size_bytes <= 100
-    cache.put("large", 0, 101)
-    assert cache.get("large") is None
-    cache.drop("48")
-    cache.drop("none")
-    cache.audit()
-    cache._size_bytes = 5  # noqa: SLF001 - books that are wrong
-    with pytest.raises(CompactlibError):
-        cache.audit()
 
 
 def test_a_second_read_comes_from_the_cache() -> None:

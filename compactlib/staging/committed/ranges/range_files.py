@@ -19,11 +19,11 @@ from typing import Final
 from compactlib._arguments import require_type
 from compactlib.errors import InvalidInput
 from compactlib.objects import ObjectExists, ObjectNotFound, ObjectStore
+from compactlib.runtime.lru import Lru
 from compactlib.staging.committed.formats.metarange import MetaRange
 from compactlib.staging.committed.formats.plain_format import PlainFormat
 from compactlib.staging.committed.formats.rows import RangeFormat, Rows, check_id
 from compactlib.staging.committed.formats.split import SplitRule
-from compactlib.staging.committed.ranges.range_cache import SizedCache
 from compactlib.staging.errors import BeingCollected, DamagedRange, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.model.values import MetaRangeId, RangeEntry, RangeId, StoredFile
 
@@ -58,7 +58,8 @@ class RangeFiles:
         self.objects: ObjectStore = objects
         self.prefix: str = prefix
         self.range_format: RangeFormat = range_format
-        self.cache: SizedCache[Rows | MetaRange] = SizedCache(cache_bytes)
+        require_type("cache_bytes", cache_bytes, int)
+        self.cache: Lru[str, Rows | MetaRange] = Lru(max_bytes=cache_bytes)
         self.new_name: Callable[[], str] = new_name
         self.collections: frozenset[str] | None = None
         """The collections that `confirm` has seen traces of; `None` before the first time."""
