@@ -1,4 +1,4 @@
-"""Ownership of a store's work: one run at a time, whichever thread asks; and how closing the store ends it.
+"""Ownership of a store's work: one run of each at a time, whichever thread asks; and how closing the store ends them.
 
 A run is recognised by the context in which code runs (`contextvars`), not by its thread: what an observer, a policy or
 a task does on any thread of the run is the run's own doing. `begin` marks the thread that runs; `LocalExecutor` carries
@@ -53,7 +53,8 @@ _RUNS: ContextVar[frozenset[Run]] = ContextVar("compactlib_runs", default=frozen
 
 
 class Ownership:
-    """Belongs to a store; each of its runs holds it, a second one is turned away, and closing cancels and waits.
+    """Belongs to a store; each of its runs holds it, a second one of the same work is turned away, and closing cancels
+    and waits.
 
     Args:
         what: the store as messages name it, for example `"the log in /data/a"`.
@@ -61,7 +62,7 @@ class Ownership:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._run: Run | None = None
+        self._runs: dict[Run, str | None] = {}
         self._holders = 0
         self._closed = False
         self._cancelled_too: list[Budget] = []
@@ -69,14 +70,18 @@ class Ownership:
 
     @property
     def is_mine(self) -> bool:
-        """Whether the caller is inside the present run, on whichever thread: in an observer that it calls, say."""
-        run = self._run
-        return run is not None and run.is_mine
+        """Whether the caller is inside a present run, on whichever thread: in an observer that it calls, say."""
+        return any(run.is_mine for run in tuple(self._runs))
 
     @property
     def is_running(self) -> bool:
         """Whether a run is under way."""
-        return self._run is not None
+        return bool(self._runs)
+
+    @property
+    def works(self) -> tuple[str, ...]:
+        """What is under way, reads aside."""
+        return tuple(work for work in tuple(self._runs.values()) if work is not None)
 
     @property
     def is_closed(self) -> bool:
@@ -89,13 +94,14 @@ class Ownership:
         return self._holders > 0
 
     @contextlib.contextmanager
-    def begin(self, budget: Budget | None = None) -> Iterator[Run | None]:
-        """Run inside the `with`; yields the run, or `None` if another one is under way or the store is closing.
+    def begin(self, budget: Budget | None = None, work: str | None = "") -> Iterator[Run | None]:
+        """Run inside the `with`; yields the run, or `None` if another one of this work runs or the store is closing.
 
         Args:
             budget: what the run may use up; the run's own `budget` is lent from it.
+            work: what is done; one run of each at a time. `None`: a read, of which there may be any number.
         """
-        run = self.take(budget)
+        run = self.take(budget, work)
         if run is None:
             yield None
             return
@@ -105,22 +111,23 @@ class Ownership:
         finally:
             self.release(run)
 
-    def take(self, budget: Budget | None = None) -> Run | None:
+    def take(self, budget: Budget | None = None, work: str | None = "") -> Run | None:
         """As `begin`, for runs of several stores that do not end in the order in which they began.
 
         The caller marks what it does with `Run.inside`, and calls `release` however it ends.
         """
         with self._changed:
-            if self._run is not None or self._closed or self._holders:
+            if self._closed or self._holders or (work is not None and work in self._runs.values()):
                 return None
-            self._run = run = Run(budget or Budget())
+            run = Run(budget or Budget())
+            self._runs[run] = work
             return run
 
     def release(self, run: Run) -> None:
         """The run has ended; releasing it again does nothing."""
         with self._changed:
-            if self._run is run:
-                self._run = None
+            if run in self._runs:
+                del self._runs[run]
                 self._changed.notify_all()
 
     @contextlib.contextmanager
@@ -146,19 +153,19 @@ class Ownership:
         """Cancel what runs, wait for its end, and let nothing begin inside the `with`.
 
         Raises:
-            Busy: called from inside the run; nothing was done.
+            Busy: called from inside a run; nothing was done.
         """
         with self._changed:
             if self.is_mine:
                 raise Busy(f"{self._what} cannot be closed from within its own work; cancel the budget of the work, "
                            f"and close when it has returned")
             self._holders += 1
-            budgets = [*self._cancelled_too, *([self._run.budget] if self._run is not None else [])]
+            budgets = [*self._cancelled_too, *(run.budget for run in self._runs)]
         try:
             for budget in budgets:
                 budget.cancel()
             with self._changed:
-                self._changed.wait_for(lambda: self._run is None)
+                self._changed.wait_for(lambda: not self._runs)
             yield
         finally:
             with self._changed:
@@ -168,11 +175,11 @@ class Ownership:
         """Let nothing begin from now on, cancel what runs, and wait for its end; closing again waits as well.
 
         Raises:
-            Busy: called from inside the run; nothing was done.
+            Busy: called from inside a run; nothing was done.
         """
         with self.ended():
             self._closed = True
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "running" if self._run is not None else "free"
+        state = "closed" if self._closed else "running" if self._runs else "free"
         return f"<Ownership of {self._what}: {state}>"

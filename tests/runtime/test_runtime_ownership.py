@@ -55,6 +55,39 @@ def test_a_second_run_is_turned_away_and_the_next_begins() -> None:
         assert again is not None
 
 
+def test_each_work_has_a_run_of_its_own_and_reads_are_any_number() -> None:
+    owner = Ownership("the store")
+    with owner.begin(None, "main") as first, owner.begin(None, "other") as second, owner.begin(None, "main") as third:
+        assert first is not None
+        assert second is not None
+        assert third is None
+        with owner.begin(None, None) as read, owner.begin(None, None) as another:
+            assert read is not None
+            assert another is not None
+            assert owner.works == ("main", "other")
+            with pytest.raises(Busy, match="from within its own work"):
+                owner.close()
+        owner.release(second)
+        assert owner.works == ("main",)
+    assert not owner.is_running
+
+
+def test_closing_cancels_the_runs_of_all_works_and_waits_for_each() -> None:
+    owner = Ownership("the store")
+    runs = [owner.take(None, work) for work in ("main", "other", None, None)]
+    closing = threading.Thread(target=owner.close)
+    closing.start()
+    while not all(run is not None and run.budget.cancelled for run in runs):
+        pass
+    for run in runs:
+        assert run is not None
+        assert closing.is_alive()
+        assert owner.take(None, "late") is None
+        owner.release(run)
+    closing.join()
+    assert owner.is_closed
+
+
 def test_closing_cancels_the_run_waits_for_it_and_lets_nothing_begin() -> None:
     owner, caller = Ownership("the store"), Budget()
     running, closed = threading.Event(), threading.Event()

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from collections.abc import Iterator
 
 import attrs
 
 from compactlib._arguments import require_method, require_policy, require_type
 from compactlib.contract import CommitFence
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput
 from compactlib.outcome import Failed, Skipped
 from compactlib.report import PolicyRecord
 from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget, spent_at_once
 from compactlib.runtime.observe import Observer, Observers, TellingObserver
-from compactlib.runtime.ownership import Run
+from compactlib.runtime.ownership import Ownership, Run
 from compactlib.staging.compaction.commit import Compactor
-from compactlib.staging.compaction.flights import Flights
 from compactlib.staging.compaction.look import look
 from compactlib.staging.compaction.metrics import report_compaction
 from compactlib.staging.compaction.outcome import CompactionOutcome, outcome_name
@@ -31,24 +32,53 @@ from compactlib.staging.records.status import RepositoryStatus
 
 
 class Compactions:
-    """The compactions of one repository's branches, at most one of a branch at a time.
+    """The compactions of one repository's branches, at most one of a branch at a time in this process.
+
+    Between processes the compare-and-sets of the branch's record decide; this only saves work that would be lost.
 
     Args:
         context: the repository's stores.
         policy: decides, unless another one is given.
         stores: how a rewrite in another process comes by its stores.
-        flights: what is under way.
     """
 
     def __init__(self, context: StagingContext, *, policy: StagingPolicy | None = None,
-                 stores: RewriteStores | None = None, flights: Flights | None = None) -> None:
+                 stores: RewriteStores | None = None) -> None:
         self._context = context
         self._policy: StagingPolicy = AlwaysPolicy() if policy is None else policy
-        self._flights = Flights(f"the repository {context.repository!r}") if flights is None else flights
+        self.owner: Ownership = Ownership(f"the repository {context.repository!r}")
         self._compactor = Compactor(context, stores)
         self._outcomes: Counter[str] = Counter()
         self._last_error: BaseException | None = None
         self._failures = 0
+
+    def require_open(self) -> None:
+        """Return if the repository was not closed.
+
+        Raises:
+            Closed: it was.
+        """
+        if self.owner.is_closed or self.owner.is_ending:
+            raise self._closed()
+
+    def _closed(self) -> Closed:
+        return Closed(f"the repository {self._context.repository!r} was closed; make a new one over the same stores")
+
+    @contextlib.contextmanager
+    def reading(self, budget: Budget | None) -> Iterator[Budget]:
+        """A long read inside the `with`, of which there may be any number; yields its budget, lent from `budget`.
+
+        Raises:
+            Closed: the repository was closed, before or meanwhile.
+        """
+        with self.owner.begin(budget, None) as run:
+            if run is None:
+                raise self._closed()
+            try:
+                yield run.budget
+            except BudgetSpent:
+                self.require_open()
+                raise
 
     def view(self, branch: str, *, budget: Budget | None = None) -> StagingView:
         """See `Repository.view`."""
@@ -78,8 +108,9 @@ class Compactions:
         require_type("the budget", budget, Budget, or_none=True)
         if plan is not None:
             self._require_mine(plan, branch, policy)
-        with self._flights.begin(branch, budget) as run:
+        with self.owner.begin(budget, branch) as run:
             if run is None:
+                self.require_open()
                 return Skipped(f"a compaction of branch {branch!r} is under way in this process; wait for its end",
                                is_busy=True)
             told = run.observer(self._context.observer if observer is None
@@ -100,7 +131,7 @@ class Compactions:
 
     def status(self, reclaim: str) -> RepositoryStatus:
         """See `Repository.status`; `reclaim` is the name of a reclaim among what is under way."""
-        under_way = self._flights.names
+        under_way = self.owner.works
         watching = [each for each in (self._context.events, self._context.observer)
                     if isinstance(each, TellingEvents | TellingObserver)]
         last = next((error for error in (self._last_error, *(each.last_error for each in watching))

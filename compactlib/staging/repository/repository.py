@@ -17,7 +17,6 @@ from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from compactlib.staging.committed.committed_ranges import CommittedRanges
-from compactlib.staging.compaction.flights import Flights
 from compactlib.staging.compaction.outcome import CompactionOutcome
 from compactlib.staging.compaction.plan import StagingPlan, StagingView
 from compactlib.staging.compaction.policies import StagingPolicy
@@ -86,8 +85,7 @@ class Repository:
             store, committed, name, options=options or StagingOptions(), clock=clock or SystemClock(),
             rng=rng or SystemRandom(), events=events or StagingEvents(), observer=observer or Observer())
         self._cache = DiffCache(committed, self._context.options.diff_cache_bytes)
-        self._flights = Flights(f"the repository {name!r}")
-        self._compactions = Compactions(self._context, policy=policy, stores=stores, flights=self._flights)
+        self._compactions = Compactions(self._context, policy=policy, stores=stores)
 
     @property
     def name(self) -> str:
@@ -111,7 +109,7 @@ class Repository:
             Closed: it was closed.
         """
         require_type("the budget", budget, Budget, or_none=True)
-        with self._flights.reading(budget) as lent:
+        with self._compactions.reading(budget) as lent:
             return self._compactions.view(self._name_of(branch), budget=lent)
 
     def plan(self, policy: StagingPolicy | None = None, *, branch: str | Branch | None = None,
@@ -127,7 +125,7 @@ class Repository:
             InvalidInput: the view is of another branch or repository.
             BranchNotFound, TooManyTries, Closed: as for `view`.
         """
-        self._flights.require_open()
+        self._compactions.require_open()
         require_policy("the policy", policy, or_none=True)
         require_type("the view", view, StagingView, or_none=True)
         if view is None:
@@ -187,8 +185,9 @@ class Repository:
             Closed: it was closed.
         """
         require_type("the budget", budget, Budget, or_none=True)
-        with self._flights.begin(_RECLAIM, budget) as run:
+        with self._compactions.owner.begin(budget, _RECLAIM) as run:
             if run is None:
+                self._compactions.require_open()
                 return Skipped("a reclaim is under way in this process; wait for its end", is_busy=True)
             return reclaim(self._context, run.budget)
 
@@ -200,7 +199,7 @@ class Repository:
             Closed: it was closed.
         """
         require_type("the budget", budget, Budget, or_none=True)
-        with self._flights.reading(budget) as lent:
+        with self._compactions.reading(budget) as lent:
             return verify(self._context, lent)
 
     def status(self) -> RepositoryStatus:
@@ -209,7 +208,7 @@ class Repository:
         Raises:
             Closed: it was closed.
         """
-        self._flights.require_open()
+        self._compactions.require_open()
         return self._compactions.status(_RECLAIM)
 
     def audit(self) -> None:
@@ -220,7 +219,7 @@ class Repository:
             CorruptData: a record is damaged.
             Closed: it was closed.
         """
-        self._flights.require_open()
+        self._compactions.require_open()
         audit(self._context)
 
     def close(self) -> None:
@@ -231,7 +230,7 @@ class Repository:
         Raises:
             Busy: called from within its own work: by a policy, a fence, an executor, a task or an observer.
         """
-        self._flights.close()
+        self._compactions.owner.close()
 
     def __enter__(self) -> Self:
         return self
