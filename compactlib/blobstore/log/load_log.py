@@ -100,7 +100,7 @@ class SegmentLoader:
             StorageError: the disk refused.
             Unsupported: its format version is newer than this release.
         """
-        loading = _Loading(self, name)
+        loading = Loading(self, name)
         loading.read_index_files()
         at, size = loading.end, loading.file.size()
         if size > at:
@@ -114,7 +114,7 @@ class SegmentLoader:
             StorageError: the disk refused.
             Unsupported: its format version is newer than this release.
         """
-        loading = _Loading(self, name)
+        loading = Loading(self, name)
         loading.read_index_files()
         start, size = loading.end, loading.file.size()
         index = OpenIndex(name, start)
@@ -143,7 +143,7 @@ class SegmentLoader:
             out.close()
 
 
-class _Loading:
+class Loading:
     """One segment while it is being opened."""
 
     def __init__(self, loader: SegmentLoader, name: SegmentName) -> None:

@@ -18,7 +18,7 @@ from compactlib.blobstore.compaction.plan.policies.stats_based import StatsBased
 from compactlib.blobstore.compaction.plan.policy import BlobPolicy, BlobView, check_view
 from compactlib.blobstore.compaction.sense.kept_statistics import BucketSettings, KeptStatistics
 from compactlib.blobstore.compaction.sense.look import view_of
-from compactlib.blobstore.compaction.sense.statistics import _slices, log_statistics
+from compactlib.blobstore.compaction.sense.statistics import log_statistics, slices_by_hash
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.log.contents import LogSnapshot
 from compactlib.blobstore.model.breather import Breather
@@ -259,7 +259,7 @@ class BlobReader:
         return self._infos(parts, options)
 
     def _infos(self, parts: Any, options: GetOptions) -> Iterator[BlobInfo]:
-        for alone, histories in _slices(parts, None):
+        for alone, histories in slices_by_hash(parts, None):
             for history in [*([parts[part].columns.entry(row)] for part, row in alone), *histories]:
                 self._opened()
                 state = blob_state(history)

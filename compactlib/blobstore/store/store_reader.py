@@ -19,7 +19,7 @@ import attrs
 from compactlib.blobstore.compaction.commit.publish import private_name
 from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME, read_log
 from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Phase, Target
-from compactlib.blobstore.compaction.sense.statistics import _slices
+from compactlib.blobstore.compaction.sense.statistics import slices_by_hash
 from compactlib.blobstore.compaction.swap import Snapshot
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import NotAStore
@@ -29,8 +29,8 @@ from compactlib.blobstore.index.open_index import OpenIndex
 from compactlib.blobstore.log.contents import LogContents, LogSegment, LogSnapshot
 from compactlib.blobstore.log.load_log import (
     LoadedSegment,
+    Loading,
     SegmentLoader,
-    _Loading,
     acknowledged,
     find_descriptor,
     list_log,
@@ -143,7 +143,7 @@ def kept_offsets(snapshot: Snapshot, reference_time: float, now: float) -> dict[
     rules = Rules(reference_ms=milliseconds(reference_time), now_ms=milliseconds(now))
     parts = snapshot.index_parts()
     kept: dict[SegmentName, set[int]] = {info.name: set() for info in snapshot.segments}
-    for alone, histories in _slices(parts, None):
+    for alone, histories in slices_by_hash(parts, None):
         others: list[list[IndexEntry]] = []
         for part, row in alone:
             columns = parts[part].columns
@@ -347,7 +347,7 @@ def _load(loader: SegmentLoader, name: SegmentName, *, is_active: bool) -> Loade
     """A segment as far as it was written: the active one may end in the middle of a record."""
     if not is_active:
         return loader.load_sealed(name)
-    loading = _Loading(loader, name)
+    loading = Loading(loader, name)
     loading.read_index_files()
     start, size = loading.end, loading.file.size()
     if size > start:

@@ -154,7 +154,7 @@ def all_lifetimes(snapshot: Snapshot, rules: PurgeRules | None = None, *, thrott
     no_container_goes = rules.is_container_gone is nobody
     parts = snapshot.index_parts()
     breathe = unhurried if breather is None else breather.breathe
-    for alone, histories in _slices(parts, throttle, budget):
+    for alone, histories in slices_by_hash(parts, throttle, budget):
         for part, row in alone:
             breathe()
             columns = parts[part].columns
@@ -170,7 +170,7 @@ def all_lifetimes(snapshot: Snapshot, rules: PurgeRules | None = None, *, thrott
             yield from lifetimes(history, rules)
 
 
-def _slices(parts: Sequence[IndexSegment], throttle: Throttle | None, budget: Budget | None = None) -> Iterator[
+def slices_by_hash(parts: Sequence[IndexSegment], throttle: Throttle | None, budget: Budget | None = None) -> Iterator[
         tuple[list[tuple[int, int]], list[list[IndexEntry]]]]:
     """For each slice of the hash space: the entries that share their hash with no other, and the histories."""
     count = sum(map(len, parts))
