@@ -1,4 +1,4 @@
-"""Runs the examples of docstrings, docs/ and README.md as tests, those of each file in a scratch folder of its own.
+"""Runs the examples of docstrings, docs/, README.md and CONTRIBUTING.md as tests, each file in a scratch folder.
 
 With `-n 2` two processes share the files among them.
 """
@@ -49,6 +49,7 @@ pytest_collect_file = SybilCollection([
     _examples([DocTestParser(_FLAGS)], "compactlib", "*.py"),
     _examples(_MARKDOWN, "docs", "*.md"),
     _examples(_MARKDOWN, ".", "README.md", exclude="*/README.md"),
+    _examples(_MARKDOWN, ".", "CONTRIBUTING.md"),
 ]).pytest()
 
 
