@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import random
 import signal
@@ -32,6 +33,13 @@ from tests.hosting.workload import CONFIG, PlainWorker, blocks
 # Not ours to mend: pysyncobj leaves files for the garbage collector to close.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> Iterator[None]:
+    """What it leaves is collected while that is ignored, and not in a test of somebody else."""
+    yield
+    gc.collect()
 
 
 def free_addresses(count: int) -> list[str]:
