@@ -7,8 +7,9 @@ Which answer for which case:
 
 - Only `compact`, `reclaim`, `run_pending` and `stop` answer outcomes (`compactlib.outcome`); everything else returns
   its value or raises. Everything raised is a `CompactlibError`, but for what a policy or a fence of the host's raises
-  that is none: it comes through as it is, once everything is let go.
-- The store is busy, there is nothing to do, or there is no room for what would be copied: `Skipped`, which says so.
+  that is none: it propagates as it is, once everything is released.
+- The store is busy, there is nothing to do, or there is no room for what would be copied: `Skipped`, with that as its
+reason.
 - A plan of another store, or a plan and a policy together: raises `InvalidInput`. An outdated plan: `Failed(Stale)`.
 - A spent or cancelled budget: `Failed(BudgetSpent)`, and the next `compact()` goes on with what was committed; what is
   committed all at once begins anew, and the error's `needed_bytes` says what it takes. A fence that refuses, a disk

@@ -113,7 +113,7 @@ class ClockJumped(Busy):
     Attributes:
         seconds: how far it is off; positive: ahead.
         max_jump_seconds: the bound.
-        confirm_seconds: how long it has to stay so until it is believed.
+        confirm_seconds: how long it has to stay so until it is accepted.
     """
 
     def __init__(self, *, seconds: float, max_jump_seconds: float, confirm_seconds: float) -> None:

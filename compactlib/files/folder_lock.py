@@ -27,7 +27,8 @@ class FolderLock:
 
     Args:
         folder: the folder to be written by this process alone.
-        meanwhile: for the message of `Busy`: what who is refused can do as long, such as "read it with a LogReader".
+        meanwhile: for the message of `Busy`: what the refused process can do as long, such as "read it with a
+            LogReader".
 
     Raises:
         Busy: another process holds it; the message names the process.
@@ -112,7 +113,7 @@ class FolderLock:
                          if self._descriptors else f"{self._folder} was closed; open it again")
 
     def release(self) -> None:
-        """Let others in; releasing again does nothing. In a fork it only gives up the fork's copy."""
+        """Release the lock; releasing again does nothing. In a fork it only gives up the fork's copy."""
         descriptors, self._descriptors = self._descriptors, []
         for descriptor in descriptors:
             if self._pid == os.getpid():

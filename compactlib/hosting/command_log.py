@@ -64,7 +64,7 @@ class CommandLog(Protocol):
         """The machine's state after command `index` is durable elsewhere: forget what led there.
 
         Returns:
-            What became of it; where there was nothing to free, or it failed, the log is merely longer.
+            The outcome; where there was nothing to free, or it failed, the log is merely longer.
 
         Raises:
             InvalidInput: `index` lies beyond what is durable in the log.

@@ -279,7 +279,7 @@ class SchedulerHost:
 
     @refuses_misfits
     def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
-        """New blocks: into the metadata index and the compaction queue. The answer says what became of each."""
+        """New blocks: into the metadata index and the compaction queue. The answer holds the outcome of each."""
         return self._carry_out(AddBlocks(tuple(blocks)), BlocksAdded)
 
     def tick(self) -> Ticked:

@@ -4,7 +4,7 @@ A snapshot is written in chunks under names of its own; then one compare-and-set
 it. A crash leaves the old snapshot in force, and chunks without a reference, which the next snapshot removes. Nothing
 here needs more than compare-and-set of one key.
 
-Each snapshot is a generation, one above that of the head it replaces, and who writes it removes only what lies below:
+Each snapshot is a generation, one above that of the head it replaces, and its writer removes only what lies below:
 a former owner that wakes up late can neither overwrite nor delete anything of a later one. Keys and records:
 `docs/formats/command-log.md`.
 """

@@ -26,7 +26,7 @@ def bitmap_class(purpose: str) -> type[BitMap64]:
     """The class `pyroaring.BitMap64`, with all that is used here.
 
     Raises:
-        MissingDependency: it is not installed, or older than 1.1; `purpose` says who asks.
+        MissingDependency: it is not installed, or older than 1.1; `purpose` says what needs it.
     """
     try:
         from pyroaring import BitMap64

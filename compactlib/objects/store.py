@@ -107,7 +107,7 @@ class ObjectStore(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of connections and files; closing again does nothing."""
+        """Release connections and files; closing again does nothing."""
 
     def __enter__(self) -> Self: ...
 

@@ -14,7 +14,7 @@ from compactlib.runtime.observe import Observer, Progress, tell, telling
 class LaterCalls:
     """Calls to listeners that wait until no lock is held here. Threads may share it.
 
-    One thread at a time delivers, and what others put in meanwhile as well: so each listener hears things in order, and
+    One thread at a time delivers, and what others put in meanwhile as well: so each listener is called in order, and
     may call whatever it likes. What a listener raises is kept and logged.
 
     Attributes:
@@ -54,8 +54,8 @@ class LaterCalls:
             self.deliver()
 
     def deliver(self) -> None:
-        """Make the calls that wait, unless another thread is at it, or this one is inside `held`."""
-        # Looked at again after each round: who was turned away meanwhile has left its calls to this thread.
+        """Make the calls that wait, unless another thread does so, or this one is inside `held`."""
+        # Looked at again after each round: a thread that was turned away meanwhile has left its calls to this one.
         while self._waiting and not getattr(self._mine, "depth", 0):
             if not self._delivering.acquire(blocking=False):
                 return
@@ -102,7 +102,7 @@ class LaterObserver(Observer):
         self._calls.put(self._told.event, name, fields)
 
     def deliver(self) -> None:
-        """Pass on all that was kept, unless another thread is at it; call it with no lock held."""
+        """Pass on all that was kept, unless another thread does so; call it with no lock held."""
         self._calls.deliver()
 
     def __repr__(self) -> str:

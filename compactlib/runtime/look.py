@@ -25,7 +25,7 @@ def look_until_seen(look: Callable[[], SeenT], unknown: Exception, *, clock: Clo
     """What `look` has seen, tried again with growing pauses while it raises.
 
     Args:
-        look: reads the store and answers what became of the write; raises if it could not see.
+        look: reads the store and answers with the outcome of the write; raises if it could not see.
         unknown: what the write raised; raised again, with the last failure as its cause, when no look came back.
         clock: for the pauses, of 20 ms at first, doubling to 1 s.
         rng: varies the pauses between half and the whole, so that many who lost one answer do not look all at once.

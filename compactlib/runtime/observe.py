@@ -3,7 +3,7 @@
 The library notifies an `Observer` of what it does and never asks it anything. What an observer or a listener raises is
 kept and logged, and breaks nothing. Callables whose answer is used (a policy, a fence, the change of an update) are not
 notified but asked: what they raise is the caller's to see. There are no notifications inside a lock or in a replay;
-that is for the caller to see to. Adapters for tqdm, Prometheus and `logging` are here; each imports its package only
+the caller has to ensure that. Adapters for tqdm, Prometheus and `logging` are here; each imports its package only
 when it is made.
 """
 

@@ -1,11 +1,11 @@
-"""A clock that notices when the host's clock jumps, and believes a jump only once it was seen twice.
+"""A clock that notices when the host's clock jumps, and accepts a jump only once it was seen twice.
 
 Within a process the wall clock is held against the monotonic clock. A reading that is off by more than a bound is not
-believed at once: `now` refuses it by name, `steady` goes on from the last reading that was believed, and a later
+accepted at once: `now` refuses it by name, `steady` goes on from the last reading that was accepted, and a later
 reading that agrees with it confirms it (a machine that slept, a clock that was set), as `accept` does at once. A
 reading that was wrong once therefore freezes nothing and expires nothing.
 
-When a store is opened there is no monotonic time to compare with: a step forward since `last_known` is believed at once
+When a store is opened there is no monotonic time to compare with: a step forward since `last_known` is accepted at once
 for new times, and for expiry only when a second reading has confirmed it; a step back is in doubt as within a process.
 """
 
@@ -20,7 +20,7 @@ from compactlib.errors import ClockJumped, InvalidInput
 from compactlib.runtime.observe import Observer, telling
 
 CLOCK_JUMPED = "clock_jumped"
-"""The clock is off by more than the bound: `seconds` (positive: ahead), `max_jump_seconds`; not believed yet."""
+"""The clock is off by more than the bound: `seconds` (positive: ahead), `max_jump_seconds`; not accepted yet."""
 CLOCK_ACCEPTED = "clock_accepted"
 """A jump was confirmed by a later reading, by an operator, or at opening: `seconds`, `how`."""
 DEFAULT_MAX_JUMP_SECONDS = 60.0
@@ -114,7 +114,7 @@ class SteadyClock:
         self._clock.sleep(seconds)
 
     def accept(self) -> None:
-        """Believe the host's clock as it stands; for an operator who has looked at it."""
+        """Accept the host's clock as it stands; for an operator who has looked at it."""
         with self._lock:
             wall, tick = self._clock.now(), self._clock.monotonic()
             jump = wall - (self._wall + (tick - self._tick))
@@ -122,7 +122,7 @@ class SteadyClock:
         self._observer.event(CLOCK_ACCEPTED, {"seconds": jump, "how": "by an operator"})
 
     def _read(self) -> tuple[float, float | None]:
-        """The time to go by, and how far the host's clock is off, if that is in doubt."""
+        """The time to use, and how far the host's clock is off, if that is in doubt."""
         told: tuple[str, dict[str, object]] | None = None
         with self._lock:
             wall, tick = self._clock.now(), self._clock.monotonic()

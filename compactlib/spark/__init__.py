@@ -11,7 +11,7 @@
     register(spark)
     entries = spark.read.format("compactlib.raftlog").load(folder)
 
-Importing this package does not import PySpark; what needs it says so with `MissingDependency` (extra "spark").
+Importing this package does not import PySpark; what needs it raises `MissingDependency` (extra "spark").
 """
 
 from compactlib._lazy import offer

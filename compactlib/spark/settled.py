@@ -20,7 +20,7 @@ def settled(results: Iterator[_T], *, on_worker: bool | None = None) -> Iterator
 
     Args:
         results: what the task yields.
-        on_worker: whether this process is a worker of Spark's, to whom it may be done; asked of Spark if `None`.
+        on_worker: whether this process is a worker of Spark's, where this may be done; asked of Spark if `None`.
     """
     yield from results
     if _is_worker() if on_worker is None else on_worker:

@@ -47,7 +47,7 @@ class StagingOptions:
         max_backoff_seconds: where the doubling ends.
         max_scanned: how many staged and committed entries one page of a listing or diff looks at before it ends early.
         diff_cache_bytes: how much memory the differences between HEAD and compacted metaranges may take.
-        on_new_sealed: `"abort"`: a compaction gives way to a writer that sealed a token meanwhile, most likely a
+        on_new_sealed: `"abort"`: a compaction yields to a writer that sealed a token meanwhile, most likely a
             commit, which does what a compaction does. `"keep"`: it leaves the new tokens in front of the result.
         grace_seconds: how long `reclaim` leaves the entries of a dropped token; must exceed the longest read, so that
             none has to start over for this.

@@ -5,7 +5,7 @@ it answers from. The order on disk that makes this safe is the compactor's (`com
 `compaction/commit/recover.py`):
 
 1. COPY: new log segments and their index files are built under names that no loader takes for its own.
-2. COMMIT: the compaction log says so durably; then each file gets its final name; then `swap_segments`.
+2. COMMIT: the compaction log records the commit durably; then each file gets its final name; then `swap_segments`.
 3. CLEANUP: the sources' names are removed.
 
 A reader that looked up a record before the switch either still holds the source's file, whose bytes stay readable

@@ -1,8 +1,8 @@
-"""The time of a store: what operations and answers go by, and what a compaction may take as over.
+"""The time of a store: the clock of operations and answers, and the cautious one of compactions.
 
-The host's clock may jump. What is written and what is answered goes by `steady`: a reading that is off is not believed
+The host's clock may jump. What is written and what is answered uses `steady`: a reading that is off is not accepted
 before a second one confirms it. What cannot be taken back (the content of an expired or deleted blob goes) waits for
-more: after a step at opening, forward or back, the clock that a compaction sees goes by the earlier of both times until
+more: after a step at opening, forward or back, the clock that a compaction sees uses the earlier of both times until
 the step is confirmed.
 
 What the store knows of time from its earlier life comes from its records: the middle one of the newest few, so that a
@@ -42,7 +42,7 @@ class StoreClock:
         return self._steady.steady()
 
     def now(self) -> float:
-        """The time that a compaction goes by, seconds since the epoch."""
+        """The time that a compaction uses, seconds since the epoch."""
         wall, tick = self._opened
         passed = self._clock.monotonic() - tick
         over = self._steady.expiry()
@@ -58,7 +58,7 @@ class StoreClock:
         self._clock.sleep(seconds)
 
     def accept(self) -> None:
-        """Believe the host's clock as it stands."""
+        """Accept the host's clock as it stands."""
         self._steady.accept()
         self._opened = self._clock.now(), self._clock.monotonic()
 

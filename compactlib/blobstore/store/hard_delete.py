@@ -3,7 +3,7 @@ it lies.
 
 A hard delete follows the deletes in the order of their sequences, and remembers durably how far it has come; since
 compactions keep sequences, it never has to begin anew because of one. It works in small batches, each a run of the
-store like a compaction, and gives way to compactions: while one runs, or waits to be finished, nothing is overwritten.
+store like a compaction, and yields to compactions: while one runs, or waits to be finished, nothing is overwritten.
 
 A batch: what is to be overwritten is written down durably (`erasure`), then the index says that the contents are gone,
 then the records are overwritten and synced, then the note is cleared. A crash in between is made good when the store

@@ -38,7 +38,7 @@ class PeerTokens:
     Args:
         incarnation: the store's; a peer with a token of another one has to begin anew, and has seen nothing.
         peers: their names; with none, no tombstone is held back.
-        ignore_idle_seconds: a peer not heard of for longer than this does not count; 0 never ignores one.
+        ignore_idle_seconds: a peer that has not reported for longer than this does not count; 0 never ignores one.
         clock: where time comes from.
 
     Raises:
@@ -104,7 +104,7 @@ class PeerTokens:
                     raise AuditFailed(f"peer {name!r} has read up to {heard.token.sequence}, which is no sequence")
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row a peer: how far it is, when it was heard of, and whether it counts."""
+        """One row a peer: how far it is, when it reported last, and whether it counts."""
         now = self._clock.monotonic()
         with self._lock:
             return [{"peer": name, "sequence": heard.token.sequence if heard.token else None, "heard_at": heard.at,
@@ -122,7 +122,7 @@ class ContainerStates:
 
     Args:
         retention_seconds: how long after its deletion a container counts as gone; default two weeks.
-        clock: where time comes from; a jump of it is believed when a second reading confirms it.
+        clock: where time comes from; a jump of it is accepted when a second reading confirms it.
 
     Raises:
         InvalidInput: the retention is negative.

@@ -96,7 +96,7 @@ class BlobStore:
         policy: decides what is worth compacting, default `StatsBased()`.
         questions: what a compaction asks its host.
         files: the disk.
-        clock: where time comes from. What jumps is not believed at once: see `accept_clock`.
+        clock: where time comes from. A jump is not accepted at once: see `accept_clock`.
         observer: notified of progress, counters and events.
         name: what it is called in messages; the folder's name if not given.
         new_incarnation: gives a new store its 16 bytes, for tests that need them to repeat.
@@ -191,7 +191,7 @@ class BlobStore:
 
     @property
     def clock(self) -> Clock:
-        """The time that compactions and hard deletes go by: behind the host's while that is in doubt."""
+        """The time that compactions and hard deletes use: behind the host's while that is in doubt."""
         return self._store_clock
 
     @property
@@ -552,7 +552,7 @@ class BlobStore:
 
     @property
     def compactions(self) -> StoreCompactions:
-        """Who may compact it, and what is in progress: one for the store, whichever objects work on it."""
+        """Which run may compact it, and what is in progress: one for the store, whichever objects work on it."""
         return self._compactions
 
     def require_mine(self) -> None:
@@ -624,9 +624,9 @@ class BlobStore:
         log.observer.deliver()
 
     def accept_clock(self) -> None:
-        """Believe the host's clock as it stands, although it has jumped, or stepped since the store was used last.
+        """Accept the host's clock as it stands, although it has jumped, or stepped since the store was used last.
 
-        For an operator who has looked at it. It need not be called: if the clock stays so, it is believed half a minute
+        For an operator who has looked at it. It need not be called: if the clock stays so, it is accepted half a minute
         later.
         """
         self._store_clock.accept()
@@ -727,7 +727,7 @@ class BlobStore:
 
 
 def _default_policy() -> BlobPolicy:
-    # Who has a policy of their own need not load the library's.
+    # A host with a policy of its own need not load the library's.
     from compactlib.blobstore.compaction.plan.policies.stats_based import StatsBased
 
     return StatsBased()

@@ -46,7 +46,7 @@ MAX_REMEMBERED = 1_000_000
 
 
 class Verdict(enum.Enum):
-    """What becomes of a record, and why."""
+    """The verdict on a record: kept, or dropped and why."""
 
     KEEP = "kept"
     EXPIRED = "its blob has expired"
@@ -226,7 +226,7 @@ def _tombstone_until(tombstone: IndexEntry, rules: PurgeRules) -> int:
 
 
 def judge(history: Sequence[IndexEntry], rules: Rules, compacting: Collection[SegmentName]) -> list[Verdict]:
-    """What becomes of each record of one blob if the segments `compacting` are compacted together.
+    """The verdict on each record of one blob if the segments `compacting` are compacted together.
 
     The answer for a record in a segment that is not compacted means nothing. O(n^2) in the records of the blob.
 

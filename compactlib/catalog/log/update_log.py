@@ -288,7 +288,7 @@ class UpdateLog:
         raise unknown or RetriesExhausted(attempts=MAX_ATTEMPTS, version=update.version)
 
     def _place_of(self, version: int, key: bytes, record: bytes) -> Appended | LostRace | _Cut | _Place:
-        """What became of an append, or where it goes."""
+        """The outcome of an append, or where it goes."""
         latest, predicate = self._latest()
         if latest is None or latest == version - 1:
             return _Place(predicate, latest is None)

@@ -160,7 +160,7 @@ class HybridClock:
     def known(self, time: Timestamp) -> None:
         """Give the clock a time that a store was seen at in an earlier life; the first call counts.
 
-        A step forward since then is believed for new timestamps, and expires nothing until a later reading confirms
+        A step forward since then is accepted for new timestamps, and expires nothing until a later reading confirms
         it; a step back is refused until then. A `SteadyClock` that was given knows its own last time.
         """
         with self._lock:
@@ -209,7 +209,7 @@ class HybridClock:
         return physical_ms(time) - int(self._steady.steady() * 1000)
 
     def accept(self) -> None:
-        """Believe the physical clock as it stands; for an operator who has looked at it."""
+        """Accept the physical clock as it stands; for an operator who has looked at it."""
         self._steady.accept()
 
     def observe(self, time: Timestamp) -> Timestamp:

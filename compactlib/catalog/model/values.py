@@ -47,7 +47,7 @@ class NodeId:
 
     Attributes:
         name: stays the same over restarts; assignments name nodes by it.
-        incarnation: differs in each life, > 0; only the life that reported may be believed.
+        incarnation: differs in each life, > 0; only reports of that life count.
     """
 
     name: str

@@ -39,7 +39,7 @@ class Heard(Enum):
 
 
 class Election:
-    """The highest term heard of and its coordinator. Not for several threads at once.
+    """The highest term known and its coordinator. Not for several threads at once.
 
     A node that restarts knows nothing at first. That is safe: whatever a coordinator of an old term can still do is
     bounded by reports that stay true (docs/catalog-protocol.md).
@@ -49,7 +49,7 @@ class Election:
 
     def __init__(self) -> None:
         self.term: int = 0
-        """The highest term heard of; 0 before the first."""
+        """The highest term known; 0 before the first."""
         self.coordinator: str | None = None
         """The name of its coordinator; `None` while only the term is known."""
 

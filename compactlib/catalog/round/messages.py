@@ -2,7 +2,7 @@
 
 One round: the coordinator sends `ReportRequest` to every node of the topology and gets a `ReportAnswer` or a
 `ReportFailed` from each; then it sends `PublishTime` to all and gets a `PublishAnswer`. A node that cannot accept a
-message says so with a `Refusal`. `Hello` opens a connection and is seen by the transport only. `transport/wire.py` has
+message answers with a `Refusal`. `Hello` opens a connection and is seen by the transport only. `transport/wire.py` has
 the bytes.
 
 A `RoundId` names the coordinator's life, so an answer can never be taken for that of another round, be it late,
@@ -47,7 +47,7 @@ class RoundId:
 
     Attributes:
         term: the election term in which `coordinator` was elected, >= 1.
-        coordinator: who asks, in which life.
+        coordinator: the node that asks, and its incarnation.
         number: counts the rounds of that life, >= 1.
     """
 

@@ -71,7 +71,7 @@ class CatalogNode:
 
     @property
     def term(self) -> int:
-        """The highest term heard of."""
+        """The highest term known."""
         return self._election.term
 
     @property

@@ -1,4 +1,4 @@
-"""One round under way on the coordinator: who has answered, and how far its two processes have come.
+"""One round under way on the coordinator: which nodes have answered, and how far its two processes have come.
 
 The two processes of Ignite, compaction and replicas update (here: publication), start from the same reports, run side
 by side and fail apart. Each ends with an outcome of its own; the round ends when both have.
@@ -104,7 +104,7 @@ class Round:
     Args:
         round_id: which round.
         triggers: what started it.
-        topology: who is asked.
+        topology: the nodes that are asked.
         now: when it starts; monotonic seconds.
         options: the waits.
         outbox: where effects go.

@@ -109,7 +109,7 @@ class CatalogReplica:
     def _register(self, catalog: Catalog, *, cut: bool) -> None:
         is_new = catalog.version > self.history.latest
         before = self.history.earliest
-        # Listeners first: a version counts as ready only after all of them have heard of it.
+        # Listeners first: a version counts as ready only after all of them were called with it.
         if is_new:
             self._told_in = threading.get_ident()
             try:
@@ -138,7 +138,7 @@ class CatalogReplica:
             observer.event(*news)
 
     def wait(self, version: int, wait_seconds: float, is_over: Callable[[], bool]) -> bool:
-        """Wait until a version is registered and every listener has heard of it; whether that came in time.
+        """Wait until a version is registered and every listener was called with it; whether that came in time.
 
         Args:
             version: the version.

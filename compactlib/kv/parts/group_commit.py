@@ -66,7 +66,7 @@ class GroupCommit(Generic[ItemT, AnswerT]):
 
         Raises:
             OutcomeUnknown: what ended the batch was another thread's interrupt, or an error that cannot be copied.
-            BaseException: the item's own exception, or what ended the batch: one copy for each who waits.
+            BaseException: the item's own exception, or what ended the batch: one copy for each waiting thread.
         """
         mine: _Request[ItemT, AnswerT] = _Request(item)
         try:

@@ -226,7 +226,7 @@ class PostgresStore(TransactionalStore):
 
     def _set_up(self) -> None:
         with self._connections.lent() as connection, self._named("set up"):
-            # One at a time: "if not exists" alone lets two who are at it at once collide.
+            # One at a time: "if not exists" alone lets two concurrent sessions collide.
             connection.execute("SELECT pg_advisory_lock(hashtext(%s))", (self._table,))
             try:
                 connection.execute(self._sql.create_sequence)

@@ -247,7 +247,8 @@ class RaftLogReplay:
                               snapshot_index=self.snapshot_index, limits=self._settings.limits)
 
     def compact_when_due(self) -> LogPlan:
-        """A compaction by `DropDead`, or by the policy if the trigger or `major_every` says so; right after a snapshot.
+        """A compaction by `DropDead`, or by the policy if the trigger or `major_every` demands it; right after a
+        snapshot.
 
         Raises:
             CompactlibError: something was appended since the snapshot.

@@ -1,4 +1,4 @@
-"""What arrives, workers, blocks and the real `SchedulerService` in a replay; who calls when is `replay`'s."""
+"""What arrives, workers, blocks and the real `SchedulerService` in a replay; `replay` decides on the order of calls."""
 
 from __future__ import annotations
 

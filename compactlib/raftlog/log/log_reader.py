@@ -197,7 +197,7 @@ class LogReader:
     def scan(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry | DamagedEntry]:
         """As `entries`, but goes on behind damage, which it answers as `DamagedEntry`.
 
-        Goes by the list of segments as it is when each is reached, so that compactions may run meanwhile: an entry that
+        Uses the list of segments as it is when each is reached, so that compactions may run meanwhile: an entry that
         dies before is left out. What is appended meanwhile is left out too.
         """
         return self._reads.scan(first, last)

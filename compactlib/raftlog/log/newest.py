@@ -216,7 +216,7 @@ class NewestSegment:
         Raises:
             StorageError: the disk refused the last sync.
         """
-        # Closed when the last who reads through it has done so.
+        # Closed when its last reader is done.
         self._reader = None
         if self._writer is not None:
             self._writer.close()

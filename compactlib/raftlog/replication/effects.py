@@ -58,7 +58,7 @@ class TransferStats:
         attempts: offers made or accepted, one if nothing went wrong.
         entries: live entries that were sent or written, repeated ones included.
         payload_bytes: live set, entries and state, repeated ones included.
-        resends: times the sender went back because it heard nothing; 0 at the receiver.
+        resends: times the sender went back because it got no answer; 0 at the receiver.
         ignored: chunks that came twice or out of order; 0 at the sender.
         seconds: from the beginning to the end.
     """

@@ -128,7 +128,7 @@ class StateChunk:
 
 @attrs.frozen
 class Probe:
-    """The sender has not heard for a while: how far is it?"""
+    """The sender asks after a while without an answer how far the receiver is."""
 
     envelope: Envelope
 

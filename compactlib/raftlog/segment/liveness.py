@@ -1,4 +1,4 @@
-"""Which entries of a segment are kept by a compaction, and whether a live set can be believed. Pure.
+"""Which entries of a segment are kept by a compaction, and whether a live set is consistent. Pure.
 
 One merge of two sorted sequences per segment. A snapshot must not keep what the log does not hold.
 """

@@ -107,7 +107,7 @@ def _load_native(descriptor: int, path: str, header: native.Header, seal: native
 
 
 def _seal_of_nothing(descriptor: int, path: str, header: native.Header) -> native.Seal:
-    """What to go by if no seal is left: no crash leaves it so, and nothing says what was durable of what is there."""
+    """What to rely on if no seal is left: no crash leaves it so, and nothing says what was durable of what is there."""
     size = os.fstat(descriptor).st_size
     if size > header.data_start or _records_behind(descriptor, native.INDEX_START, header.data_start):
         raise CorruptData(path=path, offset=native.HEADER_BYTES, found="two damaged seals before entries",

@@ -130,7 +130,7 @@ class RaftReadPath:
                     yield Entry(index, slab.term, slab.payloads[index - slab.first])
 
     def pin(self, indexes: IndexSet, released: Callable[[Pin], object]) -> Pin:
-        """Hold those of `indexes` that are found; `released` is called when they are let go."""
+        """Hold those of `indexes` that are found; `released` is called when they are released."""
         tables = self._memtable.tables
         base = min((table.base for table in tables), default=MAX_INDEX + 1)
         in_memory: dict[int, Entry] = {}

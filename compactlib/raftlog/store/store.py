@@ -81,7 +81,7 @@ class StoreOptions:
         max_memtable_entries: so many entries of one log may wait for segments.
         background: flush in a thread of the store's own; else the thread that fills a WAL file does it.
         sync_by_itself: a thread of the store's own syncs whatever is appended, as fast as the disk can, and the host
-            hears of it through `on_confirmed` (`RaftLog.attach`); else entries wait for the next `sync`.
+            is notified through `on_confirmed` (`RaftLog.attach`); else entries wait for the next `sync`.
     """
 
     log: LogOptions = attrs.field(factory=LogOptions)

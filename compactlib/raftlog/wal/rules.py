@@ -74,11 +74,11 @@ class Resend:
 
 
 Verdict: TypeAlias = Write | Dropped | Resend
-"""What becomes of a write."""
+"""The verdict on a write."""
 
 
 def judge(known: WriterState | None, row: SnapshotMeta, previous: int | None, first: int, last: int) -> Verdict:
-    """What becomes of a write of indexes `first` to `last` that follows `previous`.
+    """The verdict on a write of indexes `first` to `last` that follows `previous`.
 
     Args:
         known: of the log; `None` if it never wrote.

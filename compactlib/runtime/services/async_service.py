@@ -8,14 +8,14 @@
 ...         self._work.spawn(self._greet(), "greeting")
 ...     async def _greet(self):
 ...         print(await self._work.call("HELLO".lower))
-...         raise OSError("nobody is there")
+...         raise OSError("no answer")
 >>> async def main():
 ...     async with Greeter() as greeter:
 ...         await asyncio.sleep(0.1)
 ...     return greeter.last_error
 >>> asyncio.run(main())
 hello
-OSError('nobody is there')
+OSError('no answer')
 
 What a task raises ends that task at most: it is kept in `last_error`, counted, logged and reported. `KeyboardInterrupt`
 and `SystemExit` are kept as well, and end the loop, as asyncio has it.

@@ -162,7 +162,7 @@ class CompactionManager(ServiceFace):
         self._service.set_open(name, is_open)
 
     def request(self, name: str) -> Accepted | Refused:
-        """Ask for a store to be compacted next; who asks while it is being compacted has what was asked for."""
+        """Ask for a store to be compacted next; a request while it is being compacted counts as done by that run."""
         if OnRequest not in self._triggers:
             return Refused(name, "this manager takes no requests; give it the trigger OnRequest()")
         return self._service.request(name, joins=True)
@@ -223,7 +223,7 @@ class _Compacting:
         return outcome
 
     def _closed(self) -> Closed | None:
-        """One that was closed is at rest, which `status` raises `Closed` for; that may also be a policy's own tool."""
+        """One that was closed is not busy, which `status` raises `Closed` for; that may also be a policy's own tool."""
         try:
             self.store.status()
         except Closed as closed:

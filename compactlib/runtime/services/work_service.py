@@ -413,7 +413,7 @@ class WorkService:
             try:
                 turns.start()
             except RuntimeError as error:
-                # No thread is to be had; whatever happens next tries again, and `audit` says so.
+                # No thread can be started; the next event tries again, and `audit` reports it.
                 self.note(error)
                 return
             self._lanes[lane] = turns
@@ -533,7 +533,7 @@ def ended_in(what: str, error: BaseException, *, task: str = "") -> CompactlibEr
 
 
 def waiting_time(seconds: float) -> Callable[[], float]:
-    """Says how much of `seconds` is left. By the system's time, whatever clock the work goes by."""
+    """Says how much of `seconds` is left. By the system's time, whatever clock the work uses."""
     given: object = seconds
     if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
         raise InvalidInput(f"{given!r} is no time to wait; give seconds, 0 or more")

@@ -46,7 +46,7 @@ _FATES = {Pushed.QUEUED: "queued", Pushed.DUPLICATE: "duplicate", Pushed.TERMINA
 
 
 def check_operation(operation: Operation) -> None:
-    """Raise `InvalidInput` unless it is one that can be carried out; what `prepare` made is believed. O(parts)."""
+    """Raise `InvalidInput` unless it is one that can be carried out; what `prepare` made is trusted. O(parts)."""
     if type(operation) is PlanUpdate or type(operation) is Tick:
         return
     problem: str | None = f"a {type(operation).__name__} is no operation"

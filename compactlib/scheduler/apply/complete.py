@@ -1,4 +1,4 @@
-"""Carries out the completion of a job: its sources give way to what the worker wrote.
+"""Carries out the completion of a job: its sources are replaced by what the worker wrote.
 
 See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
 """

@@ -16,7 +16,7 @@ from compactlib.scheduler.queue.state import QuarantinedJob, SchedulerState
 TIME_IN_DOUBT = "scheduler_time_in_doubt"
 """A command's time lies far from the one before it, by `seconds` (positive: ahead); the next command decides."""
 TIME_SETTLED = "scheduler_time_settled"
-"""It is no longer in doubt: the present command's time lies `seconds` from the last one that was believed."""
+"""It is no longer in doubt: the present command's time lies `seconds` from the last one that was accepted."""
 TOMBSTONE_DROPPED = "scheduler_tombstone_dropped"
 """There were too many: what it names stays, to be found by other means. `tombstone`, `tenant`, `shard`, `blocks`."""
 
@@ -84,7 +84,7 @@ class Effects:
                 "blocks": len(gone.blocks) if isinstance(gone, BlockTombstones) else None}))
 
     def take_time(self, time: float) -> None:
-        """Take note of the command's time, and go by what it is taken for."""
+        """Record the command's time, and use what it is taken for."""
         state, command = self.state, self.command
         before, moment = state.timeline, state.timeline.at(time)
         if moment.timeline.doubt is not None:
@@ -96,7 +96,7 @@ class Effects:
             self.command = Command(command.index, command.term, moment.stamp)
 
     def cut_late_stamps(self) -> None:
-        """Where a time was believed that turned out to be in the future, nothing waits longer than if given out now."""
+        """Where a time was accepted that turned out to be in the future, nothing waits longer than if given out now."""
         state, now, limits = self.state, self.command.appended_at, self.limits
         if state.timeline.has_late_stamps and state.timeline.doubt is None:
             state.jobs.cut(now + limits.lease_seconds, now + limits.max_backoff_seconds)

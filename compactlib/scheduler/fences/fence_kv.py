@@ -153,7 +153,7 @@ class KVFence:
     @staticmethod
     def _fenced_off_after(unknown: OutcomeUnknown, resource: str, wanted: Commitment,
                           record: Admission | None) -> Admission:
-        """What became of a commit without an answer, now that a higher token is there."""
+        """The outcome of a commit without an answer, now that a higher token is there."""
         done = None if record is None else record.committed
         if done == wanted:
             return Admission(resource, wanted.token, done)

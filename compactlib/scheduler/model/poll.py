@@ -77,7 +77,7 @@ class Verdict(enum.Enum):
 
 @attrs.frozen(slots=False)
 class StatusAnswer:
-    """What became of one status update.
+    """The outcome of one status update.
 
     Attributes:
         name: the job.

@@ -51,7 +51,7 @@ def ulid_seconds(block_id: str) -> float:
 
 
 class Pushed(enum.Enum):
-    """What became of a pushed block."""
+    """The outcome of a pushed block."""
 
     QUEUED = "queued"
     DUPLICATE = "duplicate"

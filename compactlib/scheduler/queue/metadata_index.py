@@ -29,7 +29,7 @@ PARTITION_SECONDS = 6 * 3600
 
 
 class AddOutcome(enum.Enum):
-    """What became of a block that was added."""
+    """The outcome of a block that was added."""
 
     ADDED = "added"
     DUPLICATE = "duplicate"

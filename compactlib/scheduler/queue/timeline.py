@@ -3,7 +3,7 @@
 The state machine has no clock but its commands' times, which come from several leaders. A time that lies far from those
 before it is in doubt: a clock that went wrong for a moment, a leader whose clock is off, or the first command after a
 long silence; one of them alone does not show which. So by the first one nothing expires, and what it stamps (a lease,
-the age of a tombstone) is cut again if the next command does not agree with it. A second one that does is believed.
+the age of a tombstone) is cut again if the next command does not agree with it. A second one that does is accepted.
 
 What this cannot see: a clock that stays wrong for two commands. Leaders hold their clocks against the monotonic one
 (`compactlib.runtime.SteadyClock`) before they stamp.
@@ -24,7 +24,7 @@ class Timeline:
     """What is known of time; a part of the replicated state.
 
     Attributes:
-        latest: the last time that was believed, seconds; `None` before the first command.
+        latest: the last time that was accepted, seconds; `None` before the first command.
         doubt: the time of the last command, if it is in doubt.
         has_late_stamps: whether something may have been stamped with a time that turned out to be in the future.
     """
@@ -34,7 +34,7 @@ class Timeline:
     has_late_stamps: bool = False
 
     def at(self, now: float) -> Moment:
-        """What a command of this time goes by."""
+        """The time that counts for a command of this time."""
         latest = self.latest
         if latest is None:
             return Moment(Timeline(now), now, now)

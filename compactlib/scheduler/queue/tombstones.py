@@ -27,7 +27,7 @@ _Order = tuple[int, int]
 
 @attrs.frozen
 class TombstoneEntry:
-    """A tombstone and what became of it so far: all that is stored.
+    """A tombstone and its progress so far: all that is stored.
 
     Attributes:
         index: log index of the command that added it.

@@ -285,7 +285,7 @@ class StoredScheduler:
             raise Stale(f"this scheduler cannot go on: {self._broken}; open the store again")
 
     def _carry_out(self, command: Command, operation: Operation) -> ApplyResult | None:
-        """What became of the command; `None` if an earlier one of unknown fate took its place: make it anew."""
+        """The outcome of the command; `None` if an earlier one of unknown fate took its place: make it anew."""
         record = encode_command(command, operation)
         found = self._write_entry(record, command, operation)
         result = self._adopt(found)
@@ -338,7 +338,7 @@ class StoredScheduler:
             raise
 
     def _settle(self) -> None:
-        """Find out what became of an entry or a checkpoint whose answer was lost."""
+        """Find out whether an entry or a checkpoint whose answer was lost was written."""
         if self._unsure_head is not None:
             self._switch(self._unsure_head)
         if self._unsure:

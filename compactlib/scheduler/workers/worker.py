@@ -432,7 +432,7 @@ class Worker(ServiceFace):
     # ------------------------------------------------------------------------------------ jobs, and deletions
 
     def _run(self, run: int, job: RunningJob, *, interrupted: bool = False) -> Outcome[Any]:
-        """Do a job, whatever comes of it."""
+        """Do a job, whatever its outcome."""
         outcome: RunOutcome = GivenBack("the thread that was to do it was interrupted")
         try:
             if not interrupted:

@@ -1,6 +1,6 @@
 """What a worker decides, without threads, clocks or sockets: what to say in a poll, and what to do about the answer.
 
-One poll is under way at a time. Each says what has become of the jobs that the worker has: "still at it", "done, here
+One poll is under way at a time. Each reports on the jobs that the worker has: "in progress", "done, here
 is what I wrote", "failed", "I give it back". What is not answered is said again. A job that the scheduler does not
 confirm any more is lost: its work is stopped, and its outcome means nothing.
 
@@ -221,7 +221,7 @@ class WorkerCore:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something that the scheduler should hear soon."""
+        """Whether there is something to report to the scheduler soon."""
         return any(held.stage is _Stage.ENDED for held in self._jobs.values())
 
     def earliest_deadline(self) -> float | None:

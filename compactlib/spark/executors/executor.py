@@ -238,7 +238,7 @@ class _Ended:
 
     Attributes:
         tasks: how many it had.
-        matched: what became of each.
+        matched: the outcome of each.
         error: why it failed as a whole, in one line.
         seconds: how long its attempts took, one after the other.
     """

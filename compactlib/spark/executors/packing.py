@@ -46,7 +46,7 @@ def weight_of(task: object) -> float:
 
 
 def makespan(seconds: Sequence[float], workers: int, *, cost_seconds: float = 0.0) -> float:
-    """How long `workers` take for tasks that are begun in this order, each by the first who is free.
+    """How long `workers` take for tasks that are begun in this order, each by the first that is free.
 
     Args:
         seconds: how long each task takes.

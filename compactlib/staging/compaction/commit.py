@@ -9,7 +9,7 @@
 Readers see the same before and after each step (G3). A write is acknowledged only if the token it went into was still
 the staging token afterwards; so whatever is acknowledged was in a sealed token before step 2 began, or went into a
 newer one. A crash after step 1 costs one sealed token more, after step 2 a metarange without a reference, after step 3
-tokens that the sweep finds. The compaction gives way to every other change: a commit, a reset, a move of HEAD or
+tokens that the sweep finds. The compaction yields to every other change: a commit, a reset, a move of HEAD or
 another compaction in between makes it lose; it costs other writers at most one more try.
 
 Comparing the sealed tokens alone in step 3 is not enough, although the published design asks for no more: a hard reset
@@ -131,7 +131,7 @@ class Compactor:
         try:
             applied = _rewritten(task, executor, budget, observer)
         except (MetaRangeNotFound, RangeNotFound):
-            # Collected because the branch has let go of it? Then another writer has won.
+            # Collected because the branch no longer names it? Then another writer has won.
             if context.branches.read(branch).record.seals_since(sealed, len(sealed.sealed_tokens)) is None:
                 return LostRace("the branch left the base of the compaction meanwhile", "swap")
             raise

@@ -39,11 +39,11 @@ class CompactionStats:
 
 @attrs.frozen
 class LostRace(Skipped):
-    """Another writer changed the branch, and the compaction gave way. Nothing is lost; the next run starts over.
+    """Another writer changed the branch, and the compaction yielded to it. Nothing is lost; the next run starts over.
 
     Attributes:
         step: `"seal"` or `"swap"`, the compare-and-set that was lost.
-        is_busy: true: another writer is at it.
+        is_busy: true: another writer was faster.
     """
 
     step: str

@@ -1,4 +1,4 @@
-"""`CompactionSensor`: counts, in memory, what makes a branch worth compacting, and says so once.
+"""`CompactionSensor`: counts, in memory, what makes a branch worth compacting, and reports it once.
 
 It is one per process and serves any number of repositories. It never blocks and never reads: it is notified of what the
 operations of this process come across. What it forgets (when the process ends, or when there are more branches than it

@@ -121,7 +121,7 @@ def consistently(context: StagingContext, branch: str, read: Callable[[BranchVie
         context: the stores.
         branch: the branch's name.
         read: reads through a view; gives the result, and whether it holds as it is, without a second look. What it
-            raises goes through, but not the absence of a file that the branch has meanwhile let go of.
+            raises goes through, but not the absence of a file that the branch meanwhile names no longer.
 
     Raises:
         BranchNotFound: there is no such branch, or no longer.

@@ -1,7 +1,7 @@
 """Resets: dropping the uncommitted changes of a branch, all of them, those of one key or of a prefix.
 
 Sealed tokens are never edited: a commit or a compaction may be reading them. What is to be undone is written over, in
-the staging token or in a new one, with what HEAD has; or all layers are let go of in one compare-and-set.
+the staging token or in a new one, with what HEAD has; or all layers are dropped in one compare-and-set.
 """
 
 from __future__ import annotations

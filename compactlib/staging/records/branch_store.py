@@ -145,7 +145,7 @@ class BranchStore:
 
         Raises:
             BranchExists: there is a branch of this name.
-            OutcomeUnknown: no answer came, and what became of the write cannot be seen.
+            OutcomeUnknown: no answer came, and the outcome of the write cannot be seen.
         """
         key = branch_key(branch)
         try:
@@ -197,7 +197,7 @@ class BranchStore:
         Raises:
             BranchNotFound: there is no such branch, or no longer.
             TooManyTries: others were faster too many times.
-            OutcomeUnknown: a try got no answer, and what became of it could not be seen.
+            OutcomeUnknown: a try got no answer, and its outcome could not be seen.
         """
         attempts = _Attempts()
         try:
@@ -280,7 +280,7 @@ class BranchStore:
             The branch as it is then; `None`: it is gone.
 
         Raises:
-            OutcomeUnknown: no answer came, and what became of the write cannot be seen.
+            OutcomeUnknown: no answer came, and the outcome of the write cannot be seen.
         """
         try:
             return FoundBranch(found.branch, self.try_update(found, found.record), found.predicate)
@@ -305,7 +305,7 @@ class BranchStore:
         Raises:
             BranchNotFound: there is no such branch.
             TooManyTries: others were faster too many times.
-            OutcomeUnknown: a try got no answer, and what became of it could not be seen. If the branch has another
+            OutcomeUnknown: a try got no answer, and its outcome could not be seen. If the branch has another
                 record then, it may have been made anew, and is left alone.
         """
         backoff = self.backoff()

@@ -151,10 +151,10 @@ class Repository:
             fence: entered around the commit, which is one compare-and-set.
 
         Returns:
-            `Done` with the numbers. `Skipped`: there is nothing to do, no room for it, or this process is at it
-            already; `LostRace`: another writer changed the branch, and the compaction gave way. `Failed(OutdatedPlan)`:
-            the branch has other layers than the plan says. `Failed`: a store, the budget, the fence or the rewrite
-            refused; everything reads as before, and the next call goes on from there.
+            `Done` with the numbers. `Skipped`: there is nothing to do, no room for it, or this process does it
+            already; `LostRace`: another writer changed the branch, and the compaction yielded to it.
+            `Failed(OutdatedPlan)`: the branch has other layers than the plan says. `Failed`: a store, the budget, the
+            fence or the rewrite refused; everything reads as before, and the next call goes on from there.
 
         Raises:
             InvalidInput: the plan is of another branch, repository or store, or came with a policy.

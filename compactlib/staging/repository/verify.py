@@ -45,7 +45,7 @@ def verify(context: StagingContext, budget: Budget) -> VerifyReport:
     for _ in range(_LOOKS):
         if ranges.is_sound:
             break
-        # Collected, because a branch has let go of it since it was read?
+        # Collected, because a branch names it no longer since it was read?
         again = _Records(context, budget)
         before, live = live, _live(again.branches(), again.commits(), [])
         if live == before:

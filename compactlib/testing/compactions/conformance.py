@@ -537,7 +537,7 @@ class CompactionConformance(ConformanceKit):
         """It cancels the budget that the tasks were given, and comes back when the run has ended.
 
         To do: give the executor the run's budget (Run.budget), cancel it in close(), and wait for the run before
-        anything is let go; Ownership.close() does both.
+        anything is released; Ownership.close() does both.
         """
         with self.opened(tmp_path, fills=1) as opened, Gate() as gate:
             if not opened.factory.uses_executor:
@@ -837,7 +837,7 @@ class CompactionConformance(ConformanceKit):
                 opened.finish(f"a fence that refuses entry {number} of {commits}")
 
     def test_what_else_a_fence_raises_comes_through(self, tmp_path: Path) -> None:
-        """An error that is none of the library's is the host's bug: it propagates, and everything was let go.
+        """An error that is none of the library's is the host's bug: it propagates, and everything was released.
 
         To do: catch CompactlibError around the fence's guard, and nothing wider.
         """

@@ -69,7 +69,7 @@ class CompactionFactory(abc.ABC):
         return {}
 
     def release(self, store: Any) -> None:  # noqa: B027
-        """Let go what was opened beside the store, after `store.close()`. May be called twice. Default nothing."""
+        """Release what was opened beside the store, after `store.close()`. May be called twice. Default nothing."""
 
     def state(self, store: Any) -> object:
         """A value that changes when a compaction commits, and at no other time; default the rows of the view."""

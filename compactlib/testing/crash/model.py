@@ -139,7 +139,7 @@ class CrashModel:
             self.advance()
 
     def choices(self, state: CrashState) -> Choices:
-        """What becomes of each pending change in a state of this point.
+        """The outcome of each pending change in a state of this point.
 
         Raises:
             InvalidInput: the state names a change that is not pending here, or tears what cannot be torn so.

@@ -46,7 +46,7 @@ class ChangeId:
 
 
 class Fate(enum.Enum):
-    """What became of a change."""
+    """The outcome of a change."""
 
     KEPT = "+"
     LOST = "-"
@@ -73,10 +73,10 @@ class Hole:
 
 
 Choice: TypeAlias = Fate | Cut | Hole
-"""What became of one change."""
+"""The outcome of one change."""
 
 Choices: TypeAlias = Mapping[ChangeId, Choice]
-"""What became of each change that was not durable, in the order they were made."""
+"""The outcome of each change that was not durable, in the order they were made."""
 
 
 @attrs.frozen
@@ -85,7 +85,7 @@ class CrashState:
 
     Attributes:
         point: how many operations had been done.
-        rest: what became of the changes not named below.
+        rest: the outcome of the changes not named below.
         others: changes with the other fate, ascending.
         torn: writes of which a part is there, ascending.
     """
@@ -136,7 +136,7 @@ class CrashState:
         return cls(int(whole[1]), rest, tuple(sorted(others)), tuple(sorted(torn, key=lambda tear: tear[0])))
 
     def choices(self, pending: Mapping[ChangeId, object]) -> Choices:
-        """What becomes of each of the `pending` changes.
+        """The outcome of each of the `pending` changes.
 
         Raises:
             InvalidInput: the state names a change that is not pending: it was durable, or had not been made.

@@ -55,7 +55,7 @@ class LostAnswer:
     """One run.
 
     Attributes:
-        fault: what became of the write.
+        fault: the outcome of the write.
         operation: the write.
         failed_looks: how many reads after it failed; `None`: all.
         acknowledged: what the work passed to `store.acknowledge`.
@@ -99,7 +99,7 @@ def explore_lost_answers(make_store: Callable[[], KVStore], work: Callable[[Faul
             was told that nothing was changed finds nothing changed, one that got a success finds it, and a second run
             works.
         failed_looks: how many reads fail after the write; `None`: all of them, until the work ends.
-        faults: what becomes of the write.
+        faults: the outcomes of the write to try.
 
     Raises:
         AssertionError: two runs differ before any fault.

@@ -1,8 +1,8 @@
 """The stage: several actors, each a thread, of which exactly one runs at any time. They change places at steps only.
 
-One actor runs at a time: at a step it declares what it is about to touch, asks the schedule who is next, and hands over
-if that is another actor (about 10 microseconds); going on oneself costs a function call. So nothing is concurrent, and
-the same choices give the same run.
+One actor runs at a time: at a step it declares what it is about to touch, asks the schedule which actor is next, and
+hands over if that is another actor (about 10 microseconds); going on oneself costs a function call. So nothing is
+concurrent, and the same choices give the same run.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class World(Protocol):
         """Let something happen when a message arrives: once, twice or never."""
 
     def some_leader(self) -> Node:
-        """A node that believes to be the leader."""
+        """A node that takes itself for the leader."""
 
     def note(self, text: str, *arguments: object) -> None:
         """A line of the trace."""
@@ -174,7 +174,7 @@ class Node:
     # ------------------------------------------------------------------------------------------ as the leader
 
     def poll(self, request: PollRequest, reply: Reply) -> bool:
-        """Prepare a poll and propose what comes out, if this node believes to be the leader."""
+        """Prepare a poll and propose what comes out, if this node takes itself for the leader."""
         if self.leads is None:
             return False
         if not self.sim.settings.prepare_in_the_log:
@@ -200,7 +200,7 @@ class Node:
             self.propose(update, reply)
 
     def propose(self, operation: Operation, reply: Reply | None = None) -> bool:
-        """Append an entry, if this node believes to be the leader."""
+        """Append an entry, if this node takes itself for the leader."""
         if self.leads is None:
             return False
         entry = LogEntry(Command(self.length + 1, self.term, self.now), operation)
@@ -253,7 +253,7 @@ class Node:
                                          if node is not self)], reverse=True)
         length = lengths[len(lengths) // 2]
         if length > self.committed and self.leads.entries[length - 1].command.term == self.term:
-            # The others hear of it with the next entry or heartbeat.
+            # The others learn it with the next entry or heartbeat.
             self.committed = length
             self._apply()
 

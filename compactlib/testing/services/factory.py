@@ -93,7 +93,7 @@ class ServiceFactory(abc.ABC):
         return ()
 
     def release(self, service: Any) -> None:  # noqa: B027
-        """Let go what was opened beside the service, after its `stop`. May be called twice. Default nothing."""
+        """Release what was opened beside the service, after its `stop`. May be called twice. Default nothing."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -106,7 +106,7 @@ def bytes_of(folder: StrPath, names: Iterable[str]) -> int:
 def remove_names(files: Files, folder: StrPath, names: Sequence[str]) -> None:
     """Remove what an attempt has left; not durable before the next sync of the folder, which is early enough.
 
-    An attempt that is still at it elsewhere may remove its own file first.
+    An attempt that still runs elsewhere may remove its own file first.
 
     Raises:
         StorageError: the disk refused; call again.

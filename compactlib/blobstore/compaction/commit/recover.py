@@ -138,7 +138,7 @@ def _finish_cycle(files: Files, folder: StrPath, log: CompactionLog) -> Compacti
         # Only now, when the sources have given their room back.
         write_log(files, folder, ended)
     except DiskFull:
-        # The segments are as they should be, so that the store can be opened; the log says so when it is resumed.
+        # The segments are as they should be, so that the store can be opened; the log shows that when it is resumed.
         return log
     return ended
 

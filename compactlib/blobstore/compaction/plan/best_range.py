@@ -118,7 +118,7 @@ def _sweep(sums: _PrefixSums, min_benefit: int, current: SegmentRange) -> tuple[
     """The range that beats the ratio of `current` by most, or else the lowest start of those that equal it.
 
     A start waits until an end brings the benefit it needs, which is a matter of room alone. Waiting starts ascend
-    in room: one with no more room than a later one frees no more segments and costs more, so it is let go. A
+    in room: one with no more room than a later one frees no more segments and costs more, so it is dropped. A
     start that no longer waits may meet ends that bring too little; an end before them brought more for less.
     """
     x, scale = current.cost, current.benefit

@@ -279,8 +279,8 @@ class BlobPolicy(Protocol):
     """Decides whether a store is compacted now, and which segments; a small frozen attrs class, whose public fields are
     its settings.
 
-    One that reads `SegmentView.dying` says so with a class attribute `needs_forecast = True`; without it, a store keeps
-    no statistics that look ahead.
+    One that reads `SegmentView.dying` declares that by a class attribute `needs_forecast = True`; without it, a store
+    keeps no statistics that look ahead.
     """
 
     @property

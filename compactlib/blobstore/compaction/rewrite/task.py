@@ -186,7 +186,7 @@ def _taken_over(files: Files, found: str, path: str) -> _Opened | None:
     except StorageError:
         return None
     try:
-        # Who has locked it and finds the name gone, has come after another one who took it over.
+        # An attempt that has locked it and finds the name gone came after another one that took it over.
         if not _is_locked(holder.fileno()) or not _is_at(holder.fileno(), found):
             holder.close()
             return None

@@ -143,7 +143,7 @@ class StoreCompactions:
         return Skipped(f"store {self._store.name} is busy: {why}", is_busy=True)
 
     def in_the_way(self) -> Skipped | None:
-        """The answer to who would change segments in place while a compaction waits to be finished; else `None`."""
+        """The answer to a change of segments in place while a compaction waits to be finished; else `None`."""
         log = self.log
         return None if log is None else Skipped(
             f"a compaction of store {self._store.name} waits to be finished ({log.phase.value}); the next compact() "
@@ -317,7 +317,7 @@ class OwnedStore(CompactableStore, Protocol):
 
     @property
     def compactions(self) -> StoreCompactions:
-        """Who may compact it, and what is in progress: one for the store, whichever objects work on it."""
+        """Which run may compact it, and what is in progress: one for the store, whichever objects work on it."""
 
     def reload_index(self, segment: SegmentName) -> None:
         """Load the index files of a sealed segment again, after a hard delete has changed flags in them.

@@ -49,7 +49,7 @@ class StatsCache:
         Args:
             segments: the log's segments.
             state: which of their entries are alive.
-            known: the list to go by, with the ranges that count; default the one in force.
+            known: the list to use, with the ranges that count; default the one in force.
             damaged: if given, takes what stands in the way of judging a segment, by number, instead of an exception;
                 such a segment counts as wholly live.
             budget: asked before each segment.

@@ -1,4 +1,4 @@
-"""The usual order of assignment: small levels first, then who was given up least, then by age."""
+"""The usual order of assignment: small levels first, then the fewest failures, then by age."""
 
 from __future__ import annotations
 
