@@ -12,8 +12,6 @@ from compactlib.raftlog.snapshots.model import MAX_CLUSTER_BYTES, SnapshotManife
 
 VERSION = 1
 PART_HEAD_BYTES = 32
-STATE_MAGIC = b"CLRAFSTA"
-LIVE_MAGIC = b"CLRAFLIV"
 
 STATE_SUFFIX = ".state"
 LIVE_SUFFIX = ".live"
@@ -24,6 +22,10 @@ INCOMING_MANIFEST = "incoming.manifest"
 SnapshotKind: TypeAlias = Literal["snapshot", "checkpoint"]
 KINDS: tuple[SnapshotKind, ...] = ("snapshot", "checkpoint")
 
+STATE_HEAD = RecordFrame("snapshot format", b"CLRAFSTA", VERSION, "<H2xQQ")
+"""Index and term: the 32 bytes before a state."""
+LIVE_HEAD = RecordFrame("snapshot format", b"CLRAFLIV", VERSION, "<H2xQQ")
+"""Index and term: the 32 bytes before a live set."""
 _MANIFEST = RecordFrame("snapshot format", b"CLRAFMAN", VERSION, "<H2xQQIQQIQII")
 _STEM = re.compile(r"([0-9]{20})-([0-9]{20})")
 
@@ -58,26 +60,17 @@ def is_part_name(name: str) -> bool:
     return name in kept or (_STEM.fullmatch(stem) is not None and suffix in endings)
 
 
-def encode_part_head(magic: bytes, index: int, term: int) -> bytes:
-    """The 32 bytes before a state or a live set."""
-    return _part(magic).encode(index, term)
-
-
-def check_part_head(data: bytes, magic: bytes, index: int, term: int, path: str) -> None:
+def check_part_head(data: bytes, head: RecordFrame, index: int, term: int, path: str) -> None:
     """Check the 32 bytes before a state or a live set.
 
     Raises:
         CorruptData: they are not whole, or belong to another snapshot.
         Unsupported: another release wrote them.
     """
-    found = _part(magic).decode_header(data, path)
+    found = head.decode_header(data, path)
     if found != (index, term):
         raise CorruptData(path=path, offset=12, expected=f"index {index}, term {term}",
                           found=f"index {found[0]}, term {found[1]}")
-
-
-def _part(magic: bytes) -> RecordFrame:
-    return RecordFrame("snapshot format", magic, VERSION, "<H2xQQ")
 
 
 def encode_manifest(manifest: SnapshotManifest) -> bytes:

@@ -22,15 +22,14 @@ from compactlib.raftlog.errors import LiveSetLost
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.snapshots.files_format import (
     INCOMING_MANIFEST,
-    LIVE_MAGIC,
+    LIVE_HEAD,
     LIVE_SUFFIX,
     PART_HEAD_BYTES,
-    STATE_MAGIC,
+    STATE_HEAD,
     STATE_SUFFIX,
     SnapshotKind,
     check_part_head,
     encode_manifest,
-    encode_part_head,
     manifest_name,
     stem_of,
 )
@@ -116,7 +115,7 @@ class SnapshotFolder:
         try:
             with open(path, "rb") as file:
                 data = file.read()
-            check_part_head(data, LIVE_MAGIC, manifest.index, manifest.term, path)
+            check_part_head(data, LIVE_HEAD, manifest.index, manifest.term, path)
             return manifest.live_set(data[PART_HEAD_BYTES:], path=path)
         except FileNotFoundError:
             lost = LiveSetLost(path=path, offset=0, expected=f"the live set of snapshot {manifest.index}",
@@ -328,7 +327,7 @@ class SnapshotFolder:
         """Write a state durably; returns its size and CRC."""
         out = self._files.create(path)
         try:
-            out.write_at(0, [encode_part_head(STATE_MAGIC, meta.index, meta.term)])
+            out.write_at(0, [STATE_HEAD.encode(meta.index, meta.term)])
             size = crc = waiting = 0
             batch: list[Buffer] = []
             for piece in state:
@@ -346,7 +345,7 @@ class SnapshotFolder:
 
     def _write_live(self, manifest: SnapshotManifest, data: bytes) -> None:
         write_durably(self._files, self._path(manifest, LIVE_SUFFIX),
-                      [encode_part_head(LIVE_MAGIC, manifest.index, manifest.term), data])
+                      [LIVE_HEAD.encode(manifest.index, manifest.term), data])
 
     def _switch(self, manifest: SnapshotManifest, kind: SnapshotKind) -> None:
         # `_write_live` has synced the folder, so the names of both parts are durable by now.

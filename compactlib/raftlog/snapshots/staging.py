@@ -12,10 +12,9 @@ from compactlib.raftlog.snapshots.files_format import (
     INCOMING_MANIFEST,
     INCOMING_STATE,
     PART_HEAD_BYTES,
-    STATE_MAGIC,
+    STATE_HEAD,
     decode_manifest,
     encode_manifest,
-    encode_part_head,
 )
 from compactlib.raftlog.snapshots.model import SnapshotManifest, StagedState
 
@@ -49,7 +48,7 @@ class IncomingState:
         # The manifest first: a state without one cannot be gone on with, and is removed.
         write_durably(files, os.path.join(folder, INCOMING_MANIFEST), [encode_manifest(manifest)])
         self._out = files.create(self._path)
-        self._out.write_at(0, [encode_part_head(STATE_MAGIC, manifest.index, manifest.term)])
+        self._out.write_at(0, [STATE_HEAD.encode(manifest.index, manifest.term)])
 
     @property
     def manifest(self) -> SnapshotManifest:
@@ -128,7 +127,7 @@ def find_incoming(folder: str) -> StagedState | None:
         return None
     except OSError as error:
         raise StorageError.from_os(error, "read", folder) from error
-    whole = head == encode_part_head(STATE_MAGIC, manifest.index, manifest.term)
+    whole = head == STATE_HEAD.encode(manifest.index, manifest.term)
     return StagedState(manifest, size, crc) if whole and 0 < size <= manifest.state_bytes else None
 
 

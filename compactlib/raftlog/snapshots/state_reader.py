@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from compactlib.errors import Closed, CorruptData, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import StrPath, read_exactly
-from compactlib.raftlog.snapshots.files_format import PART_HEAD_BYTES, STATE_MAGIC, check_part_head
+from compactlib.raftlog.snapshots.files_format import PART_HEAD_BYTES, STATE_HEAD, check_part_head
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 
 _PIECE_BYTES = 1 << 20
@@ -39,7 +39,7 @@ class StateReader:
                               found="no file") from None
         except OSError as error:
             raise StorageError.from_os(error, "read", path) from error
-        check_part_head(head, STATE_MAGIC, manifest.index, manifest.term, self._path)
+        check_part_head(head, STATE_HEAD, manifest.index, manifest.term, self._path)
         if size != manifest.state_bytes:
             raise CorruptData(path=self._path, offset=PART_HEAD_BYTES, expected=f"{manifest.state_bytes} bytes",
                               found=f"{size}")

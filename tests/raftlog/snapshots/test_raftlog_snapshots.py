@@ -29,11 +29,10 @@ from compactlib.raftlog.errors import LiveAboveSnapshot, LiveSetLost
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.snapshots.files_format import (
-    LIVE_MAGIC,
+    LIVE_HEAD,
     PART_HEAD_BYTES,
     decode_manifest,
     encode_manifest,
-    encode_part_head,
 )
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.store.protocols import SnapshotStore
@@ -174,7 +173,7 @@ def damage_crc(path: Path) -> None:
 
 
 def make_version_99(path: Path) -> None:
-    head = bytearray(encode_part_head(LIVE_MAGIC, 16, 2)[:-4])
+    head = bytearray(LIVE_HEAD.encode(16, 2)[:-4])
     head[8] = 99
     path.write_bytes(bytes(head) + crc32(head).to_bytes(4, "little") + path.read_bytes()[PART_HEAD_BYTES:])
 
@@ -185,10 +184,10 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "wrong CRC": damage_crc,
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-3]),
     "of another snapshot": lambda path: path.write_bytes(
-        encode_part_head(LIVE_MAGIC, 17, 2) + path.read_bytes()[PART_HEAD_BYTES:]),
-    "an empty set": lambda path: path.write_bytes(encode_part_head(LIVE_MAGIC, 16, 2) + IndexSet().to_bytes()),
+        LIVE_HEAD.encode(17, 2) + path.read_bytes()[PART_HEAD_BYTES:]),
+    "an empty set": lambda path: path.write_bytes(LIVE_HEAD.encode(16, 2) + IndexSet().to_bytes()),
     "another set of the same size": lambda path: path.write_bytes(
-        encode_part_head(LIVE_MAGIC, 16, 2) + IndexSet.from_sorted([5, 10, 14]).to_bytes()),
+        LIVE_HEAD.encode(16, 2) + IndexSet.from_sorted([5, 10, 14]).to_bytes()),
     "headerless, as bare bytes of a set": lambda path: path.write_bytes(LIVE.to_bytes()),
 }
 
