@@ -1,4 +1,4 @@
-"""How the commands talk: lines and tables on stdout, a progress bar on stderr if a person is watching."""
+"""Output of the commands: lines and tables on stdout, a progress bar on stderr if it is a terminal."""
 
 from __future__ import annotations
 

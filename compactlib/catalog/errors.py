@@ -1,4 +1,4 @@
-"""What the catalog can refuse or find broken: leaves under the tree of `compactlib.errors`."""
+"""The errors of the catalog: leaves under the tree of `compactlib.errors`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changing a disk: the files that callers pass in, the lock of a folder, checksums and framing of stored records."""
+"""Durable changes of a disk: the `Files` protocol, the lock of a folder, checksums and framing of stored records."""
 
 from compactlib._lazy import offer
 

@@ -1,4 +1,4 @@
-"""What hosting adds to the library's tree of errors."""
+"""The errors of hosting; leaves of the library's exception tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a host may give for a number, a folder or a payload; anything else is `InvalidInput`, and nothing was done."""
+"""Checks of arguments: what a host may give for a number, a folder or a payload; anything else is `InvalidInput`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The raft log's own leaves of the exception tree."""
+"""The errors of the Raft log; leaves of the library's exception tree."""
 
 from __future__ import annotations
 

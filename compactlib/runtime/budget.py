@@ -1,4 +1,4 @@
-"""What long work may use up: bytes per second, bytes in all, time; and the host's pause and cancel.
+"""Budgets of long work: bytes per second, bytes in all, time; and the host's pause and cancel.
 
 Work asks `Budget.spend` before it writes, which grants, waits or raises `BudgetSpent`. A host keeps the budget
 and steers the work through it from any thread. `BudgetLimits` is the same as plain numbers, for workers in other

@@ -1,4 +1,4 @@
-"""The scheduler's own leaves of the exception tree."""
+"""The errors of the scheduler; leaves of the library's exception tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the staging area answers besides results; leaves of the library's tree."""
+"""The errors of the staging area; leaves of the library's exception tree."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The index: its entries, its segments, and their files."""
+"""The index from blob ids to records in the log: its entries, sealed index segments, and their files."""

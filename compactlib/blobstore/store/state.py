@@ -1,4 +1,4 @@
-"""What a blob's records, taken together, say of it now. Pure functions."""
+"""The state of a blob, folded from its records: live, deleted or expired. Pure functions."""
 
 from __future__ import annotations
 

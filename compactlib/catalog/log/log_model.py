@@ -1,4 +1,4 @@
-"""What the update log answers, as frozen values."""
+"""The results of the update log, as frozen values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decision comes out as: `Compact` or `Hold`, each with its reasons."""
+"""The results of a decision: `Compact` or `Hold`, each with its reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who coordinates: the node that was elected in the highest term known.
+"""Election of the coordinator: the node that was elected in the highest term known.
 
 The host has an election of its own (the leader of its metastore group, in Ignite) and notifies each node of its
 outcome through an `ElectionListener`. Nodes also learn terms from each other's messages, so a deposed coordinator is

@@ -1,4 +1,4 @@
-"""What is known of cleaning a log without simulating it: write amplification as a function of utilisation.
+"""Closed forms for the cleaning of a log: write amplification as a function of utilisation, without a simulation.
 
 For records of one size overwritten uniformly at random, in segments of many records, with u the live part of the log
 and v the valid part of a segment when it is cleaned:

@@ -1,4 +1,4 @@
-"""How a transfer of a snapshot can end badly: leaves under the tree of `compactlib.errors`."""
+"""The errors of snapshot transfers: leaves under the tree of `compactlib.errors`."""
 
 from __future__ import annotations
 

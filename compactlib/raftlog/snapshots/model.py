@@ -1,4 +1,4 @@
-"""What is known of a snapshot without reading it."""
+"""The metadata of a snapshot: what is known of it without reading its state."""
 
 from __future__ import annotations
 

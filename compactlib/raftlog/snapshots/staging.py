@@ -1,4 +1,4 @@
-"""A snapshot on its way in: its state is written piece by piece, and counts only once all of it is there."""
+"""Receiving a snapshot: its state is written piece by piece, and counts only once all of it is durable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the facade `RaftLog` takes from others, and what others may rely on in it.
+"""The protocols around `RaftLog`: what it takes from a host, and what workers and snapshots may use of it.
 
 A host gives `RaftLog` a `SnapshotStore` (where snapshots lie) and may give it a `LogWorker` (who compacts, and when).
 Replication of snapshots works against `ReplicatedLog`, which `RaftLog` satisfies.

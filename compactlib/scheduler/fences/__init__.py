@@ -1,1 +1,1 @@
-"""Fences: a commit with an older token is refused."""
+"""Fencing: a commit with an older token, of a worker that has lost its lease, is refused where the data lies."""

@@ -1,1 +1,1 @@
-"""What the leader decides: which blocks become a job, and which jobs a worker is given."""
+"""Planning, done by the leader: which blocks become a job, and which jobs a worker is given."""

@@ -1,4 +1,4 @@
-"""Everything that a scheduler knows, and that every replica has alike: changed by `apply/apply.py` alone."""
+"""The replicated state of a scheduler, equal on every replica: changed by `apply/apply.py` alone."""
 
 from __future__ import annotations
 

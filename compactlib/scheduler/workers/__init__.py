@@ -1,1 +1,1 @@
-"""Who compacts: the worker, its core without I/O, and how it talks to the scheduler."""
+"""Workers: they poll for jobs, run them in threads, renew their leases and report; core without I/O, and transport."""

@@ -1,4 +1,4 @@
-"""What a job sees of the worker that runs it, and what a host gives a worker to do."""
+"""The interface between a worker and its jobs: what a job sees of its lease and token, and what a host has run."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A session, and the library on its workers."""
+"""Spark sessions: starting one, shipping the library to its workers, registering the data sources."""

@@ -1,4 +1,4 @@
-"""Looks at what a compaction of a branch would find; writes nothing.
+"""The view of a branch that a compaction would start from; writes nothing.
 
 Which ranges the changes would touch shows in the metarange; those that tombstones lie in are opened, to see what is
 alive between two of them.

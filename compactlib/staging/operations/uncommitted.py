@@ -1,4 +1,4 @@
-"""What differs between a branch and its HEAD, key by key.
+"""The uncommitted changes of a branch: its differences from HEAD, key by key.
 
 The definition is by result: a key is listed if the branch gives another answer for it than
 HEAD does. A staged entry therefore always decides alone, also when it restores what HEAD has: then a difference that a

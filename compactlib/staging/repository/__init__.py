@@ -1,1 +1,1 @@
-"""What a host opens: a repository, its verification, and its background worker."""
+"""The repository that a host opens, its audit and verification, and its background worker."""

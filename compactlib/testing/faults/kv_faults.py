@@ -1,4 +1,4 @@
-"""A key-value store that fails, crashes or leaves its caller in doubt at any operation, and keeps a log of all of them.
+"""A key-value store that fails, crashes or leaves the outcome unknown at any operation, and keeps a log of all of them.
 
 >>> from compactlib.kv import MemoryStore
 >>> def move(store):

@@ -1,4 +1,4 @@
-"""A store of immutable objects that fails, crashes or leaves its caller in doubt at chosen requests."""
+"""An object store that fails, crashes or leaves the outcome unknown at chosen requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other examples than always: every check draws the same in each call, unless it runs inside `fresh_examples`.
+"""Fresh random examples: every check draws the same ones in each call, unless it runs inside `fresh_examples`.
 
 >>> first = drawing(1).random()
 >>> first == drawing(1).random()

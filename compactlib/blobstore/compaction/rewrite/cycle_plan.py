@@ -1,4 +1,4 @@
-"""One cycle of a compaction on paper: which records go where, decided from a frozen look at the store.
+"""Planning one cycle of a compaction: which records are copied where, decided from a frozen view of the store.
 
 Records are packed tightly, in the order of their sources. A cycle fills at most so many new segments as there are
 swaps; the source at which they are full is copied up to there, and stays for the next cycle, which goes on behind.

@@ -1,1 +1,1 @@
-"""When a compaction pays: statistics of what is alive, kept and looked at again."""
+"""Statistics of the live bytes in each segment, for policies: kept up to date, and checked against the index."""

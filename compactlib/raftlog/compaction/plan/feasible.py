@@ -1,4 +1,4 @@
-"""What of a plan can be carried out now: does it still fit the log, and is no file in its way.
+"""Which parts of a plan can be carried out now: does it still fit the log, and is no file in its way.
 
 Pure functions of the plan.
 """
