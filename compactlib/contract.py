@@ -112,7 +112,7 @@ class Compaction(Protocol[ViewT, ChoiceT_contra, PlanT, ReportT_co, ReclaimT_co]
         Args:
             plan: of this store. Not together with `policy`.
             policy: instead of the store's own.
-            executor: who copies; default this thread.
+            executor: runs the copying; default this thread.
             budget: what the work may use up; cancel it to stop.
             observer: notified, besides the store's own; what it raises is kept.
             fence: entered around each commit.

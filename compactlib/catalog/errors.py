@@ -273,7 +273,7 @@ class UnknownMessage(Unsupported):
 
     Attributes:
         message_type: the number found.
-        sender: who sent it, as far as known.
+        sender: the node that sent it, as far as known.
     """
 
     def __init__(self, *, message_type: int, sender: str = "") -> None:
@@ -290,7 +290,7 @@ class MessageTooNew(Unsupported):
         message_type: its type.
         found: its format version.
         supported: the highest version read here; 0 is no version.
-        sender: who sent it, as far as known.
+        sender: the node that sent it, as far as known.
     """
 
     def __init__(self, *, message_type: int, found: int, supported: int, sender: str = "") -> None:
@@ -306,7 +306,7 @@ class MessageDamaged(CorruptData):
     """Bytes that arrived are not a message as it was sent. The connection is given up; what was asked is asked again.
 
     Attributes:
-        sender: who sent it, as far as known; `path` names the connection.
+        sender: the node that sent it, as far as known; `path` names the connection.
     """
 
     def __init__(self, *, sender: str, offset: int, expected: str, found: str) -> None:

@@ -35,7 +35,7 @@ def new_attempt_id() -> str:
 
 
 def attempt_task(task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
-    """Run one attempt and turn whatever it raises into an outcome; for those who write executors.
+    """Run one attempt and turn whatever it raises into an outcome; for authors of executors.
 
     Begins only when the attempt's budget lets it (waiting while that is paused). What is no `Exception`, such as
     `KeyboardInterrupt`, passes through.
@@ -61,7 +61,7 @@ def _inside(observer: Observer) -> contextlib.AbstractContextManager[None]:
 
 
 def foreign_error(task: str, error: BaseException) -> TaskFailed:
-    """A `TaskFailed` that describes `error` in text alone, so that it can travel; for those who write executors."""
+    """A `TaskFailed` that describes `error` in text alone, so that it can travel; for authors of executors."""
     kind = type(error).__name__
     detail = _cut("".join(traceback.format_exception(error)), MAX_DETAIL_CHARS)
     told = f"task {task!r} failed: {kind}: {_cut(_text(error), MAX_MESSAGE_CHARS)}"
@@ -69,7 +69,7 @@ def foreign_error(task: str, error: BaseException) -> TaskFailed:
 
 
 def portable(outcome: RewriteOutcome) -> RewriteOutcome:
-    """The outcome if it survives pickling, else a failure that does; for those who write executors.
+    """The outcome if it survives pickling, else a failure that does; for authors of executors.
 
     A library error with a field that cannot be pickled becomes a `TaskFailed` with its class, message and traceback.
     """
@@ -82,7 +82,7 @@ def portable(outcome: RewriteOutcome) -> RewriteOutcome:
 
 
 def checked_names(tasks: Iterable[RewriteTask]) -> Sequence[RewriteTask]:
-    """The tasks as a sequence; for those who write executors.
+    """The tasks as a sequence; for authors of executors.
 
     Raises:
         InvalidInput: two tasks share a name, so that their outcomes could not be distinguished, or a name is empty or
@@ -150,7 +150,7 @@ class LocalExecutor:
 
     def _run_threads(self, tasks: Sequence[RewriteTask], run_one: Callable[[RewriteTask], RewriteOutcome],
                      lent: Budget) -> Generator[RewriteOutcome, None, None]:
-        # Imported by those who use threads: it takes as long as all the rest of this module.
+        # Imported by executors that use threads: it takes as long as all the rest of this module.
         from concurrent.futures import ThreadPoolExecutor
         from contextvars import copy_context
 

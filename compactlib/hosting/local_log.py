@@ -193,7 +193,7 @@ class LocalLog:
             try:
                 self._syncs.submit(index)
             except OutcomeUnknown as error:
-                # The thread that wrote for all who wait was interrupted.
+                # The thread that wrote for all that wait was interrupted.
                 self._break(f"the log ended in {error!r}")
                 raise self._is_broken() from error
 

@@ -103,7 +103,7 @@ class RaftlogExecute:
     Args:
         logs: the open log of each tenant, or a function that gives it (and raises `NotFound`).
         fence: what every commit goes through, under the job's name.
-        executor: who copies; the worker's thread by default.
+        executor: runs the copying; the worker's thread by default.
     """
 
     def __init__(self, logs: Mapping[str, SegmentLog] | Callable[[str], SegmentLog], fence: LockingFence,

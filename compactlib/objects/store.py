@@ -1,7 +1,7 @@
 """The `ObjectStore` protocol: immutable files under keys, created once, read in ranges, listed in order.
 
 An object never changes: it is created whole or not at all, and stays until it is deleted. So a reader that has seen one
-may cache it for ever, and two who create the same key cannot destroy each other's bytes.
+may cache it for ever, and two writers that create the same key cannot destroy each other's bytes.
 """
 
 from __future__ import annotations

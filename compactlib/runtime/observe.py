@@ -172,7 +172,7 @@ class RecordingObserver(Observer):
     Args:
         limit: how many progresses, counters, measurements and events it keeps of each; what comes later is only
             counted.
-        dumps: for those who write executors: how what it keeps will be pickled on its way home from another process;
+        dumps: for authors of executors: how what it keeps will be pickled on its way home from another process;
             itself picklable. Progress is then left out, as it would come after the fact, and an event that cannot
             travel is an error of the task that reports it, there and then.
 

@@ -108,7 +108,7 @@ def _make_folder(folder: str, config: BlobStoreConfig, files: Files) -> None:
     try:
         files.make_folder(folder)
     except StorageError:
-        # Two processes may create one store at once: who gets the lock does the rest.
+        # Two processes may create one store at once: the one that gets the lock does the rest.
         if not os.path.isdir(folder):
             if os.path.lexists(folder):
                 raise NotAStore(f"{folder} is not a folder; choose another place for the store",

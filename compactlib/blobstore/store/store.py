@@ -5,7 +5,7 @@ they began, and look again if a compaction has removed a file under them. Writes
 
 The class is above 600 lines since it is all that a host sees of a store: two thirds are signatures and what they
 promise. The work is done by parts that it holds, `LiveLog` (what the log holds, and each change of it),
-`StoreCompactions` (who compacts it, and what is in progress) and `StoreClock` (what time it is), and by the functions
+`StoreCompactions` (its compactions, one at a time) and `StoreClock` (its time), and by the functions
 beside it; here is what joins them: opening and closing, the checks of arguments, and the lock that each write is made
 under. What its compactions need of it is `swap.CompactableStore`.
 """
@@ -444,7 +444,7 @@ class BlobStore:
         Args:
             plan: of this store. Not together with `policy`.
             policy: instead of the store's own.
-            executor: who copies; default this thread.
+            executor: runs the copying; default this thread.
             budget: what the work may use up; the configured pace if not given. The rate of one that is given counts,
                 but for a disk that answers too slowly: then the configured pace holds.
             observer: notified, besides the store's own.

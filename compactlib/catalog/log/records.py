@@ -177,7 +177,7 @@ def encode_catalog(catalog: Catalog, writer: str) -> bytes:
 
 
 def decode_catalog(key: bytes, payload: bytes) -> tuple[Catalog, str]:
-    """The catalog of a snapshot, and the token of who wrote it.
+    """The catalog of a snapshot, and its writer's token.
 
     Raises:
         RecordDamaged: the payload is none.

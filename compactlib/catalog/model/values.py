@@ -1,4 +1,4 @@
-"""The frozen values of a compaction round: who is there, what each node still needs, and who must have answered.
+"""The frozen values of a compaction round: the topology, the needs of each node, and which nodes must have answered.
 
 Everything here is plain data that compares, pickles and prints; `plan/decision.py` turns it into a target version.
 """
@@ -139,7 +139,7 @@ class Floor:
     Attributes:
         factor: why.
         time: the lowest time needed; 0 for "from the very beginning", which allows nothing.
-        culprit: who needs it; a node's report need not name its own node.
+        culprit: what needs it; a node's report need not name its own node.
     """
 
     factor: Factor
@@ -170,7 +170,7 @@ class NodeReport:
     """One node's answer to a round: what it needs and what it hosts, taken from one moment.
 
     Attributes:
-        node: who answers, in which life.
+        node: the node that answers, and its incarnation.
         floors: at most one per factor, the lowest.
         unavailable: sources that cannot answer yet.
         hosted: the partitions that `floors` speaks for, all of them.

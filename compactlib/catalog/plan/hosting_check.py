@@ -56,7 +56,7 @@ class HostingCheck:
     Args:
         reports: by node name, those that count.
         members: names in the topology.
-        assignments: who must host what.
+        assignments: which nodes must host which partitions.
         now: the catalog in force; its tables must be hosted.
         at_watermark: the catalog at the low watermark: a dropped table that is in it may still be read; `None` if it is
             not known, and then every dropped table counts as readable.

@@ -37,7 +37,7 @@ class Limit:
         factor: which.
         allows: the highest version that this factor alone would allow; `None` if it allows none.
         time: the time that it needs, if it is a matter of time.
-        culprits: who or what it is, the first few.
+        culprits: what needs it, the first few.
         more: how many culprits beyond those.
     """
 

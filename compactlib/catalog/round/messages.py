@@ -65,7 +65,7 @@ class Hello:
 
     Attributes:
         cluster: name of the cluster; a node of another one is turned away.
-        node: who speaks.
+        node: the node that speaks.
     """
 
     cluster: str
@@ -98,7 +98,7 @@ class ReportFailed:
 
     Attributes:
         round: the round that was asked for.
-        node: who failed.
+        node: the node that failed.
         reason: the error, as text.
     """
 
@@ -143,7 +143,7 @@ class PublishAnswer:
 
     Attributes:
         round: the round it belongs to.
-        node: who answers.
+        node: the node that answers.
         zones: one result a zone, by id.
         error: why no zone was tried at all, `""` if they were.
     """
@@ -169,7 +169,7 @@ class Refusal:
     """A message was not accepted, and changed nothing.
 
     Attributes:
-        node: who refuses.
+        node: the node that refuses.
         reason: why.
         term: the highest term that `node` knows; 0 for none. For `UNKNOWN_TYPE` and `UNKNOWN_VERSION` 0.
         round: the round of the refused message, if it could be read.

@@ -65,7 +65,7 @@ class Collection:
             self.failed[node] = reason
 
     def missing(self) -> tuple[NodeFailure, ...]:
-        """Who did not report, and why."""
+        """The nodes that did not report, and why."""
         silent = dict.fromkeys(self.waiting(), "did not answer in time")
         return tuple(NodeFailure(name, reason) for name, reason in sorted({**silent, **self.failed}.items()))
 

@@ -47,7 +47,7 @@ class LocalNeeds:
     """Puts a node's sources together. Holds nothing of its own; any thread may call it.
 
     Args:
-        node: who reports.
+        node: the node that reports.
         view: gives the node's retained history.
         transactions: active read-write transactions.
         partitions: published times; `None` for a node that hosts none.

@@ -40,7 +40,7 @@ class Pin:
     """A version that stays readable.
 
     Attributes:
-        owner: who holds it; each owner holds one.
+        owner: the holder's name; each owner holds one.
         version: the version.
         time: when that version became active.
         expires: when the pin ends by itself.

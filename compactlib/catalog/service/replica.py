@@ -149,7 +149,7 @@ class CatalogReplica:
             return self._ready.wait_for(lambda: self.history.latest >= version or is_over(), wait_seconds)
 
     def wake(self) -> None:
-        """Let those who wait look again."""
+        """Wake the threads that wait."""
         with self._ready:
             self._ready.notify_all()
 

@@ -268,7 +268,7 @@ class CompactionService(AsyncServiceFace):
             self._resolve(_outcome_of(report), report.round.number)
 
     def _resolve(self, answer: RoundOutcome, number: int) -> None:
-        """Answer those who wait for this round or an earlier one."""
+        """Answer the callers that wait for this round or an earlier one."""
         waiting, self._waiting = self._waiting, []
         for first, future in waiting:
             if first > number:

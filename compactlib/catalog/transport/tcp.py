@@ -249,7 +249,7 @@ class TcpTransport:
     # ---- outgoing
 
     async def connect(self, name: str, address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to a node that has said who it is.
+        """A connection to a node that has introduced itself with a `Hello`.
 
         Raises:
             WrongCluster: another node answered.

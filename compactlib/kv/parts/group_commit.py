@@ -1,7 +1,7 @@
 """`GroupCommit`: many threads hand in work, one at a time carries out all that has gathered, so that they share a sync.
 
 The first to come leads: it commits what is queued while the others wait; what gathers meanwhile is the next batch, led
-by the first of those who wait. No thread waits longer than for the batch under way and their own.
+by the first thread that waits. No thread waits longer than for the batch under way and their own.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class GroupCommit(Generic[ItemT, AnswerT]):
     """Turns `commit(batch)` into `submit(item)` for any number of threads.
 
     A thread that is interrupted while it leads (`KeyboardInterrupt`, `SystemExit`) is interrupted alone: the others of
-    its batch get `OutcomeUnknown`, and the next of those who wait leads.
+    its batch get `OutcomeUnknown`, and the next thread that waits leads.
 
     Args:
         commit: carries out a batch, in order, in one thread at a time; gives one answer for each item, an exception
@@ -127,7 +127,7 @@ class GroupCommit(Generic[ItemT, AnswerT]):
                 continue  # once more: others wait for this
 
     def _pass_on(self, mine: _Request[ItemT, AnswerT]) -> None:
-        """If this one leads, let the first of those who wait do so from now on; the lock is held."""
+        """If this one leads, let the first thread that waits do so from now on; the lock is held."""
         while self._queue and self._queue[0].done:
             self._queue.popleft()
         if self._leader is mine:

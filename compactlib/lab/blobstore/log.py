@@ -186,7 +186,7 @@ class BlobLog:
         Only in a log in which every record does so, and what is replaced is dead at once. O(records).
 
         Args:
-            keys: whose, known to the records.
+            keys: the key of each, known to the records.
             times: when, ascending, milliseconds.
             size: of each.
         """

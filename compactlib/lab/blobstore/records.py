@@ -181,7 +181,7 @@ def put_plainly(keys: array[int], times: array[int], given: array[int], row: int
     all else is taken off here.
 
     Args:
-        keys: whose.
+        keys: the key of each.
         times: when, ascending.
         given: their numbers.
         row: the segment that has room for them.

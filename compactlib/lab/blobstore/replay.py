@@ -152,7 +152,7 @@ def replay_blobs(workload: Workload, policy: BlobPolicy, settings: BlobSettings,
 
     Args:
         workload: what is asked of the store.
-        policy: who decides.
+        policy: the policy that decides.
         settings: the store, and when the policy is asked.
         seed: of the workload.
         observer: notified of progress, in operations.
@@ -177,7 +177,7 @@ class BlobReplay:
     """A replay under way; feed it pieces, ask for the report. One thread at a time.
 
     Args:
-        policy: who decides; copied, so that the caller's does not change.
+        policy: the policy that decides; copied, so that the caller's does not change.
         settings: the store, and when the policy is asked.
         expected_operations: how many will come, for the length of an interval; 0: an interval a piece.
         store: what the store is called in views and plans.

@@ -85,7 +85,7 @@ def replay_raftlog(workload: Workload, policy: LogPolicy, settings: RaftLogSetti
 
     Args:
         workload: what the log's machine is asked.
-        policy: who decides what is rewritten.
+        policy: decides what is rewritten.
         settings: the log, and when it is compacted.
         seed: of the workload.
         observer: notified of progress, in operations.
@@ -150,7 +150,7 @@ class RaftLogReplay:
     """A replay under way; feed it pieces, ask for the report. One thread at a time.
 
     Args:
-        policy: who decides; copied.
+        policy: the policy that decides; copied.
         settings: the log.
         expected_operations: how many will come, for the length of an interval; 0: an interval a piece.
     """

@@ -55,7 +55,7 @@ class Experiment:
     """One policy, one workload, one setup, one seed. Picklable, if these are.
 
     Attributes:
-        policy: who decides.
+        policy: the policy that decides.
         workload: what is asked.
         settings: the setup: what is replayed, and how it is laid out.
         seed: of the workload.
@@ -152,7 +152,7 @@ def compare(policies: Iterable[PolicyT], workloads: Iterable[WorkloadT],
     """Every policy with every workload, setup and seed; hand them to `run_experiments`.
 
     Args:
-        policies: who decides; of a scheduler its configurations, of a staging area what its sensor asks.
+        policies: the policies that decide; of a scheduler its configurations, of a staging area what its sensor asks.
         workloads: what is asked.
         settings: what is replayed; several setups as a mapping, whose keys become the column `setup`.
         seeds: of the workloads.

@@ -71,7 +71,7 @@ def replay_scheduler(config: SchedulerConfig, load: SchedulerLoad, settings: Sch
 
     Args:
         config: the scheduler's.
-        load: what arrives, and who works.
+        load: what arrives, and the workers.
         settings: how long it goes on, and how the report is cut.
         seed: of arrivals, sizes, hangs and failures.
         observer: notified of progress, in blocks that arrived.

@@ -19,7 +19,7 @@ from compactlib.scheduler.service.service import SchedulerService
 
 @attrs.frozen(kw_only=True)
 class SchedulerLoad:
-    """What arrives, and who works. Times are seconds.
+    """What arrives, and the workers. Times are seconds.
 
     Attributes:
         name: a short name for tables.
@@ -108,7 +108,7 @@ class SchedulerWorld:
 
     Args:
         config: the scheduler's.
-        load: what arrives, and who works.
+        load: what arrives, and the workers.
         random: of tenants and sizes.
         fates: of hangs and failures; on its own, so that all configurations meet the same blocks.
         policy: which job a poll gives out first.
@@ -259,7 +259,7 @@ class SchedulerWorld:
             numbers.live_bytes -= source.size_bytes
 
     def _written_in_vain(self, job: _Held, now: float) -> None:
-        """Who reports too late has written its output all the same; the scheduler has it deleted."""
+        """A worker that reports too late has written its output all the same; the scheduler has it deleted."""
         [output] = self._results(job).new_blocks
         self.numbers.copied_bytes += output.size_bytes
         self._grew(output.size_bytes)

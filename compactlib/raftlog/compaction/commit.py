@@ -16,7 +16,7 @@ The new segment's range reaches from its first to its last member, and a newer s
 segment's file may lie between the members: its range would hide what was merged from behind it. Before step 1 the
 folder is searched for one, and synced if numbers are missing between the members, lest a removal comes undone in a
 crash. And until step 3 is complete, members that still are files do not count: the `.compacting` name shows that to
-everyone who lists the folder (`superseded`).
+every process that lists the folder (`superseded`).
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class LogCompactionReport(Printed):
     `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` gives its rows as data.
 
     Attributes:
-        policy: who chose what was rewritten.
+        policy: the name of the policy that chose what was rewritten.
         why: the plan's reason.
         snapshot_index: the snapshot that it relied on.
         dropped: numbers of the segments that were removed whole.

@@ -51,7 +51,7 @@ class Compactor:
     Args:
         folder: the log's folder, locked by this process.
         segments: the log's segments.
-        switch: held while the list of segments is changed, and by everyone who makes files in the folder.
+        switch: held while the list of segments is changed, and by every thread that makes files in the folder.
         files: the disk.
         clock: where time comes from.
         keep_links_seconds: how long the names of merged segments stay readable.
@@ -83,7 +83,7 @@ class Compactor:
             plan: what to do.
             state: the snapshot that the plan relies on.
             limits: of the segments to be written.
-            executor: who copies.
+            executor: runs the copying.
             run: whose budget the copying may use up, and in whose name the observer is notified.
             observer: notified of progress and of what was freed.
             fence: entered around the drops, and around each group's commit.

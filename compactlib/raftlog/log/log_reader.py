@@ -263,7 +263,7 @@ class LogReader:
         return self._reads.verify(budget, lambda: self.unflushed, self._leftovers)
 
     def examine(self, seen: Examination, *, budget: Budget | None = None) -> None:
-        """As `verify`, without the write-ahead log; for those who verify many logs of a store."""
+        """As `verify`, without the write-ahead log; for callers that verify many logs of a store."""
         self._reads.examine(seen, budget, lambda: self.unflushed, self._leftovers)
 
     def _leftovers(self) -> Sequence[str]:

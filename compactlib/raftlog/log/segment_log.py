@@ -467,7 +467,7 @@ class SegmentLog:
         Args:
             plan: of this log; default what `plan(policy)` says now.
             policy: decides what is rewritten, instead of the log's own rule. Not together with a plan.
-            executor: who copies; default this thread.
+            executor: runs the copying; default this thread.
             budget: what the copying may use up.
             observer: notified, besides the log's own.
             fence: entered around the drops, and around each group's commit.

@@ -35,7 +35,7 @@ class LogTail:
         segments: the log's segments; the newest is put in as it grows.
         newest: the segment that is written to.
         lock: of the log's folder.
-        switch: held while the list of segments is changed, and by everyone who makes files in the folder.
+        switch: held while the list of segments is changed, and by every thread that makes files in the folder.
         compactor: removes the files of segments of which nothing counts any more.
         require_open: raises `Closed` when nothing more may be written.
     """
@@ -236,7 +236,7 @@ class LogTail:
         return (refs[-2].last if len(refs) > 1 else -1), newest.ref.first
 
     def publish(self) -> None:
-        """Let the list of segments, and those who open the newest one, see what was appended last.
+        """Let the list of segments, and readers that open the newest one, see what was appended last.
 
         Raises:
             StorageError: the disk refused; entries that were not synced are lost.

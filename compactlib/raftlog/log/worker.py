@@ -103,7 +103,7 @@ class LogCompactionWorker(ServiceFace):
     Args:
         log: what is compacted; `RaftLog.segments`, or a `SegmentLog` of its own. Stays open when the worker is stopped.
         server: notified of what changed.
-        executor: who copies; default the worker's thread.
+        executor: runs the copying; default the worker's thread.
         budget: what each compaction may use up, lent anew each time.
         observer: notified as `raftlog_worker_failed` of an unexpected exception.
 

@@ -97,7 +97,7 @@ class CompactionManager(ServiceFace):
                 compacted.
             disk: what to call its disk; default the device of its `folder`, if it has one.
             policy: instead of the store's own.
-            executor: who copies; default the manager's thread.
+            executor: runs the copying; default the manager's thread.
             fence: entered around each commit.
             new_budget: what one compaction may use up; default the store's own `new_budget`, else no limit. One that
                 can never be enough (`BudgetSpent.needed_bytes`) is a failure from the second time on.

@@ -80,7 +80,7 @@ class BlobPlan(Printed):
         reference_time: deletes made strictly before it are in effect; >= 0, seconds since the epoch.
         planned_at: when the plan was made.
         kind: which schedule it answers to; "full" takes everything that may be taken.
-        policy: who made it.
+        policy: the name of the policy that made it.
         why: why, in one sentence with the numbers in it; of an empty one, which gate is shut and what to change.
         benefit_segments: by how many segments the log gets shorter, at least, as far as is known; `CompactAll` may
             give 0 or less.
@@ -209,7 +209,7 @@ def plan_for_choice(view: BlobView, choice: BlobChoice, policy: BlobPolicy, now:
     Args:
         view: the store.
         choice: what the policy chose from it.
-        policy: who chose.
+        policy: the name of the policy that chose.
         now: when, seconds since the epoch.
         bytes_available: the room on the disk, if it was asked.
 

@@ -32,7 +32,7 @@ def done_name(number: int) -> str:
 
 
 class CompactionFile:
-    """The file of a compaction in progress, for who moves it on. The bytes of a step do not depend on how many cycles
+    """The file of a compaction in progress, open for appending. The bytes of a step do not depend on how many cycles
     there were. Holds no descriptor open.
 
     Args:

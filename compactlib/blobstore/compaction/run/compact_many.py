@@ -52,7 +52,7 @@ def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None,
 
     Args:
         work: each store and its plan.
-        executor: who copies; this thread if not given.
+        executor: runs the copying; this thread if not given.
         budget: what the work may use up, all stores together; the first store's configured rate if not given. The
             rate of one that is given counts, above the configured ones as well; on a disk that answers too slowly,
             each store's configured pace holds for either.

@@ -137,7 +137,7 @@ class StoreCompactions:
         return self.ownership.take(budget)
 
     def busy(self) -> Skipped:
-        """The answer to who comes second."""
+        """The answer to a second caller."""
         why = ("it is being closed" if self.ownership.is_ending
                else "another compaction, a reclaim or a hard delete of it is running")
         return Skipped(f"store {self._store.name} is busy: {why}", is_busy=True)

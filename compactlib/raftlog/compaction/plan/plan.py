@@ -117,7 +117,7 @@ class LogPlan(Printed):
     Attributes:
         folder: the log's folder; empty for a plan of a view made by hand, which no log carries out.
         snapshot_index: the snapshot that the plan relies on; `None` before the first one.
-        policy: who chose the groups.
+        policy: the name of the policy that chose the groups.
         why: why this is done; of an empty plan which gate is shut, its value, and the setting to change.
         drops: segments with nothing alive, removed whole, oldest to newest.
         groups: segments that are rewritten, oldest to newest; each group becomes one segment.
