@@ -114,18 +114,6 @@ class Catalog:
         return found
 
     @refuses_misfits
-    def zone_of(self, table: Table) -> Zone:
-        """The zone that spreads this table.
-
-        Raises:
-            ObjectNotFound: there is none in this version.
-        """
-        found = self.zones.get(table.zone_id)
-        if found is None:
-            raise ObjectNotFound(kind="zone", key=str(table.zone_id), version=self.version)
-        return found
-
-    @refuses_misfits
     def index(self, index_id: int) -> Index:
         """The index of this id.
 

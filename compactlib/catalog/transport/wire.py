@@ -88,7 +88,7 @@ def decode(frame: bytes, *, sender: str = "") -> AnyMessage:
 
     Args:
         frame: what followed the length.
-        sender: who sent it, for errors.
+        sender: the node that sent it, for errors.
 
     Raises:
         MessageDamaged: not what `encode` wrote.
@@ -116,11 +116,6 @@ def decode(frame: bytes, *, sender: str = "") -> AnyMessage:
         found = error.found if isinstance(error, CorruptData) else str(error)
         raise MessageDamaged(sender=sender, offset=reader.at, expected=f"a {kind.__name__}", found=found) from None
     return message
-
-
-def size_of(message: AnyMessage) -> int:
-    """Bytes that the message takes on the wire, its length included. O(size)."""
-    return len(encode(message, max_bytes=1 << 40))
 
 
 class _Writer:

@@ -134,9 +134,6 @@ class Measures:
         return {**shown, **self.figures()}
 
 
-AMPLIFICATIONS: Final = tuple(Measures.FIGURES)
-"""The figures that every replay is judged by: names of properties of `Measures`, and of columns."""
-
 MeasuresT = TypeVar("MeasuresT", bound=Measures)
 
 

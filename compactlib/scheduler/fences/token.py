@@ -27,12 +27,6 @@ _TOKEN = struct.Struct(">QI")
 _KEY_NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
-@refuses_misfits
-def owns(token: int, job_token: int) -> bool:
-    """Whether `token` proves the ownership of a job that has `job_token` (seed: greater than or equal)."""
-    return token >= job_token
-
-
 class TokenSealer:
     """Seals tokens with HMAC-SHA256, and distinguishes genuine seals from others. Immutable; its `repr` shows no key.
 

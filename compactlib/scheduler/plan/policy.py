@@ -72,7 +72,6 @@ class WaitingJob:
         size_bytes: the sources' bytes, as far as they were given when the blocks were added; 0 if they were not.
         added_at: when it was created, seconds.
         failures: how often it was given up.
-        is_reclaimed: whether a worker had it whose lease has run out.
     """
 
     name: str
@@ -83,7 +82,6 @@ class WaitingJob:
     size_bytes: int
     added_at: float
     failures: int = 0
-    is_reclaimed: bool = False
 
 
 @attrs.frozen(slots=False)

@@ -83,11 +83,6 @@ class Schedule:
             return Verdict.WRONG_STATE
         return job
 
-    def update_job(self, name: str, token: int, status: int, reason: str = "") -> JobState | Verdict:
-        """The job's state after a worker's update, or why it is refused. O(1)."""
-        job = self.check(name, token, status)
-        return job if isinstance(job, Verdict) else self.updated(job.state, status, reason)
-
     def updated(self, state: JobState, status: int, reason: str = "") -> JobState:
         """The state after an update that `check` has let through."""
         self._touched.add(state.name)
@@ -236,7 +231,7 @@ def _as_waiting(job: Job) -> WaitingJob:
     return _made(WaitingJob, {
         "name": state.name, "tenant": job.tenant, "shard": job.shard, "level": state.compaction_level,
         "blocks": job.source_count, "size_bytes": job.size_bytes, "added_at": state.added_at,
-        "failures": state.failures, "is_reclaimed": state.status is _IN_PROGRESS})
+        "failures": state.failures})
 
 
 def _made(kind: type[ValueT], fields: dict[str, object]) -> ValueT:

@@ -219,11 +219,6 @@ class WorkerCore:
         """Whether nothing runs and nothing is left to be said."""
         return not (self._jobs or self._lost_runs or self._cleaning or self._deleted)
 
-    @property
-    def has_news(self) -> bool:
-        """Whether there is something to report to the scheduler soon."""
-        return any(held.stage is _Stage.ENDED for held in self._jobs.values())
-
     def earliest_deadline(self) -> float | None:
         """When the first lease ends, on the worker's steady clock."""
         return min((held.deadline for held in self._jobs.values()), default=None)

@@ -45,24 +45,6 @@ def weight_of(task: object) -> float:
     return float(weight) if isinstance(weight, int | float) and 0 <= weight < math.inf else 1.0
 
 
-def makespan(seconds: Sequence[float], workers: int, *, cost_seconds: float = 0.0) -> float:
-    """How long `workers` take for tasks that are begun in this order, each by the first that is free.
-
-    Args:
-        seconds: how long each task takes.
-        workers: how many run at once.
-        cost_seconds: what each task costs besides.
-
-    Raises:
-        InvalidInput: as for `packed`.
-    """
-    _check(seconds, workers)
-    free = [0.0] * min(workers, max(len(seconds), 1))
-    for each in seconds:
-        heapq.heapreplace(free, free[0] + each + cost_seconds)
-    return max(free)
-
-
 def _check(weights: Sequence[float], parts: int) -> None:
     if parts < 1:
         raise InvalidInput(f"work cannot be divided among {parts}; give at least 1")

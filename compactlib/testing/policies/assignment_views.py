@@ -28,7 +28,7 @@ def assignment_views(*, max_jobs: int = 12) -> st.SearchStrategy[AssignmentView]
     jobs = st.builds(
         WaitingJob, name=st.uuids().map(str), tenant=st.sampled_from(_TENANTS), shard=st.just(0),
         level=st.integers(0, 2), blocks=st.integers(1, 20), size_bytes=st.integers(0, 1 << 30),
-        added_at=st.integers(0, 2_000_000_000).map(float), failures=st.integers(0, 3), is_reclaimed=st.booleans())
+        added_at=st.integers(0, 2_000_000_000).map(float), failures=st.integers(0, 3))
     return st.builds(
         _view, st.lists(jobs, max_size=max_jobs, unique_by=lambda job: job.name), st.integers(1, max_jobs + 3),
         st.integers(0, 3), st.lists(st.integers(0, 4 * _STRIDE), min_size=len(_TENANTS), max_size=len(_TENANTS)))

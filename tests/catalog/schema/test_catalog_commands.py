@@ -140,7 +140,7 @@ def test_a_table_comes_with_the_index_of_its_key() -> None:
     assert table is not None
     assert primary is not None
     assert (primary.status, primary.columns, primary.id) == (IndexStatus.AVAILABLE, ("ID",), table.primary_index_id)
-    assert (table.created_at, WITH_TABLE.zone_of(table).name) == (25, "Z")
+    assert (table.created_at, WITH_TABLE.zones.get(table.zone_id)) == (25, WITH_TABLE.find_zone("Z"))
     assert table.column("NAME") == NAME
     assert WITH_TABLE.building.get(primary.id) is None
 

@@ -9,7 +9,7 @@ from compactlib.catalog.model.values import NodeId, Topology
 from compactlib.catalog.round.effects import Event, Triggered
 from compactlib.catalog.round.node import CatalogNode
 from compactlib.catalog.round.report import Trigger
-from compactlib.catalog.transport.memory import LinkFaults, MemoryNetwork
+from tests.catalog.simulation.network import LinkFaults, MemoryNetwork
 from tests.catalog.simulation.world import DELAY_SECONDS, Partition, SimulatedNode, World
 
 AVAILABILITY_SECONDS = 0.2

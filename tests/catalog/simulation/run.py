@@ -61,11 +61,11 @@ from compactlib.catalog.round.messages import Message, ReportRequest, RoundId, Z
 from compactlib.catalog.round.node import CatalogNode
 from compactlib.catalog.round.outbox import NodeOptions
 from compactlib.catalog.round.report import RoundReport
-from compactlib.catalog.transport.memory import MemoryNetwork
 from compactlib.errors import CompactlibError
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.report import PolicyRecord
 from tests.catalog.simulation.faults import Faults
+from tests.catalog.simulation.network import MemoryNetwork
 from tests.catalog.simulation.world import Partition, SimulatedNode, SimulatedTime, SimulationFailure, World
 
 OPTIONS = NodeOptions(collect_seconds=2.0, retry_seconds=0.2, decide_seconds=1.5, write_seconds=1.5,

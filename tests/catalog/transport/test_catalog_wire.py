@@ -72,7 +72,6 @@ def test_every_message_survives(message: wire.AnyMessage) -> None:
     frame = wire.encode(message)
     assert int.from_bytes(frame[:4], "little") == len(frame) - 4
     assert wire.decode(frame[4:]) == message
-    assert wire.size_of(message) == len(frame)
 
 
 def test_the_golden_bytes_are_what_this_release_writes_and_reads() -> None:
@@ -226,4 +225,4 @@ def test_a_report_takes_few_bytes_however_many_tables_a_zone_has() -> None:
     spread = {table: [partition for partition in range(25) if (partition * 7) % 40 < 3] for table in range(1000)}
     report = NodeReport(node=NodeId("node-17"), floors=(Floor(Factor.LOW_WATERMARK, 1 << 50),),
                         hosted=HostedPartitions.of(spread), transactions_from=1 << 50)
-    assert wire.size_of(ReportAnswer(ROUND, report)) < 100
+    assert len(wire.encode(ReportAnswer(ROUND, report))) < 100

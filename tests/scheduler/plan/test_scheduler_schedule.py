@@ -38,28 +38,34 @@ def twice(queue: JobQueue, config: SchedulerConfig, command: Command) -> list[Sc
     return [Schedule(queue, config, command) for _ in range(2)]
 
 
+def update_job(schedule: Schedule, name: str, token: int, status: int, reason: str = "") -> JobState | Verdict:
+    """The job's state after a worker's update, or why it is refused."""
+    job = schedule.check(name, token, status)
+    return job if isinstance(job, Verdict) else schedule.updated(job.state, status, reason)
+
+
 def test_renewal() -> None:
     queue = jobs_of(LENIENT, job_state("1", status=P))
     for schedule in twice(queue, LENIENT, AT_0):
-        renewed = schedule.update_job("1", 1, P)
+        renewed = update_job(schedule, "1", 1, P)
         assert renewed == job_state("1", status=P, lease=10.0)
-        assert schedule.update_job("1", 0, P) is Verdict.STALE_TOKEN
-        assert schedule.update_job("0", 1, P) is Verdict.NOT_FOUND
-        assert schedule.update_job("1", 1, U) is Verdict.BAD_STATUS
-        assert schedule.update_job("1", 7, P) == job_state("1", status=P, lease=10.0)
+        assert update_job(schedule, "1", 0, P) is Verdict.STALE_TOKEN
+        assert update_job(schedule, "0", 1, P) is Verdict.NOT_FOUND
+        assert update_job(schedule, "1", 1, U) is Verdict.BAD_STATUS
+        assert update_job(schedule, "1", 7, P) == job_state("1", status=P, lease=10.0)
 
 
 def test_differs_for_us_a_token_that_nobody_can_have_is_refused() -> None:
     schedule = Schedule(jobs_of(OURS, job_state("1", status=P)), OURS, AT_0)
-    assert schedule.update_job("1", 7, P) is Verdict.FUTURE_TOKEN
-    assert isinstance(schedule.update_job("1", 1, P), JobState)
+    assert update_job(schedule, "1", 7, P) is Verdict.FUTURE_TOKEN
+    assert isinstance(update_job(schedule, "1", 1, P), JobState)
 
 
 def test_completion() -> None:
     queue = jobs_of(LENIENT, job_state("1", 1, P))
     for schedule in twice(queue, LENIENT, AT_0):
-        assert schedule.update_job("1", 0, S) is Verdict.STALE_TOKEN
-        assert schedule.update_job("1", 1, S) == job_state("1", 1, S)
+        assert update_job(schedule, "1", 0, S) is Verdict.STALE_TOKEN
+        assert update_job(schedule, "1", 1, S) == job_state("1", 1, S)
 
 
 @pytest.mark.parametrize("config", [LENIENT, OURS])
@@ -85,8 +91,8 @@ def test_updates_come_before_assignments(config: SchedulerConfig) -> None:
     queue = jobs_of(config, *(job_state(name, status=P, sequence=int(name)) for name in "123"))
     renewing, finishing = twice(queue, config, AT_20)
     for name in "123":
-        assert renewing.update_job(name, 1, P) == job_state(name, status=P, lease=30.0, sequence=int(name))
-        assert isinstance(finishing.update_job(name, 1, S), JobState)
+        assert update_job(renewing, name, 1, P) == job_state(name, status=P, lease=30.0, sequence=int(name))
+        assert isinstance(update_job(finishing, name, 1, S), JobState)
     assert given_out(renewing) == given_out(finishing) == []
     silent = Schedule(queue, config, AT_20)
     assert [(job.state.name, job.state.token, job.state.lease_expires_at, job.state.failures)
@@ -246,7 +252,7 @@ def test_the_worst_excluded_job_goes_first_and_never_one_that_is_held_or_spoken_
                     job_state("new", status=P, lease=3.0, failures=4),
                     job_state("three", status=P, lease=1.0, failures=3))
     schedule = Schedule(queue, config, AT_20)
-    assert isinstance(schedule.update_job("renewed", 1, P), JobState)
+    assert isinstance(update_job(schedule, "renewed", 1, P), JobState)
     gone = [schedule.evict_job() for _ in range(5)]
     assert [job and job.state.name for job in gone] == ["old", "new", "three", None, None]
 
@@ -344,7 +350,7 @@ def test_a_failed_job_waits_longer_each_time() -> None:
     waits = []
     for failures in range(4):
         schedule = Schedule(jobs_of(config, job_state("1", status=P, failures=failures)), config, AT_20)
-        state = schedule.update_job("1", 1, JobStatus.FAILED, "out of memory")
+        state = update_job(schedule, "1", 1, JobStatus.FAILED, "out of memory")
         assert isinstance(state, JobState)
         assert (state.status, state.failures, state.token, state.last_failure) == (U, failures + 1, 2, "out of memory")
         waits.append(state.not_before - 20)
@@ -356,7 +362,7 @@ def test_a_failed_job_waits_longer_each_time() -> None:
 
 def test_a_released_job_may_go_at_once_and_counts_no_failure() -> None:
     queue = jobs_of(OURS, job_state("1", status=P), job_state("2", sequence=5))
-    state = Schedule(queue, OURS, AT_20).update_job("1", 1, JobStatus.RELEASED, "shutting down")
+    state = update_job(Schedule(queue, OURS, AT_20), "1", 1, JobStatus.RELEASED, "shutting down")
     assert isinstance(state, JobState)
     assert (state.status, state.failures, state.token, state.not_before) == (U, 0, 2, 0.0)
     job = queue.get("1")

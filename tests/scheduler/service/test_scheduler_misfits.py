@@ -28,7 +28,7 @@ from compactlib.scheduler import (
     Worker,
     WorkerOptions,
 )
-from compactlib.scheduler.fences.token import TokenSealer, owns
+from compactlib.scheduler.fences.token import TokenSealer
 from compactlib.scheduler.model.update import Tick
 from compactlib.scheduler.model.values import BlockTombstones, Command, ShardTombstone
 from compactlib.scheduler.persistence.codec import decode_command, decode_message, encode_command, encode_message
@@ -75,7 +75,7 @@ FACE: list[tuple[Callable[[], Any], Calls]] = [
 ]
 FUNCTIONS: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
     (decode_command, (b"x",)), (decode_message, (b"x",)), (encode_command, (COMMAND, Tick())),
-    (encode_message, (Tick(),)), (output_block_id, (PLAN, 1)), (owns, (1, 1)), (SchedulerService, (None,)),
+    (encode_message, (Tick(),)), (output_block_id, (PLAN, 1)), (SchedulerService, (None,)),
     (StoredScheduler, (MemoryStore(),)), (Worker, (Desk(), nothing)), (WorkerOptions, ()), (TokenSealer, (KEYS,)),
     (SealedPolls, (Desk(), TokenSealer(KEYS))), (MemoryFence, ()), (FileFence, (folder(),)),
     (KVFence, (MemoryStore(),)), (TokenFence, (MemoryFence(), "r", 1)), (MetadataIndex, ()), (Tombstones, ()),

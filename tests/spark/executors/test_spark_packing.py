@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from compactlib.errors import InvalidInput
-from compactlib.spark.executors.packing import makespan, packed, weight_of, worthwhile_parts
+from compactlib.spark.executors.packing import packed, weight_of, worthwhile_parts
 
 WEIGHTS = st.lists(st.floats(0, 1e6), max_size=60)
 
@@ -50,21 +50,7 @@ def test_the_heaviest_begins_first_and_small_ones_share() -> None:
     assert packed([1, 1, 1, 1, 10, 3], 3) == [[4], [5, 3], [0, 1, 2]]
 
 
-@given(st.lists(st.floats(0.001, 100), min_size=1, max_size=50), st.integers(1, 12))
-def test_a_makespan_lies_between_its_bounds(seconds: list[float], workers: int) -> None:
-    found = makespan(seconds, workers)
-    least = max(max(seconds), math.fsum(seconds) / workers)
-    assert least - 1e-6 <= found <= math.fsum(seconds) / workers + max(seconds) + 1e-6
-    assert makespan(seconds, 1) == pytest.approx(math.fsum(seconds))
-
-
-def test_each_task_costs_something_besides() -> None:
-    assert makespan([1.0, 1.0, 1.0], 2, cost_seconds=0.5) == 3.0
-
-
 @pytest.mark.parametrize(("weights", "parts"), [([1.0], 0), ([-1.0], 1), ([math.nan], 1)])
 def test_bad_input(weights: list[float], parts: int) -> None:
     with pytest.raises(InvalidInput):
         packed(weights, parts)
-    with pytest.raises(InvalidInput):
-        makespan(weights, parts)
