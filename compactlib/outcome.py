@@ -16,13 +16,13 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 import attrs
 
 from compactlib.errors import CompactlibError
-from compactlib.report import Table
+from compactlib.report import Printed
 
 StatsT_co = TypeVar("StatsT_co", covariant=True)
 
 
 @attrs.frozen
-class Done(Generic[StatsT_co]):
+class Done(Printed, Generic[StatsT_co]):
     """The work was carried out; `stats` says how much.
 
     Attributes:
@@ -35,17 +35,14 @@ class Done(Generic[StatsT_co]):
         """The rows of the stats' own `to_dicts()`, or one row of its fields; each begins with `outcome: done`."""
         return [{"outcome": "done", **row} for row in _rows(self.stats)]
 
-    def _repr_html_(self) -> str:
-        return _html(self.to_dicts())
-
 
 @attrs.frozen
-class Skipped:
+class Skipped(Printed):
     """Nothing was done, on purpose.
 
     Attributes:
         reason: why, in one sentence.
-        is_busy: whether it is only because another run is at it, so that asking again soon may do more.
+        is_busy: whether it is only because another run is under way, so that asking again soon may do more.
     """
 
     reason: str
@@ -55,12 +52,9 @@ class Skipped:
         """One row: `outcome: skipped` and the reason."""
         return [{"outcome": "skipped", "reason": self.reason}]
 
-    def _repr_html_(self) -> str:
-        return _html(self.to_dicts())
-
 
 @attrs.frozen
-class Failed:
+class Failed(Printed):
     """The work was tried and given up.
 
     Attributes:
@@ -78,9 +72,6 @@ class Failed:
                  "changed": self.changed}
         return [{**named, **self.error._state(), **named}]
 
-    def _repr_html_(self) -> str:
-        return _html(self.to_dicts())
-
 
 Outcome: TypeAlias = Done[StatsT_co] | Skipped | Failed
 """One of the three; distinguish them with `match` or `isinstance`."""
@@ -92,7 +83,3 @@ def _rows(stats: Any) -> list[dict[str, Any]]:
     if attrs.has(type(stats)):
         return [attrs.asdict(stats, recurse=False)]
     return [{"stats": stats}]
-
-
-def _html(rows: list[dict[str, Any]]) -> str:
-    return Table.from_dicts(rows)._repr_html_()

@@ -1,4 +1,4 @@
-"""One table, three faces: text for a terminal, HTML for a notebook, dictionaries for everything else.
+"""Tables, rendered three ways: text for a terminal, HTML for a notebook, dictionaries for everything else.
 
 Text and HTML are for reading: they shorten long values and leave out rows beyond `MAX_ROWS`, saying how many.
 `to_dicts` is the data itself.
@@ -6,7 +6,6 @@ Text and HTML are for reading: they shorten long values and leave out rows beyon
 
 from __future__ import annotations
 
-import abc
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
@@ -105,21 +104,23 @@ class Table:
         return [f"({len(self.rows) - shown:,} more rows)"] if shown < len(self.rows) else []
 
 
-class Printed(abc.ABC):
-    """A value that is a table under one line: `repr()` is the line, `str()` and notebooks show the table.
+class Printed:
+    """An attrs value that is a table: notebooks show it. `repr()` and `str()` are those of attrs, or:
 
-    Give `to_dicts` and `_summary`; switch off the `repr` that attrs would make.
+    Give `_summary`, and switch off the `repr` that attrs would make: then `repr()` is this line, and `str()` the table
+    under it. Give `to_dicts`, unless the table is one row of the fields.
     """
 
     __slots__ = ()
 
-    @abc.abstractmethod
     def to_dicts(self) -> list[dict[str, Any]]:
-        """The rows as data."""
+        """The rows as data; one row: every field."""
+        fields: Any = self
+        return [attrs.asdict(fields)]
 
-    @abc.abstractmethod
     def _summary(self) -> str:
         """The line."""
+        return ""
 
     def table(self) -> Table:
         """The rows of `to_dicts()` under the line."""
@@ -129,7 +130,7 @@ class Printed(abc.ABC):
         return f"<{type(self).__name__}: {self._summary()}>"
 
     def __str__(self) -> str:
-        return self.table().to_text(max_width=None)
+        return self.table().to_text(max_width=None) if self._summary() else repr(self)
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()

@@ -14,7 +14,7 @@ import attrs
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError
-from compactlib.report import Table
+from compactlib.report import Printed
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 
@@ -37,7 +37,7 @@ class RewrittenFile:
 
 
 @attrs.frozen(kw_only=True)
-class RewriteResult:
+class RewriteResult(Printed):
     """What one attempt at a task produced.
 
     Attributes:
@@ -62,12 +62,9 @@ class RewriteResult:
                  "bytes_read": self.bytes_read, "bytes_written": self.bytes_written, "seconds": self.seconds,
                  "attempt": self.attempt}]
 
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts())._repr_html_()
-
 
 @attrs.frozen
-class RewriteFailure:
+class RewriteFailure(Printed):
     """A task that ended in an error; its inputs are untouched.
 
     Attributes:
@@ -81,9 +78,6 @@ class RewriteFailure:
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row: the task, and the error's class and message."""
         return [{"task": self.task, "error": type(self.error).__name__, "message": str(self.error)}]
-
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts())._repr_html_()
 
 
 RewriteOutcome: TypeAlias = RewriteResult | RewriteFailure

@@ -82,10 +82,6 @@ class ReaderStatus(Printed):
     last_error: str = ""
     failures: int = 0
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row with the fields."""
-        return [attrs.asdict(self)]
-
     def _summary(self) -> str:
         busy = f", a compaction in {self.compaction}" if self.is_busy else ""
         return (f"blob store {self.name}, read: {self.used_bytes:,} of {self.capacity_bytes:,} bytes used in "
@@ -104,7 +100,7 @@ class BlobReader:
 
     Args:
         folder: the store's.
-        config: how its owner keeps it: plans and views go by its retention, its `max_blob_bytes` and so on. Capacities
+        config: how its owner keeps it: plans and views use its retention, its `max_blob_bytes` and so on. Capacities
             come from the disk.
         policy: what `plan` asks; default `StatsBased()`.
         clock: where time comes from: decides what has expired.
@@ -248,7 +244,7 @@ class BlobReader:
     def infos(self, options: GetOptions = _PLAIN) -> Iterator[BlobInfo]:
         """The properties of every blob that `get` would answer with its content; in no particular order.
 
-        Goes by what was seen when it began, whatever is refreshed meanwhile. Memory is bounded, however many they are.
+        Uses what was seen when it began, whatever is refreshed meanwhile. Memory is bounded, however many they are.
 
         Raises:
             InvalidInput: the options are none.

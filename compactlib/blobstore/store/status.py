@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
 from compactlib.blobstore.compaction.run.store_compactions import StoreCompactions
@@ -75,10 +73,6 @@ class BlobStoreStatus(Printed):
                    compaction=None if in_progress is None else in_progress.phase.value,
                    last_error="" if error is None else f"{type(error).__name__}: {error}",
                    failures=compactions.failures)
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row with the fields."""
-        return [attrs.asdict(self)]
 
     def _summary(self) -> str:
         state = "writing has stopped" if self.stopped is not None else "busy" if self.is_busy else "open"

@@ -32,7 +32,7 @@ class CatalogPlan(Printed):
         earliest: the earliest version retained when it was planned.
         latest: the latest one.
         commits: commit times of the latest version and of the target, by which the plan's catalog is known.
-        policy: who chose.
+        policy: the name of the policy that chose.
         explanation: everything that keeps the target from being higher, the strongest first.
         bytes_to_copy: keys and records that are put: the snapshot, its pieces, the log's marks.
         bytes_freed: by how much less the store holds afterwards; may be negative, as a snapshot is larger than the few
@@ -127,7 +127,7 @@ def plan_of(view: CatalogView, policy: CatalogPolicy, choice: Cut | None, log: U
 
     Args:
         view: what is needed.
-        policy: who chose.
+        policy: the name of the policy that chose.
         choice: what; `None` if nothing can be cut, whatever a policy says.
         log: is to be cut.
 
@@ -179,7 +179,7 @@ def _forecast(view: CatalogView, target: int, log: UpdateLog) -> dict[str, Any]:
 
 
 @attrs.frozen(kw_only=True)
-class CutReport:
+class CutReport(Printed):
     """History was cut.
 
     Attributes:
@@ -196,7 +196,3 @@ class CutReport:
     bytes_written: int
     bytes_freed: int | None = None
     deleted: int
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row."""
-        return [attrs.asdict(self)]

@@ -1,4 +1,4 @@
-"""What a round did: one outcome for each of its two processes, who answered, and who did not."""
+"""What a round did: one outcome for each of its two processes, which nodes answered, and which did not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compactlib.catalog.plan.plan import CatalogPlan, CutReport
 from compactlib.catalog.round.messages import RoundId
 from compactlib.errors import CompactlibError
 from compactlib.outcome import Done, Failed, Outcome
-from compactlib.report import Table
+from compactlib.report import Printed
 
 
 class Trigger(StrEnum):
@@ -69,7 +69,7 @@ class PublicationStats:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class RoundReport:
+class RoundReport(Printed):
     """What one round did. `repr()` is one line, `to_dicts()` rows, notebooks show a table.
 
     Attributes:
@@ -99,41 +99,17 @@ class RoundReport:
         """The errors of failed processes, that of the compaction first."""
         return tuple(outcome.error for outcome in (self.compaction, self.publication) if isinstance(outcome, Failed))
 
-    def raise_errors(self) -> None:
-        """Raise the first of `errors`, the second as its note; return if there are none.
-
-        Raises:
-            CompactlibError: what failed.
-        """
-        for error in self.errors[:1]:
-            for other in self.errors[1:]:
-                error.add_note(f"the publication failed, too: {type(other).__name__}: {other}")
-            raise error
-
     def to_dicts(self) -> list[dict[str, Any]]:
         """The rows of both outcomes, then one a missing node."""
         rows = [{"process": "compaction", **row} for row in self.compaction.to_dicts()]
         rows += [{"process": "publication", **row} for row in self.publication.to_dicts()]
         return rows + [{"process": "collection", "outcome": "missing", **attrs.asdict(node)} for node in self.missing]
 
-    def table(self) -> Table:
-        """The rows of `to_dicts()` under the one-line summary."""
-        return Table.from_dicts(self.to_dicts(), title=self._summary())
-
     def _summary(self) -> str:
         why = ", ".join(self.triggers)
         missing = f", {len(self.missing)} MISSING" if self.missing else ""
         return (f"{self.round} ({why}): {len(self.answered)} nodes answered{missing}; "
                 f"compaction {_told(self.compaction)}; publication {_told(self.publication)}; {self.seconds:.3f} s")
-
-    def __repr__(self) -> str:
-        return f"<RoundReport: {self._summary()}>"
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
 
 
 def _told(outcome: Outcome[Any]) -> str:

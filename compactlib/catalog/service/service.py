@@ -90,7 +90,7 @@ class CatalogService:
     Args:
         log: where versions are kept.
         clock: gives commit times; its skew is the cluster's limit.
-        delay_seconds: how long after its commit a version becomes active: the time in which every node must hear of it.
+        delay_seconds: how long after its commit a version becomes active: the time in which every node must read it.
         policy: how much of the unneeded history is cut; default `CutToBound`.
         observer: notified of versions (`catalog_version`) and cuts (`catalog_compacted`), of a log whose latest version
             was committed ahead of the clock by more than the skew (`catalog_clock_ahead`), and of clocks that jump.
@@ -265,7 +265,7 @@ class CatalogService:
             self._replica.tell_news(self._observer)
 
     def wait_ready(self, version: int, wait_seconds: float) -> Catalog:
-        """The catalog of a version, once it is registered here and every listener has heard of it.
+        """The catalog of a version, once it is registered here and every listener was called with it.
 
         It may be active only later: see `Executed.ensured`. Some thread must `poll` meanwhile.
 
@@ -292,7 +292,8 @@ class CatalogService:
         return self._compaction.pins
 
     def connect(self, source: ClusterSource) -> None:
-        """Ask `source` from now on what the callers of `view` and `compact` do not say: who is there, who needs what.
+        """Ask `source` from now on what the callers of `view` and `compact` do not say: which nodes there are, and what
+        they need.
 
         Raises:
             InvalidInput: it is no `ClusterSource`.
@@ -312,7 +313,7 @@ class CatalogService:
             budget: is asked while the log's records are counted; each is read once.
             reports: one a node that answered.
             topology: all nodes that there are.
-            assignments: who must host what.
+            assignments: which nodes must host which partitions.
             low_watermark: this node's.
             term: the coordinator's; the log refuses one below the last.
             conditions: states of keys of the log's store, read before the reports were, that must still hold when
@@ -357,8 +358,8 @@ class CatalogService:
                 fence: CommitFence | None = None) -> Done[CutReport] | Skipped | Failed:
         """Cut history as planned, and delete what lies below. Never cuts what a node, a pin or a policy may still need.
 
-        Without complete reports of the nodes it is `Skipped`, and says who is missing. Several services of one log may
-        try at once: one cuts, the others are `Skipped`, or `Failed(CatalogMoved)` if they were given a plan.
+        Without complete reports of the nodes it is `Skipped`, and names the missing ones. Several services of one log
+        may try at once: one cuts, the others are `Skipped`, or `Failed(CatalogMoved)` if they were given a plan.
 
         Args:
             plan: of this catalog; default: what `plan(policy)` makes now.
@@ -469,10 +470,6 @@ class CatalogStatus(Printed):
     earliest: int
     latest: int
     versions: int
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row."""
-        return [attrs.asdict(self)]
 
     def _summary(self) -> str:
         return (f"versions {self.earliest} to {self.latest}{', busy' if self.is_busy else ''}"

@@ -10,7 +10,7 @@ import attrs
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.memtable.table import Slab, Table, visible_slabs
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.report import Table as ReportTable
+from compactlib.report import Printed
 
 STALE_BYTES = 1024
 
@@ -29,7 +29,7 @@ class NewestStats:
 
 
 @attrs.frozen
-class FlushPlan:
+class FlushPlan(Printed):
     """What to write to a log's segments.
 
     Attributes:
@@ -58,9 +58,6 @@ class FlushPlan:
         """One row for each run that is written."""
         return [{"first": slab.first, "last": slab.last, "term": slab.term, "bytes": sum(map(len, slab.payloads))}
                 for slab in self.slabs]
-
-    def _repr_html_(self) -> str:
-        return ReportTable.from_dicts(self.to_dicts())._repr_html_()
 
     def __repr__(self) -> str:
         cut = "" if self.cut_after is None else f", cut after {self.cut_after}"

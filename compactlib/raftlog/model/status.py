@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
 from compactlib.report import Printed
@@ -53,10 +51,6 @@ class LogStatus(Printed):
     failures: int = 0
     last_error: str = ""
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row with all fields."""
-        return [attrs.asdict(self)]
-
     def _summary(self) -> str:
         trouble = f"; {self.failures} failures, the last {self.last_error}" if self.failures else ""
         return (f"log {self.log_id!r}: {self.first_index} to {self.last_index}, durable to {self.durable_index}, "
@@ -95,10 +89,6 @@ class RaftLogStoreStatus(Printed):
     is_busy: bool = False
     failures: int = 0
     last_error: str = ""
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row with all fields."""
-        return [attrs.asdict(self)]
 
     def _summary(self) -> str:
         trouble = f"; {self.failures} failures, the last {self.last_error}" if self.failures else ""

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from compactlib.report import Table
+from compactlib.report import Printed, Table
 from compactlib.scheduler.config import Limits
 from compactlib.scheduler.model.poll import PollResponse, StatusAnswer, Verdict
 from compactlib.scheduler.model.values import BlockMeta, CompactedBlocks, JobPlan, JobState, Tombstone
@@ -106,7 +106,7 @@ class TombstoneLease:
 
 
 @attrs.frozen(kw_only=True, slots=False, repr=False)
-class PlanUpdate:
+class PlanUpdate(Printed):
     """What one poll changes: made by `prepare`, carried out by `apply`. Prints itself as a table of what it will do.
 
     Attributes:
@@ -167,17 +167,15 @@ class PlanUpdate:
         return rows + [{"do": "forget", "job": name} for name in self.deleted_tombstones]
 
     def __str__(self) -> str:
-        return str(self._table())
+        return str(self.table())
 
     def __repr__(self) -> str:
         counts = Counter(row["do"] for row in self.to_dicts())
         done = ", ".join(f"{count} {what}" for what, count in counts.items()) or f"nothing to do; {self.why}"
         return f"PlanUpdate(index {self.index}, term {self.term}: {done})"
 
-    def _repr_html_(self) -> str:
-        return self._table()._repr_html_()
-
-    def _table(self) -> Table:
+    def table(self) -> Table:
+        """The rows of `to_dicts()` under the command's number."""
         return Table.from_dicts(self.to_dicts(), title=f"command {self.index}, term {self.term}")
 
     @property
@@ -234,7 +232,7 @@ class Applied:
 
 @attrs.frozen(slots=False)
 class BlocksAdded:
-    """What became of each block of an `AddBlocks`.
+    """The outcome of each block of an `AddBlocks`.
 
     Attributes:
         queued: ids that wait for compaction now.
@@ -271,7 +269,7 @@ class Retained:
 
 @attrs.frozen(slots=False)
 class Requeued:
-    """What became of each name of a `Requeue`.
+    """The outcome of each name of a `Requeue`.
 
     Attributes:
         jobs: whose blocks are queued again.

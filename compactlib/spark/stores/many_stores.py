@@ -20,7 +20,7 @@ import attrs
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.executors.tasks import foreign_error
 from compactlib.outcome import Failed
-from compactlib.report import Table
+from compactlib.report import Printed, Table
 from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Progress, telling
@@ -74,7 +74,7 @@ class StoreJob:
 
 
 @attrs.frozen
-class StoreOutcome:
+class StoreOutcome(Printed):
     """How one store's compaction ended.
 
     Attributes:
@@ -89,9 +89,6 @@ class StoreOutcome:
         """The outcome's rows, with the store's name in front."""
         rows = self.outcome.to_dicts() if hasattr(self.outcome, "to_dicts") else [{"outcome": repr(self.outcome)}]
         return [{"store": self.name, **row} for row in rows]
-
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts())._repr_html_()
 
 
 def outcome_table(outcomes: Iterable[StoreOutcome]) -> Table:

@@ -14,11 +14,12 @@ import attrs
 from compactlib._arguments import require_policy, require_type
 from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
+from compactlib.report import Printed
 from compactlib.staging.compaction.plan import StagingChoice
 
 
 @attrs.frozen(kw_only=True)
-class BranchPressure:
+class BranchPressure(Printed):
     """What this process has seen of one branch since its counts last began anew: the view of a sense policy.
 
     Attributes:
@@ -30,10 +31,6 @@ class BranchPressure:
     deletes: int = 0
     sealed_tokens: int = 0
     tombstones_listed: int = 0
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row: every number."""
-        return [attrs.asdict(self)]
 
 
 SensePolicy: TypeAlias = Policy[BranchPressure, StagingChoice]

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Literal, NewType, TypeAlias
+from typing import Final, Literal, NewType, TypeAlias
 
 import attrs
 
 from compactlib.errors import InvalidInput
 from compactlib.objects import Digest
-from compactlib.report import Table
+from compactlib.report import Printed
 
 MetaRangeId = NewType("MetaRangeId", str)
 """Names one sorted, immutable set of records by its content: 40 hexadecimal digits. The empty set has one too."""
@@ -120,7 +120,7 @@ class StoredFile:
 
 
 @attrs.frozen(kw_only=True)
-class Applied:
+class Applied(Printed):
     """What an apply (or a merge) made, and what it cost. Counts are against the base it was applied to.
 
     Attributes:
@@ -150,13 +150,6 @@ class Applied:
         """How many keys are not what they were; 0 means the result is the base in content."""
         return self.added + self.changed + self.removed
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row: every number."""
-        return [attrs.asdict(self)]
-
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts())._repr_html_()
-
 
 @attrs.frozen(kw_only=True)
 class LiveMetaRanges:
@@ -173,7 +166,7 @@ class LiveMetaRanges:
 
 
 @attrs.frozen(kw_only=True)
-class Collected:
+class Collected(Printed):
     """What a garbage collection of ranges and metaranges did.
 
     Attributes:
@@ -191,13 +184,6 @@ class Collected:
     live: int = 0
     young: int = 0
     gone: int = 0
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row: every number."""
-        return [attrs.asdict(self)]
-
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts())._repr_html_()
 
 
 def check_key(key: bytes) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from compactlib.report import Table
+from compactlib.report import Printed
 from compactlib.staging.model.values import Difference, Record
 
 
@@ -29,7 +29,7 @@ class Listed:
 
 
 @attrs.frozen(kw_only=True)
-class ListPage:
+class ListPage(Printed):
     """One page of a listing: what the branch held at one moment while the call ran.
 
     Attributes:
@@ -59,12 +59,9 @@ class ListPage:
         more = "" if self.next_after is None else f", more after {self.next_after!r}"
         return f"ListPage({len(self.entries)} entries, {self.scanned} scanned, {self.tombstones} tombstones{more})"
 
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts())._repr_html_()
-
 
 @attrs.frozen(kw_only=True)
-class DiffPage:
+class DiffPage(Printed):
     """One page of what is uncommitted: what differed from HEAD at one moment while the call ran.
 
     Attributes:
@@ -86,6 +83,3 @@ class DiffPage:
     def __repr__(self) -> str:
         more = "" if self.next_after is None else f", more after {self.next_after!r}"
         return f"DiffPage({len(self.differences)} differences, {self.scanned} scanned{more})"
-
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts())._repr_html_()

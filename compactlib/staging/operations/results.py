@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import attrs
 
 from compactlib.outcome import Skipped
+from compactlib.report import Printed
 from compactlib.staging.model.names import CommitId
 from compactlib.staging.model.values import Difference
 
 
 @attrs.frozen(kw_only=True)
-class CommitStats:
+class CommitStats(Printed):
     """A commit that was made, or a HEAD that was moved.
 
     Attributes:
@@ -31,10 +31,6 @@ class CommitStats:
     ranges_written: int = 0
     ranges_reused: int = 0
     rebuilds: int = 0
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row: every number."""
-        return [attrs.asdict(self)]
 
 
 @attrs.frozen
@@ -62,11 +58,11 @@ class AlreadyCommitted(Skipped):
 
 
 @attrs.frozen(kw_only=True)
-class ResetStats:
+class ResetStats(Printed):
     """A reset that was carried out.
 
     Attributes:
-        tokens_dropped: staging tokens that the branch let go of.
+        tokens_dropped: staging tokens that the branch dropped.
         records_restored: records of HEAD written over uncommitted ones.
         tombstones: keys hidden again that HEAD does not have.
     """
@@ -74,10 +70,6 @@ class ResetStats:
     tokens_dropped: int = 0
     records_restored: int = 0
     tombstones: int = 0
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row: every number."""
-        return [attrs.asdict(self)]
 
 
 @attrs.frozen(kw_only=True)

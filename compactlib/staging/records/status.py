@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from compactlib.report import Printed, Table
+from compactlib.report import Printed
 from compactlib.staging.model.names import CommitId
 from compactlib.staging.model.values import MetaRangeId
 from compactlib.staging.records.context import StagingContext
@@ -14,7 +14,7 @@ from compactlib.staging.records.record import BranchRecord
 
 
 @attrs.frozen(kw_only=True)
-class BranchStatus:
+class BranchStatus(Printed):
     """A branch in one line.
 
     Attributes:
@@ -43,13 +43,6 @@ class BranchStatus:
                    generation=0 if head is None else head.generation, sealed_tokens=len(record.sealed_tokens),
                    compacted_metarange_id=record.compacted_metarange_id,
                    compaction_started_at=record.compaction_started_at)
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row: every field."""
-        return [attrs.asdict(self)]
-
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts())._repr_html_()
 
 
 @attrs.frozen(kw_only=True, repr=False)

@@ -20,7 +20,7 @@ import attrs
 
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder
-from compactlib.report import Table
+from compactlib.report import Printed
 from compactlib.testing.crash.model import CrashModel, changes_of
 from compactlib.testing.crash.operations import Recording
 from compactlib.testing.crash.recorder import RecordingFiles, record
@@ -56,7 +56,7 @@ _SHOWN_PENDING = 50
 
 
 @attrs.frozen(kw_only=True)
-class CrashReport:
+class CrashReport(Printed):
     """How much was checked.
 
     Attributes:
@@ -73,20 +73,13 @@ class CrashReport:
     distinct: int
     recoveries: int = 0
 
-    def to_dicts(self) -> list[dict[str, int]]:
-        """One dictionary with the fields."""
-        return [attrs.asdict(self)]
-
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts())._repr_html_()
-
 
 class CrashFailure(CompactlibError, AssertionError):
     """A folder was wrong after a crash; the cause is what the check (or the recovery) raised.
 
     Attributes:
         state: the crash, for `replay`; two with a slash between if the recovery crashed as well.
-        trace: the operations around the crash and what became of each.
+        trace: the operations around the crash and the outcome of each.
     """
 
     def __init__(self, message: str, *, state: str, trace: str) -> None:
@@ -198,7 +191,7 @@ def replay(recording: Recording, state: str | CrashState, folder: StrPath, *,
 
 
 def explain(recording: Recording, state: str | CrashState) -> str:
-    """The operations around a crash, one a line, each with what became of it.
+    """The operations around a crash, one a line, each with its outcome.
 
     Raises:
         InvalidInput: no such state in this recording.

@@ -41,7 +41,7 @@ import attrs
 
 from compactlib.errors import InvalidInput
 from compactlib.files.disk import StrPath
-from compactlib.report import Table
+from compactlib.report import Printed
 from compactlib.testing.crash.harness import Check, CrashFailure, explain, rebuilt, scratch_folder
 from compactlib.testing.crash.operations import Recording
 from compactlib.testing.crash.recorder import RecordingFiles
@@ -70,7 +70,7 @@ Life: TypeAlias = Callable[[Path, LifeFiles], object]
 
 
 @attrs.frozen(kw_only=True)
-class KillReport:
+class KillReport(Printed):
     """How much was tried.
 
     Attributes:
@@ -85,13 +85,6 @@ class KillReport:
     states_checked: int
     distinct: int
 
-    def to_dicts(self) -> list[dict[str, int]]:
-        """One dictionary with the fields."""
-        return [attrs.asdict(self)]
-
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts())._repr_html_()
-
 
 class KillFailure(CrashFailure):
     """A folder was wrong after a kill, a successor and a power failure; the cause is what the check raised.
@@ -99,7 +92,7 @@ class KillFailure(CrashFailure):
     Attributes:
         killed_at: before which change of the first life it was killed, from 1; `points=[killed_at]` runs it alone.
         state: the power failure; see `CrashFailure`.
-        trace: both lives' changes around it, and what became of each.
+        trace: both lives' changes around it, and the outcome of each.
     """
 
     def __init__(self, message: str, *, killed_at: int, state: str, trace: str) -> None:

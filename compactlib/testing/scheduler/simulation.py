@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 import attrs
 
 from compactlib.errors import CompactlibError
-from compactlib.report import Table
+from compactlib.report import Printed, Table
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.fences.fence import LockingFence, MemoryFence
 from compactlib.scheduler.model.values import JobPhase
@@ -60,7 +60,7 @@ class SimulationFailure(CompactlibError, AssertionError):
 
 
 @attrs.frozen(kw_only=True)
-class SimulationReport:
+class SimulationReport(Printed):
     """One history that went well.
 
     Attributes:
@@ -81,9 +81,6 @@ class SimulationReport:
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row."""
         return [{"seed": self.seed, "entries": self.entries, "seconds": self.seconds, **self.counts}]
-
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts())._repr_html_()
 
 
 class Simulation:

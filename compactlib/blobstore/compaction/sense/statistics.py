@@ -26,7 +26,7 @@ from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry, RecordKind, milliseconds
 from compactlib.blobstore.validity.lifetimes import Lifetime, lifetimes
 from compactlib.blobstore.validity.verdicts import FOREVER, PurgeRules, expiry, nobody
-from compactlib.report import Table
+from compactlib.report import Printed
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.throttle import Throttle
 
@@ -41,8 +41,8 @@ _BY_ID = attrgetter("id")
 _BY_AGE = attrgetter("sequence", "segment")
 
 
-@attrs.frozen(kw_only=True)
-class LogStatistics:
+@attrs.frozen(kw_only=True, repr=False)
+class LogStatistics(Printed):
     """Valid bytes of each log segment at one moment.
 
     Attributes:
@@ -61,16 +61,8 @@ class LogStatistics:
         """One dictionary a segment, in log order."""
         return [{"segment": str(name), "valid_bytes": valid} for name, valid in self.valid_bytes.items()]
 
-    def table(self) -> Table:
-        """The rows of `to_dicts()` under a title with the total."""
-        total = sum(self.valid_bytes.values())
-        return Table.from_dicts(self.to_dicts(), title=f"{total:,} valid bytes in {len(self.valid_bytes)} segments")
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
+    def _summary(self) -> str:
+        return f"{sum(self.valid_bytes.values()):,} valid bytes in {len(self.valid_bytes)} segments"
 
 
 def log_statistics(snapshot: Snapshot, reference_time: float, now: float, rules: PurgeRules | None = None, *,

@@ -23,13 +23,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from itertools import islice
-from typing import Any
 
 import attrs
 
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.outcome import Done, Failed, Outcome, Skipped
-from compactlib.report import Table
+from compactlib.report import Printed
 from compactlib.runtime.budget import Budget
 from compactlib.staging.model.names import StagingToken
 from compactlib.staging.records.context import StagingContext
@@ -43,7 +42,7 @@ _ROUNDING_SECONDS = 0.001
 
 
 @attrs.frozen(kw_only=True)
-class CleanupStats:
+class CleanupStats(Printed):
     """What a pass did.
 
     Attributes:
@@ -68,13 +67,6 @@ class CleanupStats:
     def plus(self, other: CleanupStats) -> CleanupStats:
         """The sums of both."""
         return CleanupStats(**{name: value + getattr(other, name) for name, value in attrs.asdict(self).items()})
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row: every number."""
-        return [attrs.asdict(self)]
-
-    def _repr_html_(self) -> str:
-        return Table.from_dicts(self.to_dicts())._repr_html_()
 
 
 class TokenCleaner:
