@@ -158,7 +158,7 @@ def test_a_crash_while_a_lease_keeps_dropped_files_loses_nothing(tmp_path: Path)
     expected = two_groups_and_a_drop(tmp_path)
     recording = record(tmp_path, leased)
     story = STORIES["three segments"]
-    explore(recording, checker(story, expected, story.finish(tmp_path, expected)))
+    explore(recording, checker(story, expected, story.finish(tmp_path, expected)), limit_per_point=24)
 
 
 def test_entries_not_yet_durable_do_not_make_a_segment_compactable(tmp_path: Path) -> None:

@@ -328,7 +328,7 @@ def test_a_forecast_refuses_a_view_that_has_moved_on() -> None:
         plan.forecast(plan.forecast(view))
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(compaction_views())
 def test_each_segment_has_exactly_one_place_in_a_plan(view: LogView) -> None:
     for plan in [plan_for(view, make()) for make in POLICIES.values()]:
@@ -342,7 +342,7 @@ def test_each_segment_has_exactly_one_place_in_a_plan(view: LogView) -> None:
         assert all(left.reason for left in plan.left_out)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(compaction_views())
 def test_a_forecast_keeps_what_is_alive_and_loses_what_the_plan_frees(view: LogView) -> None:
     for plan in [plan_for(view, make()) for make in POLICIES.values()]:

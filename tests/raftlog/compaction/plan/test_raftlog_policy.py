@@ -139,7 +139,7 @@ def test_an_index_record_is_as_large_as_the_native_format_makes_it() -> None:
 # Filling groups
 
 @given(segment_sequences(min_live=1), st.integers(1, 9) | st.none())
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_groups_are_filled_with_neighbours_and_none_could_take_one_more(
         segments: tuple[SegmentStats, ...], max_sources: int | None) -> None:
     groups = filled_groups(segments, CAP_128, max_sources)
@@ -150,7 +150,7 @@ def test_groups_are_filled_with_neighbours_and_none_could_take_one_more(
 
 
 @given(st.lists(st.integers(1, 128), max_size=9))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_oldest_first_gives_the_fewest_groups(live: list[int]) -> None:
     def fewest(rest: list[int]) -> int:
         return min((1 + fewest(rest[size:]) for size in range(1, len(rest) + 1)
@@ -204,7 +204,7 @@ def test_seed_says_why_it_leaves_a_segment_out() -> None:
 
 
 @given(segment_sequences(min_live=1), st.sampled_from([2, 3, 8]))
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_seed_comes_to_rest_in_as_many_runs_as_the_source_limit_needs(
         segments: tuple[SegmentStats, ...], max_sources: int) -> None:
     view = view_of_candidates(segments, CAP_128)
@@ -213,7 +213,7 @@ def test_seed_comes_to_rest_in_as_many_runs_as_the_source_limit_needs(
 
 
 @given(segment_sequences(min_live=1))
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_a_second_run_does_nothing_when_no_group_was_cut_by_the_source_limit(
         segments: tuple[SegmentStats, ...]) -> None:
     for policy in (SeedPolicy(max_sources=14), RaPolicy(max_sources=14)):
@@ -278,7 +278,7 @@ def test_ra_skips_an_oversize_segment_first_between_and_last(oversize: tuple[int
 
 
 @given(segment_sequences(min_live=1))
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_ra_does_what_the_rule_of_the_notes_says_step_by_step(segments: tuple[SegmentStats, ...]) -> None:
     expected: list[list[int]] = []
     group: list[int] = []
@@ -347,7 +347,7 @@ def test_cost_spends_what_a_run_may_copy_on_the_cheapest_groups() -> None:
 
 @given(segment_sequences(min_live=1, max_segments=7), st.sampled_from([0.2, 1.0, 6.0]), st.sampled_from([0, 4096]),
        st.integers(1, 4))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_cost_finds_the_cut_of_most_worth_among_all(segments: tuple[SegmentStats, ...], limit: float, overhead: int,
                                                     max_sources: int) -> None:
     def worth(members: Sequence[SegmentStats]) -> float:
