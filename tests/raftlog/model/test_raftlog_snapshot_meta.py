@@ -102,7 +102,7 @@ def test_live_indexes_lie_at_or_below_the_snapshot() -> None:
 
 
 def test_without_a_snapshot_nothing_is_dead_or_live() -> None:
-    assert NO_SNAPSHOT == SnapshotMeta()
+    assert SnapshotMeta() == NO_SNAPSHOT
     assert (NO_SNAPSHOT.index, NO_SNAPSHOT.smallest_live_index, NO_SNAPSHOT.is_dead(0)) == (-1, 0, False)
     assert NO_SNAPSHOT.needed(IndexSet.range(0, 9)) == IndexSet.range(0, 9)
     with pytest.raises(LiveAboveSnapshot):
