@@ -18,7 +18,8 @@ from compactlib.runtime.budget import Budget
 from compactlib.spark.stores.many_stores import StoreJob
 from compactlib.spark.stores.store_plans import PlanLog
 
-LIMITS = LogOptions(limits=SegmentLimits(max_entries=10))
+# Old names are kept however long the run takes: what a log holds is compared file by file.
+LIMITS = LogOptions(limits=SegmentLimits(max_entries=10), keep_links_seconds=86_400.0)
 PLAN_LOG = PlanLog(limits=LIMITS.limits)
 
 
