@@ -53,6 +53,8 @@ def new_table() -> str:
 
 
 def make(table: str | None = None, address: str | None = None, **arguments: Any) -> DynamoStore:
+    # The server is one thread of Python, and may wait long for a busy machine.
+    arguments.setdefault("timeout_seconds", 120.0)
     return DynamoStore(table or new_table(), endpoint_url=address or servers.moto(), session=SESSION, **arguments)
 
 
