@@ -117,8 +117,8 @@ class ClockJumped(Busy):
     """
 
     def __init__(self, *, seconds: float, max_jump_seconds: float, confirm_seconds: float) -> None:
-        super().__init__(f"the clock jumped by {seconds:+.1f} seconds, and at most {max_jump_seconds} are believed at "
-                         f"once; put the clock right, or accept it as it is; if it stays so, it is believed "
+        super().__init__(f"the clock jumped by {seconds:+.1f} seconds, and at most {max_jump_seconds} are accepted at "
+                         f"once; put the clock right, or accept it as it is; if it stays so, it is accepted "
                          f"{confirm_seconds} seconds after the jump was seen")
         self.seconds = seconds
         self.max_jump_seconds = max_jump_seconds

@@ -96,8 +96,8 @@ def explore_lost_answers(make_store: Callable[[], KVStore], work: Callable[[Faul
         make_store: makes the store that a run begins with, always the same.
         work: the code under test; the same operations in every run, up to the fault.
         check: looks at the store, late writes having arrived, and at what the work returned or raised: a caller that
-            was told that nothing was changed finds nothing changed, one that got a success finds it, and a second run
-            works.
+            got the answer that nothing was changed finds nothing changed, one that got a success finds it, and a second
+            run works.
         failed_looks: how many reads fail after the write; `None`: all of them, until the work ends.
         faults: the outcomes of the write to try.
 

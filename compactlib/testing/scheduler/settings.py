@@ -38,7 +38,7 @@ class SimulationSettings:
         job_seconds: how long a job takes, at most.
         hang_rate: jobs that take four times as long.
         failure_rate: jobs and deletions that fail.
-        obedience: workers' jobs that end when they are told to.
+        obedience: workers' jobs that end when they are asked to.
         cleanup_seconds: how long a deletion takes, at most.
         writer_patience: how long a block that was not acknowledged is sent again. Must be less than the scheduler's
             cleanup delay by the clock skew and the delay of messages: a block that is sent again after it was
