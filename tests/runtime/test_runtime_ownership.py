@@ -64,11 +64,11 @@ def test_each_work_has_a_run_of_its_own_and_reads_are_any_number() -> None:
         with owner.begin(None, None) as read, owner.begin(None, None) as another:
             assert read is not None
             assert another is not None
-            assert owner.works == ("main", "other")
+            assert list(owner.works) == ["main", "other"]
             with pytest.raises(Busy, match="from within its own work"):
                 owner.close()
         owner.release(second)
-        assert owner.works == ("main",)
+        assert list(owner.works) == ["main"]
     assert not owner.is_running
 
 

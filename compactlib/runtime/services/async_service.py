@@ -104,24 +104,16 @@ class AsyncWork:
         self._call_ended = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
         self._has_stopped = False
-        self._last_error: BaseException | None = None
-        self._failures = 0
+        self.last_error: BaseException | None = None
+        """See `AsyncService.last_error`."""
+        self.failures: int = 0
+        """See `AsyncService.failures`."""
         self._spawned = 0
 
     @property
     def observer(self) -> Observer:
         """The observer as the service notifies it: in its own name, and what it raises breaks nothing."""
         return self._observer
-
-    @property
-    def last_error(self) -> BaseException | None:
-        """See `AsyncService.last_error`."""
-        return self._last_error
-
-    @property
-    def failures(self) -> int:
-        """See `AsyncService.failures`."""
-        return self._failures
 
     @property
     def is_mine(self) -> bool:
@@ -194,7 +186,7 @@ class AsyncWork:
             runs = ", ".join(dict.fromkeys([*self._tasks.values(), *self._calls.values()])) or "closing"
             return Failed(Busy(f"{self._what} has not ended in {wait_seconds:g} seconds: {runs} still runs; it was "
                                f"cancelled, and nothing begins after it; stop again to wait longer"))
-        return Done(Stopped(self._spawned, self._failures))
+        return Done(Stopped(self._spawned, self.failures))
 
     async def _stop(self, end: Callable[[], Awaitable[object]]) -> None:
         # What is being opened is to be closed again.
@@ -346,13 +338,13 @@ class AsyncWork:
 
     def note(self, error: BaseException, what: str) -> None:
         """Keep, log and report an unexpected exception that did not end the service."""
-        self._last_error = error
-        self._failures += 1
-        if self._failures & (self._failures - 1) == 0:
-            _LOGGER.warning("%s: %s raised %r (%d in all); it goes on", self._what, what, error, self._failures,
+        self.last_error = error
+        self.failures += 1
+        if self.failures & (self.failures - 1) == 0:
+            _LOGGER.warning("%s: %s raised %r (%d in all); it goes on", self._what, what, error, self.failures,
                             exc_info=error)
         self._observer.event(self._event, {"what": what, "error": type(error).__name__, "message": str(error),
-                                           "failures": self._failures})
+                                           "failures": self.failures})
 
     def audit(self) -> None:
         """See `AsyncService.audit`.
@@ -362,7 +354,7 @@ class AsyncWork:
         """
         for task, what in self._steady.items():
             if task.has_ended and self.is_running:
-                raise AuditFailed(f"{self._what}: {what} has ended: {self._last_error!r}; stop it, and start it again")
+                raise AuditFailed(f"{self._what}: {what} has ended: {self.last_error!r}; stop it, and start it again")
 
     async def _attempt(self, call: Callable[[], Awaitable[AnswerT]], what: str) -> AnswerT | Failed:
         try:
@@ -396,7 +388,7 @@ class AsyncWork:
     def __repr__(self) -> str:
         state = "running" if self.is_running else "stopping" if self._stopping else "stopped" if self._has_stopped \
             else "not started"
-        failed = f", {self._failures} errors, the last {self._last_error!r}" if self._failures else ""
+        failed = f", {self.failures} errors, the last {self.last_error!r}" if self.failures else ""
         return f"<AsyncWork of {self._what}: {state}, {len(self._tasks)} tasks{failed}>"
 
 

@@ -49,19 +49,11 @@ class Turns:
         self._woken = False
         self._stopping = False
         self._thread: threading.Thread | None = None
-        self._last_error: BaseException | None = None
-        self._in_a_row = 0
-        self._failures = 0
-
-    @property
-    def last_error(self) -> BaseException | None:
+        self.last_error: BaseException | None = None
         """What a turn raised last; stays after turns that went well, see `failures_in_a_row`."""
-        return self._last_error
-
-    @property
-    def failures(self) -> int:
+        self._in_a_row = 0
+        self.failures: int = 0
         """How many turns raised, in all."""
-        return self._failures
 
     @property
     def failures_in_a_row(self) -> int:
@@ -134,7 +126,7 @@ class Turns:
         """
         with self._changed:
             if self._thread is not None and not self._thread.is_alive() and not self._stopping:
-                raise AuditFailed(f"the thread {self._name} has ended: {self._last_error!r}")
+                raise AuditFailed(f"the thread {self._name} has ended: {self.last_error!r}")
 
     def attempt(self) -> float | None:
         """One turn in the caller's thread, treated as the thread would: seconds until the next, or `None`.
@@ -147,15 +139,15 @@ class Turns:
         except Exception as error:
             return self._note(error)
         except BaseException as error:
-            self._last_error = error
-            self._failures += 1
+            self.last_error = error
+            self.failures += 1
             raise
         self._in_a_row = 0
         return due_in
 
     def _note(self, error: Exception) -> float:
-        self._last_error = error
-        self._failures += 1
+        self.last_error = error
+        self.failures += 1
         self._in_a_row += 1
         delay: float = min(self._first_delay * 2.0 ** min(self._in_a_row - 1, 60), self._max_delay)
         if self._in_a_row & (self._in_a_row - 1) == 0:
@@ -199,4 +191,4 @@ class Turns:
 
     def __repr__(self) -> str:
         state = "stopped" if self._stopping else "not started" if self._thread is None else "running"
-        return f"<Turns of {self._name}: {state}, {self._failures} failures>"
+        return f"<Turns of {self._name}: {state}, {self.failures} failures>"

@@ -161,8 +161,10 @@ class WorkService:
         self._ending: list[Turns] = []
         # Lanes whose thread ends, or has ended, by an exit that work has raised.
         self._exits: set[str] = set()
-        self._last_error: BaseException | None = None
-        self._failures = 0
+        self.last_error: BaseException | None = None
+        """See `Service.last_error`."""
+        self.failures: int = 0
+        """See `Service.failures`."""
         self._turns_taken = 0
         self._last_now = 0.0
 
@@ -245,16 +247,16 @@ class WorkService:
     def note(self, error: BaseException) -> None:
         """Keep and log an unexpected exception, outside of a turn; within one see `Job.note`."""
         with self._changed:
-            self._last_error, self._failures = error, self._failures + 1
-            count = self._failures
+            self.last_error, self.failures = error, self.failures + 1
+            count = self.failures
         if count & (count - 1) == 0:
             _LOGGER.warning("%s: %r was raised (%d in all); it goes on", self._what, error, count, exc_info=error)
 
     def report(self) -> WorkReport:
         """All work as it stands now."""
         with self._changed:
-            error = self._last_error
-            return WorkReport.of(self._agenda, self._now(), what=self._what, failures=self._failures,
+            error = self.last_error
+            return WorkReport.of(self._agenda, self._now(), what=self._what, failures=self.failures,
                                  last_error="" if error is None else f"{type(error).__name__}: {error}")
 
     # ---------------------------------------------------------------------------------------------------- running
@@ -320,7 +322,7 @@ class WorkService:
                 return Failed(Busy(f"{self._what} has not ended in {wait_seconds:g} seconds: "
                                    f"{', '.join(running) or 'a thread'} still runs; it was cancelled, and nothing "
                                    f"begins after it; stop again to wait longer"))
-            return Done(Stopped(self._turns_taken, self._failures))
+            return Done(Stopped(self._turns_taken, self.failures))
 
     def wait_until_idle(self, seconds: float = 60.0) -> None:
         """Return when nothing is done and nothing is due; what waits for its delay after a failure is not waited for.
@@ -340,16 +342,6 @@ class WorkService:
                     raise Busy(f"{self._what} is not idle after {seconds:g} seconds: {self._told_jobs()}; wait again")
                 self._changed.wait(min(left(), 0.05))
         self._audit_threads()
-
-    @property
-    def last_error(self) -> BaseException | None:
-        """See `Service.last_error`."""
-        return self._last_error
-
-    @property
-    def failures(self) -> int:
-        """See `Service.failures`."""
-        return self._failures
 
     @property
     def is_mine(self) -> bool:
@@ -376,7 +368,7 @@ class WorkService:
                 turns = self._lanes.get(lane)
                 if turns is None or lane in self._exits or not turns.is_running:
                     raise AuditFailed(f"{self._what} has no thread {f'for {lane} ' if lane else ''}any more: "
-                                      f"{self._last_error!r}; start it again")
+                                      f"{self.last_error!r}; start it again")
 
     def __enter__(self) -> Self:
         self.start()
