@@ -86,9 +86,8 @@ fresh: setup
 
 # Branches count; workers and child processes are followed. What is not run stands in build/coverage/html/index.html.
 coverage: setup
-	$(call step,coverage,$(with_java) && mkdir -p build/coverage && coverage erase && \
-	  coverage run -m pytest -n auto --maxprocesses 4 $(PYTEST_ARGS) && coverage combine --quiet && \
-	  coverage html --quiet -d build/coverage/html && coverage report)
+	$(call step,coverage,$(with_java) && mkdir -p build/coverage && python -m pytest -n auto --maxprocesses 4 \
+	  --cov --cov-report=html:build/coverage/html --cov-report=term $(PYTEST_ARGS))
 
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes $(UPGRADE)
 
