@@ -192,8 +192,8 @@ def kept_until(entry: IndexEntry, blob: BlobEnd, history: Sequence[IndexEntry], 
         compacting: the segments that are compacted together.
     """
     newest, put, deleted, expires = blob
-    covers = newest is not None and (entry is newest or entry.kind == _TTL_UPDATE) and _uncovers(
-        entry, history, compacting)
+    covers = len(history) > 1 and newest is not None and (
+        entry is newest or entry.kind == _TTL_UPDATE) and _uncovers(entry, history, compacting)
     if rules.is_container_gone(entry):
         return KeptUntil(FOREVER, FOREVER if covers else _GONE, covers, Verdict.CONTAINER)
     if newest is None:
