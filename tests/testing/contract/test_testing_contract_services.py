@@ -153,7 +153,7 @@ MISTAKES: list[tuple[type[ToyService], str, str]] = [
     (StopsEarly, "test_stop_of_work_that_does_not_end_says_so", "never Done before"),
     (StopsLate, "test_stop_of_work_that_does_not_end_says_so", "stop() of work that does not end has not come back"),
     (DoesNotCancel, "test_stop_cancels_what_works", "cancel it in stop()"),
-    (SwallowsErrors, "test_what_its_work_raises_is_kept_and_told_and_it_goes_on", "keep, count, log and tell it"),
+    (SwallowsErrors, "test_what_its_work_raises_is_kept_and_told_and_it_goes_on", "keep, count, log and report it"),
     (SwallowsErrors, "test_run_pending_keeps_what_its_work_raises", "kept in last_error"),
     (KeepsInterrupts, "test_interrupts_pass_through_run_pending", "it to come through"),
     (RaisesFromRunPending, "test_run_pending_keeps_what_its_work_raises", "not raised"),
