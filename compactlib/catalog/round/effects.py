@@ -38,7 +38,7 @@ class Received:
 
 @attrs.frozen
 class Elected:
-    """The host's election has chosen this node or another; see `ElectionListener.elected`."""
+    """The host's election has chosen this node or another; see `CompactionService.elected`."""
 
     term: int
     coordinator: str

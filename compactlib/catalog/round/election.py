@@ -1,28 +1,16 @@
 """Election of the coordinator: the node that was elected in the highest term known.
 
 The host has an election of its own (the leader of its metastore group, in Ignite) and notifies each node of its
-outcome through an `ElectionListener`. Nodes also learn terms from each other's messages, so a deposed coordinator is
-refused by every node that knows a higher one, from wherever it heard. Terms only grow; one term belongs to one node.
+outcome through `CompactionService.elected`. Nodes also learn terms from each other's messages, so a deposed coordinator
+is refused by every node that knows a higher one, from wherever it heard. Terms only grow; one term belongs to one node.
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Protocol
 
 from compactlib.catalog.errors import StaleTerm, TwoCoordinators
 from compactlib.errors import AuditFailed, InvalidInput
-
-
-class ElectionListener(Protocol):
-    """What a host calls on each node when an election has ended."""
-
-    def elected(self, term: int, coordinator: str) -> None:
-        """`coordinator` was elected in `term`. Returns at once; may be called again, late, and from any thread.
-
-        Raises:
-            InvalidInput: the term is below 1.
-        """
 
 
 class Heard(Enum):

@@ -60,7 +60,7 @@ from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWor
 
 
 class CompactionService(AsyncServiceFace):
-    """An `AsyncService` that runs one node, and an `ElectionListener`.
+    """An `AsyncService` that runs one node.
 
     `elected`, `topology_is` and `watermark_moved` may be called from any thread; they return at once. A node lives
     once: after `stop` a new service, with a new incarnation, takes its place.
@@ -141,7 +141,9 @@ class CompactionService(AsyncServiceFace):
     # ---- what the host reports
 
     def elected(self, term: int, coordinator: str) -> None:
-        """See `ElectionListener.elected`.
+        """`coordinator` was elected in `term`; the host calls this on each node when an election has ended.
+
+        Returns at once; may be called again, late, and from any thread.
 
         Raises:
             InvalidInput: the term is below 1, or there is no name.
