@@ -90,9 +90,9 @@ class StagingMerge:
         if not isinstance(task, CompactTokens):
             raise InvalidInput(f"task {task.name!r} is a {type(task).__name__}; StagingMerge runs CompactTokens only")
         began = attempt.clock.monotonic()
-        tokens, _ = task.stores.open()
-        layers = [((key, staged.record) for key, staged in tokens.scan(token)) for token in task.newest_first]
-        applied = self.merge(task.base, layers, budget=attempt.budget)
+        with task.stores.open() as (tokens, _):
+            layers = [((key, staged.record) for key, staged in tokens.scan(token)) for token in task.newest_first]
+            applied = self.merge(task.base, layers, budget=attempt.budget)
         return CompactedTokens(task=task.name, attempt=attempt.id, files=(), bytes_read=applied.bytes_read,
                                bytes_written=applied.bytes_written, seconds=attempt.clock.monotonic() - began,
                                applied=applied)
