@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the examples of docstrings, docs/, README.md and CONTRIBUTING.md as tests, each file in a scratch folder.
 
 With `-n 2` two processes share the files among them.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast a blob store is compacted, against the same bytes copied plainly and against two peers.
 
     python benchmarks/blobstore.py [--quick] [--runs N] [--json FILE] [--folder FOLDER]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast the catalog decides, counts transactions, recovers, appends and cuts its log.
 
     python benchmarks/catalog.py [--quick] [--json FILE] [--only NAME ...]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast the key-value stores write, read and scan, beside their bare drivers doing the same.
 
     python benchmarks/kv.py [--quick] [--json FILE] [--runs N] [--only BACKEND ...]

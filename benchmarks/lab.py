@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replay of a blob policy: operations a second on one core, memory, and write amplification beside its closed form.
 
     python benchmarks/lab.py [--quick] [--json FILE]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measuring ours and a reference in turn, and reporting medians; shared by the scripts in this folder."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast a Raft log is compacted and read, against the same bytes moved plainly.
 
     python benchmarks/raftlog_compaction.py [--quick] [--spark] [--json FILE] [--folder FOLDER]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast a Raft log takes entries, and how fast it comes back, against the same bytes written and read plainly.
 
     python benchmarks/raftlog_log.py [--quick] [--json FILE] [--folder FOLDER] [--runs N]

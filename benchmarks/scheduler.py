@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the compaction scheduler does with many blocks and jobs, and beside Redis Streams and procrastinate.
 
     python benchmarks/scheduler.py [--quick] [--only queue|cycle] [--json FILE] [--folder FOLDER]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Spark costs and gives: each rewrite here, on Spark and plainly; from which size it pays; many executors.
 
     python benchmarks/spark.py [--quick] [--runs N] [--only PART] [--json FILE] [--plot FILE] [--folder FOLDER]

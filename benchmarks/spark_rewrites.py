@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The four heavy rewrites, each by this process, by processes, by Spark, and plainly; a part of `spark.py`.
 
 All ways of one rewrite take turns, A B C D A B C D …, so that what slows the machine down slows them all.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast Spark reads logs, blob stores and branches as tables, against plain Python loops over the same files.
 
     python benchmarks/spark_sources.py [--quick] [--runs N] [--json FILE] [--folder FOLDER]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Thousands of small Raft logs, planned and compacted on Spark and in this process.
 
     python benchmarks/spark_stores.py [--quick] [--stores N] [--runs N] [--json FILE] [--folder FOLDER]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the staging area does after many deletes, with many sealed tokens, and while it is compacted.
 
     python benchmarks/staging.py [--quick] [--only tombstones|get|merge|writes] [--json FILE] [--folder FOLDER]

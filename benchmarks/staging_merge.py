@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Applying changes to committed records, beside a plain merge-and-write of the same rows; a part of `staging.py`.
 
 The plain merges read the same Parquet files and the changes (which stand ready for them in one more), leave out what is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """compactlib: embeddable compaction primitives.
 
 Each design is a package of its own (`compactlib.raftlog`, ...) and is imported by name. This module offers the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from compactlib.errors import (
     AuditFailed as AuditFailed,
     BudgetSpent as BudgetSpent,

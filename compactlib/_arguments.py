@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arguments at a face: what is not of the type that is asked for is `InvalidInput`, before anything is done with it."""
 
 from __future__ import annotations

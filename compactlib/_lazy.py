@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packages that load their public names when they are asked for, so that a host pays for what it uses.
 
 A worker process that runs one rewrite, or a host of a log in segments, needs a third of its package's modules; from

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Time as an argument: the `Clock` protocol, the system's clock, and one that is moved by hand.
 
 Nothing else in the library asks the operating system for the time or sleeps.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contract: what a store that can be compacted, a policy and a service offer, under the same names everywhere.
 
 `docs/contract.md` explains it with one program over four packages; `compactlib.testing.check_compaction`,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every exception the library raises, one tree under `CompactlibError`.
 
 Errors carry their numbers as attributes and survive pickling with all of them, because they cross process

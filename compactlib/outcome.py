@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a piece of work ended in: `Done(stats)`, `Skipped(reason)` or `Failed(error)`; never `None` or a bool.
 
 All three print in one line, show as a table in notebooks, and pickle; `to_dicts()` gives them as plain data.

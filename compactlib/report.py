@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables, rendered three ways: text for a terminal, HTML for a notebook, dictionaries for everything else.
 
 Text and HTML are for reading: they shorten long values and leave out rows beyond `MAX_ROWS`, saying how many.

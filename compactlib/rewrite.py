@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The heavy step as a task: what it is, what it answers, and who runs it.
 
 A `RewriteTask` is a picklable function of immutable inputs to new files in a private place. It is idempotent: it

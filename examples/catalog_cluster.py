@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Five real processes on loopback change a schema under load; the coordinator is killed; the log shrinks.
 
     python examples/catalog_cluster.py FOLDER [--nodes 5] [--seconds 6]

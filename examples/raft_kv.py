@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A key-value store whose values stay in a Raft log: in memory there is only key -> index.
 
     python examples/raft_kv.py FOLDER [--keys 200] [--commands 20000]

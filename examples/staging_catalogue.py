@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small object catalogue: files under paths, with branches, commits and merges, in one folder on this machine.
 
     python examples/staging_catalogue.py FOLDER

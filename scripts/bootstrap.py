@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make `.venv` ready for work: create it, install uv by pip, what the lock names by uv, then the project itself.
 
 Called by the Makefile with the interpreter that the user chose; needs only the standard library. What was done is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Has TLC check docs/tla: the small instance, the planted bugs, and traces of the simulation.
 
     python scripts/check_tla.py --jar tla2tools.jar [--traces 5] [--java java]

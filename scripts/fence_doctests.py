@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A griffe extension for `make site`: the doctests in docstrings become fenced blocks.
 
 Markdown takes `>>>` for a quotation in a quotation, and what a call answers for plain text: lists turn into links.

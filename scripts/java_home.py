@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find a Java that Spark can run on, or install one into the virtual environment; print its home.
 
 The home goes to standard output (for `JAVA_HOME`), what was found or done to standard error. Looked at in turn:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run the notebooks of docs/ from top to bottom, and write what comes out into them: `python -m scripts.run_notebooks`.
 
 They are kept with their outputs, so that whoever reads them on a code host sees tables and plots without running

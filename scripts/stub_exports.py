@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A griffe extension for `make site`: a package's page shows what its stub `__init__.pyi` names."""
 
 from itertools import pairwise

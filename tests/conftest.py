@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How hard to look: Hypothesis profiles, never with a deadline, because timed assertions have no place in tests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How hard a test looks: a little on each change, in full in `make soak`."""
 
 from __future__ import annotations

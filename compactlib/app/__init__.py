@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The console script `compactlib`: the demo, and looking at, compacting and verifying a log from a terminal.
 
 `docs/cli.md` describes the commands. The demo's state machine, `KvMachine`, is also the example of how a host finds

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The console script `compactlib`. `docs/cli.md` describes it for users.
 
 Exit codes: 0 all is well; 1 the log is damaged, or a part of the work could not be done; 2 the command could not be

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands that look at a log and compact it: `inspect`, `plan`, `compact`, `verify`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`compactlib demo`: a real log written, compacted by each executor, opened anew, verified, and reported on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demo's logs: writing one, and copying it so that each executor gets the same job."""
 
 from __future__ import annotations

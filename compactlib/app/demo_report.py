@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the demo prints: one line a step, the table, and the verdict."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The executors that a command line can name."""
 
 from __future__ import annotations

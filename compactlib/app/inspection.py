@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What lies in the folder of a log, for a person to look at; changes nothing, and others may be writing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A key-value store whose values stay in the log: the state machine of the demo and of `examples/raft_kv.py`.
 
 The machine remembers for each key the index of its last put, and nothing else. A snapshot of it is therefore a set of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Proof that a compaction lost nothing: what was written against what a log, opened anew, answers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Output of the commands: lines and tables on stdout, a progress bar on stderr if it is a terminal."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the demo writes: real files as a history of puts and deletes, the same for the same files and seed."""
 
 from __future__ import annotations

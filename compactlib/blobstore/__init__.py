@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A local blob store in a segmented log, with time to live, delete and undelete, compacted by policy (LinkedIn Ambry;
 `docs/design/blobstore.md`).
 

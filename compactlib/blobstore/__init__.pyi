@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from compactlib.blobstore.compaction.plan.plan import BlobPlan as BlobPlan
 from compactlib.blobstore.compaction.plan.policies.compact_all import CompactAll as CompactAll
 from compactlib.blobstore.compaction.plan.policies.copy_budget import CopyBudget as CopyBudget

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`BlobStoreConfig`: everything about a store, its statistics and its compactions that a host may choose.
 
 What decides what is compacted, and when, are objects: a policy, given to the store, and the settings of a manager.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The errors of the blob store: leaves of the library's tree.
 
 Each says which blob, segment or file it is about and what to do. Damage is `compactlib.errors.CorruptData`.

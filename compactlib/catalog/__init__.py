@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A versioned schema catalog with a durable update log, whose history is cut once no node needs it (Apache Ignite 3).
 
 Schema changes make versions, kept in an update log in a key-value store. A `CatalogService` offers the contract:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from compactlib.catalog.log.update_log import UpdateLog as UpdateLog
 from compactlib.catalog.model.timestamp import HybridClock as HybridClock
 from compactlib.catalog.model.values import (

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of what callers pass in: a wrong type is named as a wrong value is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The errors of the catalog: leaves under the tree of `compactlib.errors`."""
 
 from __future__ import annotations

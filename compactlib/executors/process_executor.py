@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs rewrite tasks in worker processes on this machine: for rewrites that keep more than one processor busy.
 
 Each worker is one process with a pipe of its own and one task at a time, so a worker that dies says exactly which

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The worker's side of `ProcessExecutor`: what runs in each process, and what the two sides say to each other.
 
 Internal to the executor. The parent sends an `Order`, then possibly `"pause"`, `"resume"` or `"cancel"` for it; the

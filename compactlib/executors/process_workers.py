@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parent's side of the worker processes of a `ProcessExecutor`: one worker, and those kept for the next run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Running tasks: the pieces that executors are made of, and `LocalExecutor`, which runs them in this process."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from compactlib.files.disk import (
     Files as Files,
     LocalFiles as LocalFiles,

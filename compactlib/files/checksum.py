@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CRC-32 (the polynomial of zlib), from the fastest implementation that is installed.
 
 `isal` and `zlib-ng` compute the same value several times faster than the standard library; the extra

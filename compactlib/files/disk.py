@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The only module that changes the disk: the `Files` protocol, the local disk behind it, and durable idioms.
 
 Everything that creates, writes, names, links or removes a file goes through a `Files` object that the caller

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One writer per folder: advisory locks on the folder itself and on a file in it, held until released.
 
 The folder is locked so that removing the file lets no other process in; the file names the holder, and is what a system

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The frame of stored records and of the headers of files: magic, version, fields, body, CRC-32.
 
 | place | what |

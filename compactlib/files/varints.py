@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many varints at once: 7 bits a byte, least significant first, the top bit set on every byte but the last.
 
 A loop over bytes costs about a microsecond a number. Here a block of numbers is laid out in lanes of 64 bits and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from compactlib.hosting.command_log import CommandLog as CommandLog, CommandMachine as CommandMachine
 from compactlib.hosting.errors import (
     LogBroken as LogBroken,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`CommandLog`: a durable order of commands for one state machine, so that hosts can bring their own Raft.
 
 The log gives each command its place, its term and its time, and hands it to the state machine, in order and exactly

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`LocalLog`: the command log of a single node, in raftlog segments.
 
 A command is carried out as soon as it has its place, so that the next one can build on it; its proposer waits until it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`RaftCommandLog`: a `CommandLog` over a group of nodes, replicated by pysyncobj (extra `compactlib[raft]`).
 
 Every node has the whole log and a state machine of its own. The leader takes commands; a command's index is that of its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`RaftlogExecute`: a worker's execute that rewrites segments of Raft logs, fenced.
 
 The scheduler's blocks are the logs' segments: the tenant is the log's name, the id of a block its segment's number, and

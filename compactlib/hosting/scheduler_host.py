@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`SchedulerHost`: a scheduler on a command log, for one node or a group of them; workers poll it directly.
 
 The log orders what happens; the scheduler's state is what the log's commands make of it. Now and then the state goes

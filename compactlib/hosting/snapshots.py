@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`SnapshotStore`: the last snapshot of a state machine in a key-value store, whole or not at all.
 
 A snapshot is written in chunks under names of its own; then one compare-and-set moves the head from the one before to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Canonical families of runs in, canonical families out: the arithmetic of `IndexSet`.
 
 Two families are combined by a sweep over all their starts and all their ends, each in order and no longer paired;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stored form of an `IndexSet`: `docs/formats/indexset.md` describes it to the byte.
 
     0        magic CLINDSET, version u16, number of runs u64                    (18 bytes, little-endian)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`IndexSet`: an immutable sorted set of non-negative 64-bit integers, kept as runs.
 
 Live indexes of a log come in runs as often as scattered; both cost little here: 16 bytes a run, and 8 bytes a member

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the members of one sorted sequence stand in another: one linear merge, never a probe per member."""
 
 from __future__ import annotations

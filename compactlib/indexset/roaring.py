@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The extra `compactlib[fast]`: roaring bitmaps, to sort scattered indexes faster and to exchange sets with others."""
 
 from __future__ import annotations

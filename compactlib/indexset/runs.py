@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Families of runs: the two columns an `IndexSet` is kept in, and how they are made from what a caller passes.
 
 A family is two columns, the first and the last member (inclusive) of every run. It is canonical when its runs ascend

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Durable key-value stores with ordered scans and compare-and-set: one protocol, and its implementations.
 
 >>> from compactlib.kv import MemoryStore

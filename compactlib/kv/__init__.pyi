@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from compactlib.kv.errors import (
     KeyNotFound as KeyNotFound,
     OutcomeUnknown as OutcomeUnknown,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`KVStore`: what the library needs of a key-value store, so that hosts can bring their own.
 
 Partitions, keys and values are `bytes`. For keys and values that is what every store has in common. Partitions are

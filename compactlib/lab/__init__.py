@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policy experiments: replay a workload against a policy on metadata alone, and see what that costs.
 
 >>> from compactlib.blobstore import Greedy

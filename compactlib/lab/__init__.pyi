@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from compactlib.lab.blobstore.replay import BlobSettings as BlobSettings, replay_blobs as replay_blobs
 from compactlib.lab.raftlog.replay import RaftLogSettings as RaftLogSettings, replay_raftlog as replay_raftlog
 from compactlib.lab.results.experiments import (

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Object stores for immutable files: a local folder, S3, GCS, Azure, or memory, behind one small protocol.
 
 >>> from compactlib.objects import MemoryObjects

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from compactlib.objects.digest import Digest as Digest
 from compactlib.objects.errors import (
     BadDigest as BadDigest,

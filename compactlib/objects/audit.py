@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every object store can check of itself: that it lists what it may hold, in order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Digests of whole objects."""
 
 from __future__ import annotations

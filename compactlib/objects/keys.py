@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a key is made of: the part that local folders, S3, GCS and Azure all take as it is."""
 
 from __future__ import annotations

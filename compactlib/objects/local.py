@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objects as files of a local folder, which any tool can open under the very key."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objects in memory: the reference for the others, and for tests of hosts."""
 
 from __future__ import annotations

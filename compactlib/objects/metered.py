@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`MeteredObjects`: an object store that notifies an observer of its requests (metrics).
 
 >>> from compactlib.objects import MemoryObjects

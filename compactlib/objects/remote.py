@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objects in S3, GCS, Azure, or whatever else obstore reaches."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `ObjectStore` protocol: immutable files under keys, created once, read in ranges, listed in order.
 
 An object never changes: it is created whole or not at all, and stays until it is deleted. So a reader that has seen one

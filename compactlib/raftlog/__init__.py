@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A durable Raft log: entries appended to segment files, read by index, compacted by live indexes (RabbitMQ Ra).
 
 A snapshot leaves a list of live indexes in the log; everything else below it is dead. Compaction drops segments that

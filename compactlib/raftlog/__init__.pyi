@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from compactlib.raftlog.compaction.plan.plan import LogPlan as LogPlan
 from compactlib.raftlog.compaction.plan.policies.cost import CostPolicy as CostPolicy
 from compactlib.raftlog.compaction.plan.policies.drop import DropDead as DropDead

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of arguments: what a host may give for a number, a folder or a payload; anything else is `InvalidInput`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The errors of the Raft log; leaves of the library's exception tree."""
 
 from __future__ import annotations

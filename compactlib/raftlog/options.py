@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`LogOptions`: everything about a log that a host may choose."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shared by all packages: ownership of running work, background services (threads and asyncio), observers, budgets and
 throttles, retries after a lost answer, and a clock that notices jumps.
 

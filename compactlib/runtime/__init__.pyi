@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from compactlib.runtime.budget import Budget as Budget, BudgetLimits as BudgetLimits
 from compactlib.runtime.observe import (
     LoggingObserver as LoggingObserver,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Budgets of long work: bytes per second, bytes in all, time; and the host's pause and cancel.
 
 Work asks `Budget.spend` before it writes, which grants, waits or raises `BudgetSpent`. A host keeps the budget

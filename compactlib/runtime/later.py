@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Deferred callbacks: what happened inside a lock is reported after its release, in the order in which it happened."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Looking for the outcome of a write that got no answer, until it is seen.
 
 Whatever fails while looking (a read without an answer, damage, a host's own error) leaves the outcome unknown: only a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Lru`: the values used last, as many as fit."""
 
 from __future__ import annotations

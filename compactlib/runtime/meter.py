@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics of the requests to a store, reported to an observer: how often, how they ended, how long, how many bytes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hooks through which a host watches work: progress, counters, measurements and events; every method is optional.
 
 The library notifies an `Observer` of what it does and never asks it anything. What an observer or a listener raises is

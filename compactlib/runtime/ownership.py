@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ownership of a store's work: one run of each at a time, whichever thread asks; and how closing the store ends them.
 
 A run is recognised by the context in which code runs (`contextvars`), not by its thread: what an observer, a policy or

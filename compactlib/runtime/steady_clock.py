@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A clock that notices when the host's clock jumps, and accepts a jump only once it was seen twice.
 
 Within a process the wall clock is held against the monotonic clock. A reading that is off by more than a bound is not

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A byte-rate throttle: a token bucket as a pure value, and the class that waits for it."""
 
 from __future__ import annotations

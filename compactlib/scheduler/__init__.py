@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A scheduler of compaction jobs with leases, fenced by the Raft log index (Grafana Pyroscope).
 
 Blocks are queued per tenant, shard and level; full or old batches become jobs; workers poll, get jobs with a lease and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from compactlib.scheduler.config import LevelConfig as LevelConfig, SchedulerConfig as SchedulerConfig
 from compactlib.scheduler.errors import FencedOff as FencedOff
 from compactlib.scheduler.fences.fence import MemoryFence as MemoryFence, TokenFence as TokenFence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The settings of a scheduler; every replica must run with the same ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """compactlib on Spark: the heavy step as a DataFrame job, and logs as tables.
 
     from compactlib.executors.tasks import LocalExecutor

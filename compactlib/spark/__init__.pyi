@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from compactlib.spark.executors.executor import SparkExecutor as SparkExecutor
 from compactlib.spark.executors.simulation import simulate as simulate
 from compactlib.spark.rewrites.block_folder import BlockFolder as BlockFolder

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Says what to install when PySpark or the packages behind it are missing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps the modules of a Spark worker out of its later garbage collections."""
 
 from __future__ import annotations

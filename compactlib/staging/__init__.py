@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Branches and commits over a key-value store: uncommitted changes in staging tokens, committed ones in immutable
 ranges.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from compactlib.staging.committed.committed_ranges import CommittedRanges as CommittedRanges
 from compactlib.staging.committed.formats.plain_format import PlainFormat as PlainFormat
 from compactlib.staging.committed.formats.split import SplitRule as SplitRule

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`StagingOptions`: how often the branch protocol tries, and how much one call may do."""
 
 from __future__ import annotations

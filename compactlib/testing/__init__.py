@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test tools for those who build on compactlib: crash a function at every point, let the disk refuse, try an executor.
 
 >>> import tempfile

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from compactlib.testing.compactions.conformance import check_compaction as check_compaction
 from compactlib.testing.compactions.factory import CompactionFactory as CompactionFactory
 from compactlib.testing.crash.harness import (

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lives of one store, each under other settings: what was acknowledged under the old ones stays, whatever the new ones.
 
 >>> class Counter:

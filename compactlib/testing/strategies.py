@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All Hypothesis strategies of the library in one place. Needs the extra `compactlib[testing]`.
 
 >>> from hypothesis import given

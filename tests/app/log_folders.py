@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small logs for the tests of the commands."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line: what each command answers, its exit codes, and that errors are one line."""
 
 from __future__ import annotations

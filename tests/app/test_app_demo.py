@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demo from end to end with the local executor; its Spark part is in tests/spark."""
 
 from __future__ import annotations

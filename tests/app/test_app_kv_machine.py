@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demo's state machine: its commands, and that its live indexes are exactly what the log must keep."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demo's proof: it finds everything that a compaction could have done wrong."""
 
 from __future__ import annotations

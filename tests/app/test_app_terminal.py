@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a person sees: progress bars and tables that fit on a terminal, and neither where there is none."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the demo writes: which files it takes, and the history it makes of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A frozen log made of lists of index entries, for tests of what only looks at an index."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small stores to compact: a clock moved by hand, segments of a few records, plans for any segments."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where and when the tests of the blob store work."""
 
 from __future__ import annotations

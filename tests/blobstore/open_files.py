@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What this process has open of a folder: whatever else it holds, and lets go of meanwhile, is others' business."""
 
 from __future__ import annotations

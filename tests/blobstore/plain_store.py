@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A blob store as a dictionary: what each operation has to answer."""
 
 from __future__ import annotations

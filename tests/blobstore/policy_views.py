@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Views of stores for the tests of policies: from lists of valid bytes, in two geometries."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A history for many cases: v0@1, v1@10, v2@20, ... v8@80, and nodes A, B and C that need nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Three nodes in one process over one log, with every partition on every node, and a clock that is moved by hand."""
 
 from __future__ import annotations

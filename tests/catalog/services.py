@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A catalog over a store in memory, and batches that change something, for the tests of the log and of the service."""
 
 from __future__ import annotations

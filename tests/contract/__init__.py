@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One contract, every implementation: each package says in its module here how its stores and services are made.
 
 A module `tests/contract/<package>.py` lists what the package offers:

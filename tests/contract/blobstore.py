@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Blob stores as the kits of the contract see them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A catalog over a store in memory, whose cluster is one node that needs nothing below a few versions."""
 
 from __future__ import annotations

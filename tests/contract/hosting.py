@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The server that takes snapshots from a leader."""
 
 from __future__ import annotations

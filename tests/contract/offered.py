@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the packages offer, each as a pytest parameter named `package-Factory`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `compactlib.raftlog` offers to the contract: a log by itself, a log of a store, and the policies."""
 
 from __future__ import annotations

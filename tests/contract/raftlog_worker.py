@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The worker that compacts a Raft log."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The runtime's own services: any work, and the manager of many stores; and what stands on `AsyncWork`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scheduler's worker, and its policies on views of all kinds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Repositories over stores in memory, and over SQLite and a folder, with their worker and their policies."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every store, service and policy of the library keeps the one contract."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Walks the public calls of a package, and gives each argument something that it is not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arguments of another type than is annotated are `InvalidInput`, named; everything else comes through as it was."""
 
 from __future__ import annotations

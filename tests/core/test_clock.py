@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`clock`: the system's clock keeps its contract, the manual one moves exactly as told, from any thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tree of exceptions: one root, in one module, and every error arrives in another process as it was raised."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`outcome`: three answers that can be told apart, printed, shown, and sent elsewhere."""
 
 from __future__ import annotations

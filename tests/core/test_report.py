@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`report`: a table reads well in a terminal and in a notebook, and its data stays as it is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tasks for the tests of `process_executor`: light to import, because every worker process does."""
 
 from __future__ import annotations

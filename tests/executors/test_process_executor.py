@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`process_executor`: real worker processes, really killed; the same promises as in this process."""
 
 from __future__ import annotations

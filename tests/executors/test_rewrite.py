@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`rewrite`: the local executor passes the conformance suite, and leaves nothing behind however it is left."""
 
 from __future__ import annotations

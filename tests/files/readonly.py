@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A folder that cannot be written, even by root: a read-only bind mount."""
 
 from __future__ import annotations

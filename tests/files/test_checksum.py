@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`checksum`: whichever implementation is installed gives zlib's values, for every kind of buffer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file seam: the local disk behind it, the durable idioms (crashed at every point), and how errors are named."""
 
 from __future__ import annotations

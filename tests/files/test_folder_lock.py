@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One writer per folder, over objects, processes and forks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The frame of stored records: its bytes, and that no changed or missing byte passes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Folders for tests that sync thousands of times."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """State machines for tests of command logs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One node of a group of schedulers: `python -m tests.hosting.raft_node ADDRESS PEER,PEER FOLDER`.
 
 Each line of its standard input is a request, each line of its output the answer: `status`, `dump`, `audit`, `compact`,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Around the hosts: kills and power failures, owners that pause, settings, clocks, observers, interrupts, forks."""
 
 from __future__ import annotations

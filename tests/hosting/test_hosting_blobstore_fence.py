@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A blob store's compaction as a scheduler's job: its commits go through a fence, and a late worker commits nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The durable command log of one node: order, terms, replay, shared syncs, crashes, a disk that refuses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is given to the hosts' face of another type than it asks for is `InvalidInput`; calls from within are `Busy`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Three nodes in three processes on loopback: the leader is killed, jobs go on, none is completed twice."""
 
 from __future__ import annotations

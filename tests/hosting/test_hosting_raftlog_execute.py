@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scheduler jobs that rewrite raftlog segments: what they commit and report, and that a late worker commits nothing."""
 
 from __future__ import annotations

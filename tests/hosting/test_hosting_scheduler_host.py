@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A scheduler on a command log: restarts give the same state, snapshots are whole or not there, threads share it."""
 
 from __future__ import annotations

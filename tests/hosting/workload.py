@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small world of blocks and workers for tests of scheduler hosts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """IndexSet: cases with known answers, what it accepts, what it costs, and how it behaves as a value.
 
 Cases are written as Ra shows its sequences, from high to low and with ranges only from three members on

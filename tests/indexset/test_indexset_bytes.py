@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stored form of an IndexSet: as its page says, readable for ever, and never misread."""
 
 from __future__ import annotations

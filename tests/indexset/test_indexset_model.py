@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """IndexSet against the builtin set: every operation alone, and long sequences of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where members stand in a column: one merge, checked, whatever the caller passes."""
 
 from __future__ import annotations

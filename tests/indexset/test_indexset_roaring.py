@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The extra `fast`: the same results with and without roaring bitmaps, and exchange with them."""
 
 from __future__ import annotations

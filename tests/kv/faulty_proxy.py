@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A proxy on loopback that loses requests or answers, keeps them back, or refuses: faults between client and server."""
 
 from __future__ import annotations

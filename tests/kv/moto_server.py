@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """moto's own server, one request at a time: `python -m tests.kv.moto_server PORT`.
 
 As moto starts it, threads answer at once over state that nothing guards: two conditional puts may both find that the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every store over a network must say when the network or the server fails, and what must be true afterwards."""
 
 from __future__ import annotations

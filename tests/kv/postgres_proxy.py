@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Between psycopg and PostgreSQL, on a Unix socket: breaks the connection at a chosen word of what the client sends."""
 
 from __future__ import annotations

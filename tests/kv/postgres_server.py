@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real PostgreSQL server, from a wheel, for the tests of one process."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes that count together in one store: `python -m tests.kv.processes SPEC TIMES`; SPEC as in `open_store`."""
 
 from __future__ import annotations

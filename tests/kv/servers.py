@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real servers on loopback, for the tests of one process: started once, ended with it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Audits of stores and catalogs raise an error of the library, also under `python -O`, which strips every `assert`."""
 
 from __future__ import annotations

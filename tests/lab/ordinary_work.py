@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A bit of ordinary work with every package, under one observer: what a host's dashboards would see of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`docs/observability.md` lists every name that the code tells an observer, with kind and unit, and nothing else."""
 
 from __future__ import annotations

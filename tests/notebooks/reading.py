@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What must hold of every notebook of the docs, and of a run of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The notebooks of the docs: one for each package, each runs from top to bottom and gives what it shows."""
 
 from __future__ import annotations

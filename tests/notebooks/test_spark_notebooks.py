@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The notebooks that start Spark; "spark" in the name lets them share a process with the other tests that do."""
 
 from __future__ import annotations

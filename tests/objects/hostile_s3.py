@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small S3 server on loopback that misbehaves on purpose, over memory; as much of the protocol as obstore needs.
 
 Its first manner is that of s3rver 3.7.1 (and of rclone's `serve s3`): it reads `If-None-Match: *` and overwrites all

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real servers that speak S3, on loopback: one that honours conditional writes, and two that do not.
 
 `python -m tests.objects.s3_servers` installs s3rver, with the npm of the Node.js that the type checker brings; its test

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objects in a folder: what a killed or paused writer leaves, links and files of others, settings of the disk."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ObjectStore.audit`: a store that lists what cannot have been created, or in no order, says so."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objects in a folder: the conformance kit, a crash at every step, a disk that refuses, processes that race."""
 
 from __future__ import annotations

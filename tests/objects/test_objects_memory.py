@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The store in memory passes the conformance kit, and so do obstore's in memory and the kit without pytest."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A metered object store is the store behind it, and tells what each request came to."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objects in S3, on real servers: one that honours conditional writes, and others that have to be found out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of benchmarks has every script that can be run, and no other."""
 
 import re

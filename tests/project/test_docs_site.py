@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The documentation site (`make site`) has every page in its menu, and an API page for every package; what its design
 pages name is there."""
 

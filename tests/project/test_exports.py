@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The public surface: every name that a package promises exists and says what it is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The faces of the library: how much they show, that no name means two things, and what each page begins with."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages at the root are right: links lead somewhere, commands exist, and what they list is what there is."""
 
 from __future__ import annotations

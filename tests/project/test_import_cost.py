@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Light to import: the core loads nothing but the standard library, attrs and sortedcontainers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packages that load their names when they are asked for: a host pays for what it uses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When the environment is made anew: its fingerprint, and whether it belongs to the chosen Python."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How `make` finds a Java for Spark: what is looked at, what is refused, and the launcher for cut-down runtimes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values of the library that hosts make by hand: what is given to them of another type is `InvalidInput` at once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logs for the tests of compaction: how they are built, what must be readable in them, and Ra's own format by hand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of `RaftLog` share: small logs, rows of entries, what can be read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A store of logs that lives by a list of operations, and a plain model beside it that says what must be there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of reading share: small segments, the same question put in every way there is, and a plain model."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Files` that let a test look at, or leave out, what a compaction does to the disk."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`budget`: limits hold to the byte, waits can be paused and cancelled, refused bytes are not booked."""
 
 from __future__ import annotations

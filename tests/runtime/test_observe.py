@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`observe`: every adapter shows what it is told, from any thread, and none is in the way of the work."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What happens under a lock is told after it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unknown stays unknown until it is seen."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The least recently used values go first, by number and by size; the books are audited."""
 
 from __future__ import annotations

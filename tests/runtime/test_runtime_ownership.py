@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One piece of work at a time; closing cancels and waits; from inside, on whichever thread, it is refused."""
 
 from __future__ import annotations

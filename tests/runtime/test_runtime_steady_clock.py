@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A clock that went wrong once freezes nothing, expires nothing and brings nothing back."""
 
 from __future__ import annotations

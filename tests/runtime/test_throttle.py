@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`throttle`: the rate holds over every span, nobody starves, and waiting is paid exactly."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Blocks, jobs and plans in few words, for the tests of the scheduler."""
 
 from __future__ import annotations

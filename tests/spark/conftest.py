@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One quiet Spark session for all tests under tests/spark."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the Spark tests give to every Java process that they start."""
 
 from __future__ import annotations

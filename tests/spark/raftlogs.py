@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logs for the Spark tests, and what their rows have to be, told by the log's own readers."""
 
 from __future__ import annotations

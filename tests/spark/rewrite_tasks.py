@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rewrite tasks for the Spark tests: one that does its work, and others that die or misbehave in one way each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The two jobs over rows, small: a branch's changes merged into a metarange, and Parquet blocks merged into one."""
 
 from __future__ import annotations

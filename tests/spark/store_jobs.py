@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Raft logs of very different sizes, and jobs that compact them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Wheels, as `ship_wheel` takes them, and a Python that has none of them."""
 
 from __future__ import annotations

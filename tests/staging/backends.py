@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An empty store of each kind, on real servers, for worlds that are made in a test."""
 
 from __future__ import annotations

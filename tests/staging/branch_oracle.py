@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The oracle for one run of a `branch_world`: what G1 to G6 allow.
 
 Every operation says in the history what it may have written and what it read. Then: reads are those of a regular

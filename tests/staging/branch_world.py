@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One repository under the interleaving harness: what actors do to it, and the oracle for G1 to G6."""
 
 from __future__ import annotations

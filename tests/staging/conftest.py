@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fixture `backend`, for tests of the staging area that run on every store."""
 
 from __future__ import annotations

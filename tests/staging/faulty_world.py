@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One repository whose requests to either store can crash, fail or stay without an answer; and what must hold then."""
 
 from __future__ import annotations

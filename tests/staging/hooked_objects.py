@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An object store that tells a test of each call before it is made, and lets it interfere."""
 
 from __future__ import annotations

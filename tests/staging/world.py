@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A repository in memory, and branches put into any state by hand: HEAD, compacted, staged, sealed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every check of `compactlib.testing` on the library's own implementations, with other examples in each round.
 
 `python -m tests.testing.fresh_kits --rounds 1000` runs them all (`make fresh`); a name or several run only those.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every failure of a conformance kit has to tell."""
 
 from __future__ import annotations

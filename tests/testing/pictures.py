@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Folders as comparable values, and all the folders that a crash may leave."""
 
 from __future__ import annotations

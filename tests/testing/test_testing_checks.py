@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Typical mistakes of hosts in sources of need, sensors, stores and schedulers: each is found, and told as a lesson."""
 
 from __future__ import annotations

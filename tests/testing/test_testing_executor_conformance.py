@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The executor conformance suite finds executors that break their promises, each by the test that it should."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checks raise no false alarm: the library's own implementations pass them, whatever examples are drawn."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The key-value conformance kit finds stores that break their promises, each by the test that it should."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Typical mistakes of hosts in object stores, fences and range formats: each is found, and told as a lesson."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the compactor needs of a store, and nothing else: a frozen look at log and index, and the switch.
 
 The compactor changes files itself (through `Files`); the store only swaps, in memory and in one step, which segments

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Index entries of one log segment kept as packed columns: about 60 bytes an entry beside the id.
 
 A Python object per entry would take five times as much; entries are made when they are asked for.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which index segments know an id: their hashes merged into a few sorted runs, so that a look-up does not ask each.
 
 A store of ten thousand segments would else answer every get after ten thousand searches. Runs are immutable, and shared

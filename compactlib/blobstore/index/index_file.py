@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file of a sealed index segment, to the byte (`docs/formats/blobstore-index.md`).
 
 ```

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sealed index segment: the entries of one stretch of one log segment, immutable, searched by hash.
 
 Its sorted column of 64-bit hashes is the filter for misses: a search in C over 8 bytes an entry, with a false answer

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one index segment that is still being appended to, in memory."""
 
 from __future__ import annotations

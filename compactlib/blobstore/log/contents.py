@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which segments a store answers from: one immutable value, replaced as a whole by each change of the log."""
 
 from __future__ import annotations

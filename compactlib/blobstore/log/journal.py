@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which segments hold the newest records: they are not eligible for compaction."""
 
 from __future__ import annotations

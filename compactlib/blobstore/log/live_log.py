@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The log of an open store: the contents that readers see, and the one place that changes them, under one lock.
 
 A record is written (and synced, if writes are synced one by one), then published in the open index. When the open

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Opening a log: index files where they hold, the log itself where they do not.
 
 What is known to be durable is never cut. Records are kept up to the first that does not hold, and that point is

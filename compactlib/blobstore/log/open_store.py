@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Opening a store's folder: the lock, the descriptor, an interrupted compaction, then the log."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The time of a store: the clock of operations and answers, and the cautious one of compactions.
 
 The host's clock may jump. What is written and what is answered uses `steady`: a reading that is off is not accepted

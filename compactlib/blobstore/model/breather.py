@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Letting other threads have the interpreter while one computes in Python.
 
 A thread that runs Python code gives the interpreter up when another has waited `sys.getswitchinterval()` for it, 5 ms.

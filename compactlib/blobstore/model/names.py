@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of log segments and of their files: `position_generation`, ordered as numbers.
 
 A compaction reuses the positions of the segments that it read, with a higher generation; so at any time each position

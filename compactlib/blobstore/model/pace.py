@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast a compaction may go while the disk is slow: the rate falls with the latency per MiB."""
 
 from __future__ import annotations

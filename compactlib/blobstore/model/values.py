@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The frozen values of a blob store: records, what the index knows of them, blob properties and answers.
 
 Times are whole milliseconds since the epoch wherever a name ends in `_ms`, and seconds as `float` at the API of the

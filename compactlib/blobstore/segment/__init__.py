@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Segment files of the log: header, records with checksums, reading, scanning, appending, erasing in place."""

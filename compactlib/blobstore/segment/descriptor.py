@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file `STORE`: what a store is, fixed when it is created (`docs/formats/blobstore-log.md`).
 
 ```

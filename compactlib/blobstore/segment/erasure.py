@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Crash-safe overwriting of records in place (hard delete): the redo file `HARD_DELETE`, and its replay.
 
 ```

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Segment files open for reading: the ones used last, up to a bound."""
 
 from __future__ import annotations

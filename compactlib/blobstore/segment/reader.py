@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A log segment's file: its header to the byte, creating one, and reading from it (`docs/formats/blobstore-log.md`).
 
 ```

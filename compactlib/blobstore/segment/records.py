@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The record format to the byte (`docs/formats/blobstore-log.md`): header, id, content, checksum. Pure functions.
 
 ```

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading a log segment from its records alone, without an index: every record, and every stretch that is none.
 
 Behind a damaged header the search goes on for the next magic under which a header's CRC holds. That CRC starts from

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Appending to the active segment: what is written, what is durable, and what happens when the disk refuses."""
 
 from __future__ import annotations

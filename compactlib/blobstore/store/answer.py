@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is answered for a blob: whether its content is to be had, and the content, checked. Pure but for one read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`BlobReader`: reading a store's folder, from any process, while its owner writes and compacts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reclaim, and the hard delete that may be a part of it: the content of deleted blobs is overwritten with zeros where
 it lies.
 

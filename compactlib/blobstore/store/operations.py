@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which operations a blob's state allows, and the record that each writes. Pure functions."""
 
 from __future__ import annotations

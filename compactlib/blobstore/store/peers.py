@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which peers have not read a delete yet, and which containers are gone: the answers to a compaction's questions.
 
 Both are values in memory that a host fills; neither has to last. A tracker that was just made knows its peers but not

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a peer asks to follow a store: the records since a token, and the token from which it goes on.
 
 A token is the number of the last record that the peer has seen. Numbers ascend with time, are never given twice, and

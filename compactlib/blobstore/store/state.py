@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The state of a blob, folded from its records: live, deleted or expired. Pure functions."""
 
 from __future__ import annotations

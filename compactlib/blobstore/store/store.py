@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`BlobStore`: blobs in a segmented log, with time to live, delete and undelete.
 
 Any thread may call any method. Reads never wait for writes: they work on the contents of the log that were current when

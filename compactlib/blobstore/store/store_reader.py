@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Looking at a store's folder from outside: no lock, no writing, no repair; the store may be in use.
 
 A look shows one moment: every record that was written as a whole by then, and, while a compaction switches its files,

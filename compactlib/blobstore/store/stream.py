@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Content as it is given to a put: bytes, or a stream that is read in pieces."""
 
 from __future__ import annotations

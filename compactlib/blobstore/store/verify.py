@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Proof that a store holds what it should: records against their CRC, the index against the log, before against after.
 
 `verify` looks at one store: at records without index entry (`orphan`: dropped by the next compaction) and entries

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Until when each record of a blob has to be kept: the compaction's rules with the times left open.
 
 From these, the statistics of any time are sums.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which records a compaction keeps: the rules as one pure function over all records of one blob.
 
 Nothing in the rules comes back to life by time alone, so the answer for a record is two times: one that the reference

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The keys of the catalog in its partition of the store; versions are decimal, so that keys order as versions do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The results of the update log, as frozen values."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many bytes the update log takes in its store, version by version: what a plan forecasts from."""
 
 from __future__ import annotations

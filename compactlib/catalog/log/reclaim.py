@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Deleting what a cut of the update log left behind: always after the commit, and restartable at any step."""
 
 from __future__ import annotations

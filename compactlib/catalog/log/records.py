@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records of the update log as bytes: magic, format version, type, payload, and a CRC that covers the key too.
 
 `docs/formats/catalog-log.md` describes them to the byte. A record that was moved to another key, cut, or changed in any

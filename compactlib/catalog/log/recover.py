@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recovery: from the log's records alone to the retained history, with the proof that nothing is missing.
 
 The log must hold a record for every version from its earliest to its latest, the first one a snapshot if it was ever

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`StoredRecords`: the records of the update log as its store holds them, by key and by version."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The update log: one record per catalog version in a key-value store, cut by snapshots.
 
 Appending is a compare-and-set on the latest version. A snapshot is one conditional multi-operation: it moves the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading the whole update log to find what is damaged or missing; for backups, and after trouble with a store."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which partitions of which tables a node hosts, as bitmaps: small in memory, smaller on the wire.
 
 >>> hosted = HostedPartitions.of({7: range(25), 8: range(25), 9: [0, 3]})

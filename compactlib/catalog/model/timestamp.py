@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hybrid logical timestamps: 48 bits of milliseconds, 16 bits of counter, in one integer that orders events.
 
 A timestamp is a plain `int`, so that it compares, packs and prints at no cost: `physical_ms << 16 | logical`. 0 means

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The frozen values of a compaction round: the topology, the needs of each node, and which nodes must have answered.
 
 Everything here is plain data that compares, pickles and prints; `plan/decision.py` turns it into a target version.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`decide`: from what every node reported, a `CatalogView`, to the version up to which history may be cut; pure.
 
 The lowest time that any node needs is the *bound*. The version in force at the bound stays readable, as the snapshot,

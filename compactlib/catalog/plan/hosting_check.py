@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether every node that hosts a table has reported it: the part of a decision that looks at every node and table."""
 
 from __future__ import annotations

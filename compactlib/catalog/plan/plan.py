@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`CatalogPlan`: up to which version history is cut, why not further, and what must still hold when it is."""
 
 from __future__ import annotations

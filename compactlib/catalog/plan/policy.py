@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policies: how much of the history that is no longer needed is cut away.
 
 A policy chooses a version at or below what `CatalogView.decision` allows. It cannot move that bound: a choice above it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Safety checks right before history is cut: rules that hold whatever decided the target, checked with `-O` too.
 
 `decide` searches; this module checks what it found, in another way and without its caches. Each rule has the letter of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The results of a decision: `Compact` or `Hold`, each with its reasons."""
 
 from __future__ import annotations

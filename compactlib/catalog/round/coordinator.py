@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The asking side of a node: starts rounds while it is the coordinator, one at a time.
 
 Whatever asks for a round while one runs, or before the minimum interval has passed, is remembered; when the time has

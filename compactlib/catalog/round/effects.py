@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What goes into a node's state machine and what comes out: events and effects, as plain values.
 
 The machine (`node.py`) does nothing by itself. Its caller hands it one event at a time with the time, and carries

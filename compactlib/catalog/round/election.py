@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Election of the coordinator: the node that was elected in the highest term known.
 
 The host has an election of its own (the leader of its metastore group, in Ignite) and notifies each node of its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What nodes say to each other in a compaction round: frozen values, each with the round it belongs to.
 
 One round: the coordinator sends `ReportRequest` to every node of the topology and gets a `ReportAnswer` or a

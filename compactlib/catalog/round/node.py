@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A node of the cluster as one state machine without I/O: events in, effects out, time as an argument.
 
 >>> from compactlib.catalog.round.effects import Elected, TopologyIs

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the parts of a node's state machine put their effects, and what they may set: `Outbox`, `NodeOptions`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The answering side of a node: reports what it needs, and hands the cluster's oldest time to its partitions.
 
 One report and one publication are under way at most; a newer round takes their place. Zones fail apart, and a zone

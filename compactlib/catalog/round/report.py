@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a round did: one outcome for each of its two processes, which nodes answered, and which did not."""
 
 from __future__ import annotations

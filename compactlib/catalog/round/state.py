@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One round under way on the coordinator: which nodes have answered, and how far its two processes have come.
 
 The two processes of Ignite, compaction and replicas update (here: publication), start from the same reports, run side

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Catalog`: one immutable version of the whole schema. The next version shares everything that did not change."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands that change the schema. Each checks itself against a catalog and answers with changes.
 
 A batch of commands is one version, or none.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a catalog is made of: schemas, zones, tables with their columns, and indexes with their status."""
 
 from __future__ import annotations

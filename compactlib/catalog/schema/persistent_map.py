@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A map whose versions share structure, so that a hundred thousand catalogs cost what changed between them.
 
 A hash trie with 16 branches a node: changing one entry of a map of n copies about log16(n) small tuples, and both maps

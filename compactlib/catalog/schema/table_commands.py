@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands on tables, their columns and their indexes; see `commands.py`."""
 
 from __future__ import annotations

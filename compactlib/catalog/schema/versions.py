@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The retained versions of the catalog: immutable values, swapped in one step.
 
 `RetainedVersions` answers by version (exactly) and by time (the version in force then: the one with the greatest

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is still needed: by transactions, rebalances, index builds, pins, published versions."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Indexes that this node is building, each tied to the catalog version it builds from (restriction 3)."""
 
 from __future__ import annotations

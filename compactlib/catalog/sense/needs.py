@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a node still needs of the catalog's history: sources that a host fills, put together into one report.
 
 A source is asked for the lowest time it needs. Everything a report says is taken in one call, so the partitions it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pins: a named holder keeps a catalog version readable for a while, and every explanation shows that name.
 
 Pins lie in the store that the whole cluster shares. Taking one moves an epoch in the same step, and a plan made before

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Published minimum times per partition: up to when a replica's data is on disk.
 
 A time reaches a partition as a replicated command. It is published only after a flush that began after the command was

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Up to when the cluster's data placement follows the catalog: the minimum time of a rebalance (restriction 4).
 
 A zone's *change points* are the versions that move data: those that change its partitions, replicas, quorum, filter,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Active read-write transactions, counted by the catalog version they use (restriction 1).
 
 Beginning and ending one touches a single counter, however many are active.

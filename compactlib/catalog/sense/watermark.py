@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The low watermark: below it, data may be gone. It only rises, is durable, and waits for its readers.
 
 Raising it has four steps: refuse new readers below the candidate, persist it, wait for the present readers, put it in

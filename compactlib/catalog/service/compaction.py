@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`CatalogCompaction`: the part of a `CatalogService` that looks at what is needed, plans, cuts and reclaims."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`LogFollower`: watches the update log's keys for what other nodes append, in a thread of its own.
 
 Key-value stores have no common change notification, so the follower polls: every so often, and at once when a caller

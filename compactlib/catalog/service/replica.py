@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`CatalogReplica`: one node's copy of the retained versions, kept in step with the log."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`CatalogService`: one node's catalog. Executes commands, follows the log, answers by version and time, cuts the log.
 
 It is the edge where log, history and clock meet. No thread runs inside: `poll` looks for what others wrote, and a host

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ClusterSource`: where a service learns what the cluster needs, if its caller does not say so."""
 
 from __future__ import annotations

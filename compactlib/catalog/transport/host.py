@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`CatalogHost`: what a node asks of the database around it. Every method may block; each call has a deadline outside.
 """
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Transport`: what carries messages between nodes. It may lose, repeat, delay and reorder them, not change them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`LocalHost`: a ready `CatalogHost` over a `CatalogService`, the sources of need, and the host's placement.
 
 What is left to a database: where zones are assigned, and how a time is replicated to a zone's partitions.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Transports in memory for nodes of one event loop: everything arrives, at once, in order. For tests."""
 
 from __future__ import annotations

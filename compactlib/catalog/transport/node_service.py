@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The thin edge of a node: joins its state machine, a transport, a clock and the host, in one asyncio event loop.
 
 The state machine decides everything; this module sends, sets timers, calls the host in worker threads, and hands back

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages over TCP, with asyncio: one connection in each direction, opened when there is something to send.
 
 Each side begins with a `Hello`; a node of another cluster, or with another name than expected, is turned away. A

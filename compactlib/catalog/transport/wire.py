@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages as bytes: frames with a length, a type, a version and a checksum (`docs/formats/catalog-messages.md`).
 
 >>> from compactlib.catalog.round.messages import ReportRequest, RoundId

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Transfers of snapshots over TCP, with asyncio: `send_snapshot` on the leader, `SnapshotServer` on a follower.
 
 The two state machines of `compactlib.raftlog.replication` decide everything; here are their sockets, their disk work

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages of a transfer on one connection."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The leader's side of a transfer: one snapshot to one follower, over as many connections as it takes."""
 
 from __future__ import annotations

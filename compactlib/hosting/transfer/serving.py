@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The follower's side of transfers: it listens, and puts what it is sent in force."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checks that every store makes of its arguments, in the order that the conformance kit demands."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connections to one database for any number of threads: lent to one at a time, kept while idle."""
 
 from __future__ import annotations

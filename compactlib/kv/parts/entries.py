@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`PagedEntries`: the scan that every backend shares, over a function that loads one page.
 
 A reader that wants one entry asks for a small first page; behind a run of deleted entries a small page would mean one

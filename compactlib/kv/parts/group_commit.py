@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`GroupCommit`: many threads hand in work, one at a time carries out all that has gathered, so that they share a sync.
 
 The first to come leads: it commits what is queued while the others wait; what gathers meanwhile is the next batch, led

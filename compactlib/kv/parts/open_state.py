@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a store may still be used: not after it was closed, and not in a child of the process that opened it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The common part of stores that write in transactions, each shared by the threads that write at once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`MemoryStore`: a key-value store in this process's memory, for tests and for hosts that keep nothing."""
 
 from __future__ import annotations

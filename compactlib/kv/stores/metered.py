@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`MeteredStore`: a key-value store that notifies an observer of its requests (metrics).
 
 >>> from compactlib.kv import MemoryStore

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`PostgresStore`: a key-value store in one table of a PostgreSQL database, for many processes on many machines.
 
 All writes are serializable transactions: PostgreSQL finds out when two that run at once could not have run one after

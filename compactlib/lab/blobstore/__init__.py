@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policies of the blob store, replayed in memory."""

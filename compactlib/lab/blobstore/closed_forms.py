@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Closed forms for the cleaning of a log: write amplification as a function of utilisation, without a simulation.
 
 For records of one size overwritten uniformly at random, in segments of many records, with u the live part of the log

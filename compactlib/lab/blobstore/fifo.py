@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The oldest segments first, as a circular log does it: the policy that the literature compares with."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A segmented log without payloads: what `BlobStore` would hold, and what its policy would be shown.
 
 Records go to the active segment until one does not fit; then the next segment begins. A compaction copies what is

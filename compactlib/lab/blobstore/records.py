@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The records of a log as columns of numbers: where each lies, how long it is, when it dies. No payload.
 
 A record has a small number, which is used again once the record is gone from the log, so that memory follows what

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replays a workload against a blob store's policy, on metadata alone.
 
 The policy is the one that a store would be given, and it is shown the same views: a decision here is a decision there.

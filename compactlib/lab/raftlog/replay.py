@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replays a workload against a Raft log's compaction policy, on metadata alone.
 
 Each write or delete is one entry. A key's last write is live; at a snapshot everything else at or below it dies. After

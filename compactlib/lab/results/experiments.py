@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policies x workloads x parameters: each pair is a task, and any executor runs it, with the same results.
 
 One process runs them one after the other; `ProcessExecutor` on all cores; `compactlib.spark.SparkExecutor` as a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Results as a pandas DataFrame. Needs the extra `lab` (pandas)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a stretch of a replay came to: counts that add up, and the figures that follow from them.
 
 Each kind of replay counts what all have in common, and may add counts and figures of its own: `FIGURES` names them,

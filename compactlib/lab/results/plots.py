@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One plot for each question that a replay answers. Needs the extra `lab` (matplotlib).
 
 Each function gives a `matplotlib.figure.Figure`, which a notebook shows after `%matplotlib inline`;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report of a replay: interval by interval, and in total. One shape for all kinds of replay."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replays arriving blocks against a scheduler's configuration: the real `SchedulerService`, without data.
 
 A seed draws when blocks arrive, how large they are, and which jobs hang or fail. Workers poll at a fixed pace, hold a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report of a scheduler's replay: bytes and space as of every replay, and what waiting and fencing cost."""
 
 from __future__ import annotations

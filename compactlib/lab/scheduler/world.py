@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What arrives, workers, blocks and the real `SchedulerService` in a replay; `replay` decides on the order of calls."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replays a workload against the policy that says when a branch is compacted: the real `CompactionSensor`, no data.
 
 A put stages a value, a delete stages a tombstone over whatever there is of a key, a read lists a page from its key on

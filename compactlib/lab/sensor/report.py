@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report of a staging sensor's replay: bytes and space as of every replay, and what listings passed over."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a workload asks of a store, in columns: many operations at once, and no payload."""
 
 from __future__ import annotations

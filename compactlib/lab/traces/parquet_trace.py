@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Traces in Parquet, in the schema of `compactlib.lab.traces.traces`. Needs the extra `lab` or `staging` (pyarrow)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real traces as workloads: a CSV schema of our own, and the block trace of CloudPhysics.
 
 The schema: a header line, then one operation a line, ascending in time.

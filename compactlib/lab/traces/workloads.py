@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workloads: what is written when, drawn from a seed. Equal settings and seeds give equal operations."""
 
 from __future__ import annotations

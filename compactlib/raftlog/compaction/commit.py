@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commit of a rewrite: a finished segment atomically takes the place of its sources, safe against crashes.
 
 For members 1, 2 and 3, of which 1 is the leader, with the new file written and synced elsewhere in the folder:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hole punching: returning the space of dead payloads in segments that are too dense to rewrite to the file system.
 
 Nothing but payload bytes of dead or overwritten entries becomes a hole; header, seal and index records stay, so a

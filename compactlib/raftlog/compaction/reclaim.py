@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Removing files that no reader can reach any more: dropped segments, and the links that kept old names readable."""
 
 from __future__ import annotations

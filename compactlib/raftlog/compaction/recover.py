@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Crash recovery: finishing or undoing an interrupted compaction, from the files in the folder alone.
 
 For each `1-2-3.compacting` the question is whether the leader's name leads to the same file (inode):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a compaction did: one value per group, and the report over all of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The heavy step of a compaction: copy the live entries of adjacent segments into one new segment.
 
 Only live payloads are read (with the small gaps between them), each is checked against its CRC on the way, and one

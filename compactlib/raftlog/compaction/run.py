@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Carrying out a plan: drop, rewrite through an executor, commit group by group, reclaim.
 
 The references are switched before any file goes. A group that fails stays as it was while the others go on; what was

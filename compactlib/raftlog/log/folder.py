@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a folder holds when a log is opened: a log, nothing, or something else."""
 
 from __future__ import annotations

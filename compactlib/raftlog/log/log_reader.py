@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`LogReader`: reading a log's folder, from the process that writes it or from any other."""
 
 from __future__ import annotations

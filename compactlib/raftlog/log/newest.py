@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The newest segment of a log that is open for writing: appending, rolling over, and reading what was just written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading the segments of a log: for the log's owner, or for a reader of its folder.
 
 What is looked up may be overtaken by a snapshot and a compaction, in this process or another; then it is looked up

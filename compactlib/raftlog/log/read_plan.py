@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A read decided now and carried out later, across compactions: which segment is asked for which indexes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`SegmentLog`: the one writer of a Raft log in a folder of segments, and the compactions that keep it small.
 
 One class for all that an owner calls, and much of it says what a call does and raises: it appends through `tail.py`,

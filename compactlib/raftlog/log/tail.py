@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tail of a log that is open for writing: appending entries, syncing them, and truncating them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a store's write-ahead log holds of one log and its segments do not, for those who read the log's folder alone.
 
 The segments of a `RaftLog` are only a part of the truth: its newest entries, and what they have taken back, are in the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`LogCompactionWorker`, a `LogWorker`: compacts a log in a thread of its own, so that no thread of the server does.
 
 ```

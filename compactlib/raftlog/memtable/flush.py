@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flushing a memtable to segments: all entries above the snapshot, only live ones below. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replay after a crash or restart: rebuilding a log's memtable from the WAL, on top of what segments hold already."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The entries of one log that are not in segments yet: tables of runs, the newest of which takes the inserts.
 
 A table is never changed below its end, so readers and the segment writer use it without a lock. An overwrite does not

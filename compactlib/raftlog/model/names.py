@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The names of a log's files, and what each name means.
 
 | name | what it is |

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ordered list of segments and which indexes each is asked for. Pure functions over `SegmentRef`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One row per log: what its last snapshot left, read as one value by the WAL, the segment writer and the compactor.
 
 A row is an immutable value that is replaced as a whole, so no reader ever sees the index of one snapshot with the live

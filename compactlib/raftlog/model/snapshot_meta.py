@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the last snapshot left in the log: its index and the live set (`docs/formats/raftlog-snapshot.md`).
 
 ```

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The frozen values of a Raft log: entries, the answers to a read, segment references and statistics."""
 
 from __future__ import annotations

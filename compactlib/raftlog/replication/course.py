@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The way from the first byte of a live set to the last one of the state, the same on both sides. Pure."""
 
 from __future__ import annotations

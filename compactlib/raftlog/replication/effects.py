@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the two sides ask of their host: frozen values, to be carried out in order, one by one.
 
 If one cannot be carried out, the host reports that to the machine (`read_failed`, `failed`) and drops the rest of the

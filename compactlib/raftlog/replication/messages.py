@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the two sides of a transfer send each other: frozen values, each about one attempt of one transfer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The receiving side of transfers, without I/O: messages, what the disk has done, and time in; effects out.
 
 ```

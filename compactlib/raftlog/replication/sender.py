@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sending side of a transfer, without I/O: messages, answers to reads, and time in; effects out.
 
 ```

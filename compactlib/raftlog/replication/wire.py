@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages of a transfer as bytes: frames with a length, a type, a version and a checksum.
 
 The format, to the byte, is in `docs/formats/raftlog-transfer.md`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The native segment format: header, seal and index records to the byte (`docs/formats/raftlog-segment.md`).
 
 ```

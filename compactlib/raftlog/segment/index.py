@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The index of one segment in memory: the records that count, ascending, column by column."""
 
 from __future__ import annotations

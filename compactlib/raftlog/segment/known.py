@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is remembered of a segment without reading it again, and what the names in a folder say of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which entries of a segment are kept by a compaction, and whether a live set is consistent. Pure.
 
 One merge of two sorted sequences per segment. A snapshot must not keep what the log does not hold.

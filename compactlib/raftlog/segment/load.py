@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Opening a segment file: which format, which entries are there, and how its end was left."""
 
 from __future__ import annotations

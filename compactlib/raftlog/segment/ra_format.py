@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Segment files of RabbitMQ Ra (`RASG`, versions 1 and 2), for reading only.
 
 ```

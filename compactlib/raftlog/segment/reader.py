@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading one segment file, native or Ra's: single entries, many, or all, each with its checksum verified."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The segments of a log in order, the open files behind them, and the leases of those who read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which entries to read with one system call: neighbours in the file, whatever their indexes. Pure functions."""
 
 from __future__ import annotations

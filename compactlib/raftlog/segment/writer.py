@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Appending to the newest segment: payload first, then the index record, durable on `sync`."""
 
 from __future__ import annotations

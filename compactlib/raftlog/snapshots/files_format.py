@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The three files of a snapshot, to the byte (`docs/formats/raftlog-snapshot.md`). Pure functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`SnapshotFolder`: the snapshots and checkpoints of one log in a folder of files. A `SnapshotStore` for `RaftLog`.
 
 A snapshot is three files: its state, its live set, and a manifest that puts both in force. The manifest is written

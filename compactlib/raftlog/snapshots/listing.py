@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Listing a folder of snapshots: which are in force, and which files a crash has left behind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the log needs of a replicated state machine, and the live set kept up to date without asking it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The metadata of a snapshot: what is known of it without reading its state."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Receiving a snapshot: its state is written piece by piece, and counts only once all of it is durable."""
 
 from __future__ import annotations

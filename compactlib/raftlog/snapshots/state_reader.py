@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading the state of a snapshot, from any place, while newer ones take its place in the folder."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Listing the folder of a store's logs: the logs, and unrelated files and folders, which are left alone."""
 
 from __future__ import annotations

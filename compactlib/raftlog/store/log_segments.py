@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The segments below a `RaftLog`: written by flushes only, compacted with what the memtable still holds in mind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pins: entries kept readable, whatever is compacted, while a holder such as a transfer needs them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The protocols around `RaftLog`: what it takes from a host, and what workers and snapshots may use of it.
 
 A host gives `RaftLog` a `SnapshotStore` (where snapshots lie) and may give it a `LogWorker` (who compacts, and when).

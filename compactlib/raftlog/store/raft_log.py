@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`RaftLog`: one replicated log as a host uses it: append, sync, read, snapshot, compact, install.
 
 One class for all that a host calls, and much of it says what a call does and raises: entries are written and read by

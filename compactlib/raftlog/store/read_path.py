@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading a `RaftLog`: an index is answered by the newest of the memtable's tables that reaches it, or by segments."""
 
 from __future__ import annotations

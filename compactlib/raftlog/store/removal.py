@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Removing a log from a store: one rename, after which it is gone, and then its files."""
 
 from __future__ import annotations

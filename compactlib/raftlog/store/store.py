@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`RaftLogStore`: many Raft logs in one folder and one process, with one write-ahead log for all of them.
 
 ```

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Appending to a `RaftLog`: what a host gives is checked, and goes into the WAL's queue and the memtable at once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Putting together what one fsync makes durable: the bytes, and what is reported to which log. Pure functions."""
 
 from __future__ import annotations

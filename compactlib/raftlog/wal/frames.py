@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The WAL format to the byte (`docs/formats/raftlog-wal.md`). Pure functions.
 
 ```

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the WAL files of a store hold when it is opened.
 
 Files have consecutive numbers, and each says in its header how much of the one before counts. So only the newest can

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which writes the WAL takes: accept, drop, or ask for what is missing. Pure.
 
 Every write says which index it follows. With `smallest` and `snapshot` of the log's row and `last`, the last index

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading one WAL file: its frames, where it ends, and whether what is not whole was torn by a crash or damaged."""
 
 from __future__ import annotations

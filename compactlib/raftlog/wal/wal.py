@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Wal`: the one file that all logs of a store append to, with one fsync for what many threads have queued."""
 
 from __future__ import annotations

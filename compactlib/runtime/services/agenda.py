@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The schedule of a service as a state machine: which piece of work runs next. Times and outcomes go in, turns come
 out.
 

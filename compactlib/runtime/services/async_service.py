@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The base of services in an event loop: tasks that are kept, threads for calls that block, and an end in time.
 
 >>> import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Threads that run a host's calls and keep no process from ending, which those of `concurrent.futures` do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`CompactionManager`: looks after the compactions of many stores, one at a time on each disk, disks side by side.
 
 Whatever offers the contract's `Compaction` can be given to it: logs, blob stores, staging repositories, catalogs. What

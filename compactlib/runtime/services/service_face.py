@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The common methods of services that are built on a `WorkService`; what differs is in the work they give it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A daemon thread that takes one turn after the other, and survives whatever a turn raises.
 
 What a turn raises is kept in `last_error`, counted, logged and reported, and the turn is tried again after a growing

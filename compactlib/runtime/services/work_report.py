@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report of a service: all its work, as a value that prints as a table."""
 
 from __future__ import annotations

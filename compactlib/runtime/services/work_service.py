@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Background work on threads, one for each lane; a lane runs its pieces of work one at a time.
 
 `Agenda` decides which work is next; this class reports to it what happens, carries out the turns that it hands out, and

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decisions applied alike on every replica: one function of state and update."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Apply, the second phase of a command: carries out an operation. A function of state and operation alone, the same on
 every replica.
 

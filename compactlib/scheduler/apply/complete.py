@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Carries out the completion of a job: its sources are replaced by what the worker wrote.
 
 See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.

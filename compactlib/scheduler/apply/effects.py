@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What applying one command does besides changing jobs: tombstones, quarantine, events, corrected answers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fences: a token is enforced where the data lies, so that a late worker cannot commit after its job went to another.
 
 A scheduler's answer is old once it is read: between "the job is yours" and the rename that publishes a file, the job

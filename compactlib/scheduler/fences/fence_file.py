@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fence in a folder: for the processes of one machine, and able to guard changes of files (`fence.py`).
 
 One file a resource, named by the SHA-256 of the resource's name; one for the floor; and `LOCK`, locked by the process

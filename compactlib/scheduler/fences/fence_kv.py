@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fence in a key-value store: for workers on any machine, and without locks (`fence.py` says what it promises).
 
 The highest token and the committed value of a resource are one cell, so that one compare-and-set both checks the token

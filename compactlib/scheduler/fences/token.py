@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fencing tokens: the rule that says which worker owns a job, and seals (HMAC) that make a forged token a refusal.
 
 A token is the index of the log entry that assigned the job. A worker that shows a token that is at least the job's owns

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operations that change a scheduler's state, as values that can be replicated; see `persistence/codec.py` for
 their bytes."""
 

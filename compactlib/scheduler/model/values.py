@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The frozen values of the compaction scheduler: commands, blocks, jobs, results and tombstones.
 
 Times are seconds since the epoch as `float`, taken from commands and never from a clock. Most field

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records as bytes: a header, JSON, a checksum. `docs/formats/scheduler-state.md` says them to the byte."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scheduler's values as plain lists, numbers and text, and back: what stored records and messages are made of.
 
 A value is a list that begins with its tag; the fields follow in the order of `FIELDS`. Text, numbers and `None` stand

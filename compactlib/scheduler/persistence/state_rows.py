@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A scheduler's whole state as rows of plain values, and back.
 
 Two states that give the same rows give the same answers to everything. Rows come in the order in which they must be

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The settings that a scheduler's state was made under, stored with the state.
 
 What was carried out once is never judged again by other limits: a journal or a log is replayed under the settings that

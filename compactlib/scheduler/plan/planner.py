@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cuts the flushed blocks of the queue into jobs, small levels first; changes nothing.
 
 A job takes blocks of one tenant, shard and level in the order of arrival, until it is full, or the next block does not

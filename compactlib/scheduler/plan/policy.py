@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which job a poll gives out first: a policy's choice, made by the leader alone.
 
 A policy sees the jobs that may be assigned now, and chooses; the leader records the choice in its update, with the

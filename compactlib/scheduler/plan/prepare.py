@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prepare, the first phase of a poll: from the state and a request to a `PlanUpdate`. Reads only.
 
 Updates come first, so that a slot that a worker has lost can be given away in the same poll; then assignments; then

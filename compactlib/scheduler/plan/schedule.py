@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one poll may do to the queue: a throw-away cursor that reads the queue and records what is to change.
 
 Order of use: updates, then assignments, then new jobs and evictions. A second schedule over the same queue gives the

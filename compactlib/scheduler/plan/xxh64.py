@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """XXH64 with seed 0, in plain Python: what jobs are named by. Not for secrets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts of a block queue: batches of blocks, the groups of a key, the levels with their orders."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Blocks that wait for compaction: staged per tenant, shard and level, and flushed in batches.
 
 A block is pushed to the staging batch of its key. The batch is flushed when it is full (`max_blocks`), large

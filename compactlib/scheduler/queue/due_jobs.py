@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that wait for a time to come: the end of a lease, or of a back-off.
 
 A heap whose entries may be early but never late: a lease that is renewed stays where it is, and is put right when it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A queued job as it is kept in memory, in about a kilobyte: its sources' ids are one string."""
 
 from __future__ import annotations

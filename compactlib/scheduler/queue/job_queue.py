@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All queued jobs, in the order in which they are to be assigned.
 
 Priority: level, status, failures, then the time a job waits for, then a last key. No poll looks at more jobs than it

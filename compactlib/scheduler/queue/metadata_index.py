@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which blocks there are: by id, tenant, shard and time.
 
 Blocks of one tenant and shard are kept in partitions of time, by their oldest data, and within a partition in the order

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unassigned jobs of one level that may be assigned at once, in their order; and, once asked for, by tenant.
 
 Taking the next job costs the same whatever the number of jobs, and looking at the next ones changes nothing. Jobs

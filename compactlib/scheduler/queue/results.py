@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks what a worker reports against what it was asked to do.
 
 See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The replicated state of a scheduler, equal on every replica: changed by `apply/apply.py` alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The times of commands, held against each other: a clock that went wrong freezes nothing and lets no lease expire.
 
 The state machine has no clock but its commands' times, which come from several leaders. A time that lies far from those

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Delayed deletion: what is to be deleted, kept until a worker has confirmed that it is gone.
 
 A completed job leaves a tombstone with its sources' ids. Once that is old enough for no reader to need the objects, it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`SchedulerService`: the two phases of a poll, and everything else a host asks a scheduler to do.
 
 A host with a replicated log lets its leader `prepare` a poll, replicates the update that comes out, and lets every

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A scheduler whose state is kept in a key-value store: one node, no log of its own.
 
 Each command is one journal entry, written before it is applied; now and then the whole state is written as a

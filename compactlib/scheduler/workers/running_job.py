@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The interface between a worker and its jobs: what a job sees of its lease and token, and what a host has run."""
 
 from __future__ import annotations

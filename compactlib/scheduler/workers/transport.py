@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a worker's polls reach the scheduler, and how tokens are sealed on the way.
 
 The scheduler's state machine trusts what it is given. `SealedPolls` stands in front of it where workers may not be

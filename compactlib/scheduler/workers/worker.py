@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A worker: polls the scheduler, runs its jobs in threads, renews their leases, and cleans up.
 
 The decisions are those of `WorkerCore`, the threads those of `compactlib.runtime`; here they are joined.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a worker decides, without threads, clocks or sockets: what to say in a poll, and what to do about the answer.
 
 One poll is under way at a time. Each reports on the jobs that the worker has: "in progress", "done, here

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs rewrite tasks as DataFrame jobs, over a classic session or Spark Connect.
 
 A job is: one row per task (its pickled self) in a partition of its own, `mapInArrow`, `collect`. The task reads and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Threads that each wait for one Spark job, so that the next jobs run while the results of one are being used."""
 
 from __future__ import annotations

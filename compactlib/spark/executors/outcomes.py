@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matches the rows a job returned to the tasks it was given: each task ends with exactly one outcome.
 
 Of a job that failed as a whole, what Spark says (hundreds of lines) becomes one sentence with advice, and the rest is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packing pieces of work into few parts of about equal weight, and what it gains: list scheduling. Pure functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rows of a rewrite job: tasks on the way in, outcomes on the way back.
 
 `mapInArrow` binds columns by position and ignores names, so every batch is built here, from one list of columns.

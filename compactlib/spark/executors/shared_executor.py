@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One executor shared by many callers: their tasks run in common batches, the heaviest first, and each gets its own
 back.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long a rewrite would take on many executors, simulated from the times of real tasks. A pure function.
 
 What is simulated is what `SparkExecutor` does. Jobs are begun ahead of need, a few at once; Spark gives each task to

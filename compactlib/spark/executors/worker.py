@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What runs on a Spark worker: one attempt per plan row, and the report that travels back.
 
 Nothing here imports PySpark when it is loaded, keeps state between tasks, or publishes anything: an attempt may

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where Parquet blocks lie: one file a block, in a folder that every machine sees under the same path."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The part of a merge that runs on Spark's workers: sorted rows in, private Parquet files out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`MergeBlocks`: a worker's execute that merges Parquet blocks as a Spark DataFrame job, fenced.
 
 Small blocks are read, sorted by the given keys, and written as one block, or as several of about a given size, whose

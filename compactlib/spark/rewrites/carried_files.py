@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A file on its way through an object store: parts of bounded size, each an object that is checked when it is taken.
 
 Parts are what keeps memory bounded, whatever the size of the file and whichever the store: a multipart upload would do

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tasks whose files travel through an object store, for workers that share no folder with this process.
 
 The files a task reads are put into the store, the worker takes them into a scratch folder, runs the task there, and

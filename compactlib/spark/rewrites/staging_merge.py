@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`StagingMerge`: the rewrite of a staging compaction as a Spark DataFrame job, for large branches.
 
 Tokens and the base's ranges go in as rows; they are partitioned by ranges of keys and sorted inside the partitions;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a staging merge runs on Spark's workers: read ranges and changes as rows; merge sorted rows into ranges.
 
 `mapInArrow` binds columns by position, so every batch is built here, from one list of columns.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ships compactlib to workers that do not have it installed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the library's data sources known to a session."""
 
 from __future__ import annotations

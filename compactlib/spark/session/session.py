@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A quiet local Spark session for demos, notebooks and tests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arrow arrays over memory that is there already: no work is done value by value.
 
 Never give views to `pa.array`: it keeps their buffers for good.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which neighbouring parts share a partition: a Spark task costs about as much as reading 10 MiB."""
 
 from __future__ import annotations

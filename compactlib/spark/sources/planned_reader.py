@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every data source here, and its reader: parts are planned once, and each is read in any process.
 
 It takes no filters from Spark, on purpose. Spark (4.3.0) keeps what a filtered query pushed into a Python source and

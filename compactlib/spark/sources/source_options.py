@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks the options of `spark.read`, which come as text; what the data sources have in common."""
 
 from __future__ import annotations

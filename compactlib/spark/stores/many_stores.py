@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Thousands of stores: planned in one DataFrame, rewritten together, each committed as soon as its own tasks are back.
 
 Nothing here knows what a store is. `map_items` runs a function over many items in one Spark job, such as one that opens

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which of many stores have work: found out on the workers, in one job, and shown as a table before anything begins.
 
 A run over thousands of stores that was stopped has to find out what is left. No list of finished stores is kept for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compaction as a stream: logs of which a snapshot has come to cover enough are compacted in micro-batches, on Spark.
 
 The stream says which logs have crossed a threshold; what is to be done to one is the caller's function, and what there

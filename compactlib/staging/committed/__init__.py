@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Committed records, kept as immutable ranges and metaranges."""

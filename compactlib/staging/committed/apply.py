@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Apply: make changes to a metarange, and touch no range that they do not touch.
 
 The base's ranges and the changes are walked together. A range without changes is taken over unread, if the result has

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Changes, read in bounded batches and in step with the ranges they belong to."""
 
 from __future__ import annotations

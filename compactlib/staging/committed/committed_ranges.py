@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`CommittedRanges`: the committed layer over an object store."""
 
 from __future__ import annotations

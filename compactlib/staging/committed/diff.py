@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The difference between two metaranges, for which ranges that both have are not opened."""
 
 from __future__ import annotations

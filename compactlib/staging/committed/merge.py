@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The three-way merge of metaranges: what the source changed is made to the destination."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Compactor`: replaces the tokens of a branch by a metarange that says the same, with two compare-and-sets.
 
 1. *Seal.* The staging token becomes the newest sealed one, a fresh token takes the writes, the start time is noted.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The view of a branch that a compaction would start from; writes nothing.
 
 Which ranges the changes would touch shows in the metarange; those that tombstones lie in are opened, to see what is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics of the staging area, as an observer is notified of them, for dashboards and alarms.
 
 | name | labels | says |

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a compaction of a branch ended in: `Done[CompactionStats]`, `Skipped`, `LostRace` (also a skip), `Failed`."""
 
 from __future__ import annotations

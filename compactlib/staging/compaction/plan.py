@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a compaction of a branch would do, and what it would gain: a dry run.
 
 `look` (in `look.py`) reads the staged entries, up to a limit, into a `StagingView`; a policy chooses, and `plan_for`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policies of a repository: is what lies on a branch worth a compaction? Pure; see `sense_policies.py`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rewrite of a compaction as a task that any executor can run: tokens and a base in, a metarange out.
 
 It changes nothing that is read: ranges and metaranges are immutable and named after their content. So it may run

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """View, plan, compact: what a repository does about the compactions of its branches; the steps are in `compactor`."""
 
 from __future__ import annotations

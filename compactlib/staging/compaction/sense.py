@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`CompactionSensor`: counts, in memory, what makes a branch worth compacting, and reports it once.
 
 It is one per process and serves any number of repositories. It never blocks and never reads: it is notified of what the

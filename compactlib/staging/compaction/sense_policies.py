@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When is a branch worth a look? Policies are pure: what was seen of a branch in, a `StagingChoice` with why out.
 
 There are two kinds, alike but for what they see. The sensor asks a *sense policy* with what it has counted in memory

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where things lie in the key-value store, and which names are allowed (docs/formats/staging-records.md).
 
 One partition per repository holds branches, commits, the register of staging tokens and the marks of dropped ones. The

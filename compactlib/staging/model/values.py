@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The frozen values of the committed layer: records, changes, ranges, differences, and what an apply did.
 """
 

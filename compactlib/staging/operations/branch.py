@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Branch`: everything that a reader or writer does with one branch."""
 
 from __future__ import annotations

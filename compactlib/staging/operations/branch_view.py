@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`BranchView`: one state of a branch, seen through its layers; and `consistently`, which reads until a view held.
 
 A view is only a list of places to look: the tokens of a record, and the metarange under them. While a view is read, a

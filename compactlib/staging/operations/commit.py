@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commits: seal the staging token, build the metarange, move HEAD by compare-and-set.
 
 1. Seal the staging token, unless it is empty. Every write acknowledged so far is in a sealed token now, or in what a

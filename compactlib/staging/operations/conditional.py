@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conditional writes: a key is written if it is in the expected state, seen through all layers of the branch.
 
 On a store that can (`limits.max_transact` of 3 and more) the write is one `transact`: the branch record is unchanged,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`DiffCache`: differences between two metaranges, kept by the pair of ids, since neither ever changes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves of HEAD: merge, revert, cherry-pick, a commit of a given metarange, hard reset.
 
 HEAD may move only under a branch without uncommitted changes: a tombstone that hides nothing today would hide what the

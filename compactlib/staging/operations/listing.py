@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Listings: the staged entries of a branch merged with its base, tombstones taken out, common prefixes folded.
 
 A page looks at a bounded number of entries. Keys below a common prefix are passed over by seeking behind it, once one

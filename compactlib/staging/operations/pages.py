@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages that listings and diffs give: frozen values, each with where the next page begins."""
 
 from __future__ import annotations

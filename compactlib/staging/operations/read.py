@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reads of a branch: one key, many, a page of a listing, a page of what is uncommitted; and those of a commit.
 
 Each call gives what the branch held at one moment while it ran (see `branch_view.py`). Several calls are several

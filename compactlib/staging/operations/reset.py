@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Resets: dropping the uncommitted changes of a branch, all of them, those of one key or of a prefix.
 
 Sealed tokens are never edited: a commit or a compaction may be reading them. What is to be undone is written over, in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What commits, moves of HEAD and resets end in: `Done` with numbers, or a `Skipped` that says why."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The uncommitted changes of a branch: its differences from HEAD, key by key.
 
 The definition is by result: a key is listed if the branch gives another answer for it than

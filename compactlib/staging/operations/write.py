@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Puts and deletes: written to the staging token, acknowledged only if it still is the staging token afterwards.
 
 A commit or a compaction seals the token before it reads it. So a write that finds its token still in place was made

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`BranchStore`: branch records in the key-value store, changed by compare-and-set only."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Commit` and `CommitStore`: immutable commits, named by their content, in the key-value store."""
 
 from __future__ import annotations

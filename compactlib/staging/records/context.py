@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`StagingContext`: what every operation on the branches of one repository works with."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`StagingEvents`: callbacks for what happens on branches, above all for the sensor of compactions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The staged entries of several tokens as one sorted stream: the newest entry of each key, tombstones included."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`BranchRecord`: the one stored value that says what a branch is made of; changed by compare-and-set only.
 
 The layers of a branch, newest first: the staging token, the sealed tokens, and the base: the compacted metarange if

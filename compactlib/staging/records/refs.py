@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """References: a branch's name stands for its HEAD, a commit id for itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Staged`: what a staging token holds for one key, and its stored form (docs/formats/staging-records.md)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The status values of a branch and of a repository."""
 
 from __future__ import annotations

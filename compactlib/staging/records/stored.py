@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The envelope of branch records, commits and marks: magic, version, length, JSON, checksum.
 
 `docs/formats/staging-records.md` says it to the byte.

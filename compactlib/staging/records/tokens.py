@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`StagingTokens`: the staged entries of tokens, each token a partition of the key-value store.
 
 A token is drawn at random, entered in the repository's register, used by one branch, and dropped; it never comes back.

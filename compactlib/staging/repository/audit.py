@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Audit: invariants between the records of a repository, checked."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Repository`: branches over a key-value store and the committed layer, and the compaction of each."""
 
 from __future__ import annotations

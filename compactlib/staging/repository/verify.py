@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads all of a repository, and lists what is damaged or missing, or contradicts itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`StagingWorker`: turns the sensor's triggers into compactions, and reclaims now and then; a `contract.Service`.
 
 Each branch that the sensor names is a piece of work of its own: one that fails is tried again after a growing delay,

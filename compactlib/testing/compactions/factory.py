@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the conformance kit of `contract.Compaction` has to know about a store: fill in `CompactionFactory`.
 
 Four methods are needed; the rest has defaults for a store that keeps its files in a folder.

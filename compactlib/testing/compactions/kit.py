@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the promises of `contract.Compaction` are tried with: opening, filling, judging answers."""
 
 from __future__ import annotations

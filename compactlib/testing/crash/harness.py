@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Crash a function at every point, and see whether what it left can be opened again.
 
 `record` lets a function work on a folder and notes each change it makes to the disk. `explore` then rebuilds the

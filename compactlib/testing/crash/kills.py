@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kill a process at every change to the disk, let its successor work and acknowledge, and only then let the power fail.
 
 A killed process leaves its un-synced changes in the operating system's page cache: its successor finds them, builds on

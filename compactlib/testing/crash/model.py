@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a disk may hold after a crash: the fault model, as a walk over a recording.
 
 * A write or a change of length is durable after a sync of its file. Before, each is there or not, independently of

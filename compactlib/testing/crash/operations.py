@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The values of a recording: one class per change to the disk, and the `Recording` that holds them in order.
 
 A change names the file it concerned by number, as names come and go; the paths are there for the reader.

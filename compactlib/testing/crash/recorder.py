@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record what a function does to a folder: `record`, and the `RecordingFiles` it works through.
 
 The operations are carried out on the real folder and noted as frozen values, in one order whatever threads they

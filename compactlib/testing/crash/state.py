@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Crash states: which changes that nothing had made durable are there after a crash, and which are not.
 
 A state prints as a short text and parses back. `31` is a crash after the first 31 operations with everything there

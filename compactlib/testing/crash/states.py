@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which crash states to look at: all of them where they are few, a spread of them where they are many.
 
 Pure: the pending changes and a random generator go in, choices come out. Same generator state, same choices.

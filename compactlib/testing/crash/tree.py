@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A folder as a value: which names lead to which files, symbolic links and sub-folders.
 
 Every file, link and folder has a number (`0` is the folder itself), so that two names of one file are seen to be

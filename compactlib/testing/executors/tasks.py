@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tasks of the executor conformance kit: they write, report, raise or die. Picklable, for other processes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clocks that go wrong as real ones do: set forward and back, standing still, running at another rate, waking up late.
 
 >>> from compactlib.clock import ManualClock

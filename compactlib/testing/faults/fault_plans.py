@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One vocabulary for what goes wrong below a host: `FaultPlan`, for disks, key-value stores and object stores alike.
 
 >>> from compactlib.kv import MemoryStore

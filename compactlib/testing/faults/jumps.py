@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A clock that jumps: at each of its readings in turn, for one reading, for a while, or for good.
 
 >>> def lease_until(clock):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A key-value store that fails, crashes or leaves the outcome unknown at any operation, and keeps a log of all of them.
 
 >>> from compactlib.kv import MemoryStore

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes without an answer, followed by looks that fail: whatever is unknown must stay unknown until it is seen.
 
 A caller who got no answer reads, in order to see what became of the write. If that read fails too, only "unknown" is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An object store that fails, crashes or leaves the outcome unknown at chosen requests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What can go wrong (`Fault`), and a disk on which it does: `FailingFiles` lets chosen changes fail.
 
 Run the work once with no failure to learn `count`, then once for each n, and look each time whether the error is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a host does to a blob store, as values: random histories for Hypothesis, and a store that lives through them.
 
 >>> import tempfile

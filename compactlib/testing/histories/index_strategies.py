@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hypothesis strategies for index sets and for the ranges of segments.
 
 The places that index sets trip over are crowded: both ends of the range, and where words and containers end.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a host does to a Raft log, as values: random histories for Hypothesis, and one call that lives through them.
 
 >>> history = (Append(3), Snapshot(back=0, live=IndexSet.range(2, 2)), Compact("policy"))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What happens to a scheduler, as values: random histories for Hypothesis, and a service that lives through them.
 
 >>> from compactlib.scheduler import LevelConfig

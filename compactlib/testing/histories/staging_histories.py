@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a host does to a branch of a repository, as values, and a check of the stores that it is built on.
 
 >>> from compactlib.kv import MemoryStore

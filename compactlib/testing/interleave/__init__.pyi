@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from compactlib.testing.interleave.explore import (
     explore_schedules as explore_schedules,
     replay_schedule as replay_schedule,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one step touches: the ranges of keys it reads and writes. From this the exploration sees which steps commute."""
 
 from __future__ import annotations

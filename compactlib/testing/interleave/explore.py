@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run several actors' real code step by step, in every order of their steps or in many random ones.
 
 A step is one operation of a key-value or an object store. Exactly one actor runs at any time, so a run is as

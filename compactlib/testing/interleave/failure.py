@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A schedule that fails: as text, as a story, and with fewer changes of actor."""
 
 from __future__ import annotations

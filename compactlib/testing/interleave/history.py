@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What reads may return, judged by a history of operations that overlapped: the oracle for stores of single keys.
 
 The rule is the weakest one that users can build on (a *regular* register in Lamport's sense): a read

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pause an owner at every step while another takes over; and two writers at every step of each other.
 
 Exactly two actors, on the stage of `compactlib.testing.interleave`: their stores are wrapped with it (`SteppedStore`,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stage: several actors, each a thread, of which exactly one runs at any time. They change places at steps only.
 
 One actor runs at a time: at a step it declares what it is about to touch, asks the schedule which actor is next, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stores that take each operation as one step on a stage."""
 
 from __future__ import annotations

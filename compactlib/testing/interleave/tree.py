@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tree of schedules, walked depth first, without those that only exchange steps which commute.
 
 Two steps commute if they touch no common key, or only read it. Schedules that differ in the order of commuting steps

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What all conformance kits share: how a kit runs without pytest, and how a broken promise is reported as a lesson.
 
 A kit is a class of methods `test_...`, each a promise. Its docstring says what is promised, and after `To do:` what

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policies, executors, observers, fences, clocks and disks that do what a test says, for the kits of the contract."""
 
 from __future__ import annotations

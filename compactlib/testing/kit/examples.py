@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the checks run Hypothesis: the same examples in every call, no time limit, one failure, the smallest."""
 
 from __future__ import annotations

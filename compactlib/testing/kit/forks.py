@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a fork may do with the stores of the process that it was forked from: nothing; each call is refused by name."""
 
 from __future__ import annotations

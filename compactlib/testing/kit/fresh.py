@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fresh random examples: every check draws the same ones in each call, unless it runs inside `fresh_examples`.
 
 >>> first = drawing(1).random()

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """The conformance suites of policies, fences and needs, and views to try them on."""

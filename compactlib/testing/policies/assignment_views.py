@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a poll may meet, for trying a policy of the scheduler's: which jobs may be assigned, and to whom."""
 
 from __future__ import annotations

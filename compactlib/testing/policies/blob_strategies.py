@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For those who write compaction policies for a blob store: random stores for Hypothesis, and one call to try a policy.
 
 >>> from compactlib.blobstore import StatsBased

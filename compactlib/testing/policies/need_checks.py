@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Try a source of need of your own, and with it the catalog's promise that what it needs is never cut away.
 
 >>> from compactlib.catalog.model.values import Factor, Floor

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hypothesis strategies for the catalog: histories of versions, and what nodes report that they still need."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Try a policy or a configuration of your own against the library's rules, in three lines; failures read as lessons.
 
 >>> from compactlib.raftlog import SeedPolicy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Try any `contract.Policy` against its contract: pure, never `None`, with a reason, also for nothing.
 
 >>> import attrs

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For those who write compaction policies: random logs for Hypothesis, and one call that tries a policy on many.
 
 >>> from compactlib.raftlog import SeedPolicy

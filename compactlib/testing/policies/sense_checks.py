@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Try a policy of the sensor of a staging repository: does it decide by the counts alone, and does it ever compact?
 
 >>> from compactlib.staging.compaction.sense_policies import DeletesPolicy

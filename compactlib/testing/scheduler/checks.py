@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What must hold at every moment of a scheduler's simulation, and the objects that it shows in; see
 `docs/scheduler-simulation.md`.
 

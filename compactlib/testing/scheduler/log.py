@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A replicated log in miniature, for the scheduler's simulation: what Raft promises, and every way it lets down.
 
 Several nodes, one log. A leader appends entries with its own clock's time and sends them to the others; an entry is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The worlds of the scheduler's simulation: what can be set, and what a seed draws."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A deterministic simulation of the compaction scheduler: the real service and workers in a world that goes wrong.
 
 One seed is one history: several replicas of a `SchedulerService` behind a miniature log, several `WorkerCore`, a writer

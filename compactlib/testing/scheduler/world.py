@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What surrounds the scheduler in its simulation: a writer of blocks, workers, an operator."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """The conformance suites of `Service` and `AsyncService`."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the conformance kits of `contract.Service` and `AsyncService` have to know about a service."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Hypothesis state machine that holds a `KVStore` against a plain dictionary.
 
     TestMyStore = kv_machine(lambda: MyStore(...)).TestCase

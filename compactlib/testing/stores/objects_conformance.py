@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every `ObjectStore` has to do, as tests that any implementation can inherit.
 
     from compactlib.testing import ObjectStoreConformance

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every `RangeFormat` of the staging area has to do, as tests that any implementation can inherit.
 
     from compactlib.testing.stores.range_format_conformance import RangeFormatConformance

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The language of `tests/scenarios/blobstore/compaction_*.txt`: a store, what is done to it, and what must hold.
 
 ```

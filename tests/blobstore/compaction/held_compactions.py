@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A store's work held at one of its changes to the disk, while another thread does something else with the store."""
 
 from __future__ import annotations

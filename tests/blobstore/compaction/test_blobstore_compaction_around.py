@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What lies around a compaction: killed owners and their successors, other settings, forks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plays the stories in `tests/scenarios/blobstore/compaction_*.txt`; `compaction_story.py` describes their language."""
 
 from __future__ import annotations

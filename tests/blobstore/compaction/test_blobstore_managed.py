@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manager with real stores: policies, disks that refuse, restarts, statistics, hard deletes, containers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One owner for a store's compaction: whoever asks, through whichever object, and whatever is closed meanwhile."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The copy step: the same bytes from every attempt, damage told, half-written files used again, the cache spared."""
 
 from __future__ import annotations

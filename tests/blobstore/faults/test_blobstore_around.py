@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Around the store's engine: a killed owner and its successor, a disk that is full, a folder that others use."""
 
 from __future__ import annotations

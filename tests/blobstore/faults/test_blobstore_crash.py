@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A store is crashed after every operation on the disk, under every loss of what was not synced: put, delete, undelete,
 TTL update, roll-over, sealing, closing, and opening after a crash."""
 

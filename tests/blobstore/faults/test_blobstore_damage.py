@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flipped and cut bytes anywhere: reported, never returned; the rest of the store stays readable."""
 
 from __future__ import annotations

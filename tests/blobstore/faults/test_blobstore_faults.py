@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A disk that refuses one change after the other: named errors, nothing acknowledged lost, nothing refused kept."""
 
 from __future__ import annotations

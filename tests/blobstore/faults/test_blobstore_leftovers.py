@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A compaction clears away what compactions have left, and nothing that the store is writing meanwhile."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The directory of the sealed index segments, against asking each of them."""
 
 from __future__ import annotations

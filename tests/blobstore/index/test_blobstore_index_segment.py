@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sealed index segments: searched, stored, read back, and refused when damaged."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The journal: which segments the newest records lie in."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A store and its log: segments and what they count, switches under readers, opening and closing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Opening a store whose index files, descriptor or headers are missing, damaged or of a later release."""
 
 from __future__ import annotations

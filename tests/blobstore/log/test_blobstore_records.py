@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The record format: encoded, decoded, and every damage noticed."""
 
 from __future__ import annotations

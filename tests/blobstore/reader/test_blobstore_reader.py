@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`BlobReader`: what it answers, while nobody writes and while its owner writes, compacts and erases, and on damage."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A reader opens what every crash leaves: it changes no byte, and answers as the owner does who opens it after that."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Eight threads read everything while compactions run in a loop: every answer is right, no file handle is left."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The verifier finds what was done to a store, and nothing where nothing was; so does comparing two pictures."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Peers that hold tombstones back, and containers whose records go."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A peer follows a store by token: everything once, in order, across restarts, crashes and switches of segments."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plays stories about a store; each line is a command, `expect` lines say what the one before has answered.
 
     put ID SIZE [ttl SECONDS]       delete ID       undelete ID       ttl ID       get ID [deleted] [expired]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arguments that are no good: a named error, or it works; and the store is there afterwards."""
 
 from __future__ import annotations

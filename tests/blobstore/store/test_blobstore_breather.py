@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computing in Python leaves the interpreter to others now and then, and does nothing else by it."""
 
 from __future__ import annotations

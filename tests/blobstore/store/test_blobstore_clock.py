@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clocks that jump: nothing expires, comes back or is stuck because of one wrong reading; an operator may accept it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The configuration: bounds, and the page that maps each name to Ambry's key."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The store as the contract sees it: wrong types, plans that change nothing, room, reclaiming, what it says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The formats are promises: a store written by an earlier release is read as it was meant, and still written alike.
 
 `python -m tests.blobstore.store.test_blobstore_golden` writes the golden files anew; a change in one of them is a new

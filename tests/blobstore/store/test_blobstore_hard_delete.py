@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hard delete: contents that are gone from the disk, progress that lasts, crashes, and room for compactions."""
 
 from __future__ import annotations

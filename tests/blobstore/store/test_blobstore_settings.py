@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings may change between two openings: whatever was acknowledged under the old ones stays, whatever the new ones.
 
 Each life opens the store under settings drawn for it, writes, deletes, compacts, goes on with what an earlier life had

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A store through its methods: what each answers, and which error it raises for what it refuses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A store against a dictionary: everything that a host may do, in any order, with restarts and kills in between."""
 
 from __future__ import annotations

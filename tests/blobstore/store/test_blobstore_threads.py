@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many threads on one store: every answer right, every write there once, no file handle leaked."""
 
 from __future__ import annotations

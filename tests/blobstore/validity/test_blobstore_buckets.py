@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bucket statistics: equal to a full count at each bucket's beginning, whatever is written and however time moves."""
 
 from __future__ import annotations

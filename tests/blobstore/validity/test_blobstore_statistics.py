@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Statistics: cases with known answers, and oracles: the compaction's own rules, record by record."""
 
 from __future__ import annotations

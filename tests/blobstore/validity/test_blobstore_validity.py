@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a compaction keeps: cases with known answers, and the rules against a slower second opinion."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records that an earlier release wrote stay readable, and are still written so: `docs/formats/catalog-log.md`."""
 
 from __future__ import annotations

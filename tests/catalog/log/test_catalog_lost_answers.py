@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A write without an answer, and a store that is away for the look after it: unknown until it was seen."""
 
 from __future__ import annotations

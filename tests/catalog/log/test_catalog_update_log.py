@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The update log: cases with known answers, races, damage, and a crash at every step of the store."""
 
 from __future__ import annotations

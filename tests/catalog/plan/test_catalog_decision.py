@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`decide`: cases with known answers (with the margin of Ignite), and what they leave open."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rules that are checked before history is cut: alone, against `decide`, and with asserts switched off."""
 
 from __future__ import annotations

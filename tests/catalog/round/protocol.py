@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of the protocol share: reports, verdicts, and a node that is driven by hand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The asking side of a node: triggers, deadlines, two processes that fail apart, terms."""
 
 from __future__ import annotations

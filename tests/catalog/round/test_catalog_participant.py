@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The answering side of a node: reports, publications zone by zone, and what it refuses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster under the simulation: many seeds, the same seed twice, and a seed replayed by one command."""
 
 from __future__ import annotations

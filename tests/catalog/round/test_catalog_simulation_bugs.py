@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bugs put into the simulation, each of which it must find: what it cannot see, it does not check."""
 
 # Each bug is put where it would be, behind the underscores:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the simulation did, held against the actions of docs/tla/CatalogCompaction.tla."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands: what each changes, what each refuses, and catalogs that share what did not change."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hybrid timestamps: their order and their bytes, and the clock that gives them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Retained versions: immutable, sharing their lists, swapped in one step; and node topologies, assignments, bitmaps."""
 
 from __future__ import annotations

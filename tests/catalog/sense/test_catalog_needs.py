@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sources of need: transactions, published times, rebalance, index builds, pins; and the report."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The low watermark: it rises only, waits for readers, survives restarts, and counts from the start."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The language of `tests/scenarios/catalog/compaction_*.txt`: three nodes, what happens to them, what a round decides.
 
 One command a line; what follows `#` is for the reader. The story begins with version 1: a schema, and a zone of 25

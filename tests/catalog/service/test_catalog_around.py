@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What may happen around the catalog: an owner that stands still while others take over, clocks that jump, settings.
 
 An owner is whoever cuts the log, cleans up behind a cut, holds pins or keeps published times: paused after each of its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names with every character and numbers of every kind: a named error or it works, and the catalog opens afterwards."""
 
 from __future__ import annotations

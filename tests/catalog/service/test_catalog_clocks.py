@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clocks that jump: refused by name, nothing frozen, nothing revived, and a log from the future bricks nobody."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A catalog as a `Compaction`: what is planned and why, policies below the bound, what must hold, what is found."""
 
 from __future__ import annotations

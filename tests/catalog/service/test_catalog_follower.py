@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The follower: a thread that keeps a service's view up to date, and gets over a store that fails."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One node's catalog: cases with known answers, several nodes over one log, restarts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The catalog over stores that keep their data on disk: whatever was acknowledged is there when it is opened again."""
 
 from __future__ import annotations

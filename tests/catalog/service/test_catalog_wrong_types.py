@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever is given for whichever argument of whatever a host can make or ask: what cannot be is named."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What happens to the cluster of `run.py`: its workload, and everything that goes wrong."""
 
 from __future__ import annotations

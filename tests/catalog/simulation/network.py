@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A network in memory: deterministic, with faults drawn from a random generator."""
 
 from __future__ import annotations

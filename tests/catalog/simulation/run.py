@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster of 3 to 7 nodes in one thread, with everything that can go wrong; one integer decides all of it.
 
 A run has two parts. First the faults: messages are lost, repeated, delayed and reordered, nodes crash, restart, join

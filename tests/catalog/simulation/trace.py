@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The actions of `docs/tla/CatalogCompaction.tla` in Python, to check what a simulated cluster did against them.
 
 Each action has the guards of the specification, under the same name; a step whose guard does not hold, or after which

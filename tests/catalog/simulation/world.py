@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The world of `run.py`: what is true, whatever the nodes of the cluster know of it.
 
 A real update log in a store in memory; partitions as logs that replicas apply, flush, and replay after a crash;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The example of real processes on loopback, with three of them and less time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ready host: rounds over three nodes that share a log, and what may change between a decision and its snapshot."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The edge around a node: rounds over a real event loop, a host that fails or hangs, and an orderly end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The network in memory: deterministic, and as bad as it is told to be."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages over real sockets on loopback: they arrive, what is wrong is named, and lost connections come back."""
 
 from __future__ import annotations

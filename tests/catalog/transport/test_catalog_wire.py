@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages as bytes: every message survives, every damage has a name, and the bytes stay what they were."""
 
 from __future__ import annotations

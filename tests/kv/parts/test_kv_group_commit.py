@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Threads that share commits: batches, answers, errors, and a leader that is interrupted."""
 
 from __future__ import annotations

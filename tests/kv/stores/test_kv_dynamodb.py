@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The store in DynamoDB, on moto's server: the conformance kit, faults of the network, limits, throttling, processes.
 
 moto is not DynamoDB: it answers one request at a time here (`tests.kv.moto_server`), throttles nobody, and does not

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The store in etcd, on a real server: the conformance kit, faults of the network, limits, processes."""
 
 from __future__ import annotations

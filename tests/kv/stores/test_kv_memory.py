@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The store in memory passes the conformance kit, with predicates of both kinds."""
 
 from __future__ import annotations

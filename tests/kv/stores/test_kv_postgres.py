@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The store in PostgreSQL, on a real server: the conformance kit, processes, a server that goes away."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The store in an SQLite file: the conformance kit, processes, kills, damage, other files and versions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The replay itself: what it counts, that it refuses what does not fit, and that it repeats."""
 
 from __future__ import annotations

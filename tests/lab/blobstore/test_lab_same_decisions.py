@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A decision in the lab is the decision of a real store: both are run on one history, and everything is compared."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The simulator against what is known without it: closed forms of write amplification, and a published comparison."""
 
 from __future__ import annotations

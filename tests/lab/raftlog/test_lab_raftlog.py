@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Raft log's replay: the real log's own plans on the same history, and what is counted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Comparisons and sweeps: in this process, in others and in Spark, with the same results; frames and plots of them."""
 
 from __future__ import annotations

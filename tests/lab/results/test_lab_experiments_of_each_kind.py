@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Comparisons, sweeps and grids of all four replays: one shape, and the same results wherever they run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scheduler's replay: the real service, every block compacted, late reports refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A scheduler decides in the lab as a durable one does, which is opened anew from its store again and again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The staging sensor's replay: the real sensor counts, and a policy trades compactions for what listings pass over."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sensor triggers in the lab when the real one does: a branch of keys and a real branch live through one history."""
 
 from __future__ import annotations

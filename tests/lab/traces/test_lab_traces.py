@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real traces: the documented schema in CSV and Parquet, and the CloudPhysics block trace when it is there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workloads: the same seed gives the same operations, and they are what their settings say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A group is committed on real folders: the order of its steps, what it refuses, and what an error leaves."""
 
 from __future__ import annotations

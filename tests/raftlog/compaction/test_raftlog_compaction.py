@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compactions through the log: what is done, what is told, and when."""
 
 from __future__ import annotations

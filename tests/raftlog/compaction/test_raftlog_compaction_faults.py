@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A disk that refuses each single operation of a compaction: once, or from there on until it is healed."""
 
 from __future__ import annotations

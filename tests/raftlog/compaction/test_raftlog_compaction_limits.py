@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ends a compaction early, or one group of it: budgets, cancelling, damage, bugs. The rest stays and goes on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Appends, snapshots, reads, leases and closing that meet a compaction, each at the moment that hurts most.
 
 The other thread's step is taken from within: a hook on the disk, the policy or the observer does it just then.

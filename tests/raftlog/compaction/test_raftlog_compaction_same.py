@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same log compacted again gives the same bytes and the same operations, whoever does the copying."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Holes in segments that are too dense to rewrite: room is given back, and nothing else changes."""
 
 from __future__ import annotations

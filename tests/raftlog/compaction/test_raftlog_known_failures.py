@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is known to fail in Ra, looked at from every side.
 
 Each item also has a story in `tests/scenarios/raftlog/compaction_*.txt`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is removed, and when: dropped segments, links of merged ones, and what a lease holds in place."""
 
 from __future__ import annotations

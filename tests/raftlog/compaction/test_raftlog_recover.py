@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Folders as crashes leave them, each built by hand, and recovered.
 
 Ra decides by a marker file and by the absence of `.compacting`; here one file is both: `1-2-3.compacting`, under

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`CompactSegments`: exactly the live entries, each checked, one file, one sync; nothing left after a failure."""
 
 from __future__ import annotations

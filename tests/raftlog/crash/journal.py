@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A journal of what was promised to the user of a log, and the judge of what a crash left of it.
 
 The same lines are acknowledged to the crash harness and written to a pipe by a process that is going to be killed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process that lives a random life on a log until it is killed: `python -m tests.raftlog.crash.killed_writer FOLDER
 SEED`.
 

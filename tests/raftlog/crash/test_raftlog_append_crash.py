@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Crashes at every step of appending, rolling over, overwriting and recording snapshots.
 
 After each crash the log opens, holds everything that was acknowledged and nothing that was never appended, in a state

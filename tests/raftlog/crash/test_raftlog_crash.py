@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compactions are crashed after every operation, under every loss of what was not synced; nothing may be gone.
 
 Each story is checked in five ways after each crash: a reader of the folder as the crash left it, the log opened for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The crash tests can fail: each wall of the commit protocol is taken down in turn, and the harness must find it."""
 
 from __future__ import annotations

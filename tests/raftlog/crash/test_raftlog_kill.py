@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process that writes and compacts is killed with signal 9 at random moments, and the log is judged each time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bad input (the issue's last section): each a named error, and afterwards the log opens and reads as before.
 
 A disk that fills up in the middle of a rewrite is in `test_raftlog_compaction_faults.py`.

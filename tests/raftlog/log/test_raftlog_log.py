@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`SegmentLog` as its host sees it: cases with known answers end to end, and what each call promises."""
 
 from __future__ import annotations

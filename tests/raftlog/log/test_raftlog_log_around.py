@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Around the log: killed, and followed by an owner who acknowledges before the power fails; forked; new settings."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A log against a plain dictionary: everything that a host may do to it, in any order, with readers in between."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A log owns its compaction: one at a time, told from any thread, ended by closing, and unharmed by whoever raises."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`LogReader`: a log read by another process while one writes, compacts and ends in between."""
 
 from __future__ import annotations

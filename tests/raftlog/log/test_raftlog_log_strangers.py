@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What others leave in a log's folder, or give to it: it works, or is refused by name, and the log opens afterwards."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is special in how logs offer the contract: forecasts to the byte, outdated plans, room, fences, gates, reports.
 
 What holds for every store is in `tests/contract`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads that are decided now and carried out later, across compactions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A `LogReader` of a log of a store: it says what the `RaftLog` says, although the newest entries are in the WAL."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One appender, readers of every kind and compactions on real threads: whatever is read is right."""
 
 from __future__ import annotations

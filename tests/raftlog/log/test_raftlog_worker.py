@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The log's worker: what it does next, and that a result is merged whatever has happened meanwhile."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What cannot be meant is `InvalidInput`, for every argument of every method of a log, and harms nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a flush writes to segments, and what it leaves out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memtable: contiguous and sparse inserts, chained on overwrite."""
 
 from __future__ import annotations

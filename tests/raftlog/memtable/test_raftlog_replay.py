@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replaying the WAL on top of what segments hold already."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ordered references: how newer segments cut older ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `SNAPSHOT` file: every byte checked, replaced as a whole (`docs/formats/raftlog-snapshot.md`)."""
 
 from __future__ import annotations

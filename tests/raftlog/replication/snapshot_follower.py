@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A follower in a process of its own: it listens for snapshots and compacts all the while. Started by the tests.
 
     python -m tests.raftlog.replication.snapshot_follower FOLDER

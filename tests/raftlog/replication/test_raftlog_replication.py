@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sending and the receiving machine, message by message."""
 
 from __future__ import annotations

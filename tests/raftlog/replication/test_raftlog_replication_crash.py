@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A follower is crashed at every step of a transfer and of the installation, under every loss."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Transfers of snapshots over a network that drops, repeats and reorders, between sides that restart and compact."""
 
 from __future__ import annotations

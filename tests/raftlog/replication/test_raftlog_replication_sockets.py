@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Transfers over real sockets: into a server in this process, and into another process while both compact."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The frames of a transfer: what is sent is read, byte for byte as the page says, and damage has a name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A leader, a follower and a bad network in memory, to play transfers of snapshots in.
 
 The leader goes on applying commands, taking snapshots and dropping what is dead, except what is pinned; the follower

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Any byte changed, any cut: a named error or the right answer; no other exception, wrong data or wrong Missing.
 
 What a seal names is durable: it may be damaged, never missing. Behind the seal of the newest segment a crash cannot be

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which entries of a segment are kept, against a plain check of each one."""
 
 from __future__ import annotations

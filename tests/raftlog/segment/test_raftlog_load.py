@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Opening a segment: what counts, what is a torn tail, and what is damage (`docs/formats/raftlog-segment.md`)."""
 
 from __future__ import annotations

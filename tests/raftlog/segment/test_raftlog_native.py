@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The native segment format to the byte: header, seal and index records (`docs/formats/raftlog-segment.md`)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole segment files of RabbitMQ Ra: some written by Ra itself, some by hand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Segments of RabbitMQ Ra, byte by byte; whole files are in `test_raftlog_ra_files.py`."""
 
 from __future__ import annotations

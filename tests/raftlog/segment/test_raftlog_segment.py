@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading one segment: every way of asking gives the same answer, and every way checks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The index of a segment in memory against a plain dictionary."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The list of segments and the open files behind it: lookups, what is kept open, leases, what hides what."""
 
 from __future__ import annotations

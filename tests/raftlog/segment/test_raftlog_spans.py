@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How reads are joined: what each span holds, and that nothing is read in vain."""
 
 from __future__ import annotations

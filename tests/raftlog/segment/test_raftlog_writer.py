@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Appending to a segment: limits, overwrites, syncing, reopening, and what a refusing disk leaves."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`SnapshotFolder`: what it keeps, what it refuses, and that a live set is never taken for empty."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Snapshots, checkpoints and received snapshots are crashed after every operation, under every loss."""
 
 from __future__ import annotations

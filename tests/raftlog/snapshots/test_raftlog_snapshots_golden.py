@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Snapshots written by an earlier release stay readable, and are as their page says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process that lives a random life on a store until it is killed: `python -m tests.raftlog.store.killed_raft_log DIR
 SEED`.
 

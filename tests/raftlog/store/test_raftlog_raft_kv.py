@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The key-value store of `examples/raft_kv.py`: values in the log, places in memory."""
 
 from __future__ import annotations

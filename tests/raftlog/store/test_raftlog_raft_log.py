@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The facade `RaftLog`: what a host may do, and what it is told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process that appends, flushes and compacts is killed with signal 9, and its store is judged each time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`RaftLog` against a plain model: whatever is done in whatever order, and whatever crash comes in between."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`RaftLog` with a `SnapshotFolder` and a `LogCompactionWorker`: both halves of a snapshot under crashes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`RaftLog`: cases with known answers, and what goes wrong in Ra."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`RaftLogStore`: many logs and threads on one WAL, its limits, and disks that refuse."""
 
 from __future__ import annotations

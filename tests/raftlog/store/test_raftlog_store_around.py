@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Around the store of many logs: killed and followed by an owner who acknowledges before the power fails, forked, and
 opened under other settings. The same for a folder of snapshots.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a store finds: names not yet durable, things of others, extreme numbers, entries nobody can read, its parent."""
 
 from __future__ import annotations

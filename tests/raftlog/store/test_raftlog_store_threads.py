@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The store's own threads, a log's worker and those they tell: nothing that is raised ends a thread or stays unsaid."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A WAL with a memory of all that it told, for the tests of the WAL."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shared WAL: which writes it takes, what it confirms, what a restart finds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shared WAL under damage, disks that refuse, interrupts and crashes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The WAL format is a promise: files of an earlier release are read as they were meant, and still written alike.
 
 `python -m tests.raftlog.wal.test_raftlog_wal_golden` writes the golden files anew; a change in one of them is a new

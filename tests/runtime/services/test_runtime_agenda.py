@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose turn it is: the stories in `tests/scenarios/runtime/agenda_*.txt`, and random worlds of work."""
 
 from __future__ import annotations

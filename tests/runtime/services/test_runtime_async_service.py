@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A service in an event loop: tasks that are kept, calls that block, and an end in time, whatever anybody raises."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls in daemon threads: run side by side, survive what they raise, and keep no process from ending."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manager of many stores: without threads step by step, and with threads on two disks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Any calls in any order, also from within the work of a service: each turn keeps to what was said before it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A thread dies of nothing that a turn raises, and says what it was."""
 
 from __future__ import annotations

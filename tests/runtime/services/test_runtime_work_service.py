@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A service over pieces of work: step by step without threads, with threads on lanes, and whatever anybody raises."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fences: what every one of them promises, run on all of them, and the stored form of a record."""
 
 from __future__ import annotations

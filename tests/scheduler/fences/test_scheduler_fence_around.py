@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Around the fences: lost answers, kills and power failures, owners that pause, refused syncs, links, damage, forks."""
 
 from __future__ import annotations

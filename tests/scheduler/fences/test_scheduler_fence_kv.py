@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fence in a key-value store: every interleaving of two workers, and faults of the store at every request."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tokens and their seals: the ownership rule, and what a forger may try."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records as bytes: every value comes back, damage is found, and golden files stay readable.
 
 `python -m tests.scheduler.persistence.test_scheduler_codec` writes the golden file anew; a change in it is a new

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limits: what is above a lowered one leaves, what nobody confirms is kept up to a bound, and both are told."""
 
 from __future__ import annotations

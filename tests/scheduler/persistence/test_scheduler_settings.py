@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings change: what was carried out under some is never judged again by others, wherever the log is replayed."""
 
 from __future__ import annotations

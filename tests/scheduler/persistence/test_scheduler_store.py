@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A scheduler kept in a key-value store: crashes and failures at every operation, owners that follow each other."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Around a stored scheduler: owners that pause, threads, lost answers, other settings, clocks that jump, forks."""
 
 from __future__ import annotations

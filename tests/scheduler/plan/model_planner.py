@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model of the planner: slow, and easy to check by eye."""
 
 from __future__ import annotations

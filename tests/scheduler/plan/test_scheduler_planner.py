@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The planner: cases with known answers, and what is ours."""
 
 from __future__ import annotations

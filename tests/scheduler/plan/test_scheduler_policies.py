@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which job goes first is a policy's choice, the leader's alone: orders, reasons, and what replicas make of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The schedule: cases with known answers, with every check switched off, and what is ours."""
 
 from __future__ import annotations

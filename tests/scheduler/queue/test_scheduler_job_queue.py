@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The queue of jobs and its parts against plain models: whatever happened before, the order is that of the states."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The metadata index: what it refuses, replaces and removes, and any steps against a plain dictionary."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times of commands that lie far from each other: one wrong one freezes, expires and deletes nothing."""
 
 from __future__ import annotations

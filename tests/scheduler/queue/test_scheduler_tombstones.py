@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tombstones: cases with known answers, leases and confirmations, and any steps against a plain list."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plays a story of the scheduler: commands, and after `----` what they give.
 
     levels 2/30 2/30          batches of 2 blocks, flushed after 30 seconds; also `set lease_seconds=15 ...`

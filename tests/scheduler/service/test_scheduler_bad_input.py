@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bad input of every kind: each has an outcome with a name, and changes nothing that it should not."""
 
 from __future__ import annotations

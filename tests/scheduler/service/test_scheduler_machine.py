@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The service against a plain model, and the properties that hold for any history."""
 
 from __future__ import annotations

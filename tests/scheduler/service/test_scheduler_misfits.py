@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is given to the scheduler's face of another type than it asks for is `InvalidInput`, never a bare error."""
 
 from __future__ import annotations

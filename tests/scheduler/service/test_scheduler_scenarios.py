@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plays the stories in `tests/scenarios/scheduler`; `story.py` describes their language."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The service: two phases, answers, results against plans, quarantine, cleanup, retention."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The simulation: many seeds go well, each seed is one history, and planted bugs are found."""
 
 from __future__ import annotations

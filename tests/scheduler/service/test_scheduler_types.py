@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is of another type than it should be, or at the end of its range, is refused by name and changes nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sealed polls: what comes through, what is answered at the door, and in which order."""
 
 from __future__ import annotations

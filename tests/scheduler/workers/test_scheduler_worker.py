@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The worker with its threads, against a scripted scheduler; events tell when to go on, nothing sleeps."""
 
 from __future__ import annotations

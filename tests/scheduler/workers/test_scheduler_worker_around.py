@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is around a worker: transports and jobs that hang, nonsense for an answer, stopping from within, no threads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a worker decides: each answer it may get, leases on its own clock, shutting down, cleaning up."""
 
 from __future__ import annotations

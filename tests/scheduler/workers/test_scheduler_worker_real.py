@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers with threads against the real scheduler: work is done once, crashes and forged tokens change nothing."""
 
 from __future__ import annotations

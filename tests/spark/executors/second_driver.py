@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_spark_scheduler.py in a process of its own: a worker that is given a job which another one still does.
 
     python -m tests.spark.executors.second_driver KIND PORT FOLDER FENCE

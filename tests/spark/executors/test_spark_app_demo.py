@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The console script on Spark, in the session that these tests share."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SparkExecutor on a classic session."""
 
 from __future__ import annotations

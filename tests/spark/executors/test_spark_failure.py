@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a failed job's message is boiled down to. The messages are those of PySpark 4.3.0, cut where they repeat."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What may go wrong around a compaction on Spark: nothing is lost, nothing visible twice, and the next run cleans up.
 
 Killed workers are in `test_spark_raftlog_compaction.py`; lost executors, killed drivers and copies of slow tasks in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A comparison as a DataFrame job gives what it gives in one process, whatever is replayed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows matched to tasks: exactly one outcome each, whatever came back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packing and list scheduling, without Spark."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spark rewrites under the real scheduler: a driver that is too late commits nothing, the one after it everything.
 
 Two workers of one scheduler, in two processes. The first has the job and its rewrite has run on Spark when its lease

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers that Spark uses again do not look through all their modules after every task."""
 
 from __future__ import annotations

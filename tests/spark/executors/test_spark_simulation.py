@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The simulation of many executors: against the best schedule there is, Graham's bounds, and cases done by hand."""
 
 from __future__ import annotations

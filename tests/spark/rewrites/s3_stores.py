@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A bucket on a real S3 server, as a task on a worker opens it."""
 
 from __future__ import annotations

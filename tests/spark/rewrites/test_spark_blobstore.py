@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many blob stores compacted in one Spark job are, byte for byte, the stores compacted here; each commits its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Merging Parquet blocks as a DataFrame job: contents, order, sizes, ids, and that a late worker leaves nothing."""
 
 from __future__ import annotations

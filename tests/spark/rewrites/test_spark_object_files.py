@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of tasks that travel through an object store: here with threads, and on Spark."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of executors through a real S3 server: on Spark, and with requests that are refused, cut, or lose their answer.
 
 Whatever happens to one request: the log is what it was or is compacted, and reads the same; the next run succeeds; what

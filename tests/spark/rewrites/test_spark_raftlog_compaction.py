@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A log compacted on Spark is, byte for byte, the log compacted here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Spark merge of a staging compaction: the ids and counts of the merge on one machine, and nothing left over."""
 
 from __future__ import annotations

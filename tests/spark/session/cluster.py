@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A standalone Spark cluster on loopback, made of the processes that the pip package brings."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_spark_cluster.py in a process of its own: jobs on a standalone cluster. Prints outcomes as JSON.
 
 Its workers have PySpark and its packages and nothing of this library but what is shipped to them: its sources for a

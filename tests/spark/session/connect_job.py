@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_spark_connect.py in a process of its own: the executor over Spark Connect. Prints what it found as JSON.
 
     python -m tests.spark.session.connect_job EMPTY_FOLDER

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SparkExecutor on a standalone master with two workers, started from the pip package."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SparkExecutor over Spark Connect, in a process of its own: one process has classic sessions or Connect ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The archive that ships the library, and what needs no session."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """In a notebook: bars of a running job, tables that render, and nothing else; in a real kernel, but without Java.
 
 That `notebook_session()` says nothing in a kernel is held by `docs/notebooks/raftlog-sql.ipynb` and its test.

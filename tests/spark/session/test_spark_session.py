@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """local_session: quiet, on loopback, retrying."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Branches for the Spark tests, and what their rows have to be, told key by key by the repository's own reads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Contents of many records, taken out of their file by the system call itself."""
 
 from __future__ import annotations

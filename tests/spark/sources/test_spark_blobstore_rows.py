@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the data source `compactlib.blobstore` plans and reads, without a session; and the look at a store behind it."""
 
 from __future__ import annotations

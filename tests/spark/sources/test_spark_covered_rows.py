@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a stream of compactions is told of, without Spark: thresholds, offsets, batches that are repeated."""
 
 from __future__ import annotations

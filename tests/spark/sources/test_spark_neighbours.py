@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which parts share a partition."""
 
 from __future__ import annotations

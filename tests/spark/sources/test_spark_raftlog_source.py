@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The data source compactlib.raftlog in a session."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the data source compactlib.staging plans and reads, without a session."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_spark_store_plans.py in a process of its own: compacts logs, and is killed at a given change of the disk.
 
     python -m tests.spark.stores.killed_stores CHANGES FOLDER...

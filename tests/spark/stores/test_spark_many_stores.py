@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compactions of many stores with one executor; all but the last class without Spark."""
 
 from __future__ import annotations

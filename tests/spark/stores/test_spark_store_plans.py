@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans of many stores: what they show, and runs over hundreds of stores that are stopped and go on."""
 
 from __future__ import annotations

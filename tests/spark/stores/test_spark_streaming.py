@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compaction as a stream: logs that cross a threshold, batches that are repeated, failures, and starting again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of the committed layer compare with: dictionaries."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The formats that the tests of ranges run on."""
 
 from __future__ import annotations

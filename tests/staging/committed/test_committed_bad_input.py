@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bad keys, bad files, a bad store: each has an answer with a name, and none is a shorter result."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Garbage collection of ranges against writers that use the same files again, at every step of either."""
 
 from __future__ import annotations

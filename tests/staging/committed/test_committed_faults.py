@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The object store dies, or answers with an error, at every step; and work in the background changes no result."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Both range formats through the kit that hosts may use for theirs; and the kit finds a format that is wrong."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The range formats are promises: files of an earlier release are read as they were meant, and named as they were.
 
 `python -m tests.staging.committed.test_committed_golden` writes the golden files anew; a change in one of them is a new

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The committed layer against dictionaries: random histories; equal content has equal ids, however it came about."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranges and metaranges: cases with known answers, and what the split rule promises.
 
 A case's letter stands for a key that begins with it and either closes its range or does not, as the case has it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stores that a rewrite in another process opens for itself."""
 
 from __future__ import annotations

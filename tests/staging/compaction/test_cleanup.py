@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cleanup of dropped tokens, the sweep for forgotten ones."""
 
 from __future__ import annotations

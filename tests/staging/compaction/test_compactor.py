@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compactions of a branch: races, plans, budgets, executors, what they answer and tell."""
 
 from __future__ import annotations

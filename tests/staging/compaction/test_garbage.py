@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Garbage collection of ranges and metaranges: what a branch needs stays, what nobody needs goes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A commit that no branch reaches is used again while garbage is collected, under every schedule of their requests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sensor: cases with known answers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cases with known answers about the reads, commits and resets of a branch that was compacted.
 
 `test_vectors_compaction.py` has those that are about what a compaction does. They run on every store, as

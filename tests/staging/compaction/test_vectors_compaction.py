@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The compactor: cases with known answers, and what it answers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The worker: triggers become compactions, one per branch at a time; cleanup on a timer; metrics."""
 
 from __future__ import annotations

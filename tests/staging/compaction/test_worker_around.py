@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The worker and those around it: whatever policies, executors, observers raise; closing from anywhere; audits."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """G1 to G6 under every schedule of two operations, and many of three and four; and that old mistakes are found."""
 
 from __future__ import annotations

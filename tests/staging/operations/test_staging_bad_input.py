@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keys, values, names, numbers and stored records that are not what they should be."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Branches from the outside: made, deleted, described, audited; and what the sensor is told."""
 
 from __future__ import annotations

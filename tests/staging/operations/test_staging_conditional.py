@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conditional writes against each other, step by step: of several who want a key to be absent, one gets it.
 
 Two writers, and a third actor that commits or compacts and cleans up at once: every order of their steps for two, many

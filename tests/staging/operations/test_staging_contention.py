@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The branch protocol against others: conflicts, rotations, writes without an answer, marks that fail."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves of HEAD and resets, one after the other and against others."""
 
 from __future__ import annotations

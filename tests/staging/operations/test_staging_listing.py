@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pages of listings and diffs: where they begin and end, and how much they look at."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes without an answer, and then the reads fail that would tell: unknown stays unknown until it is seen."""
 
 from __future__ import annotations

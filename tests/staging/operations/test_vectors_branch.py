@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cases with known answers about branches without a compaction.
 
 They run on every store that this library brings, those of servers on real ones; DynamoDB and etcd in the long campaigns

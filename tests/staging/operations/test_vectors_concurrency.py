@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Races between operations on a branch, each told as one schedule of real code.
 
 The schedules that no story needs are run too: `test_interleavings.py` runs every one of every pair.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Branch records, commits, staged entries and marks as bytes: they come back, damage is found, golden files stay.
 
 `python -m tests.staging.records.test_staging_record` writes the golden files anew; a change in them is a new format.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A repository reopened under other settings, after a close or a crash: nothing acknowledged changes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Staging tokens: cases with known answers, the register, and the order of merged tokens."""
 
 from __future__ import annotations

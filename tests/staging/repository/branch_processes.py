@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One of eight processes on one branch: `python -m tests.staging.repository.branch_processes FOLDER STORE ROLE NUMBER
 ROUNDS`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plays a story of the staging area: commands, and after `----` what they give.
 
     branch main head a=1 b=2 staged c=3 b=- sealed d=4 compacted a=5    (`-`: tombstone; several `sealed`, newest first)

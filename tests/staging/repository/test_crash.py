@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A crash at every request to either store: everything reads right, the next run succeeds, nothing is left behind."""
 
 from __future__ import annotations

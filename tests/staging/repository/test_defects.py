@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What other systems of this design once got wrong, one regression test each, or more.
 
 Two more are promises of key-value stores, which every backend inherits: see the last test. One is the sensor's.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conflicts, throttling, failures, missing answers at every request: nothing is lost, and nothing half done."""
 
 from __future__ import annotations

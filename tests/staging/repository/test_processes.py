@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Eight processes on one branch: each reader sees at least the last acknowledged version; nothing is lost."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A repository by the contract's words: whose plan it is, room, reclaiming, verifying, status, closing, wrong types."""
 
 from __future__ import annotations

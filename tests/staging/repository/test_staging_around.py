@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What lies around the branch protocol: clocks that jump, files of others, a power failure, values of every size."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`examples/staging_catalogue.py`: what its page promises, in a folder and as a script."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What fails again and again leaves no more behind than what failed once."""
 
 from __future__ import annotations

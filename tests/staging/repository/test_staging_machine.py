@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The whole branch API against plain dictionaries, with compactions and cleanups wherever they like (G3, C23).
 
 The model knows nothing of tokens and compactions: a branch is two dictionaries, HEAD and what is there now. Whatever a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whoever stands still at any request, for longer than every grace period, wakes up and harms nothing made since."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kits of the contract are content with a small store and small services that do everything right."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Planted mistakes: each breaks a promise of the contract, and is found by the test that it should be."""
 
 from __future__ import annotations

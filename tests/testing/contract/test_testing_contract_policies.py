@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The check of policies is content with a sound one, and finds planted mistakes, each told with what to do."""
 
 from __future__ import annotations

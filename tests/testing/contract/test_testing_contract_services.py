@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Planted mistakes of services: each is found by the promise that it breaks, and told with what to do."""
 
 from __future__ import annotations

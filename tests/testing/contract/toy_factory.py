@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The toy store as the conformance kit sees it."""
 
 from __future__ import annotations

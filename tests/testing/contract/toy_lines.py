@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The values of the toy store: its view, choice, policy, plan, status, and the task that its compactions run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small services that keep the contract: each turn decides, takes a lease, and works. One step a method."""
 
 from __future__ import annotations

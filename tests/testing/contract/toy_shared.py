@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The toy store as one that nobody owns: any number of handles compact at once, one commits, the others are skipped."""
 
 from __future__ import annotations

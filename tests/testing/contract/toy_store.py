@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small store that keeps the contract: one file a write, whose lines that begin with `#` are garbage.
 
 A compaction writes each file that has garbage anew, without it, and commits it by a rename. Each step that a planted

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The explorer: finds planted bugs, passes sound protocols, reports so that a failure can be replayed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fault model: what a crash may leave of each kind of change, and what it may not."""
 
 from __future__ import annotations

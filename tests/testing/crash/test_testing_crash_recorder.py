@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The recorder: notes all that is done, in order, and notices what it did not see."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kill, successor, power failure: planted mistakes are found, sound stores pass, a failure can be run alone."""
 
 from __future__ import annotations

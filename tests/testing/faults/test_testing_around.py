@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lost answers, other settings, clocks that jump, forks: planted mistakes are found, sound code passes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clocks that go wrong: what a script says happens, monotonic time never goes back, and the library lives with it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One plan over disks, key-value stores and object stores: each fault does what the table in docs/testing.md says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The failing disk: which changes it refuses, under which name, and what arrives all the same."""
 
 from __future__ import annotations

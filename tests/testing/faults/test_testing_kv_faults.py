@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The failing key-value store does each fault as it says, and the exploration finds a protocol that breaks."""
 
 from __future__ import annotations

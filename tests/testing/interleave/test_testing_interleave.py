@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The interleaving harness: it finds what can go wrong, and its reduction loses nothing."""
 
 from __future__ import annotations

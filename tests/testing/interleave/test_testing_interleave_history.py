@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The oracle of histories: what a regular register may return, and what it may not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An owner that stands still while another takes over, and two writers: planted mistakes are found."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`check_blob_policy` must find what is planted: one wrong policy for each rule of the contract."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A host's own policy or configuration in three lines: what is good passes, what is planted fails with its lesson."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The strategies reach what they promise, and shrink to the least that fails."""
 
 from __future__ import annotations

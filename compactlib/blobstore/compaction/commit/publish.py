@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commit of a cycle on the disk: new segments get their names, sources lose theirs.
 
 The order that makes it safe; each step may be repeated, and recovery repeats those that a crash cut short:

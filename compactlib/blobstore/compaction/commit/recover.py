@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Crash recovery: finishing or undoing an interrupted compaction, before a store looks at its folder.
 
 What the compaction log says decides:

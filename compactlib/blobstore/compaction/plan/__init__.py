@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is compacted: pure functions of a view and a policy."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contiguous range of segments that costs the fewest bytes copied per segment freed, in O(n log n) a round.
 
 A range of k segments with v valid bytes in all frees `k - ceil(v / fill)` of them, where `fill` is what an output is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a store remembers of the plans it has carried out, so that a schedule survives a restart.
 
 A policy is a pure function; this is the memory that it is shown. It changes only when a plan has been carried out: a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a compaction is going to do, before it does it: a plan says its cost, its benefit and its reason.
 
 Plans are made from a view, a policy's choice and a time alone, so one can be made, printed and thrown away at any time.

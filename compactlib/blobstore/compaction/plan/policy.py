@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contract between a store and the policy that chooses what its compaction takes, on one page.
 
 A policy is a pure function: `choose(view, now) -> Choice`. The view is an immutable picture of the store: how full it

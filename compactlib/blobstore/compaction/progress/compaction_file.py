@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The compaction log on disk: the file `COMPACTION`, and the history of those that are done.
 
 The file is there as long as a compaction is in progress. It is begun whole (temporary name, sync, rename, sync of the

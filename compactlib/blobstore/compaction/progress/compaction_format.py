@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bytes of a compaction log: the whole state of a compaction, and the steps that were appended to it.
 
 ```

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a compaction has done so far, as a value that moves through phases; `compaction_file` makes it durable.
 
 A compaction goes through its victims in cycles. Each cycle fills at most so many new segments as there are swaps:

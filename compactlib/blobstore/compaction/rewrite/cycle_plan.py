@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Planning one cycle of a compaction: which records are copied where, decided from a frozen view of the store.
 
 Records are packed tightly, in the order of their sources. A cycle fills at most so many new segments as there are

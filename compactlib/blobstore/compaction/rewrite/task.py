@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The heavy step of a compaction: copy records from some segments into one new segment.
 
 Runs of adjacent records are read and written at once, and each record is checked against its CRC in between: what is

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """A compaction from its beginning to its end: cycles, events, reports."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compactions of one store or of many, their copying in one executor; each store commits its own.
 
 Each round copies one cycle of every store that is not done yet, all in one run of the executor, so that a Spark job

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Events of a compaction, as the store's observer is notified of them.
 
 Each event is a name and picklable numbers, given to `Observer.event`. A host that keeps anything by log position, or

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a compaction did, as a value."""
 
 from __future__ import annotations

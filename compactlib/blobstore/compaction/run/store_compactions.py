@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compactions of one store: at most one at a time, whichever thread starts it; how it begins, resumes and ends.
 
 What it does between two durable steps is in `work`; what a crash leaves is completed or undone by `recover` before the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One compaction in progress: decides a cycle, hands out what is to be copied, and commits it.
 
 A cycle that was interrupted while copying is decided anew, since deletes and expiry go on; new segments that are whole

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Statistics that are kept up to date with what is written, so that a decision need not look at every entry.
 
 For each log segment there is one number, its valid bytes now, and a list of what will die when, in buckets of time.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps `BucketStatistics` in step with a store: reads what was appended since the last look, and nothing else."""
 
 from __future__ import annotations

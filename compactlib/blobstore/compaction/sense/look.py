@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a policy is shown of a store: its segments' statistics, and the plans it has carried out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many bytes of each log segment a compaction would keep, exactly, for any times; and how many each container has.
 
 On demand, all entries of the index are looked at once. The sealed index segments are sorted by the hash of the id; the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`DynamoStore`: a key-value store in one DynamoDB table, for many processes on many machines.
 
 All reads are consistent, all conditions are condition expressions on a token that each write leaves in its item, and a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a store lies in a DynamoDB table, and its conditions as DynamoDB's expressions.
 
 An item is a cell: `p` the partition (hash key), `k` the key (range key), `v` the value, `n` the 16 bytes that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The names of what etcd refuses, by the gRPC codes that its JSON gateway passes on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`EtcdStore`: a key-value store in etcd, for small data that many machines must agree on.
 
 Writes go through etcd's Raft log; reads are linearizable. Every condition is a compare on the revision of the key's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a store lies in etcd's one flat space of keys, and the requests for it as etcd's JSON gateway takes them.
 
 The cell (partition, key) is the etcd key `root + length of partition (2 bytes, big-endian) + partition + key`: no pair

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The names of what SQLite refuses."""
 
 from __future__ import annotations

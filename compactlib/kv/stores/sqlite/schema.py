@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is in the SQLite file of a `SqliteStore`: tables, versions, checksums; `docs/formats/kv-sqlite.md`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`SqliteStore`: a key-value store in one SQLite file, for many threads and many processes of one machine.
 
 The file is in WAL mode, so readers never wait. A write is durable when the call returns; threads that write at once

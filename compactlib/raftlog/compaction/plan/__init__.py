@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is compacted: pure functions of a view, a policy and limits."""

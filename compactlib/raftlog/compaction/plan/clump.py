@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clumping: which scattered live entries to append again at the head of the log, so that the live set has fewer runs.
 
 Pure: a plan names indexes, and the host proposes for each a command "rewrite entry i if it is still live": applied, it

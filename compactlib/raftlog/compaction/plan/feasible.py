@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which parts of a plan can be carried out now: does it still fit the log, and is no file in its way.
 
 Pure functions of the plan.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a compaction is going to do, before it does it: a pure function from a view of the log and a policy to a plan.
 
 Every compaction drops whole segments that hold nothing alive, and rewrites the groups that the policy chose. It looks

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contract between a compaction and the policy that chooses what it rewrites, on one page.
 
 A policy is a pure function of statistics: `choose(view, now) -> Choice`. `view.candidates` are, oldest to newest, the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`LogView`: a log as policies and plans see it, at one moment."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sense: how long ago the last major compaction was, in minors and in seconds, and whether the next one is due."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Statistics for policies and triggers, gathered from segment indexes and remembered while nothing has changed."""
 
 from __future__ import annotations

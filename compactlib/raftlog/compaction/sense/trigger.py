@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a major compaction runs: small triggers, asked before each compaction, joined with `|` (either) and `&` (both).
 
 >>> trigger = EveryNMinors(8) | DeadBytes(512 << 20) | (Elapsed(3600.0) & DeadRatio(0.5))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The usual order of assignment: small levels first, then the fewest failures, then by age."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tenants take weighted turns, so that one with many jobs does not keep the others waiting."""
 
 from __future__ import annotations

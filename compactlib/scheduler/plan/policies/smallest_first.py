@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small jobs go first, so that a large one does not keep many others waiting."""
 
 from __future__ import annotations

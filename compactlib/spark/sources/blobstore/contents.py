@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the contents of neighbouring records: straight into one buffer, one behind the other, and checked.
 
 The system call itself takes headers and contents apart (`preadv` into many pieces), so that no content is copied again

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The records of a blob store as Arrow batches: which segments are read, and what each gives.
 
 Planning happens once, in one process, and says of each record whether a compaction would keep it, since that takes the

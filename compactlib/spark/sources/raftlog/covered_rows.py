@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Segments of Raft logs that a snapshot has come to cover: what a stream of compactions waits for.
 
 Only what a snapshot covers can hold anything dead, so a log is worth a look when enough of its segments have come to be

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Spark stream `compactlib.raftlog.covered`; `compactlib.spark.start_compaction_stream` starts one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rows of a Raft log as Arrow batches: which segments are read for a range, and what each gives.
 
 Planning happens once, in one process; each slice is then read in any process that sees the folder. Payload bytes go

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options of the data source `compactlib.staging`, and how a worker comes by the stores that they name."""
 
 from __future__ import annotations

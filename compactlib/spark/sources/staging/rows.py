@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The records of a branch as Arrow batches: which parts of the keys are read, and what each gives.
 
 Planning happens once, in one process: it takes the branch's record, whose tokens and metarange every part then reads,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A metarange: the list of ranges that together are one immutable sorted set of records, and its file.
 
 The file is described in docs/formats/staging-metarange.md. It names nothing that depends on a range's file format.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranges as Parquet files, which Spark, DuckDB, Polars and pandas open as they are; rows as Arrow columns.
 
 The only module that needs pyarrow (extra `staging`). Merging, cutting and hashing are done on whole columns. The file

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The range format that needs no other package: the very bytes that the id is the hash of, behind a header.
 
 Its rows are lists of bytes. The file is described in docs/formats/staging-range.md.

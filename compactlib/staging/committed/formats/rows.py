@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the committed layer needs of a file format for ranges, so that there can be more than one.
 
 `Rows` is a sorted run of records in the format's own memory layout, and does the work that is done once per record:

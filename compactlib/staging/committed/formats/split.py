@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a sorted run of records is cut into ranges: a rule of the content alone, so that equal content is cut equally.
 
 A record closes its range (it is the last one in it) when the range has reached `max_bytes`, or when it has reached

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranges as objects: writing, reading, caching, verifying and collecting them."""

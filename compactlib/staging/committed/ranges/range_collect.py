@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Garbage collection of range and metarange files.
 
 A file is kept if a live metarange needs it, if it is younger than the grace period, or if a metarange younger than that

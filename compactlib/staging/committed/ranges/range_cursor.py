@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Positions in a metarange: a cursor over its records that knows when it stands before a whole range."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranges and metaranges in an object store: written once, checked whenever they are read.
 
 Under the prefix: `ranges/<id>`, `metaranges/<id>`, and the garbage collection's marks `reused/<name>` and

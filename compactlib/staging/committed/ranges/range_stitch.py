@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranges that several writers made side by side, joined into the metarange that one writer would have made.
 
 Each writer began where perhaps no range begins, and stopped where perhaps none ends. So wherever a range is not closed

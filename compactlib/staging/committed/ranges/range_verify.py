@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A deep check of metaranges: that every range holds what its id promises, and that all are cut as the rule says."""
 
 from __future__ import annotations

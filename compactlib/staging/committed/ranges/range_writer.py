@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes records, which arrive in order, as ranges cut by the rule; and takes over ranges that stayed the same."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Garbage collection: finding and deleting tokens, ranges and metaranges that no branch reaches."""

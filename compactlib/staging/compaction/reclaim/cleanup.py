@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`TokenCleaner`: removes the entries of tokens that no branch names any more.
 
 A token that leaves a branch record is *marked*. A pass over the marks removes the entries of each token whose mark is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which ranges and metaranges are garbage: what no commit of a branch and no compaction in force needs.
 
 What is live is decided here, by the branch records; finding and deleting the files is `CommittedRanges.collect`'s.

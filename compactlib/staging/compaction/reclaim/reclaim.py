@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Garbage collection of a repository: entries of dropped tokens, forgotten tokens, ranges without a reference."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which stores keep time buckets, and what `ExpiryForecast` does with those of a real one."""
 
 from __future__ import annotations

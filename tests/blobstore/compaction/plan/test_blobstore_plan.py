@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans and views as values: what they refuse, how they print, what they forecast; and the history they leave."""
 
 from __future__ import annotations

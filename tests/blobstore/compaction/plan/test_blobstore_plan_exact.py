@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a plan says of bytes on the disk, compared with the files of a real store after it was carried out."""
 
 from __future__ import annotations

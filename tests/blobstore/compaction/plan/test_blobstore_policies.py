@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gate, CompactAll and Hybrid, and what holds for every policy."""
 
 from __future__ import annotations

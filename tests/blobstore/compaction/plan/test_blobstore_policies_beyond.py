@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The policies that Ambry does not have: greedy, cost and benefit, d choices, forecasts, copy budgets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values of other types at the face of policies, plans and the reader: `InvalidInput`, and nothing bare."""
 
 from __future__ import annotations

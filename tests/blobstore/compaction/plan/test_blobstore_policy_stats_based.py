@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`StatsBased`: cases with known answers, and a brute-force oracle beside the fast search."""
 
 from __future__ import annotations

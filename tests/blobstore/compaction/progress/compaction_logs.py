@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compaction logs to write, read and damage."""
 
 from __future__ import annotations

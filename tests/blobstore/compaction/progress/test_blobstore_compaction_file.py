@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The compaction log's file to the byte (L3), damage, and the history (L4, L5)."""
 
 from __future__ import annotations

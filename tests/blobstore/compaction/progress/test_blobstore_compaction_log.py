@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The compaction log in memory: order of phases (L1, L2), and what makes no sense."""
 
 from __future__ import annotations

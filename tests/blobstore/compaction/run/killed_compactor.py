@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process that writes and compacts until it is killed: `-m tests.blobstore.compaction.run.killed_compactor FOLDER
 SEED FIRST`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The compactor on real stores: cycles, many stores, effects, properties; known answers have their own file."""
 
 from __future__ import annotations

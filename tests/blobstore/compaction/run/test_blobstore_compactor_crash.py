@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compactions are crashed after every operation, under every loss of what was not synced; nothing may be gone.
 
 After each crash the store is opened, its answers are compared with those from before, it is verified, what was in

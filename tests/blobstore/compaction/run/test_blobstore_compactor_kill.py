@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process that writes, compacts and erases is killed with signal 9 at random moments; nothing promised is missing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Damage that a compaction meets, and a disk that refuses: reported, nothing lost, and the store stays usable."""
 
 from __future__ import annotations

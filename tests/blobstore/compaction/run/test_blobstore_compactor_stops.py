@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A compaction that is stopped, dropped, paused or written against; and what goes on from there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a compaction does to a log, in numbers: cases with known answers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which entries to append again: against every other choice there is."""
 
 from __future__ import annotations

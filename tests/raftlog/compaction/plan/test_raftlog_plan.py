@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans: stories in `tests/scenarios/raftlog/plan_*.txt`, and the rules that each plan keeps."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policies: cases with known answers, each rule at its edge, and what holds on any log."""
 
 from __future__ import annotations

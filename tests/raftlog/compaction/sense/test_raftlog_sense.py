@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Statistics that are remembered: they are always those of a fresh look, and an unchanged segment is not read again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Triggers: each at its edge, and joined with `|` and `&`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Takes everything that may be taken, whatever it costs; with an option to leave wholly valid segments alone."""
 
 from __future__ import annotations

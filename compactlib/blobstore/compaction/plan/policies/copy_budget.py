@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """As many segments freed as a number of copied bytes can pay for."""
 
 from __future__ import annotations

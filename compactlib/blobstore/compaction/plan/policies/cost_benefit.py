@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Old and empty segments first: the cost-benefit rule of the log-structured file system LFS."""
 
 from __future__ import annotations

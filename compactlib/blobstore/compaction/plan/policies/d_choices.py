@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The emptiest of a few segments drawn at random, again and again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Does not copy what is about to die, and drops segments that died whole."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The emptiest segments, wherever they lie."""
 
 from __future__ import annotations

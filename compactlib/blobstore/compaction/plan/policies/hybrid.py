@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two policies in turn: one for every day, and a thorough one on a schedule."""
 
 from __future__ import annotations

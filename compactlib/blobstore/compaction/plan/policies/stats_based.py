@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The default policy: the range of segments that costs the fewest bytes copied for each segment freed."""
 
 from __future__ import annotations

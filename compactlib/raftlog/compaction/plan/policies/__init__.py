@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The policies that come with the library, one a file; the contract is `compactlib.raftlog.compaction.plan.policy`.
 
 | policy | groups | use it when |

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A policy with a price: rewrite where each byte freed costs few enough bytes copied."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The policy that copies nothing: only segments in which nothing is alive go."""
 
 from __future__ import annotations

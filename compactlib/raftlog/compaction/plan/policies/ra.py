@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What RabbitMQ Ra does (v3.1.10): merge neighbours that are each under half live."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The default policy: merge neighbours that fit into one segment, and clear one alone when most of it is dead."""
 
 from __future__ import annotations
