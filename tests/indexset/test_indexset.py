@@ -88,8 +88,7 @@ def test_at_most(limit: int, expected: Runs) -> None:
     assert runs(S.at_most(limit)) == expected
 
 
-def test_vectors_3_and_4_between() -> None:
-    # The notes' `in_range` is both at once.
+def test_between_is_from_and_up_to() -> None:
     assert runs(S.between(3, 8)) == [(3, 3), (5, 8)]
     assert runs(S.between(4, 4)) == []
     assert runs(S.between(8, 3)) == []

@@ -159,7 +159,7 @@ def test_after_segments_of_ra_comes_one_of_ours(tmp_path: Path) -> None:
         assert [entry.payload for entry in log.entries()] == [b"one", b"two again", b"three"]
 
 
-def test_vectors_26_and_27_a_dead_segment_goes_and_then_all_but_the_newest(tmp_path: Path) -> None:
+def test_a_dead_segment_goes_and_then_all_but_the_newest(tmp_path: Path) -> None:
     model = PlainLog()
     with SegmentLog(tmp_path, options()) as log:
         append(log, model, range(1, 501))
