@@ -155,6 +155,7 @@ class Loading:
         self._useless: list[int] = []
         self.index: list[IndexSegment] = []
         self.cut_bytes = 0
+        self.file: SegmentFile
         path = loader.paths.get(name) or os.path.join(loader.folder, name.log_file)
         expected = loader.descriptor.header(name)
         try:
