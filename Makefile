@@ -22,7 +22,7 @@ help:
 	@echo 'make demo         write, compact and verify a real log, on this machine and on Spark'
 	@echo 'make test         all checks: ruff, imports, mypy, verifytypes, site, pytest (each also a target of its own)'
 	@echo 'make site         build the documentation into build/site'
-	@echo 'make cluster      the tests on real servers and Spark clusters, which make test leaves out'
+	@echo 'make cluster      the tests on real servers and on Spark, which make test leaves out'
 	@echo 'make soak         the campaigns that take minutes'
 	@echo 'make fresh        random tests with other examples than always, and a thousand rounds of each check we ship'
 	@echo 'make coverage     which lines and branches the tests run (PYTEST_ARGS=tests/kv: those alone)'
@@ -71,10 +71,12 @@ site: setup
 	$(call step,site,$(SITE)/bin/zensical build --strict --clean)
 
 pytest: setup
-	$(call step,pytest,$(with_java) && python -m pytest -n auto --maxprocesses 4 $(PYTEST_ARGS))
+	$(call step,pytest,$(with_java) && python -m pytest -n auto --maxprocesses 4 \
+	    -m 'not soak and not cluster and not spark' $(PYTEST_ARGS))
 
 cluster: setup
-	$(call step,cluster,$(with_java) && python -m pytest -n auto --maxprocesses 4 -m 'cluster and not soak' $(PYTEST_ARGS))
+	$(call step,cluster,$(with_java) && python -m pytest -n auto --maxprocesses 4 \
+	    -m '(cluster or spark) and not soak' $(PYTEST_ARGS))
 
 soak: setup
 	$(call step,soak,$(with_java) && python -m pytest -n auto --maxprocesses 4 -m soak --timeout 0 --hypothesis-profile=soak $(PYTEST_ARGS))
