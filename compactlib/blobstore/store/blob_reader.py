@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from types import NoneType
 from typing import Any
 
 import attrs
@@ -121,8 +120,8 @@ class BlobReader:
     def __init__(self, folder: StrPath, config: BlobStoreConfig | None = None, *, policy: BlobPolicy | None = None,
                  clock: Clock | None = None, name: str | None = None) -> None:
         require_type("folder", folder, (str, os.PathLike), "a path")
-        require_type("config", config, (BlobStoreConfig, NoneType), "a BlobStoreConfig, or None")
-        require_type("name", name, (str, NoneType), "text, or None")
+        require_type("config", config, BlobStoreConfig, "a BlobStoreConfig, or None", or_none=True)
+        require_type("name", name, str, "text, or None", or_none=True)
         self._policy: BlobPolicy = StatsBased() if policy is None else policy
         require_policy("policy", self._policy)
         self._clock: Clock = SystemClock() if clock is None else clock
@@ -289,8 +288,7 @@ class BlobReader:
             Unsupported: a later release wrote the file of the last plans.
             Closed: the reader is closed.
         """
-        if budget is not None:
-            require_method("budget", budget, "check", "lend")
+        require_method("budget", budget, "check", "lend", or_none=True)
         return self._view(self._policy, budget)
 
     def _view(self, policy: BlobPolicy, budget: Budget | None = None) -> BlobView:

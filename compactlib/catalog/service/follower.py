@@ -43,8 +43,7 @@ class LogFollower(ServiceFace):
         if not milliseconds(interval_seconds, name="interval_seconds"):
             raise InvalidInput(f"interval_seconds is {interval_seconds}; give more than 0")
         require_type("service", service, CatalogService, "a CatalogService")
-        if clock is not None:
-            require_method("clock", clock, "monotonic")
+        require_method("clock", clock, "monotonic", or_none=True)
         self._catalog = service
         self._service = WorkService("the follower of the catalog", event="catalog_follow_failed", clock=clock,
                                     observer=observer, retry_seconds=min(interval_seconds, _LONGEST_DELAY_SECONDS),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from types import NoneType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import attrs
@@ -105,7 +104,7 @@ class CatalogService:
                  policy: CatalogPolicy | None = None, observer: Observer | None = None) -> None:
         require_type("log", log, UpdateLog, "an UpdateLog")
         require_type("clock", clock, HybridClock, "a HybridClock")
-        require_type("observer", observer, (Observer, NoneType), "an Observer")
+        require_type("observer", observer, Observer, "an Observer", or_none=True)
         require_policy("policy", policy, or_none=True)
         self.log = log
         self.clock = clock
@@ -329,7 +328,7 @@ class CatalogService:
         _require_budget(budget)
         for name, value, kind in (("topology", topology, Topology), ("assignments", assignments, Assignments),
                                   ("low_watermark", low_watermark, int), ("term", term, int)):
-            require_type(name, value, (kind, NoneType), f"a {kind.__name__}")
+            require_type(name, value, kind, f"a {kind.__name__}", or_none=True)
         told = _all_of("reports", reports, NodeReport)
         held = _all_of("conditions", conditions, Condition)
         with self._compaction.asking(budget) as asked:
@@ -350,7 +349,7 @@ class CatalogService:
         """
         self._compaction.require_open()
         require_policy("policy", policy, or_none=True)
-        require_type("view", view, (CatalogView, NoneType), "a CatalogView, as view() gives it")
+        require_type("view", view, CatalogView, "a CatalogView, as view() gives it", or_none=True)
         found, asked = self.view() if view is None else view, policy or self._compaction.policy
         return plan_of(found, asked, chosen(found, asked) if may_cut(found) else None, self.log)
 
@@ -375,13 +374,12 @@ class CatalogService:
             Closed: the service was closed.
         """
         self._compaction.require_open()
-        require_type("plan", plan, (CatalogPlan, NoneType), "a CatalogPlan, as plan() gives it")
+        require_type("plan", plan, CatalogPlan, "a CatalogPlan, as plan() gives it", or_none=True)
         require_policy("policy", policy, or_none=True)
         _require_budget(budget)
-        require_type("observer", observer, (Observer, NoneType), "an Observer")
-        for name, value, method in (("executor", executor, "run"), ("fence", fence, "guard")):
-            if value is not None:
-                require_method(name, value, method)
+        require_type("observer", observer, Observer, "an Observer", or_none=True)
+        require_method("executor", executor, "run", or_none=True)
+        require_method("fence", fence, "guard", or_none=True)
         if plan is not None and policy is not None:
             raise InvalidInput("a plan and a policy were given; a plan has its policy already: give one of them")
         return self._compaction.compact(plan, policy, budget, observer, fence)
@@ -478,7 +476,7 @@ class CatalogStatus(Printed):
 
 
 def _require_budget(budget: Budget | None) -> None:
-    require_type("budget", budget, (Budget, NoneType), "a Budget")
+    require_type("budget", budget, Budget, "a Budget", or_none=True)
 
 
 def _all_of(name: str, values: Sequence[ValueT] | None, kind: type[ValueT]) -> tuple[ValueT, ...] | None:

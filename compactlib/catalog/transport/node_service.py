@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import NoneType
 from typing import TypeAlias
 
 from compactlib._arguments import require_method, require_type
@@ -84,10 +83,9 @@ class CompactionService(AsyncServiceFace):
         require_type("me", me, NodeId, "a NodeId")
         require_method("host", host, "report", "zones", "publish", "confirm", "plan", "compact")
         require_method("transport", transport, "start", "send", "close")
-        require_type("options", options, (NodeOptions, NoneType), "NodeOptions")
-        if clock is not None:
-            require_method("clock", clock, "monotonic")
-        require_type("observer", observer, (Observer, NoneType), "an Observer")
+        require_type("options", options, NodeOptions, "NodeOptions", or_none=True)
+        require_method("clock", clock, "monotonic", or_none=True)
+        require_type("observer", observer, Observer, "an Observer", or_none=True)
         whole("host_threads", host_threads, lowest=1)
         self._work = AsyncWork(f"node {me}", event="catalog_node_failed", threads=host_threads, observer=observer)
         self._node = CatalogNode(me, options)

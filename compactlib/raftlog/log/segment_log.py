@@ -486,10 +486,9 @@ class SegmentLog:
         """
         self._reads.require_open()
         require_policy("the policy", policy, or_none=True)
-        for name, value, method in (("the executor", executor, "run"), ("the observer", observer, "progress"),
-                                    ("the fence", fence, "guard")):
-            if value is not None:
-                require_method(name, value, method)
+        require_method("the executor", executor, "run", or_none=True)
+        require_method("the observer", observer, "progress", or_none=True)
+        require_method("the fence", fence, "guard", or_none=True)
         if plan is not None:
             self._require_own(plan, policy)
 

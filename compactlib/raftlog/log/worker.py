@@ -116,10 +116,9 @@ class LogCompactionWorker(ServiceFace):
                  budget: Budget | None = None, observer: Observer | None = None) -> None:
         if not callable(getattr(log, "lease", None)):
             raise InvalidInput(f"the log is {log!r:.100}; give a SegmentLog, or the `segments` of a RaftLog")
-        for name, value, method in (("the server", server, "__call__"), ("the executor", executor, "run"),
-                                    ("the observer", observer, "event")):
-            if value is not None:
-                require_method(name, value, method)
+        require_method("the server", server, "__call__", or_none=True)
+        require_method("the executor", executor, "run", or_none=True)
+        require_method("the observer", observer, "event", or_none=True)
         require_budget(budget)
         self._service = WorkService(f"the worker of the log in {log.folder}", event=WORKER_FAILED, budget=budget,
                                     observer=observer)

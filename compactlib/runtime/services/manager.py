@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
@@ -111,11 +110,11 @@ class CompactionManager(ServiceFace):
             StorageError: its disk cannot be found out.
         """
         require_type("name", name, str, "text")
-        require_type("disk", disk, (str, NoneType), "text, or nothing")
-        for what, given, methods in (("policy", policy, ("choose",)), ("executor", executor, ("run",)),
-                                     ("fence", fence, ("guard",)), ("new_budget", new_budget, ("__call__",))):
-            if given is not None:
-                require_method(what, given, *methods)
+        require_type("disk", disk, str, "text, or nothing", or_none=True)
+        require_method("policy", policy, "choose", or_none=True)
+        require_method("executor", executor, "run", or_none=True)
+        require_method("fence", fence, "guard", or_none=True)
+        require_method("new_budget", new_budget, "__call__", or_none=True)
         for what, flag in (("enabled", enabled), ("is_open", is_open)):
             require_type(what, flag, bool, "True or False")
         for method in ("compact", "reclaim", "status"):

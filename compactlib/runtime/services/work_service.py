@@ -24,7 +24,6 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import NoneType
 from typing import Any, Self, TypeAlias
 
 import attrs
@@ -141,10 +140,9 @@ class WorkService:
     def __init__(self, what: str, *, event: str, recovered: str = "", retry_seconds: float = 0.1,
                  max_retry_seconds: float = 60.0, clock: Clock | None = None, budget: Budget | None = None,
                  observer: Observer | None = None) -> None:
-        if clock is not None:
-            require_method("clock", clock, "monotonic", "sleep")
-        require_type("observer", observer, (Observer, NoneType), "an Observer")
-        require_type("budget", budget, (Budget, NoneType), "a Budget")
+        require_method("clock", clock, "monotonic", "sleep", or_none=True)
+        require_type("observer", observer, Observer, "an Observer", or_none=True)
+        require_type("budget", budget, Budget, "a Budget", or_none=True)
         self._what = what
         self._event = event
         self._recovered = recovered

@@ -60,9 +60,7 @@ class SchedulerService:
         if state is None:
             state = SchedulerState(config or SchedulerConfig(), MetadataIndex() if index == "default" else index)
         self.state: SchedulerState = state
-        if policy is not None:
-            require_policy("policy", policy)
-            require_type("the policy's name", policy.name, str, "a text")
+        require_policy("policy", policy, or_none=True)
         self.policy: AssignmentPolicy = ByPriority() if policy is None else policy
         self._observer = telling(observer)
 

@@ -138,8 +138,7 @@ class Worker(ServiceFace):
                  budget: Budget | None = None, rng: random.Random | None = None) -> None:
         require_method("transport", transport, "poll")
         require_method("execute", execute, "__call__")
-        if cleanup is not None:
-            require_method("cleanup", cleanup, "__call__")
+        require_method("cleanup", cleanup, "__call__", or_none=True)
         self._options = options = WorkerOptions() if options is None else options
         require_type("options", options, WorkerOptions, "WorkerOptions, or None")
         self._transport = transport
