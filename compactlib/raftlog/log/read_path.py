@@ -204,9 +204,9 @@ class SegmentReadPath:
                         yield answer
                 first = part.last + 1
         for slab in () if unflushed is None else unflushed.slabs:
-            for index in range(max(slab.first, first), min(slab.last, asked) + 1):
-                if self.state is None or not self.state.is_dead(index):
-                    yield Entry(index, slab.term, slab.payloads[index - slab.first])
+            for entry in slab.entries(first, asked):
+                if self.state is None or not self.state.is_dead(entry.index):
+                    yield entry
 
     def entries(self, first: int, last: int) -> Iterator[Entry]:
         """As `scan`, and ends at damage.

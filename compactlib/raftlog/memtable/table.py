@@ -21,7 +21,7 @@ import attrs
 from compactlib.errors import AuditFailed
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.errors import GapDetected, MemtableFull, Overwriting
-from compactlib.raftlog.model.values import Entry, entry_of
+from compactlib.raftlog.model.values import MAX_INDEX, Entry, entry_of
 
 DEFAULT_MAX_ENTRIES = 1_000_000
 _JOINED_ENTRIES = 1024
@@ -39,6 +39,11 @@ class Slab:
     def last(self) -> int:
         """The last index."""
         return self.first + len(self.payloads) - 1
+
+    def entries(self, first: int, last: int) -> Iterator[Entry]:
+        """Those from `first` to `last`, as far as it holds them."""
+        for index in range(max(first, self.first), min(last, self.last) + 1):
+            yield Entry(index, self.term, self.payloads[index - self.first])
 
 
 class Table:
@@ -130,7 +135,8 @@ class Memtable:
     @property
     def base(self) -> int | None:
         """From this index on the tables answer; `None` if there is none and segments answer for everything."""
-        return min((table.base for table in self._tables), default=None)
+        tables = self._tables
+        return base_of(tables) if tables else None
 
     @property
     def entries(self) -> int:
@@ -282,6 +288,11 @@ class Memtable:
 
     def __repr__(self) -> str:
         return f"<Memtable: {self._count:,} entries in {len(self._tables)} tables, last {self._last}>"
+
+
+def base_of(tables: Sequence[Table]) -> int:
+    """The lowest index that `tables` (a chain) answer for; above every index if there are none."""
+    return min((table.base for table in tables), default=MAX_INDEX + 1)
 
 
 def visible_runs(tables: Sequence[Table]) -> Iterator[tuple[int, int]]:

@@ -42,7 +42,7 @@ from compactlib.raftlog.store.read_path import RaftReadPath
 from compactlib.raftlog.store.write_path import (
     RaftWritePath,
     bytes_of,
-    entry_of,
+    checked_entry,
     require_numbers,
     require_sizes,
     runs_of,
@@ -124,10 +124,9 @@ class RaftLog:
             CorruptData: the newest snapshot is damaged.
             LiveIndexMissing: the log does not hold what that snapshot needs.
         """
-        for name, value, method in (("the snapshot store", snapshots, "latest"), ("the worker", worker, "__call__"),
-                                    ("on_confirmed", on_confirmed, "__call__")):
-            if value is not None:
-                require_method(name, value, method)
+        require_method("the snapshot store", snapshots, "latest", or_none=True)
+        require_method("the worker", worker, "__call__", or_none=True)
+        require_method("on_confirmed", on_confirmed, "__call__", or_none=True)
         if snapshots is not None:
             with self._outbox.held(), self._snapshotting:
                 self._owner()
@@ -304,7 +303,7 @@ class RaftLog:
         """
         if previous_index is not None:
             previous_index = whole("the previous index", previous_index)
-        entries = list(map(entry_of, listed("the entries", entries)))
+        entries = list(map(checked_entry, listed("the entries", entries)))
         if not entries:
             return
         for entry in entries:
@@ -408,8 +407,7 @@ class RaftLog:
         if (state is None) != (self._snapshots is None):
             raise InvalidInput("a state is given to a log that has a snapshot store, and only to such a log: see "
                                "RaftLog.attach")
-        if state is not None:
-            require_method("the state", state, "__iter__")
+        require_method("the state", state, "__iter__", or_none=True)
         _require_index(index)
         with self._outbox.held(), self._snapshotting:
             self._require_open()

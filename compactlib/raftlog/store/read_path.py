@@ -9,9 +9,9 @@ from itertools import pairwise
 from compactlib.errors import CorruptData, Unsorted
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import listed, whole
-from compactlib.raftlog.memtable.table import Memtable, Table, visible_runs, visible_slabs
+from compactlib.raftlog.memtable.table import Memtable, Table, base_of, visible_runs, visible_slabs
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.model.values import MAX_INDEX, Answer, DamagedEntry, DeadEntry, Entry, MissingEntry
+from compactlib.raftlog.model.values import Answer, DamagedEntry, DeadEntry, Entry, MissingEntry
 from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.raftlog.store.pins import Pin
 
@@ -38,7 +38,7 @@ class RaftReadPath:
         if row.live:
             return row.live.first
         tables = self._memtable.tables
-        base = min((table.base for table in tables), default=MAX_INDEX + 1)
+        base = base_of(tables)
         start = row.index + 1
         found = self._segments.next_index(start) if start < base else None
         if found is not None and found < base:
@@ -50,7 +50,7 @@ class RaftReadPath:
         tables = self._memtable.tables
         held = [min(last, limit) for first, last in visible_runs(tables) if first <= limit]
         if not held:
-            base = min((table.base for table in tables), default=MAX_INDEX + 1)
+            base = base_of(tables)
             held = [self._segments.previous_index(min(limit, base - 1))]
         return max(*held, self._row().index)
 
@@ -99,7 +99,7 @@ class RaftReadPath:
                 raise Unsorted(f"index {index} follows {previous}; sort the indexes and drop duplicates",
                                previous=previous, found=index)
         tables = self._memtable.tables
-        base = min((table.base for table in tables), default=MAX_INDEX + 1)
+        base = base_of(tables)
         below = [index for index in indexes if index < base]
         yield from self._log.read_many(below)
         for index in indexes[len(below):]:
@@ -121,19 +121,19 @@ class RaftReadPath:
         """Every entry from `first` to `last` that is not dead, ascending."""
         first, last = whole("first", first), whole("last", last)
         tables = self._memtable.tables
-        base = min((table.base for table in tables), default=MAX_INDEX + 1)
+        base = base_of(tables)
         slabs = visible_slabs(tables)
         if first < base:
             yield from self._log.entries(first, min(last, base - 1))
         for slab in slabs:
-            for index in range(max(first, slab.first), min(last, slab.last) + 1):
-                if not self._row().is_dead(index):
-                    yield Entry(index, slab.term, slab.payloads[index - slab.first])
+            for entry in slab.entries(first, last):
+                if not self._row().is_dead(entry.index):
+                    yield entry
 
     def pin(self, indexes: IndexSet, released: Callable[[Pin], object]) -> Pin:
         """Hold those of `indexes` that are found; `released` is called when they are released."""
         tables = self._memtable.tables
-        base = min((table.base for table in tables), default=MAX_INDEX + 1)
+        base = base_of(tables)
         in_memory: dict[int, Entry] = {}
         for index in indexes.at_least(base):
             answer = self._from_tables(tables, index)

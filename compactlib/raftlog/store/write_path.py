@@ -175,7 +175,7 @@ def require_sizes(payloads: Sequence[bytes]) -> None:
         raise InvalidInput(f"a payload has {longest} bytes, at most {MAX_PAYLOAD_BYTES} are taken")
 
 
-def entry_of(given: Any) -> Entry:
+def checked_entry(given: Any) -> Entry:
     """An entry as a host gives it.
 
     Raises:
