@@ -105,7 +105,7 @@ def say_verdict(written: WrittenLog, runs: Sequence[ExecutorRun], differences: S
         return False
     live, dead = len(written.machine), written.last_index - len(written.machine)
     names = [run.executor for run in runs]
-    _say("verified", f"{live:,} live values identical by SHA-256, {dead:,} dead entries answer Dead;")
+    _say("verified", f"{live:,} live values identical by SHA-256, {dead:,} dead entries answer DeadEntry;")
     _say("", f"opened anew, the log alone rebuilds the store ({', '.join(names)})"
              + (f";\n{'':<9} the segments of {' and '.join(names)} are the same, byte by byte" if names[1:] else ""))
     return True

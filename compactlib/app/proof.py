@@ -21,7 +21,7 @@ def problems_in(folder: str, written: WrittenLog) -> Iterator[str]:
     """Open the log in `folder` and compare it with what was written; each difference in one line, none if all is well.
 
     * Each live value is there, with the digest that it was written with, and nothing else is live.
-    * Every other index answers Dead, those of deleted keys and of the deletes among them.
+    * Every other index answers `DeadEntry`, those of deleted keys and of the deletes among them.
     * An empty state machine that is given what the log still holds becomes the one that wrote it.
     * Every byte that the log still holds passes its checksum.
     """

@@ -186,7 +186,7 @@ def test_the_librarys_own_sense_policies_pass(policy: Any) -> None:
 @pytest.mark.parametrize(("policy", "lesson"), [
     (Sensing(lambda pressure: StagingChoice("always")), "a branch on which nothing was counted"),
     (Sensing(lambda pressure: chosen(None)), "tombstones would pile up for ever"),
-    (Sensing(lambda pressure: None), "answered None; give a Choice"),
+    (Sensing(lambda pressure: None), "answered None; give a StagingChoice"),
     (Sensing(lambda pressure: StagingChoice("" if pressure.deletes else "few", not pressure.deletes)),
      "its why is a sentence"),
     (Sensing(lambda pressure: chosen("just now" if pressure.deletes in (5, 1_000_000_000) else None)),

@@ -153,7 +153,7 @@ class Schedule:
         """
         choice: object = policy.choose(self.view(capacity), self._command.appended_at)
         if not isinstance(choice, JobChoice):
-            raise InvalidInput(f"the policy {policy!r:.200} chose {choice!r:.200}; answer a Choice, an empty one "
+            raise InvalidInput(f"the policy {policy!r:.200} chose {choice!r:.200}; answer a JobChoice, an empty one "
                                f"with its reason if no job is worth it")
         if len(choice.jobs) > capacity:
             raise self._refused(policy, f"{len(choice.jobs)} jobs, where the poll has room for {capacity}")

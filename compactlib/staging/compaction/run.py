@@ -86,16 +86,15 @@ class Compactions:
         return look(self._context, branch, budget)[1]
 
     def plan(self, policy: StagingPolicy | None, view: StagingView) -> StagingPlan:
-        """See `Repository.plan`. No request."""
-        require_policy("the policy", policy, or_none=True)
+        """See `Repository.plan`, which has checked the arguments. No request."""
         if view.repository != self._context.repository:
             raise InvalidInput(f"the view is one of repository {view.repository!r}, and this one is "
                                f"{self._context.repository!r}; take one with view()")
         chosen = self._policy if policy is None else policy
         choice = chosen.choose(view, self._context.clock.now())
         if not isinstance(choice, StagingChoice):
-            raise InvalidInput(f"the policy {chosen.name!r} answered {choice!r}; choose() answers a Choice, also "
-                               f"to say that nothing is to be done")
+            raise InvalidInput(f"the policy {chosen.name!r} answered {choice!r}; choose() answers a StagingChoice, "
+                               f"also to say that nothing is to be done")
         return plan_for(view, choice, PolicyRecord.of(chosen))
 
     def compact(self, branch: str, plan: StagingPlan | None = None, *, policy: StagingPolicy | None = None,

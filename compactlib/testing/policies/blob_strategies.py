@@ -224,8 +224,8 @@ def _told(view: BlobView) -> str:
 
 def _checked_plan(policy: BlobPolicy, view: BlobView, choice: object) -> BlobPlan:
     assert isinstance(choice, BlobChoice), (
-        f"{policy.name}: choose() answered {choice!r}; give a Choice, an empty one that says why if nothing is worth "
-        f"it")
+        f"{policy.name}: choose() answered {choice!r}; give a BlobChoice, an empty one that says why if nothing is "
+        f"worth it")
     try:
         return plan_for_choice(view, choice, policy, NOW)
     except InvalidInput as error:

@@ -214,5 +214,6 @@ def _asked(policy: LogPolicy, view: LogView) -> LogChoice:
             f"{policy.name}: choose() raised {error!r}. It is asked about every log, also one without segments "
             f"that can be compacted; leave out what is not worth it") from error
     assert isinstance(choice, LogChoice), (
-        f"{policy.name}: choose() answered {choice!r}; give a Choice: groups, what is left out with reasons, and why")
+        f"{policy.name}: choose() answered {choice!r}; give a LogChoice: groups, what is left out with reasons, "
+        f"and why")
     return choice

@@ -99,7 +99,7 @@ def _wanted(policy: SensePolicy, pressure: BranchPressure) -> str | None:
         raise AssertionError(f"{name}: choose({pressure}, {_NOW}) raised {error!r}. It is called with every write, and "
                              f"nothing is triggered then; answer an empty Choice if it does not know") from error
     assert isinstance(choice, StagingChoice), (
-        f"{name}: choose() answered {choice!r}; give a Choice, also to say that nothing is to be done")
+        f"{name}: choose() answered {choice!r}; give a StagingChoice, also to say that nothing is to be done")
     why: Any = choice.why
     assert isinstance(why, str) and why.strip(), (
         f"{name}: choose() answered {choice!r}; its why is a sentence for logs and status pages: what was counted, of "

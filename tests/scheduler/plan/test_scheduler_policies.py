@@ -213,8 +213,8 @@ def names(view: AssignmentView) -> list[str]:
 
 
 @pytest.mark.parametrize(("answer", "message"), [
-    (lambda view: None, "chose None; answer a Choice"),
-    (lambda view: ["a"], "answer a Choice"),
+    (lambda view: None, "chose None; answer a JobChoice"),
+    (lambda view: ["a"], "answer a JobChoice"),
     (lambda view: JobChoice(("nobody",), "x"), "job 'nobody', which may not be assigned now"),
     (lambda view: JobChoice((names(view)[0],) * 2, "x"), "or a second time"),
     (lambda view: JobChoice(tuple(names(view)), "x"), "3 jobs, where the poll has room for 2"),

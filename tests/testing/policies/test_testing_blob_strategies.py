@@ -119,7 +119,7 @@ class Drawing:
     (counts_on_segments, "IndexError.*answer a choice of nothing where it cannot decide"),
     (changes_the_view, "changes nothing"),
     (answers_names, "answer the package's own choice"),
-    (answers_another, "give a Choice, an empty one"),
+    (answers_another, "give a BlobChoice, an empty one"),
     (answers_nothing, "never None"),
     (whatever_is_there, "may not be compacted yet.*takes segments of view.eligible and no others"),
     (makes_one_up, "which store .* does not have"),

@@ -219,8 +219,8 @@ def plan_for_choice(view: BlobView, choice: BlobChoice, policy: BlobPolicy, now:
             names the policy.
     """
     if not isinstance(choice, BlobChoice):
-        raise InvalidInput(f"policy {policy.name!r} answered {choice!r}; choose() answers a Choice, an empty one that "
-                           f"says why if nothing is worth it")
+        raise InvalidInput(f"policy {policy.name!r} answered {choice!r}; choose() answers a BlobChoice, an empty one "
+                           f"that says why if nothing is worth it")
     wanted = set(choice.victims)
     victims = [segment for segment in view.segments if segment.eligible and segment.name in wanted]
     if len(victims) != len(choice.victims):

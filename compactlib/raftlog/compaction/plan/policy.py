@@ -119,8 +119,8 @@ def checked_choice(choice: object, view: LogView, *, policy: str) -> LogChoice:
         InvalidInput: it does not; the message names the policy and the segment.
     """
     if not isinstance(choice, LogChoice):
-        raise InvalidInput(f"policy {policy!r} answered {choice!r:.100}; give a Choice: groups, what is left out with "
-                           f"reasons, and why")
+        raise InvalidInput(f"policy {policy!r} answered {choice!r:.100}; give a LogChoice: groups, what is left out "
+                           f"with reasons, and why")
     segments, limits = view.candidates, view.limits
     place = {segment.number: position for position, segment in enumerate(segments)}
     named = [number for group in choice.groups for number in group]

@@ -280,8 +280,8 @@ class Answers:
 
 
 @pytest.mark.parametrize(("answer", "told"), [
-    (None, "answered None; choose.. answers a Choice"),
-    ([SegmentName(0, 0)], "answered .*; choose.. answers a Choice"),
+    (None, "answered None; choose.. answers a BlobChoice"),
+    ([SegmentName(0, 0)], "answered .*; choose.. answers a BlobChoice"),
     (BlobChoice([SegmentName(9, 9)], why="x"), "names segment 9_9, which store 'disk1/7' does not have"),
     (BlobChoice([SegmentName(2, 0)], why="x"), "names segment 2_0, which may not be compacted yet"),
     (BlobChoice([SegmentName(1, 0)] * 2, why="x"), "names segment 1_0 twice"),
