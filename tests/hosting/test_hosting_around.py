@@ -108,12 +108,13 @@ def snapshots_of(kv: KVStore, seed: object) -> SnapshotStore:
     return SnapshotStore(kv, b"p", clock=ManualClock(), rng=random.Random(repr(seed)))
 
 
-def test_a_former_owner_of_snapshots_that_wakes_at_any_request_harms_nothing() -> None:
+@pytest.mark.parametrize("max_transact", [100, 0])
+def test_a_former_owner_of_snapshots_that_wakes_at_any_request_harms_nothing(max_transact: int) -> None:
     saved: list[tuple[int, bytes]] = []
 
     def world(stage: Stage) -> SteppedStore:
         saved.clear()
-        inner = MemoryStore()
+        inner = MemoryStore(limits=attrs.evolve(MemoryStore().limits, max_transact=max_transact))
         snapshots_of(inner, 0).save(1, b"first" * 3)
         return SteppedStore(inner, stage)
 

@@ -69,12 +69,13 @@ def indexed(scheduler: StoredScheduler) -> set[str]:
 # ------------------------------------------------------------------------------------- owners that follow each other
 
 
-def test_a_former_owner_that_wakes_at_any_request_changes_nothing_of_the_next_one_s() -> None:
+@pytest.mark.parametrize("max_transact", [100, 0])
+def test_a_former_owner_that_wakes_at_any_request_changes_nothing_of_the_next_one_s(max_transact: int) -> None:
     acknowledged: list[str] = []
 
     def world(stage: Stage) -> SteppedStore:
         acknowledged.clear()
-        inner = MemoryStore()
+        inner = MemoryStore(limits=attrs.evolve(MemoryStore().limits, max_transact=max_transact))
         opened(inner, seed=0).apply(blocks("first"))
         return SteppedStore(inner, stage)
 
