@@ -264,13 +264,18 @@ def test_what_was_refused_halfway_is_written_anew_before_it_is_acknowledged(tmp_
 def test_a_fence_that_others_write_to_while_it_is_open_syncs_what_it_finds(tmp_path: Path) -> None:
     counting = FailingFiles()
     fence = FileFence(tmp_path / "fence", files=counting)
-    # Killed just before the last sync of the folder.
-    FileFence(tmp_path / "fence").admit("job", 5)
-    for call in (lambda: fence.admit("job", 5), lambda: fence.committed("job")):
+
+    def changes_of(call: Callable[[], object]) -> int:
         before = counting.count
+        assert call() is not None
         call()
-        call()
-        assert counting.count - before == (1 if call() is not None else 0)
+        return counting.count - before
+
+    # Each time killed just before the last sync of the folder.
+    FileFence(tmp_path / "fence").admit("job", 5)
+    assert changes_of(lambda: fence.admit("job", 5)) == 1
+    FileFence(tmp_path / "fence").commit("job", 5, b"value")
+    assert changes_of(lambda: fence.committed("job")) == 1
 
 
 # ---------------------------------------------------------------------------------------- links, damage and forks

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import threading
 from pathlib import Path
@@ -444,6 +445,24 @@ def check_ledger(ledger: Ledger, state: Any) -> None:
     for name, results in ledger.completed.items():
         assert state.jobs.get(name) is None, "a completed job is not queued again"
         assert state.tombstones.exists(results.tenant, results.shard, results.source_blocks[0])
+
+
+@pytest.mark.parametrize(("before", "after"), list(itertools.permutations(SETTINGS, 2)))
+def test_a_journal_is_replayed_under_its_own_settings_and_goes_on_under_the_new_ones(
+        before: SchedulerConfig, after: SchedulerConfig) -> None:
+    def opened_again(has_checkpoint: bool) -> StoredScheduler:
+        ledger = Ledger()
+        scheduler = ledger.open(before)
+        work(ledger, scheduler, random.Random(0))
+        ledger.clock.advance(31.0)
+        scheduler.apply(Tick())
+        if has_checkpoint:
+            scheduler.checkpoint()
+        return ledger.open(after)
+
+    from_journal, from_checkpoint = opened_again(False), opened_again(True)
+    assert from_journal.service.state.config == after
+    assert rows(from_journal) == rows(from_checkpoint)
 
 
 def test_nothing_acknowledged_changes_under_other_settings() -> None:
