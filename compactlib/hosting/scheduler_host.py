@@ -13,16 +13,16 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from compactlib._arguments import refuses_misfits
 from compactlib.clock import Clock
-from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput
+from compactlib.errors import Busy, CompactlibError, InvalidInput
 from compactlib.hosting.command_log import CommandLog
 from compactlib.hosting.errors import PollAgain
-from compactlib.hosting.snapshots import SnapshotStore
 from compactlib.kv import KVStore, OutcomeUnknown
+from compactlib.kv.snapshots import SnapshotStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import Observer, telling
 from compactlib.scheduler import (
@@ -35,7 +35,6 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.model.poll import PollResponse
 from compactlib.scheduler.model.update import (
-    AlreadyApplied,
     Applied,
     ApplyResult,
     BlocksAdded,
@@ -49,119 +48,10 @@ from compactlib.scheduler.model.update import (
     Ticked,
 )
 from compactlib.scheduler.model.values import Command
-from compactlib.scheduler.persistence.codec import (
-    RecordKind,
-    decode_message,
-    decode_record,
-    encode_message,
-    encode_record,
-)
-from compactlib.scheduler.persistence.stored_settings import (
-    decode_settings,
-    dump_state,
-    encode_settings,
-    holds_settings,
-    load_state,
-    under,
-)
-from compactlib.scheduler.queue.metadata_index import MetadataIndex
-from compactlib.scheduler.queue.state import SchedulerState
-
-SNAPSHOT_FAILED = "scheduler_snapshot_failed"
-"""A snapshot was not written, or not surely; the next command tries again: `error`."""
-LEFTOVERS_STAY = "scheduler_leftovers_stay"
-"""A snapshot is in force, and what it replaces could not be removed, from the store or from the log: `error`."""
+from compactlib.scheduler.persistence.codec import encode_message
+from compactlib.scheduler.service.machine import LEFTOVERS_STAY, SNAPSHOT_FAILED, Event, SchedulerMachine
 
 AnswerT = TypeVar("AnswerT")
-Event: TypeAlias = tuple[str, Mapping[str, Any]]
-
-
-class SchedulerMachine:
-    """A scheduler as a `CommandMachine`: commands are encoded operations, or settings that hold from there on.
-
-    A log calls it from one thread at a time.
-
-    Args:
-        config: holds until the log, or a state that is loaded, brings settings.
-        with_index: whether a new scheduler has a metadata index; one that is loaded has what it had.
-        policy: which job a poll gives out first, where polls are prepared.
-
-    Attributes:
-        service: the scheduler.
-        has_settings: whether the settings in force came from the log or a loaded state.
-        events: what the last command made happen, name and fields; for the caller that proposed it.
-    """
-
-    @refuses_misfits
-    def __init__(self, config: SchedulerConfig, *, with_index: bool = True,
-                 policy: AssignmentPolicy | None = None) -> None:
-        self._policy = policy
-        self._encoded: tuple[bytes, Operation] | None = None
-        self.has_settings: bool = False
-        self.events: list[Event] = []
-        self.service: SchedulerService = self._serve(SchedulerState(config, MetadataIndex() if with_index else None))
-
-    @property
-    def applied_index(self) -> int:
-        """See `CommandMachine.applied_index`."""
-        return self.service.state.applied_index
-
-    def encode(self, operation: Operation) -> bytes:
-        """The operation as a command. The machine remembers the last one, so that `apply` need not read it again."""
-        payload = encode_message(operation)
-        self._encoded = payload, operation
-        return payload
-
-    @refuses_misfits
-    def apply(self, command: Command, payload: bytes) -> ApplyResult | SchedulerConfig:
-        """See `CommandMachine.apply`; for settings, these."""
-        self.events = []
-        encoded = self._encoded
-        if encoded is not None and encoded[0] is payload:
-            return self.service.apply(command, encoded[1])
-        if holds_settings(payload):
-            return self._go_on_under(command, decode_settings(payload, f"command {command.index}"))
-        operation = decode_message(payload, f"command {command.index}")
-        if not isinstance(operation, Operation):
-            raise CorruptData(path=f"command {command.index}", offset=0, expected="an operation",
-                              found=type(operation).__name__)
-        return self.service.apply(command, operation)
-
-    def _go_on_under(self, command: Command, config: SchedulerConfig) -> ApplyResult | SchedulerConfig:
-        if command.index <= self.applied_index:
-            return AlreadyApplied(command.index, self.applied_index)
-        self.service = self._serve(under(self.service.state, config))
-        self.service.state.applied = command
-        self.has_settings = True
-        return config
-
-    def dump(self) -> bytes:
-        """The whole state and its settings. O(state)."""
-        return encode_record(RecordKind.ROWS, list(dump_state(self.service.state)))
-
-    @refuses_misfits
-    def load(self, data: bytes) -> None:
-        """Become the state that gave these bytes, under its settings. O(state).
-
-        Raises:
-            CorruptData, Unsupported: they are not what `dump` gave, or another release did.
-        """
-        place = "a scheduler's snapshot"
-        self.service = self._serve(load_state(decode_record(data, RecordKind.ROWS, place), place))
-        self.has_settings = True
-
-    def _serve(self, state: SchedulerState) -> SchedulerService:
-        return SchedulerService(state=state, policy=self._policy, observer=_Noting(self))
-
-
-class _Noting(Observer):
-    """Notes what a command made happen."""
-
-    def __init__(self, machine: SchedulerMachine) -> None:
-        self._machine = machine
-
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        self._machine.events.append((name, fields))
 
 
 class _Driven:
@@ -229,20 +119,15 @@ class SchedulerHost:
         self.log: CommandLog = log
         self._every = snapshot_every
         self._observer = telling(observer)
-        self._settings = encode_settings(config or SchedulerConfig())
-        # As they come back from the log, so that they compare.
-        self._config = decode_settings(self._settings)
+        self._config = config or SchedulerConfig()
+        self._settings = encode_message(self._config)
         self.machine: SchedulerMachine = SchedulerMachine(self._config, with_index=with_index, policy=policy)
         self._snapshots = None if kv is None else SnapshotStore(kv, partition, clock=clock, rng=rng)
         self._snapshotting = threading.Lock()
         self._last_error: CompactlibError | None = None
         self._failures = 0
-        snapshot = None if self._snapshots is None else self._snapshots.load()
-        if snapshot is not None:
-            self.machine.load(snapshot.data)
-            if self.machine.applied_index != snapshot.index:
-                raise CorruptData(path=repr(self._snapshots), offset=0, expected=f"a state after {snapshot.index}",
-                                  found=f"a state after {self.machine.applied_index}")
+        if self._snapshots is not None:
+            self.machine.restore(self._snapshots)
         log.start(_Driven(self.machine))
         with contextlib.suppress(Busy):
             # Where this node does not lead, or its clock is in doubt: with the first command.
@@ -263,9 +148,9 @@ class SchedulerHost:
 
         def prepare(command: Command) -> bytes | None:
             nonlocal idle
-            update = self.machine.service.prepare(command, request)
-            if update.changes_nothing:
-                idle = PollResponse(answers=update.answers, now=update.now, why=update.why)
+            update = self.machine.prepare(command, request)
+            if isinstance(update, PollResponse):
+                idle = update
                 return None
             return self.machine.encode(update)
 

@@ -23,7 +23,7 @@ from compactlib.runtime import SteadyClock
 from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.scheduler import AddBlocks, BlockMeta, JobStatus, PollRequest, SchedulerConfig, StatusUpdate
 from compactlib.scheduler.model.values import Command
-from compactlib.scheduler.persistence.stored_settings import encode_settings
+from compactlib.scheduler.persistence.codec import encode_message
 from compactlib.testing import check_settings, explore_kills, explore_lost_answers, explore_pauses
 from compactlib.testing.crash.kills import LifeFiles
 from compactlib.testing.faults.jumps import DAY_SECONDS, Jump as ClockJump, JumpingClock, explore_clock_jumps
@@ -309,9 +309,9 @@ def test_settings_are_a_command_of_the_log_and_are_written_only_when_they_change
 def test_a_machine_takes_settings_once() -> None:
     machine = SchedulerMachine(CONFIG)
     other = attrs.evolve(CONFIG, max_queue_size=5)
-    assert machine.apply(Command(4, 1, 0.0), encode_settings(other)) == other
+    assert machine.apply(Command(4, 1, 0.0), encode_message(other)) == other
     before = machine.dump()
-    machine.apply(Command(4, 1, 0.0), encode_settings(CONFIG))
+    machine.apply(Command(4, 1, 0.0), encode_message(CONFIG))
     assert machine.dump() == before
     copy = SchedulerMachine(CONFIG)
     copy.load(before)

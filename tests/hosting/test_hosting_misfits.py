@@ -61,7 +61,9 @@ FACE: list[tuple[Callable[[], Any], Calls]] = [
     (lambda: SchedulerHost(log(), MemoryStore()), {
         "poll": (PollRequest(),), "add_blocks": ((BLOCK,),), "retain": (0.0,), "requeue": (("a",),),
         "look": (lambda service: 1,)}),
-    (machine, {"encode": (Tick(),), "apply": (Command(1, 1, 0.0), encode_message(Tick())), "load": (b"x",)}),
+    (machine, {"encode": (Tick(),), "apply": (Command(1, 1, 0.0), encode_message(Tick())), "load": (b"x",),
+               "prepare": (Command(1, 1, 0.0), PollRequest()), "carry_out": (Command(1, 1, 0.0), Tick()),
+               "restore": (SnapshotStore(MemoryStore(), b"p"),)}),
     (lambda: SnapshotStore(MemoryStore(), b"p"), {"save": (1, b"x")}),
 ]
 FUNCTIONS: dict[Callable[..., Any], Callable[[], tuple[Any, ...]]] = {

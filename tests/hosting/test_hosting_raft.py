@@ -6,12 +6,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
 import random
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +32,7 @@ from compactlib.scheduler.persistence.codec import RecordKind, decode_message, d
 from tests.hosting.machines import Journal
 from tests.hosting.raft_node import QUICK
 from tests.hosting.workload import CONFIG, PlainWorker, blocks
+from tests.raftlog.wrapped_files import WatchedFiles
 
 # Not ours to mend: pysyncobj leaves files for the garbage collector to close.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
@@ -96,7 +99,7 @@ class Node:
 
 def rows_of(dumped: str) -> list[Any]:
     """A dump as rows, which say where two of them differ."""
-    rows = decode_record(bytes.fromhex(dumped), RecordKind.ROWS, "a dump")
+    rows = decode_record(bytes.fromhex(dumped), RecordKind.STATE, "a dump")
     assert isinstance(rows, list)
     return rows
 
@@ -317,6 +320,44 @@ def test_commands_are_not_stamped_by_a_clock_that_jumped() -> None:
         clock.advance(31.0)
         log.decide(seen.append)
         assert (seen[0].appended_at, seen[0].expiry) == (90_031.0, 90_031.0)
+
+
+def test_a_folder_that_is_found_is_made_durable_before_a_node_begins(tmp_path: Path) -> None:
+    folder = tmp_path / "node"
+    folder.mkdir()
+    address, = free_addresses(1)
+    found: list[tuple[str, str]] = []
+    files = WatchedFiles(lambda operation, path: found.append((operation, path)))
+    with RaftCommandLog(address, [], folder=folder, files=files, **QUICK) as log:
+        log.start(DumpableJournal())
+    assert found == [("sync folder", str(folder)), ("sync folder", str(tmp_path))]
+
+
+def test_a_fork_of_a_node_is_refused_and_the_node_goes_on() -> None:
+    address, = free_addresses(1)
+    with RaftCommandLog(address, [], **QUICK) as log:
+        log.start(DumpableJournal())
+        eventually(lambda: log.is_leader)
+        log.propose(b"x")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if not child:
+            refused = False
+            try:
+                # The end of one that hangs.
+                signal.alarm(30)
+                try:
+                    log.propose(b"y")
+                except Closed:
+                    refused = True
+                log.close()
+                signal.alarm(0)
+            finally:
+                os._exit(0 if refused else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        log.propose(b"z")
+        log.audit()
 
 
 def test_a_place_in_the_log_is_decided_on_by_who_asked_for_it() -> None:

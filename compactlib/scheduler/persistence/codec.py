@@ -5,30 +5,36 @@ from __future__ import annotations
 
 import enum
 import json
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 from compactlib._arguments import refuses_misfits
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.record_frame import RecordFrame
+from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model.poll import PollRequest, PollResponse
 from compactlib.scheduler.model.update import Operation
 from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.plain import Plain, from_plain, to_plain
 
 MAGIC = b"CLSCHED\0"
-VERSION = 3
-RECORDS = RecordFrame("scheduler record", MAGIC, VERSION, "<HHI")
-"""Kind and length of the body, then the body."""
+VERSION = 4
+RECORDS = RecordFrame("scheduler record", MAGIC, VERSION, "<HH")
+"""The kind, then the body."""
+
+Change: TypeAlias = Operation | SchedulerConfig
+"""What a command carries: an operation, or the settings that hold from there on."""
+
+_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 class RecordKind(enum.IntEnum):
     """What a record holds."""
 
-    HEAD = 1
-    ROWS = 2
-    COMMAND = 3
+    STATE = 1
+    COMMAND = 2
+    OPENING = 3
     MESSAGE = 4
-    SETTINGS = 5
 
 
 def encode_record(kind: RecordKind, plain: Plain) -> bytes:
@@ -37,11 +43,19 @@ def encode_record(kind: RecordKind, plain: Plain) -> bytes:
     Raises:
         InvalidInput: a number in it is infinite or none.
     """
+    return RECORDS.encode(kind, body=_json(plain))
+
+
+def encode_rows(rows: Iterable[Plain]) -> bytes:
+    """The record of a state with these rows, of which one at a time is needed. O(size)."""
+    return RECORDS.encode(RecordKind.STATE, body=b"[" + b",".join(map(_json, rows)) + b"]")
+
+
+def _json(plain: Plain) -> bytes:
     try:
-        body = json.dumps(plain, separators=(",", ":"), allow_nan=False).encode("ascii")
+        return _JSON.encode(plain).encode("ascii")
     except ValueError as error:
         raise InvalidInput(f"the values cannot be stored: {error}; give finite numbers") from None
-    return RECORDS.encode(kind, len(body), body=body)
 
 
 def decode_record(data: bytes, kind: RecordKind, place: str) -> Plain:
@@ -56,28 +70,28 @@ def decode_record(data: bytes, kind: RecordKind, place: str) -> Plain:
         CorruptData: the bytes are not those of such a record.
         Unsupported: it was written by another release.
     """
-    number, size, body = RECORDS.decode(data, place)
-    if (number, size) != (kind, len(body)):
-        raise CorruptData(path=place, offset=10, expected=f"kind {int(kind)}, {len(body)} bytes",
-                          found=f"kind {number}, {size} bytes")
+    number, body = RECORDS.decode(data, place)
+    if number != kind:
+        raise CorruptData(path=place, offset=len(MAGIC) + 2, expected=f"kind {int(kind)}", found=f"kind {number}")
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
         raise CorruptData(path=place, offset=RECORDS.header_bytes, expected="JSON", found=str(error)) from error
 
 
-def kind_of(data: bytes) -> int:
-    """The kind that a record says it is of; nothing is checked. 0 for bytes that are too short for a record."""
-    return int.from_bytes(data[10:12], "little") if len(data) >= RECORDS.header_bytes else 0
+def is_opening(data: bytes) -> bool:
+    """Whether a record says that it is a command with settings; nothing is checked."""
+    return data[len(MAGIC) + 2:RECORDS.header_bytes] == RecordKind.OPENING.to_bytes(2, "little")
 
 
-def encode_command(command: Command, operation: Operation) -> bytes:
+def encode_command(command: Command, change: Change) -> bytes:
     """A command and what it does, for a replicated log or a journal. O(size).
 
     Raises:
         InvalidInput: a number in it is infinite or none, or it holds what has no stored form.
     """
-    return encode_record(RecordKind.COMMAND, [_plain(command), _plain(operation)])
+    kind = RecordKind.OPENING if isinstance(change, SchedulerConfig) else RecordKind.COMMAND
+    return encode_record(kind, [_plain(command), _plain(change)])
 
 
 def _plain(value: Any) -> Plain:
@@ -89,22 +103,26 @@ def _plain(value: Any) -> Plain:
 
 @refuses_misfits
 def decode_command(data: bytes, place: str = "a command") -> tuple[Command, Operation]:
-    """The inverse of `encode_command`.
+    """A command with an operation; the inverse of `encode_command`.
 
     Raises:
-        CorruptData: the bytes are not those of a command.
+        CorruptData: the bytes are not those of such a command.
         Unsupported: it was written by another release.
     """
-    plain = decode_record(data, RecordKind.COMMAND, place)
-    values = decode_values(plain, place)
-    if len(values) == 2 and isinstance(values[0], Command) and isinstance(values[1], Operation):
-        return values[0], values[1]
-    raise CorruptData(path=place, offset=RECORDS.header_bytes, expected="a command and an operation",
-                      found=f"{values!r:.200}")
+    command, operation = _decode(data, RecordKind.COMMAND, (Command, Operation), place)
+    return command, operation
 
 
-def encode_message(message: PollRequest | PollResponse | Operation) -> bytes:
-    """A request, a response or an operation, for a transport or for a host's own log. O(size).
+def decode_entry(data: bytes, place: str) -> tuple[Command, Change]:
+    """A command with an operation or with settings; otherwise as `decode_command`."""
+    if not is_opening(data):
+        return decode_command(data, place)
+    command, config = _decode(data, RecordKind.OPENING, (Command, SchedulerConfig), place)
+    return command, config
+
+
+def encode_message(message: PollRequest | PollResponse | Change) -> bytes:
+    """A request, a response, an operation or settings, for a transport or for a host's own log. O(size).
 
     Raises:
         InvalidInput: a number in it is infinite or none, or it holds what has no stored form.
@@ -113,25 +131,26 @@ def encode_message(message: PollRequest | PollResponse | Operation) -> bytes:
 
 
 @refuses_misfits
-def decode_message(data: bytes, place: str = "a message") -> PollRequest | PollResponse | Operation:
+def decode_message(data: bytes, place: str = "a message") -> PollRequest | PollResponse | Change:
     """The inverse of `encode_message`.
 
     Raises:
         CorruptData: the bytes are not those of a message.
         Unsupported: it was written by another release.
     """
-    values = decode_values(decode_record(data, RecordKind.MESSAGE, place), place)
-    if len(values) == 1 and isinstance(values[0], PollRequest | PollResponse | Operation):
-        return values[0]
-    raise CorruptData(path=place, offset=RECORDS.header_bytes, expected="a message", found=f"{values!r:.200}")
+    message: PollRequest | PollResponse | Change
+    [message] = _decode(data, RecordKind.MESSAGE, (PollRequest | PollResponse | Change,), place)
+    return message
 
 
-def decode_values(plain: Plain, place: str) -> list[Any]:
-    """The values of a list; whatever is wrong with them is `CorruptData`."""
-    if not isinstance(plain, list):
-        raise CorruptData(path=place, offset=RECORDS.header_bytes, expected="a list", found=type(plain).__name__)
+def _decode(data: bytes, kind: RecordKind, types: tuple[Any, ...], place: str) -> list[Any]:
+    """The values of a record, one of each type; whatever is wrong with them is `CorruptData`."""
+    plain = decode_record(data, kind, place)
     try:
-        return [from_plain(part) for part in plain]
+        values = [from_plain(part) for part in plain]
+        if len(values) == len(types) and all(map(isinstance, values, types)):
+            return values
+        found = f"{values!r:.200}"
     except (ValueError, TypeError, RecursionError) as error:
-        raise CorruptData(path=place, offset=RECORDS.header_bytes, expected="the scheduler's values",
-                          found=str(error)) from error
+        found = str(error)
+    raise CorruptData(path=place, offset=RECORDS.header_bytes, expected=f"values of {kind.name.lower()}", found=found)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import Enum
 from functools import cache
 from types import UnionType
-from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from compactlib.scheduler import config
 from compactlib.scheduler.model import poll, update, values as model
@@ -52,14 +52,24 @@ FIELDS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "tick": (update.Tick, ()),
     "retain": (update.Retain, ("before",)),
     "requeue": (update.Requeue, ("names",)),
+    "level": (config.LevelConfig, ("max_blocks", "max_age_seconds", "max_job_bytes", "max_range_seconds")),
+    "settings": (config.SchedulerConfig, (
+        "levels", "max_failures", "lease_seconds", "max_queue_size", "max_quarantine_size", "max_jobs_per_poll",
+        "last_key", "backoff_seconds", "max_backoff_seconds", "cleanup_batch_size", "cleanup_delay_seconds",
+        "cleanup_min_level", "cleanup_max_level", "max_tombstones", "cleanup_lease_seconds", "standalone_cleanup",
+        "refuse_future_tokens", "evict_at_limit", "check_results", "strict_states")),
     "quarantined": (state.QuarantinedJob, ("plan", "reason", "failures", "since", "orphans")),
 }
 """Tag to class and stored fields, in order. New fields may be added at the end of a class's only."""
 
-_ENUMS: dict[type[Any], dict[str, type[Enum]]] = {
+_IS_SET = {0: False, 1: True}.get
+
+_CONVERTED: dict[type[Any], dict[str, Callable[[Any], Any]]] = {
     model.JobState: {"status": model.JobStatus},
     model.CompactedBlocks: {"no_output": model.NoOutput},
     poll.StatusAnswer: {"verdict": poll.Verdict},
+    config.SchedulerConfig: dict.fromkeys(("standalone_cleanup", "refuse_future_tokens", "evict_at_limit",
+                                           "check_results", "strict_states"), _IS_SET),
 }
 _TAGS: dict[type[Any], tuple[str, tuple[str, ...]]] = {kind: (tag, names) for tag, (kind, names) in FIELDS.items()}
 _ATOMS = (str, int, float, type(None))
@@ -105,7 +115,7 @@ def from_plain(plain: Plain) -> Any:
     if len(plain) != len(names) + 1:
         raise ValueError(f"{head!r} has {len(plain) - 1} fields instead of {len(names)}")
     fields = {name: from_plain(part) for name, part in zip(names, plain[1:], strict=True)}
-    for name, convert in _ENUMS.get(kind, {}).items():
+    for name, convert in _CONVERTED.get(kind, {}).items():
         if fields[name] is not None:
             fields[name] = convert(fields[name])
     for (name, fits), value in zip(_checks(head), fields.values(), strict=True):
@@ -134,6 +144,8 @@ def _check_of(hint: Any) -> Callable[[Any], bool]:
         checks = [_check_of(part) for part in parts]
         return lambda value: (type(value) is tuple and len(value) == len(checks)
                               and all(fits(part) for fits, part in zip(checks, value, strict=True)))
+    if origin is Literal:
+        return lambda value: value in parts
     if hint is float:
         return lambda value: type(value) in (float, int)
     return lambda value: type(value) is hint

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler's whole state as rows of plain values, and back.
+"""A scheduler's whole state as rows of plain values, and as one record of them with its settings, and back.
 
 Two states that give the same rows give the same answers to everything. Rows come in the order in which they must be
-loaded. Source: `docs/formats/scheduler-state.md`.
+loaded. The settings are stored with the state: what was carried out once is never judged again by other limits, and
+others begin with a command of their own. Source: `docs/formats/scheduler-state.md`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
-from compactlib.errors import CorruptData, InvalidInput
+from compactlib.errors import CorruptData
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model.values import BlockMeta, Command, JobPlan, JobState
+from compactlib.scheduler.persistence.codec import RecordKind, decode_record, encode_rows
 from compactlib.scheduler.persistence.plain import Plain, from_plain, to_plain
 from compactlib.scheduler.queue.metadata_index import MetadataIndex
 from compactlib.scheduler.queue.state import QuarantinedJob, SchedulerState
@@ -45,34 +48,60 @@ def dump_rows(state: SchedulerState) -> Iterator[list[Plain]]:
         yield ["quarantined", to_plain(given_up)]
 
 
-def load_rows(rows: Iterable[Plain], config: SchedulerConfig, place: str = "a checkpoint") -> SchedulerState:
+def load_rows(rows: Iterable[Plain], config: SchedulerConfig) -> SchedulerState:
     """The state that gave these rows; counters of what happened start at zero. O(rows * log n).
 
     Queued blocks of levels that are configured no more are left out.
+    """
+    left = iter(rows)
+    state = _begin(next(left), config)
+    tombstones: list[TombstoneEntry] = []
+    for row in left:
+        if row[0] == "tombstone":
+            tombstones.append(TombstoneEntry(index=row[1], position=row[2], appended_at=row[3],
+                                             leased_until=row[4], tombstone=from_plain(row[5])))
+        else:
+            _load_row(state, row)
+    state.tombstones.restore(tombstones)
+    for level in state.jobs.levels.values():
+        level.ready.loaded()
+    return state
+
+
+def encode_state(state: SchedulerState) -> bytes:
+    """A state, which must not change meanwhile, and its settings as a record. O(everything)."""
+    return encode_rows(chain([to_plain(state.config)], dump_rows(state)))
+
+
+def decode_state(data: bytes, place: str) -> SchedulerState:
+    """The inverse of `encode_state`. O(everything * log n).
 
     Raises:
-        CorruptData: they are not the rows of a state.
+        CorruptData: the bytes are not those of a state.
+        Unsupported: it was written by another release.
     """
-    state: SchedulerState | None = None
-    tombstones: list[TombstoneEntry] = []
+    rows = decode_record(data, RecordKind.STATE, place)
     try:
-        for row in rows:
-            if state is None:
-                state = _begin(row, config)
-            elif row[0] == "tombstone":
-                tombstones.append(TombstoneEntry(index=row[1], position=row[2], appended_at=row[3],
-                                                 leased_until=row[4], tombstone=from_plain(row[5])))
-            else:
-                _load_row(state, row)
-        if state is None:
-            raise ValueError("there are no rows")
-        state.tombstones.restore(tombstones)
-        for level in state.jobs.levels.values():
-            level.ready.loaded()
-    except (ValueError, TypeError, IndexError, KeyError, AttributeError, InvalidInput) as error:
-        raise CorruptData(path=place, offset=0, expected="the rows of a scheduler's state",
+        settings, *rest = rows
+        return load_rows(rest, _of(SchedulerConfig, settings))
+    except (ValueError, TypeError, LookupError, AttributeError, StopIteration, RecursionError) as error:
+        raise CorruptData(path=place, offset=0, expected="the settings and rows of a scheduler's state",
                           found=f"{type(error).__name__}: {error}") from error
-    return state
+
+
+def under(state: SchedulerState, config: SchedulerConfig) -> SchedulerState:
+    """The state as it goes on under other settings; the very same if they are no others. O(everything).
+
+    Blocks of levels that were not compacted before, and are now, are queued.
+    """
+    if config == state.config:
+        return state
+    again = load_rows(dump_rows(state), config)
+    now = 0.0 if state.timeline.latest is None else state.timeline.latest
+    for block in again.unaccounted_blocks():
+        if block.level >= len(state.config.levels):
+            again.blocks.push_meta(block, now)
+    return again
 
 
 def _begin(row: Plain, config: SchedulerConfig) -> SchedulerState:

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A scheduler whose state is kept in a key-value store: one node, no log of its own.
 
-Each command is one journal entry, written before it is applied; now and then the whole state is written as a
-checkpoint, and the journal begins anew. So a crash at any point leaves what was acknowledged, whatever the store:
-nothing here needs more than compare-and-set of one key.
+Each command is one journal entry, under its index, written before it is applied; now and then the whole state is
+written as a snapshot (`SnapshotStore`), and the journal up to it is removed. So a crash at any point leaves what was
+acknowledged, whatever the store: nothing here needs more than compare-and-set of one key.
 
-Who opens the store takes it over: it appends a *seal* to the journal of the owner before, at the very place of that
-one's next entry. From then on the former owner cannot write, and finds out with its next command. Seals stay for good,
-one small key for each time the store was opened.
+Who opens the store takes it over: it appends an *opening*, a command with its settings, to the journal, at the very
+place of the former owner's next entry. From then on that one cannot write, and finds out with its next command.
+Openings stay for good, one small key for each time the store was opened.
 
-What is deleted is named by epoch and generation, and an owner deletes only what lies below its own: a former owner
-that wakes up late can delete nothing of a later one.
+Indexes are never given twice, and an owner removes only what its snapshot covers: a former owner that wakes up late can
+remove nothing that is needed.
 
 Keys and records: `docs/formats/scheduler-state.md`.
 """
@@ -22,15 +22,13 @@ import os
 import random
 import threading
 from collections.abc import Iterator
-from itertools import count
-
-import attrs
 
 from compactlib._arguments import refuses_misfits
 from compactlib.clock import Clock
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Stale
 from compactlib.kv.errors import KeyNotFound, OutcomeUnknown, PredicateFailed
-from compactlib.kv.store import Condition, Delete, KVStore, Predicate
+from compactlib.kv.snapshots import HEAD_KEY, SnapshotStore
+from compactlib.kv.store import KVStore
 from compactlib.runtime import SteadyClock
 from compactlib.runtime.later import LaterObserver
 from compactlib.runtime.look import look_until_seen
@@ -41,49 +39,21 @@ from compactlib.scheduler.model.poll import PollRequest, PollResponse
 from compactlib.scheduler.model.update import Applied, ApplyResult, Operation
 from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.codec import (
+    MAGIC,
+    Change,
     RecordKind,
-    decode_command,
+    decode_entry,
     decode_record,
     encode_command,
-    encode_record,
+    is_opening,
 )
-from compactlib.scheduler.persistence.plain import Plain
-from compactlib.scheduler.persistence.state_rows import dump_rows
-from compactlib.scheduler.persistence.stored_settings import dump_state, load_state, under
 from compactlib.scheduler.plan.policy import AssignmentPolicy
-from compactlib.scheduler.queue.metadata_index import MetadataIndex
-from compactlib.scheduler.queue.state import SchedulerState
+from compactlib.scheduler.service.machine import LEFTOVERS_STAY, SNAPSHOT_FAILED, SchedulerMachine
 from compactlib.scheduler.service.service import SchedulerService
 
-HEAD_KEY = b"head"
-MAX_CHUNK_BYTES = 256 * 1024
-CHECKPOINT_FAILED = "scheduler_checkpoint_failed"
-"""A checkpoint was not written; the journal goes on, and the next command tries again: `error`."""
-LEFTOVERS_STAY = "scheduler_leftovers_stay"
-"""Older checkpoints and entries could not be removed; the next checkpoint tries again: `error`."""
+_JOURNAL = b"j/"
 _MAX_ATTEMPTS = 100
-_MAX_LOADS = 10
-_MAX_DELETES = 100
 _MAX_UNSURE = 100
-
-
-@attrs.frozen
-class _Head:
-    """Where the state begins: the checkpoint `generation` of owner `epoch`, in `chunks` records of `rows` rows.
-
-    The nonce distinguishes what two processes wrote that tried to become the same owner at once.
-    """
-
-    epoch: int
-    generation: int
-    nonce: int
-    chunks: int
-    rows: int
-
-    @property
-    def record(self) -> bytes:
-        """As stored."""
-        return encode_record(RecordKind.HEAD, ["head", *attrs.astuple(self)])
 
 
 class StoredScheduler:
@@ -93,7 +63,7 @@ class StoredScheduler:
     opened it.
 
     What was carried out stays as it was, whatever the settings of a later opening: the journal is replayed under the
-    settings it was written under, and new ones begin with the checkpoint that opening writes.
+    settings it was written under, and new ones begin with the opening.
 
     Args:
         kv: where the state lives. Another owner of the same partition loses it.
@@ -107,9 +77,6 @@ class StoredScheduler:
         policy: which job a poll gives out first; no part of what is stored.
         observer: notified of what happens as commands are applied, after each call and outside of any lock; a replay
             reports nothing.
-
-    Attributes:
-        service: the service; read it while no other thread calls a method, and change it through this class alone.
 
     Raises:
         JournalConflict: another process wrote a checkpoint meanwhile: opens it at the same time, or still has it open.
@@ -139,33 +106,34 @@ class StoredScheduler:
         self._closed = False
         self._last_error: CompactlibError | None = None
         self._failures = 0
-        # Entries for the next position whose fate is not known yet: of all that are written there, one gets in.
+        # Entries for the next place whose fate is not known yet: of all that are written there, one gets in.
         self._unsure: dict[bytes, tuple[Command, Operation]] = {}
-        # A checkpoint of which it is not known yet whether it is in force.
-        self._unsure_head: _Head | None = None
-        config = config or SchedulerConfig()
-        head, predicate, state = self._load(config, with_index)
-        service = SchedulerService(state=state)
-        if head is not None:
-            self._replay_and_seal(head, service, clock)
-            state = under(state, config)
-        self._head, self._predicate, self._knows_predicate = head or _Head(0, 0, 0, 0, 0), predicate, True
-        self.service: SchedulerService = SchedulerService(state=state, policy=policy, observer=self._observer)
-        applied = state.applied
+        self._machine = SchedulerMachine(config or SchedulerConfig(), with_index=with_index, policy=policy)
+        earlier = self._get(HEAD_KEY)
+        if earlier is not None and earlier.startswith(MAGIC):
+            # Earlier releases had a record of their own here.
+            decode_record(earlier, RecordKind.STATE, self._place(HEAD_KEY))
+        self._snapshots = SnapshotStore(kv, partition, clock=clock, rng=self._rng)
+        self._machine.restore(self._snapshots)
+        last_known = self._take_over(config or SchedulerConfig(), clock)
         self._clock = clock if isinstance(clock, SteadyClock) else SteadyClock(
-            clock, last_known=None if applied is None else applied.appended_at, observer=self._observer)
-        self._position = 0
+            clock, last_known=last_known, observer=self._observer)
         try:
-            self._checkpoint(epoch=self._head.epoch + 1)
+            self._checkpoint()
         finally:
             self._observer.deliver()
 
     # ------------------------------------------------------------------------------------------------- commands
 
     @property
+    def service(self) -> SchedulerService:
+        """The service; read it while no other thread calls a method, and change it through this class alone."""
+        return self._machine.service
+
+    @property
     def term(self) -> int:
         """The term of this owner's commands: how often the store was opened."""
-        return self._head.epoch
+        return self._term
 
     @property
     def last_error(self) -> CompactlibError | None:
@@ -192,9 +160,9 @@ class StoredScheduler:
         with self._held():
             while True:
                 command = self._next_command()
-                update = self.service.prepare(command, request)
-                if update.changes_nothing:
-                    return PollResponse(answers=update.answers, now=update.now, why=update.why)
+                update = self._machine.prepare(command, request)
+                if isinstance(update, PollResponse):
+                    return update
                 result = self._carry_out(command, update)
                 if result is not None:
                     assert isinstance(result, Applied)
@@ -228,7 +196,7 @@ class StoredScheduler:
         with self._held():
             self._require_usable()
             self._settle()
-            self._checkpoint(self._head.epoch)
+            self._checkpoint()
 
     def audit(self) -> None:
         """Check the state, and that the store gives the same one. O(everything).
@@ -240,16 +208,17 @@ class StoredScheduler:
             if self._broken is None and not self._closed:
                 self._settle()
             self.service.audit()
-            head, _ = self._read_head()
-            if head != self._head:
+            if self._get(_entry_key(self._machine.applied_index + 1)) is not None:
                 raise self._taken_over()
-            stored = SchedulerService(state=load_state(self._read_rows(head), self._place(_chunk_key(head, 0))))
-            for position in range(self._position):
-                key = _entry_key(head, position)
-                stored.apply(*decode_command(self._kv.get(self._partition, key).value, self._place(key)))
-            if list(dump_rows(stored.state)) != list(dump_rows(self.service.state)):
+            self._snapshots.audit()
+            stored = SchedulerMachine(self.service.config)
+            stored.restore(self._snapshots)
+            while stored.applied_index < self._machine.applied_index:
+                key = _entry_key(stored.applied_index + 1)
+                stored.carry_out(*self._decoded(key, self._kv.get(self._partition, key).value))
+            if stored.dump() != self._machine.dump():
                 raise CorruptData(path=self._place(HEAD_KEY), offset=0, expected=repr(self.service.state),
-                                  found=repr(stored.state))
+                                  found=repr(stored.service.state))
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
@@ -277,7 +246,7 @@ class StoredScheduler:
         self._require_usable()
         self._settle()
         now = self._clock.now()
-        return Command(self.service.state.applied_index + 1, self._head.epoch, now, self._clock.expiry())
+        return Command(self._machine.applied_index + 1, self._term, now, self._clock.expiry())
 
     def _require_usable(self) -> None:
         if self._closed:
@@ -290,18 +259,18 @@ class StoredScheduler:
         record = encode_command(command, operation)
         found = self._write_entry(record, command, operation)
         result = self._adopt(found)
-        if self._position >= self._every:
+        if self._machine.applied_index - self._snapshots.index >= self._every:
             try:
-                self._checkpoint(self._head.epoch)
+                self._checkpoint()
             except CompactlibError as error:
                 # The command is durable, and its answer true; the next one finds out whether the owner has changed.
                 self._last_error, self._failures = error, self._failures + 1
-                self._observer.event(CHECKPOINT_FAILED, {"error": str(error)})
+                self._observer.event(SNAPSHOT_FAILED, {"error": str(error)})
         return result if found == record else None
 
     def _write_entry(self, record: bytes, command: Command, operation: Operation) -> bytes:
         """Write the next entry; returns the one that stands in its place then."""
-        key = _entry_key(self._head, self._position)
+        key = _entry_key(self._machine.applied_index + 1)
         again = record in self._unsure
         self._unsure[record] = command, operation
         try:
@@ -331,19 +300,20 @@ class StoredScheduler:
         if mine is None:
             raise self._taken_over()
         self._unsure.clear()
-        self._position += 1
         try:
-            return self.service.apply(*mine)
+            result = self._machine.carry_out(*mine)
         except BaseException as error:
             self._broken = f"command {mine[0].index} is in force, and was cut short by {error!r}"
             raise
+        for name, fields in self._machine.events:
+            self._observer.event(name, fields)
+        assert not isinstance(result, SchedulerConfig)
+        return result
 
     def _settle(self) -> None:
-        """Find out whether an entry or a checkpoint whose answer was lost was written."""
-        if self._unsure_head is not None:
-            self._switch(self._unsure_head)
+        """Find out whether an entry whose answer was lost was written."""
         if self._unsure:
-            found = self._get(_entry_key(self._head, self._position))
+            found = self._get(_entry_key(self._machine.applied_index + 1))
             if found is None and len(self._unsure) >= _MAX_UNSURE:
                 # Enough are on their way: one of them must get in, or be refused, before there are more.
                 record, mine = next(reversed(self._unsure.items()))
@@ -353,172 +323,81 @@ class StoredScheduler:
 
     def _taken_over(self) -> JournalConflict:
         self._broken = "another process has taken the store over"
-        return JournalConflict(index=self.service.state.applied_index + 1)
+        return JournalConflict(index=self._machine.applied_index + 1)
 
-    # ---------------------------------------------------------------------------------------------- checkpoints
-
-    def _checkpoint(self, epoch: int) -> None:
-        before = self._head
-        if not self._knows_predicate:
-            found, self._predicate = self._read_head()
-            if found != before:
-                raise self._taken_over()
-            self._knows_predicate = True
-        head = self._write_rows(epoch, before.generation + 1 if epoch == before.epoch else 1)
-        self._switch(head)
-        self._clean_up(head)
-
-    def _switch(self, head: _Head) -> None:
-        """Put a checkpoint in force. Once it is unknown whether it is, nothing is written until this was repeated."""
-        first, self._unsure_head = self._unsure_head is None, head
+    def _checkpoint(self) -> None:
         try:
-            self._kv.set_if(self._partition, HEAD_KEY, head.record, self._predicate)
-        except (PredicateFailed, OutcomeUnknown) as failed:
-            refused = first and isinstance(failed, PredicateFailed)
-            if refused:
-                self._unsure_head = None
-            found, _ = look_until_seen(self._read_head, failed, clock=self._clock, rng=self._rng)
-            if found == (self._head if self._head.epoch else None):
-                raise
-            if refused or found != head:
-                raise self._taken_over() from None
-        except CompactlibError:
-            if first:
-                self._unsure_head = None
-            raise
-        self._unsure_head = None
-        # An entry of unknown fate that still comes belongs to the journal before, which is not read any more.
-        self._unsure.clear()
-        self._head, self._position, self._knows_predicate = head, 0, False
+            self._snapshots.save(self._machine.applied_index, self._machine.dump(), replaces=self._covered())
+        except PredicateFailed:
+            raise self._taken_over() from None
+        if self._snapshots.cleanup_error is not None:
+            self._observer.event(LEFTOVERS_STAY, {"error": str(self._snapshots.cleanup_error)})
 
-    def _write_rows(self, epoch: int, generation: int) -> _Head:
-        limit = min(MAX_CHUNK_BYTES, self._kv.limits.max_value_bytes) - 64
-        nonce = self._rng.getrandbits(63)
-        chunks, written = 0, 0
-        pending: list[Plain] = []
-        size = 0
-        for row in dump_state(self.service.state):
-            row_size = len(encode_record(RecordKind.ROWS, [row]))
-            if pending and size + row_size > limit:
-                self._write_chunk(_Head(epoch, generation, nonce, chunks, written), pending)
-                chunks, pending, size = chunks + 1, [], 0
-            pending.append(row)
-            written += 1
-            size += row_size
-        self._write_chunk(_Head(epoch, generation, nonce, chunks, written), pending)
-        return _Head(epoch, generation, nonce, chunks + 1, written)
+    def _covered(self) -> Iterator[bytes]:
+        """The entries that the snapshot covers, but openings and what an opening follows.
 
-    def _write_chunk(self, head: _Head, rows: list[Plain]) -> None:
-        self._kv.set(self._partition, _chunk_key(head, head.chunks), encode_record(RecordKind.ROWS, rows))
-
-    def _clean_up(self, head: _Head) -> None:
-        """Remove what lies below the checkpoint in force; what fails is left to the next one."""
-        try:
-            found, predicate = self._read_head()
-            if found != head or predicate is None:
-                return  # another process's by now; the next command finds out
-            self._predicate, self._knows_predicate = predicate, True
-            self._remove(list(self._leftovers(head)), Condition(self._partition, HEAD_KEY, predicate))
-        except CompactlibError as error:
-            self._observer.event(LEFTOVERS_STAY, {"error": str(error)})
-
-    def _leftovers(self, head: _Head) -> Iterator[bytes]:
-        """Older checkpoints, checkpoints that lost against this one, and older journal entries that are no seals."""
-        below, own = _generation_prefix(b"c/", head), _chunk_prefix(head)
-        with self._kv.scan(self._partition, prefix=b"c/") as entries:
+        Where one of these stands, a former owner that wakes up late still tries to write: its next entry, or the one
+        before whose answer it has lost.
+        """
+        last = b""
+        with self._kv.scan(self._partition, prefix=_JOURNAL) as entries:
             for entry in entries:
-                if entry.key.startswith(own):
-                    entries.seek(own + b"\xff")
-                elif entry.key < below or entry.key.startswith(below):
-                    yield entry.key
-                else:
-                    break
-        with self._kv.scan(self._partition, prefix=b"j/") as entries:
-            for entry in entries:
-                if entry.key >= _generation_prefix(b"j/", head):
-                    break
-                if entry.value != _SEAL_RECORD:
-                    yield entry.key
+                opens = is_opening(entry.value)
+                if last and not (opens and entry.key == _key_after(last)):
+                    yield last
+                if entry.key > _entry_key(self._machine.applied_index):
+                    return
+                last = b"" if opens else entry.key
+        if last:
+            yield last
 
-    def _remove(self, keys: list[bytes], condition: Condition) -> None:
-        most = min(self._kv.limits.max_transact - 1, _MAX_DELETES)
-        if most < 1:
-            for key in keys:
-                self._kv.delete(self._partition, key)
-            return
-        for start in range(0, len(keys), most):
-            self._kv.transact([condition], (), [Delete(self._partition, key) for key in keys[start:start + most]])
+    # ------------------------------------------------------------------------------------------------- taking over
 
-    # ------------------------------------------------------------------------------------------------- loading
+    def _take_over(self, config: SchedulerConfig, clock: Clock | None) -> float | None:
+        """Apply the journal, and append this owner's opening: from then on no former owner can write.
 
-    def _load(self, config: SchedulerConfig, with_index: bool) -> tuple[_Head | None, Predicate | None, SchedulerState]:
-        """The head, and the state of its checkpoint under the settings of that time; a new one under `config`."""
-        for attempt in range(_MAX_LOADS):
-            head, predicate = self._read_head()
-            if head is None:
-                return None, None, SchedulerState(config, MetadataIndex() if with_index else None)
-            try:
-                return head, predicate, load_state(self._read_rows(head), self._place(_chunk_key(head, 0)))
-            except CorruptData:
-                # Or did the owner write another checkpoint, and remove this one?
-                if self._read_head()[0] == head:
-                    raise
-                if attempt == _MAX_LOADS - 1:
-                    raise Busy(f"{_MAX_LOADS} checkpoints in a row went while they were read; stop the one that writes "
-                               f"them, or try again") from None
-        raise AssertionError("the last attempt raises")
-
-    def _read_head(self) -> tuple[_Head | None, Predicate | None]:
-        try:
-            found = self._kv.get(self._partition, HEAD_KEY)
-        except KeyNotFound:
-            return None, None
-        plain = decode_record(found.value, RecordKind.HEAD, self._place(HEAD_KEY))
-        if not (isinstance(plain, list) and len(plain) == 6 and all(type(part) is int for part in plain[1:])):
-            raise CorruptData(path=self._place(HEAD_KEY), offset=16, expected="head and five numbers",
-                              found=repr(plain))
-        return _Head(*plain[1:]), found.predicate
-
-    def _read_rows(self, head: _Head) -> Iterator[Plain]:
-        found = 0
-        for number in range(head.chunks):
-            key = _chunk_key(head, number)
-            data = self._get(key)
+        Returns:
+            The time of the last command of a former owner, if there was one; an opening has none of its own.
+        """
+        machine = self._machine
+        while True:
+            applied = machine.service.state.applied
+            key = _entry_key(machine.applied_index + 1)
+            opening = Command(machine.applied_index + 1, 1 if applied is None else applied.term + 1,
+                              0.0 if applied is None else applied.appended_at)
+            data = self._entry_or(key, opening, config, clock)
             if data is None:
-                raise CorruptData(path=self._place(key), offset=0, expected=f"chunk {number} of {head.chunks}",
-                                  found="nothing")
-            rows = decode_record(data, RecordKind.ROWS, self._place(key))
-            yield from rows
-            found += len(rows)
-        if found != head.rows:
-            raise CorruptData(path=self._place(HEAD_KEY), offset=16, expected=f"{head.rows} rows", found=f"{found}")
+                machine.carry_out(opening, config)
+                self._term = opening.term
+                return opening.appended_at or None
+            machine.carry_out(*self._decoded(key, data))
 
-    def _replay_and_seal(self, head: _Head, service: SchedulerService, clock: Clock | None) -> None:
-        """Apply the journal of the owner before, and keep it from writing more."""
-        for position in count():
-            key = _entry_key(head, position)
-            data = self._entry_or_seal(key, clock)
-            if data == _SEAL_RECORD:
-                return
-            service.apply(*decode_command(data, self._place(key)))
-
-    def _entry_or_seal(self, key: bytes, clock: Clock | None) -> bytes:
-        """What stands in a place of the journal; a seal is put there if it is free."""
+    def _entry_or(self, key: bytes, opening: Command, config: SchedulerConfig, clock: Clock | None) -> bytes | None:
+        """What stands in a place of the journal; `None` once the opening does, which is put there if it is free."""
         unknown: OutcomeUnknown | None = None
+        record = b""
         for _ in range(_MAX_ATTEMPTS):
             data = (self._get(key) if unknown is None else
                     look_until_seen(lambda: self._get(key), unknown, clock=clock, rng=self._rng))
             if data is not None:
-                return data
+                return None if unknown is not None and data == record else data
+            record = encode_command(opening, config)
             try:
-                self._kv.set_if(self._partition, key, _SEAL_RECORD, None)
-                return _SEAL_RECORD
+                self._kv.set_if(self._partition, key, record, None)
+                return None
             except PredicateFailed:
                 continue  # the owner before was faster
             except OutcomeUnknown as error:
                 unknown = error
         raise unknown or Busy(f"{self._place(key)} could not be read or written {_MAX_ATTEMPTS} times in a row; try "
                               f"again")
+
+    def _decoded(self, key: bytes, data: bytes) -> tuple[Command, Change]:
+        command, change = decode_entry(data, self._place(key))
+        if _entry_key(command.index) != key:
+            raise CorruptData(path=self._place(key), offset=0, expected="the command of this place",
+                              found=f"command {command.index}")
+        return command, change
 
     def _get(self, key: bytes) -> bytes | None:
         try:
@@ -540,23 +419,13 @@ class StoredScheduler:
             self._closed = True
 
     def __repr__(self) -> str:
-        return f"StoredScheduler(term {self.term}, {self._position} entries since the checkpoint, {self.service!r})"
+        since = self._machine.applied_index - self._snapshots.index
+        return f"StoredScheduler(term {self.term}, {since} entries since the checkpoint, {self.service!r})"
 
 
-def _generation_prefix(kind: bytes, head: _Head) -> bytes:
-    return kind + b"%016x/%016x/" % (head.epoch, head.generation)
+def _entry_key(index: int) -> bytes:
+    return _JOURNAL + b"%016x" % index
 
 
-def _chunk_prefix(head: _Head) -> bytes:
-    return _generation_prefix(b"c/", head) + b"%016x/" % head.nonce
-
-
-def _chunk_key(head: _Head, number: int) -> bytes:
-    return _chunk_prefix(head) + b"%08x" % number
-
-
-def _entry_key(head: _Head, position: int) -> bytes:
-    return _generation_prefix(b"j/", head) + b"%016x" % position
-
-
-_SEAL_RECORD = encode_record(RecordKind.COMMAND, ["seal"])
+def _key_after(key: bytes) -> bytes:
+    return _entry_key(int(key[len(_JOURNAL):], 16) + 1)

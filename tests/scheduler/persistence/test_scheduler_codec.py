@@ -23,12 +23,14 @@ from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
     CompactedBlocks,
+    FairTenants,
     JobPlan,
     JobStatus,
     LevelConfig,
     NoOutput,
     PollRequest,
     SchedulerConfig,
+    SchedulerService,
     StatusUpdate,
 )
 from compactlib.scheduler.model.poll import Assignment, PollResponse, StatusAnswer, Verdict
@@ -51,25 +53,23 @@ from compactlib.scheduler.persistence.codec import (
     MAGIC,
     RecordKind,
     decode_command,
+    decode_entry,
     decode_message,
     decode_record,
     encode_command,
     encode_message,
     encode_record,
+    encode_rows,
+    is_opening,
 )
 from compactlib.scheduler.persistence.plain import FIELDS, from_plain, to_plain
-from compactlib.scheduler.persistence.state_rows import dump_rows
-from compactlib.scheduler.persistence.stored_settings import (
-    decode_settings,
-    dump_state,
-    encode_settings,
-    holds_settings,
-    load_state,
-)
+from compactlib.scheduler.persistence.state_rows import decode_state, dump_rows, encode_state
 from compactlib.scheduler.queue.state import SchedulerState
+from tests.scheduler.build import Host, output, say
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "update.command"
-EARLIER = {number: Path(__file__).parent.parent / "golden" / f"update-{number}.command" for number in (1, 2)}
+EARLIER = {number: GOLDEN.with_name(f"update-{number}.command") for number in (1, 2, 3)}
+GOLDEN_STATE = GOLDEN.with_name("state.record")
 
 META = BlockMeta(id="01J8F0000000000000000000X1", tenant="acme", shard=3, level=1, min_time=1.5, max_time=2.5,
                  size_bytes=9)
@@ -134,10 +134,12 @@ def test_the_golden_file_is_read_and_written_as_ever() -> None:
 
 def test_earlier_versions_are_refused_by_name() -> None:
     for number, path in EARLIER.items():
-        with pytest.raises(Unsupported, match=f"version {number}; this release reads 3: use the release that wrote it"):
+        with pytest.raises(Unsupported, match=f"version {number}; this release reads 4: use the release that wrote it"):
             decode_command(path.read_bytes())
-    with pytest.raises(Unsupported, match="version 4; this release reads 3: upgrade"):
-        decode_command(RecordFrame("later", MAGIC, 4, "<HHI").encode(RecordKind.COMMAND, 2, body=b"[]"))
+    with pytest.raises(Unsupported, match="version 3; this release reads 4: use the release that wrote it"):
+        decode_state(GOLDEN.with_name("state-3.record").read_bytes(), "here")
+    with pytest.raises(Unsupported, match="version 5; this release reads 4: upgrade"):
+        decode_command(RecordFrame("later", MAGIC, 5, "<HH").encode(RecordKind.COMMAND, body=b"[]"))
 
 
 CONFIGS = [SchedulerConfig(), SchedulerConfig(
@@ -147,25 +149,80 @@ CONFIGS = [SchedulerConfig(), SchedulerConfig(
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_settings_come_back_as_they_were(config: SchedulerConfig) -> None:
-    data = encode_settings(config)
-    assert decode_settings(data) == config
-    assert holds_settings(data)
-    assert not holds_settings(encode_message(Tick()))
-    state = SchedulerState(config, None)
-    assert load_state(dump_state(state)).config == config
+    assert decode_message(encode_message(config)) == config
+    opening = encode_command(Command(1, 2, 3.0), config)
+    assert decode_entry(opening, "here") == (Command(1, 2, 3.0), config)
+    assert (is_opening(opening), is_opening(encode_command(Command(1, 2, 3.0), Tick()))) == (True, False)
+    with pytest.raises(CorruptData, match="kind 3"):
+        decode_command(opening)
+    assert decode_state(encode_state(SchedulerState(config, None)), "here").config == config
+
+
+def settings(**changes: Any) -> Any:
+    """The stored settings, with other fields."""
+    names = FIELDS["settings"][1]
+    tag, *fields = to_plain(SchedulerConfig())
+    return [tag, *(changes.get(name, field) for name, field in zip(names, fields, strict=True))]
 
 
 @pytest.mark.parametrize("plain", [
-    {}, [], 5, {"levels": []}, {"levels": [{"max_blocks": 1}], "color": "red"}, {"levels": [{"max_blocks": 0}]},
-    {"levels": 3}, {"levels": [{"max_blocks": 1}], "fair_share": None}, {"max_failures": 3},
+    ["settings"], [], 5, ["limits"], {}, settings(levels=[0]), settings(levels=[0, ["level", 0, 0, None, 0]]),
+    settings(levels=3), settings(levels=[0, 3]), settings(levels=[0, ["tick"]]), [*settings(), "red"],
+    settings(max_failures=None), settings(max_failures="3"), settings(last_key="size"), settings(last_key=[0]),
+    settings(check_results=2), settings(check_results="yes"), settings(lease_seconds=0), settings(lease_seconds=None),
 ])
 def test_settings_that_make_no_sense_are_corrupt(plain: Any) -> None:
+    with pytest.raises(CorruptData):
+        decode_message(encode_record(RecordKind.MESSAGE, [plain]))
+    with pytest.raises(CorruptData):
+        decode_entry(encode_record(RecordKind.OPENING, [to_plain(Command(1, 1, 1.0)), plain]), "here")
+    rows = list(dump_rows(SchedulerState(SchedulerConfig(), None)))
     with pytest.raises(CorruptData, match="settings"):
-        decode_settings(encode_record(RecordKind.SETTINGS, plain))
+        decode_state(encode_rows([plain, *rows]), "here")
     with pytest.raises(CorruptData, match="settings"):
-        load_state([["settings", plain], *dump_rows(SchedulerState(SchedulerConfig(), None))])
-    with pytest.raises(CorruptData, match="settings first"):
-        load_state(dump_rows(SchedulerState(SchedulerConfig(), None)))
+        decode_state(encode_rows(rows), "here")
+    assert decode_state(encode_rows([settings(), *rows]), "here").config == SchedulerConfig()
+
+
+def golden_state() -> SchedulerState:
+    """A state with rows of every kind."""
+    config = SchedulerConfig(levels=(LevelConfig(max_blocks=2), LevelConfig(max_blocks=9)), max_failures=1,
+                             max_queue_size=2, cleanup_batch_size=0)
+    host = Host(service=SchedulerService(config, policy=FairTenants()))
+    host.add("a", "b")
+    done = host.assigned()
+    host.poll(0, say(done, JobStatus.SUCCESS, results=output(done.compaction_jobs[0], "ab")))
+    host.add("c", "d", "e", "f")
+    failed = host.assigned(2)
+    host.poll(0, *(say(failed, JobStatus.FAILED, which=which, reason="no") for which in range(2)))
+    host.add("g", "h", "i", "j", "k", "l", "m")
+    host.now += 1000
+    host.poll(1)
+    return host.service.state
+
+
+def test_the_golden_state_has_every_kind_of_row_and_is_read_and_written_as_ever() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "formats" / "scheduler-state.md").read_text()
+    data, state = GOLDEN_STATE.read_bytes(), golden_state()
+    tags = {row[0] for row in dump_rows(state)}
+    assert tags == {"state", "index", "block", "tombstone", "queue", "group", "batch", "turns", "job", "quarantined"}
+    assert all(f"| `{tag}` |" in page for tag in tags)
+    assert encode_state(state) == data
+    again = decode_state(data, "here")
+    again.audit()
+    assert encode_state(again) == data
+
+
+def test_any_bit_of_a_state_flipped_and_any_cut_is_found() -> None:
+    data = GOLDEN_STATE.read_bytes()
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptData):
+            decode_state(bytes(damaged), "here")
+    for size in range(len(data)):
+        with pytest.raises(CorruptData):
+            decode_state(data[:size], "here")
 
 
 def test_the_example_of_the_format_s_page() -> None:
@@ -214,7 +271,7 @@ def test_a_message_whose_parts_have_the_wrong_type_is_corrupt(wrong: Any) -> Non
 
 
 def test_another_kind_of_record_is_refused() -> None:
-    with pytest.raises(CorruptData, match="kind 3"):
+    with pytest.raises(CorruptData, match="kind 2"):
         decode_command(encode_message(Tick()))
     with pytest.raises(CorruptData, match="magic"):
         decode_record(b"NOTSCHED" + encode_message(Tick())[8:], RecordKind.MESSAGE, "here")
@@ -235,3 +292,4 @@ def test_every_stored_class_names_all_its_fields() -> None:
 
 if __name__ == "__main__":
     GOLDEN.write_bytes(encode_command(Command(42, 7, 1727049616.0), UPDATE))
+    GOLDEN_STATE.write_bytes(encode_state(golden_state()))

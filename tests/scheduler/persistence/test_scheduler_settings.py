@@ -25,8 +25,7 @@ from compactlib.scheduler.model.update import Applied, Operation
 from compactlib.scheduler.model.values import BlockTombstones, Command
 from compactlib.scheduler.persistence.codec import decode_command, encode_command
 from compactlib.scheduler.persistence.plain import to_plain
-from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
-from compactlib.scheduler.persistence.stored_settings import under
+from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows, under
 from compactlib.scheduler.queue.metadata_index import MetadataIndex
 from compactlib.scheduler.queue.state import SchedulerState
 from compactlib.testing.histories.scheduler_histories import SchedulerHistory, SchedulerStep, scheduler_histories

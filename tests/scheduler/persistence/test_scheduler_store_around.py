@@ -16,6 +16,7 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import ClockJumped, Closed, CompactlibError, Stale
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, SqliteStore, StoreFailed
+from compactlib.kv.snapshots import HEAD_KEY
 from compactlib.runtime import SteadyClock
 from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.scheduler import (
@@ -33,7 +34,6 @@ from compactlib.scheduler.errors import JournalConflict
 from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.update import Tick
 from compactlib.scheduler.persistence.state_rows import dump_rows
-from compactlib.scheduler.service.store import HEAD_KEY
 from compactlib.testing import check_settings, explore_lost_answers, explore_pauses
 from compactlib.testing.faults.jumps import DAY_SECONDS, Jump as ClockJump, JumpingClock, explore_clock_jumps
 from compactlib.testing.faults.kv_faults import FaultyStore, KVCrash, KVFault, KVOperation, fault_at
@@ -58,7 +58,9 @@ def blocks(prefix: str, count: int = 1, level: int = 0) -> AddBlocks:
 
 
 def rows(scheduler: StoredScheduler) -> list[Any]:
-    return list(dump_rows(scheduler.service.state))
+    """The state, whichever command came last: opening it is a command that changes nothing else."""
+    [tag, _, *first], *others = dump_rows(scheduler.service.state)
+    return [[tag, *first], *others]
 
 
 def indexed(scheduler: StoredScheduler) -> set[str]:
@@ -98,7 +100,7 @@ def test_a_former_owner_that_wakes_at_any_request_changes_nothing_of_the_next_on
         assert {"first-0", *acknowledged} <= indexed(last)
         last.audit()
         last.apply(blocks("last"))
-        assert sum(entry.key.startswith(b"c/") for entry in kv.scan(PARTITION)) == 1, "nothing is left behind"
+        assert sum(entry.key.startswith(b"chunk/") for entry in kv.scan(PARTITION)) == 1, "nothing is left behind"
 
     report = explore_pauses({"owner": lambda kv: own(kv, "owner", 3), "heir": heir}, world, check)
     assert report.schedules >= 20
@@ -131,18 +133,43 @@ def test_two_owners_at_every_step_of_each_other() -> None:
     assert report.schedules > 1000
 
 
+@pytest.mark.parametrize("got_in", [True, False])
+def test_a_former_owner_that_lost_an_answer_is_never_told_what_is_not_kept(got_in: bool) -> None:
+    inner, silent = MemoryStore(), list[bool]()
+
+    def lose_answers(operation: KVOperation) -> KVFault | None:
+        if not silent:
+            return None
+        return (KVFault.UNKNOWN_DONE if got_in else KVFault.UNKNOWN_LOST) if operation.changes else KVFault.FAIL
+
+    old = opened(FaultyStore(inner, lose_answers))
+    old.apply(blocks("before"))
+    silent.append(True)
+    with pytest.raises(OutcomeUnknown):
+        old.apply(blocks("unknown"))
+    silent.clear()
+    # The next owner carries it out if it is there, and removes the journal up to its own snapshot, more than once.
+    new = opened(inner, seed=2)
+    new.apply(blocks("new"))
+    new.checkpoint()
+    with pytest.raises(JournalConflict):
+        old.apply(blocks("late"))
+    last = opened(inner, seed=3)
+    assert indexed(last) == indexed(new) == {"before-0", "new-0", *(["unknown-0"] if got_in else [])}
+
+
 def test_what_a_crash_left_behind_goes_with_the_next_checkpoint_in_few_requests() -> None:
     inner = MemoryStore()
     opened(inner).apply(blocks("a"))
     for number in range(30):
         # Checkpoints of processes that were not fast enough, and whatever lies above this owner's: a later one's.
-        inner.set(PARTITION, b"c/%016x/%016x/%016x/%08x" % (2, 1, number, 0), b"lost")
-        inner.set(PARTITION, b"c/%016x/%016x/%016x/%08x" % (3, 1, number, 0), b"a later owner's")
+        inner.set(PARTITION, b"chunk/%016x/%016x/%08x" % (2, number, 0), b"lost")
+        inner.set(PARTITION, b"chunk/%016x/%016x/%08x" % (3, number, 0), b"a later owner's")
     kv = FaultyStore(inner)
     scheduler = opened(kv, seed=2)
-    chunks = [entry.key[:18] for entry in inner.scan(PARTITION, prefix=b"c/")]
-    assert chunks.count(b"c/%016x" % 2) == 1
-    assert chunks.count(b"c/%016x" % 3) == 30
+    chunks = [entry.key[:22] for entry in inner.scan(PARTITION, prefix=b"chunk/")]
+    assert chunks.count(b"chunk/%016x" % 2) == 1
+    assert chunks.count(b"chunk/%016x" % 3) == 30
     assert sum(operation.name in ("delete", "transact") for operation in kv.operations) == 1
     assert scheduler.term == 2
 
@@ -155,7 +182,7 @@ def test_a_clean_up_that_fails_is_told_and_done_by_the_next_one() -> None:
     assert [name for name, _ in watching.events] == ["scheduler_leftovers_stay"]
     failing.clear()
     scheduler.checkpoint()
-    assert sum(entry.key.startswith(b"c/") for entry in inner.scan(PARTITION)) == 1
+    assert sum(entry.key.startswith(b"chunk/") for entry in inner.scan(PARTITION)) == 1
 
 
 def test_a_checkpoint_that_goes_while_it_is_read_is_no_damage() -> None:
@@ -165,7 +192,7 @@ def test_a_checkpoint_that_goes_while_it_is_read_is_no_damage() -> None:
     once: list[bool] = [True]
 
     def overtake(operation: KVOperation) -> None:
-        if operation.key.startswith(b"c/") and operation.name == "get" and once:
+        if operation.key.startswith(b"chunk/") and operation.name == "get" and once:
             once.clear()
             owner.checkpoint()
 
@@ -207,7 +234,7 @@ def test_any_thread_may_call_any_method(kind: str, tmp_path: Path) -> None:
 
 
 def test_one_failed_read_stops_nobody() -> None:
-    for name, key in (("get", HEAD_KEY), ("scan", b"c/"), ("scan", b"j/")):
+    for name, key in (("get", HEAD_KEY), ("scan", b"chunk/"), ("scan", b"j/")):
         failing: list[bool] = []
 
         def fail_once(operation: KVOperation, name: str = name, key: bytes = key,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import attrs
 
@@ -24,11 +24,11 @@ from compactlib.clock import Clock
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
-from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed
-from compactlib.kv.store import Predicate
+from compactlib.kv.errors import KeyNotFound, OutcomeUnknown, PredicateFailed
+from compactlib.kv.store import Condition, Delete, KVStore, Predicate
 from compactlib.runtime.look import look_until_seen
 
-_HEAD_KEY = b"head"
+HEAD_KEY = b"head"
 _FRAME = RecordFrame("snapshot format", b"CLSNAP\0", 2, ">BQQQQQI")
 _WITHOUT_CHECKSUM = b"CLSNAP\0\1"
 """What the heads of version 1 begin with."""
@@ -73,7 +73,7 @@ class SnapshotStore:
 
     Args:
         kv: the store; stays open when this object is dropped.
-        partition: of its own.
+        partition: of it, the key `head` and all that begin with `chunk/`.
         clock: for the pauses between looks after a write that got no answer.
         rng: distinguishes two processes that write at once; give each its own seed.
 
@@ -143,8 +143,14 @@ class SnapshotStore:
         return Snapshot(head.index, data)
 
     @refuses_misfits
-    def save(self, index: int, data: bytes) -> None:
+    def save(self, index: int, data: bytes, *, replaces: Iterable[bytes] = ()) -> None:
         """Put a snapshot in the place of the last one. O(size).
+
+        Args:
+            index: the last command that it covers.
+            data: the state machine's own bytes.
+            replaces: keys of the partition that are needed no more once it is in force; gone through then, and removed
+                together with what lies below it.
 
         Raises:
             InvalidInput: the snapshot in force covers more.
@@ -160,14 +166,14 @@ class SnapshotStore:
                          f"not use what its parent has open, make it anew when it is not used there any more")
         with self._lock:
             self._settle()
-            if index <= self.index:
+            if index < self.index:
                 raise InvalidInput(f"a snapshot up to command {index} was given, the one in force covers {self.index}; "
                                    f"snapshots only move forward")
             head = self._write_chunks(index, data)
             self._switch(head)
             try:
                 self.cleanup_error = None
-                self._clean_up(head)
+                self._clean_up(head, replaces)
             except CompactlibError as error:
                 self.cleanup_error = error
 
@@ -177,22 +183,22 @@ class SnapshotStore:
             return
         found, predicate = self._read_head()
         if found != self._head and found not in self._unsure:
-            raise PredicateFailed(partition=self._partition, key=_HEAD_KEY)
+            raise PredicateFailed(partition=self._partition, key=HEAD_KEY)
         self._head, self._predicate, self._knows_predicate = found, predicate, True
 
     def _write_chunks(self, index: int, data: bytes) -> _Head:
         step = min(_CHUNK_BYTES, self._kv.limits.max_value_bytes)
-        chunks = [data[start:start + step] for start in range(0, len(data), step)]
+        starts = range(0, len(data), step)
         generation = 1 if self._head is None else self._head.generation + 1
-        head = _Head(index, generation, self._rng.getrandbits(63), len(data), len(chunks), crc32(data))
-        for number, chunk in enumerate(chunks):
-            self._kv.set(self._partition, _chunk_key(head, number), chunk)
+        head = _Head(index, generation, self._rng.getrandbits(63), len(data), len(starts), crc32(data))
+        for number, start in enumerate(starts):
+            self._kv.set(self._partition, _chunk_key(head, number), data[start:start + step])
         return head
 
     def _switch(self, head: _Head) -> None:
         self._unsure.add(head)
         try:
-            self._kv.set_if(self._partition, _HEAD_KEY, head.encode(), self._predicate)
+            self._kv.set_if(self._partition, HEAD_KEY, head.encode(), self._predicate)
         except OutcomeUnknown as unknown:
             found, _ = look_until_seen(self._read_head, unknown, clock=self._clock, rng=self._rng)
             if found != head:
@@ -220,19 +226,19 @@ class SnapshotStore:
             if head != self._head:
                 raise self._corrupt(repr(self._head), repr(head))
 
-    def _clean_up(self, head: _Head) -> None:
-        """Remove what lies below the head in force: older snapshots, and those that lost against it."""
+    def _clean_up(self, head: _Head, replaces: Iterable[bytes]) -> None:
+        """Remove what lies below the head in force: older snapshots, those that lost against it, what it replaces."""
         found, predicate = self._read_head()
         if found != head or predicate is None:
             return  # another process's by now; the next snapshot finds out
         self._predicate, self._knows_predicate = predicate, True
-        keys = list(self._leftovers(head))
+        keys = [*self._leftovers(head), *replaces]
         most = min(self._kv.limits.max_transact - 1, _MAX_DELETES)
         if most < 1:
             for key in keys:
                 self._kv.delete(self._partition, key)
             return
-        condition = Condition(self._partition, _HEAD_KEY, predicate)
+        condition = Condition(self._partition, HEAD_KEY, predicate)
         for start in range(0, len(keys), most):
             self._kv.transact([condition], (), [Delete(self._partition, key) for key in keys[start:start + most]])
 
@@ -249,7 +255,7 @@ class SnapshotStore:
 
     def _read_head(self) -> tuple[_Head | None, Predicate | None]:
         try:
-            found = self._kv.get(self._partition, _HEAD_KEY)
+            found = self._kv.get(self._partition, HEAD_KEY)
         except KeyNotFound:
             return None, None
         if found.value.startswith(_WITHOUT_CHECKSUM):
