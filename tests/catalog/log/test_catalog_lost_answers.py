@@ -178,6 +178,25 @@ def test_the_last_try_without_an_answer_is_no_loss() -> None:
         log_in(conflict).append(update(1))
 
 
+@pytest.mark.parametrize("then", [KVFault.FAIL, KVFault.CONFLICT])
+def test_a_cut_of_which_one_try_had_no_answer_is_not_told_as_refused(then: KVFault) -> None:
+    """What is refused later may have been carried out by the first try, which may still be on its way."""
+    whole = MemoryStore()
+    filled(whole)
+    tries = 0
+
+    def choose(operation: KVOperation) -> KVFault | None:
+        nonlocal tries
+        if operation.name != "transact":
+            return None
+        tries += 1
+        return KVFault.UNKNOWN_LOST if tries == 1 else then
+
+    with pytest.raises(OutcomeUnknown, match="snapshot of catalog version 6"):
+        with_clock(FaultyStore(whole, choose), 2).save_snapshot(recover_history(UpdateLog(whole)).catalog(6))
+    assert tries > 1
+
+
 def test_a_lost_race_is_told_as_one_whatever_was_not_answered() -> None:
     store = MemoryStore()
     filled(store, 3)
@@ -249,6 +268,40 @@ def test_published_times_never_say_that_they_were_not_kept_when_they_were() -> N
     for answer, changed in explored(lambda store: times(store).publish(7, 0, 3, 50), publish,
                                     lambda store: times(store).published(7, 0) == 70):
         assert isinstance(answer, OutcomeUnknown) or (answer == 70) is changed, answer
+
+
+@pytest.mark.parametrize("what", ["pins", "watermark", "published times"])
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_what_had_no_answer_stays_unknown_whatever_is_refused_later_until_it_is_seen(what: str, is_seen: bool) -> None:
+    store, clock = MemoryStore(), ManualClock(1000.0)
+    filled(store)
+    is_armed, writes, looks = False, 0, 3
+
+    def choose(operation: KVOperation) -> KVFault | None:
+        nonlocal writes, looks
+        if not is_armed:
+            return None
+        if operation.changes:
+            writes += 1
+            first = KVFault.UNKNOWN_DONE if is_seen else KVFault.UNKNOWN_LOST
+            return first if writes == 1 else KVFault.FAIL
+        looks -= writes > 0
+        return KVFault.FAIL if is_seen and writes and looks >= 0 else None
+
+    faulty = FaultyStore(store, choose)
+    view = recover_history(UpdateLog(store))
+    pins, mark = Pins(with_clock(faulty, 2), HybridClock(clock)), LowWatermark(faulty, "A", HybridClock(clock))
+    times = PublishedTimes(faulty, "A", clock=clock)
+    times.register(7, 0, incarnation=3, created_at=10)
+    calls: dict[str, Callable[[], object]] = {
+        "pins": lambda: pins.pin("new", 6, view, ttl_seconds=9), "watermark": lambda: mark.advance(70),
+        "published times": lambda: times.publish(7, 0, 3, 70)}
+    is_armed = True
+    answer = told(calls[what])
+    error = answer.error if isinstance(answer, Failed) else answer
+    assert isinstance(error, OutcomeUnknown) is not is_seen, answer
+    assert isinstance(error, CompactlibError) is not is_seen, answer
+    assert writes == (1 if is_seen else 2)
 
 
 def test_preparing_a_log_ends_although_nothing_is_ever_answered() -> None:

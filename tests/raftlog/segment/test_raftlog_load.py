@@ -143,6 +143,17 @@ def test_damage_to_what_the_seal_names_is_never_cut(unsealed: Path, damage: Call
     assert raised.value.path == str(unsealed)
 
 
+@pytest.mark.parametrize("kept", [slice(104, DATA_START), slice(DATA_START, None)], ids=["records", "payloads"])
+def test_two_damaged_seals_before_either_records_or_payloads_are_damage(unsealed: Path, kept: slice) -> None:
+    data = bytearray(len(unsealed.read_bytes()))
+    data[kept] = unsealed.read_bytes()[kept]
+    data[:40] = unsealed.read_bytes()[:40]
+    data[40:104] = bytes([0xFF]) * 64
+    unsealed.write_bytes(data[:max(DATA_START, kept.stop or len(data))])
+    with pytest.raises(CorruptData, match="two damaged seals before entries"):
+        load(unsealed)
+
+
 def test_damage_to_a_durable_record_names_its_place(unsealed: Path) -> None:
     unsealed.write_bytes(flipped(unsealed.read_bytes(), 104 + 40 + 8, 0x01))
     with pytest.raises(CorruptData, match="expected index CRC") as raised:

@@ -12,7 +12,7 @@ from compactlib.errors import CompactlibError
 from compactlib.kv import MemoryStore, OutcomeUnknown
 from compactlib.objects import MemoryObjects, ObjectStore
 from compactlib.outcome import Failed
-from compactlib.staging import BranchNotFound, CommittedRanges, Repository
+from compactlib.staging import Branch, BranchNotFound, CommittedRanges, Repository
 from compactlib.staging.errors import BranchExists
 from compactlib.testing import FaultyStore, KVFault
 from compactlib.testing.faults.kv_faults import KVOperation
@@ -84,6 +84,42 @@ class Away:
 
 def repo_over(store: object, objects: ObjectStore) -> Repository:
     return Repository(store, CommittedRanges(objects, cache_bytes=0), clock=ManualClock(1000.0))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("call", [lambda branch: branch.commit("first"),
+                                  lambda branch: branch.put_if(b"n", b"v", None)], ids=["commit", "put_if"])
+@pytest.mark.parametrize("then", [KVFault.FAIL, KVFault.CONFLICT])
+def test_a_change_of_which_one_try_had_no_answer_is_not_told_as_refused(
+        then: KVFault, call: Callable[[Branch], object]) -> None:
+    """What is refused later may have been carried out by the first try, which may still be on its way."""
+    store, objects = MemoryStore(), MemoryObjects()
+    repo_over(store, objects).create_branch("main").put(b"k", b"v")
+    tries = 0
+
+    def choose(operation: KVOperation) -> KVFault | None:
+        nonlocal tries
+        if operation.name not in ("set_if", "transact"):
+            return None
+        tries += 1
+        return KVFault.UNKNOWN_LOST if tries == 1 else then
+
+    with pytest.raises(OutcomeUnknown):
+        call(repo_over(FaultyStore(store, choose), objects).branch("main"))
+    assert tries > 1
+
+
+@pytest.mark.parametrize(("reads", "told"), [(3, None), (1000, OutcomeUnknown)])
+def test_a_conditional_write_is_made_or_not_known_to_be(reads: int, told: type[CompactlibError] | None) -> None:
+    store, objects = MemoryStore(), MemoryObjects()
+    repo_over(store, objects).create_branch("main")
+    faulty = FaultyStore(store, Away(lambda operation: operation.changes, reads))
+    try:
+        repo_over(faulty, objects).branch("main").put_if(b"k", b"v", None)
+    except CompactlibError as error:
+        assert type(error) is told
+    else:
+        assert told is None
+    assert repo_over(store, objects).branch("main").get(b"k").data == b"v"
 
 
 @pytest.mark.parametrize(("reads", "told"), [(3, None), (1000, OutcomeUnknown)])
