@@ -465,33 +465,41 @@ def test_an_interrupt_is_an_interrupt_and_the_log_is_opened_again(memory_path: P
 
 
 def test_those_who_wait_with_an_interrupted_thread_are_told_that_the_log_is_broken(memory_path: Path) -> None:
-    gate, waiting = threading.Event(), threading.Event()
+    entered, gate = threading.Event(), threading.Event()
+    is_armed, durable = False, 0
 
     def interrupt(operation: str, path: str) -> None:
-        if operation == "sync" and waiting.is_set():
+        if operation == "sync" and is_armed:
+            if log.durable_index > durable:
+                # The second batch.
+                raise KeyboardInterrupt
+            entered.set()
             assert gate.wait(60)
-            raise KeyboardInterrupt
 
-    log, machine = opened(memory_path / "log", files=WatchedFiles(interrupt))
-    waiting.set()
-    ended: list[BaseException] = []
+    log, _ = opened(memory_path / "log", files=WatchedFiles(interrupt))
+    is_armed, durable = True, log.durable_index
+    ended: dict[bytes, BaseException] = {}
 
     def run(payload: bytes) -> None:
         try:
             log.propose(payload)
         except BaseException as error:
-            ended.append(error)
+            ended[payload] = error
 
     threads = [threading.Thread(target=run, args=(b"%d" % number,)) for number in range(4)]
-    for thread in threads:
+    threads[0].start()
+    assert entered.wait(60)
+    for thread in threads[1:]:
         thread.start()
-    while len(machine.commands) < 4:
+    while len(log._syncs._queue) < 3:  # noqa: SLF001
         threading.Event().wait(0.001)
     gate.set()
     for thread in threads:
         thread.join(60)
-    kinds = sorted(type(error).__name__ for error in ended)
-    assert kinds == ["KeyboardInterrupt", "LogBroken", "LogBroken", "LogBroken"]
+    assert sorted(ended) == [b"1", b"2", b"3"]
+    assert sorted(type(error).__name__ for error in ended.values()) == ["KeyboardInterrupt", "LogBroken", "LogBroken"]
+    with pytest.raises(LogBroken):
+        log.propose(b"later")
     log.close()
 
 

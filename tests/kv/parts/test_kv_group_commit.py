@@ -126,7 +126,14 @@ class Odd(Exception):
         self.why = why
 
 
-@pytest.mark.parametrize("ended", [KeyboardInterrupt(), SystemExit(3), Odd(why="no copies")])
+class Strange(Exception):
+    """An error of which `copy.copy` makes something else."""
+
+    def __copy__(self) -> Exception:
+        return ValueError("another")
+
+
+@pytest.mark.parametrize("ended", [KeyboardInterrupt(), SystemExit(3), Odd(why="no copies"), Strange()])
 def test_what_ends_only_the_leader_leaves_the_others_in_doubt_and_nobody_hanging(ended: BaseException) -> None:
     """A Ctrl-C in the thread that leads says nothing of the writes that went with its own."""
     ledger = Ledger()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import tempfile
@@ -14,7 +15,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib.errors import Closed
+from compactlib.errors import Closed, StorageError
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
     CostPolicy,
@@ -36,7 +37,7 @@ from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
 from compactlib.testing.kit.forks import check_fork
 from compactlib.testing.settings import check_settings
 from tests.raftlog.compaction_logs import counted
-from tests.raftlog.wrapped_files import UnsyncedFiles
+from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
 
 LOG = "log"
 
@@ -165,6 +166,36 @@ def test_no_question_to_a_log_in_a_fork_writes(tmp_path: Path, name: str) -> Non
                 os._exit(0)
         os.waitpid(child, 0)
         assert (tmp_path / LOG / segment_name(1)).read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["refs", "last_index", "sync"])
+def test_no_question_to_a_log_in_a_fork_recovers_what_the_disk_refused(tmp_path: Path, name: str) -> None:
+    is_refused = False
+
+    def refuse(operation: str, path: str) -> None:
+        if is_refused:
+            raise StorageError(operation=operation, path=path, errno=errno.EIO)
+
+    with SegmentLog(tmp_path / LOG, LogOptions(files=WatchedFiles(refuse))) as log:
+        log.append(1, 1, b"entry")
+        log.sync()
+        log.append(2, 1, b"is not durable")
+        assert log.refs[-1].last == 2
+        is_refused = True
+        with pytest.raises(StorageError):
+            log.sync()
+        is_refused = False
+        before = (tmp_path / LOG / segment_name(1)).read_bytes()
+        if not (child := os.fork()):
+            try:
+                with contextlib.suppress(Closed):
+                    ask(log, name)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert (tmp_path / LOG / segment_name(1)).read_bytes() == before
+        assert log.last_index == 1
+        assert (tmp_path / LOG / segment_name(1)).read_bytes() != before
 
 
 def ask(log: SegmentLog, name: str) -> object:
