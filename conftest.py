@@ -6,11 +6,13 @@ With `-n 2` two processes share the files among them.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,12 +48,49 @@ def _examples(parsers: Sequence[Parser], path: str, pattern: str, exclude: str |
 
 _MARKDOWN: Sequence[Parser] = [PythonCodeBlockParser(doctest_optionflags=_FLAGS), SkipParser()]
 
-pytest_collect_file = SybilCollection([
+_collect_examples = SybilCollection([
     _examples([DocTestParser(_FLAGS)], "compactlib", "*.py"),
     _examples(_MARKDOWN, "docs", "*.md"),
     _examples(_MARKDOWN, ".", "README.md", exclude="*/README.md"),
     _examples(_MARKDOWN, ".", "CONTRIBUTING.md"),
 ]).pytest()
+# Its examples are one story on one session, so all of them need Spark.
+_ON_SPARK = Path(__file__).with_name("docs") / "spark.md"
+# Of two processes that compile the tests at once, the second begins at the end and meets the first in the middle.
+_FROM_THE_END = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 2 == 1
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    # Few modules have examples; to look for them in the syntax trees of all takes seconds in each process.
+    if file_path.suffix == ".py" and b">>>" not in file_path.read_bytes():
+        return None
+    found: pytest.Collector | None = _collect_examples(file_path, parent)
+    return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if _FROM_THE_END and isinstance(collector, pytest.Session | pytest.Dir) and report.result:
+        report.result.reverse()
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path == _ON_SPARK:
+            item.add_marker("spark")
+    if "PYTEST_XDIST_WORKER" in os.environ:  # the processes must agree on the order
+        items.sort(key=lambda item: item.nodeid.partition("::")[0])
+
+
+def pytest_collection_finish() -> None:
+    # Ten thousand tests live until the end; the garbage collector need not visit them on each round.
+    gc.collect()
+    gc.freeze()
 
 
 class _FilesTogether(LoadScopeScheduling):  # type: ignore[misc]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from compactlib.blobstore import BlobPolicy, Greedy, StatsBased
@@ -26,6 +27,7 @@ from compactlib.spark import SparkExecutor
 from compactlib.staging.compaction.sense_policies import DeletesPolicy
 
 
+@pytest.mark.spark
 def test_a_data_frame_job_gives_the_same_results(spark: SparkSession, tmp_path: Path) -> None:
     workloads = [Uniform(keys=300, writes=900), HotCold(keys=300, writes=900)]
     policies: list[BlobPolicy] = [Greedy(min_used_fraction=0.5), StatsBased(min_used_fraction=0.5)]
