@@ -216,6 +216,10 @@ def test_a_tombstone_waits_for_the_older_records_that_stay() -> None:
     assert kept(entries, rules, ALL) == ""
     # In one compaction, the newest one's segment may go in a cycle before that of the older ones.
     assert kept(history("D U D", segments="110"), rules, ALL) == "D3"
+    # A TTL update came later, from a peer that did not know of the delete.
+    late = history("D T", segments="01")
+    assert kept(late, rules, frozenset({SegmentName(0, 0)})) == kept(late, rules, ALL) == "D1"
+    assert kept(history("D T", segments="10"), rules, ALL) == ""
 
 
 def test_an_expired_undelete_waits_for_the_older_records_that_stay() -> None:

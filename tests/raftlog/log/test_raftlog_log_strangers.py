@@ -88,6 +88,18 @@ def test_what_stands_in_for_a_file_of_the_log_is_named(folder: Path, victim: Pat
     go_through(folder)
 
 
+def test_a_link_to_a_whole_snapshot_is_not_followed_either(folder: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (folder / "SNAPSHOT").rename(elsewhere)
+    (folder / "SNAPSHOT").symlink_to(elsewhere)
+    for opened in (SegmentLog, LogReader):
+        with pytest.raises(CorruptData, match="symbolic link"):
+            opened(folder)
+    (folder / "SNAPSHOT").unlink()
+    elsewhere.rename(folder / "SNAPSHOT")
+    go_through(folder)
+
+
 def test_a_new_log_writes_nothing_through_a_link(tmp_path: Path, victim: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / segment_name(1)).symlink_to(victim)

@@ -22,6 +22,7 @@ from compactlib.raftlog import (
     StoreOptions,
     open_log,
 )
+from compactlib.raftlog.wal.frames import Frame
 from tests.raftlog.wrapped_files import UnsyncedFiles
 
 OPTIONS = StoreOptions(background=False, log=LogOptions(limits=SegmentLimits(max_entries=8), files=UnsyncedFiles()))
@@ -56,6 +57,21 @@ def test_live_entries_in_the_wal_are_no_damage(tmp_path: Path) -> None:
         assert reader.verify().is_sound
         assert reader.read(7) == Entry(7, 1, b"7 in 1")
         assert set(IndexSet.from_sorted([7, 8])) <= set(reader.unflushed)
+
+
+def test_what_leaves_the_wal_while_a_reader_looks_is_read_from_the_segments(tmp_path: Path) -> None:
+    with open_log(tmp_path / "store", OPTIONS) as log, LogReader(tmp_path / "store/logs/log") as reader:
+        log.append(entries(1, 50))
+        log.sync()
+        frames = reader._frames  # noqa: SLF001
+
+        def flushed_first() -> tuple[Frame, ...]:
+            log.flush()
+            return frames()
+
+        reader._frames = flushed_first  # type: ignore[method-assign]  # noqa: SLF001
+        reader.refresh()
+        assert list(reader.entries()) == list(log.entries())
 
 
 def test_what_was_taken_back_in_the_wal_is_not_given_as_live(tmp_path: Path) -> None:

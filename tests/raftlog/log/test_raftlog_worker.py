@@ -7,8 +7,9 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import attrs
 import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -17,8 +18,8 @@ from compactlib.errors import Busy, CompactlibError, InvalidInput, NotFound, Tas
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import CostPolicy, DropDead, SeedPolicy, SegmentLog, StoreOptions, open_log
-from compactlib.raftlog.compaction.plan.policy import LogPolicy
+from compactlib.raftlog import CostPolicy, DropDead, LogView, SeedPolicy, SegmentLog, StoreOptions, open_log
+from compactlib.raftlog.compaction.plan.policy import LogChoice, LogPolicy
 from compactlib.raftlog.compaction.report import LogCompactionReport, report_of
 from compactlib.raftlog.log.worker import LogCompactionWorker, MergedSegments, SegmentChanges, WorkerOutcome
 from compactlib.raftlog.model.refs import merge_refs
@@ -440,6 +441,27 @@ def test_a_major_also_merges_across_what_it_dropped(tmp_path: Path) -> None:
         worker.wait_until_idle()
         assert [(each.number, each.last) for each in log.refs] == [(1, 40), (4, 49)]
         expected.check_live(log)
+
+
+def test_the_server_is_told_of_a_policy_that_raises(tmp_path: Path) -> None:
+    @attrs.frozen
+    class Raising:
+        name: ClassVar[str] = "raising"
+
+        def choose(self, view: LogView, now: float) -> LogChoice:
+            raise RuntimeError("no segment")
+
+    filled(tmp_path, last=49, snapshot=48, live=[1, 2, 40])
+    told: list[object] = []
+    with SegmentLog(tmp_path, options()) as log, \
+            LogCompactionWorker(log, server=lambda changes, outcome: told.append(outcome)) as worker:
+        worker.request(Raising())
+        outcome = worker.wait_until_idle()
+        assert isinstance(outcome, Failed)
+        assert "no segment" in str(outcome.error)
+        assert isinstance(worker.last_error, RuntimeError)
+        assert told[0] == outcome
+        worker.request(DropDead())
 
 
 def test_a_failed_group_does_not_discard_the_others_and_is_tried_again(tmp_path: Path) -> None:

@@ -284,6 +284,20 @@ def test_a_store_does_not_follow_a_link_to_one_of_its_folders(name: str, tmp_pat
     RaftLogStore(tmp_path / "s", PLAIN).close()
 
 
+def test_a_link_to_a_whole_file_of_the_wal_is_not_followed_either(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path / "s", PLAIN) as store:
+        store.log("a").append(rows(1, 3))
+    newest, elsewhere = max((tmp_path / "s/wal").iterdir()), tmp_path / "elsewhere"
+    newest.rename(elsewhere)
+    newest.symlink_to(elsewhere)
+    with pytest.raises(CorruptData, match="symbolic link"):
+        RaftLogStore(tmp_path / "s", PLAIN)
+    newest.unlink()
+    elsewhere.rename(newest)
+    with RaftLogStore(tmp_path / "s", PLAIN) as store:
+        assert indexes(store.log("a")) == [1, 2, 3]
+
+
 @pytest.mark.parametrize("kind", ["folder", "link", "dangling"])
 def test_what_has_a_name_of_the_wal_and_is_no_file_of_it_is_named_or_left_alone(kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "s"
