@@ -205,6 +205,23 @@ def test_of_two_that_open_at_once_one_wins() -> None:
     assert rows(opened(kv, clock)) == expected
 
 
+def test_an_audit_finds_a_state_that_the_store_does_not_give() -> None:
+    kv, clock = MemoryStore(), ManualClock(1000.0)
+    scheduler = opened(kv, clock, checkpoint_every=6)
+    assert list(drive(scheduler, clock, 3, 9))
+    scheduler.audit()
+    scheduler.service.state.quarantine_dropped += 1
+    with pytest.raises(CorruptData, match="key-value store"):
+        scheduler.audit()
+    scheduler.service.state.quarantine_dropped -= 1
+    scheduler.audit()
+    last = b"j/%016x" % scheduler.service.state.applied_index
+    entry = kv.get(PARTITION, last).value
+    kv.set(PARTITION, last, entry[:-1])
+    with pytest.raises(CorruptData, match="key-value store"):
+        scheduler.audit()
+
+
 def test_a_poll_that_changes_nothing_writes_nothing() -> None:
     kv = FaultyStore(MemoryStore())
     scheduler = opened(kv)
