@@ -24,11 +24,12 @@ from compactlib.catalog.sense.published import PublishedTimes
 from compactlib.catalog.sense.watermark import LowWatermark
 from compactlib.catalog.service.service import CatalogService, Executed
 from compactlib.clock import ManualClock
-from compactlib.errors import CompactlibError
+from compactlib.errors import CompactlibError, Conflict
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.outcome import Done, Failed
-from compactlib.testing import explore_pauses
+from compactlib.testing import FaultyStore, explore_pauses
 from compactlib.testing.faults.jumps import Jump, JumpingClock, explore_clock_jumps
+from compactlib.testing.faults.kv_faults import KVOperation
 from compactlib.testing.interleave import Stage, SteppedStore
 from compactlib.testing.settings import check_settings
 from tests.catalog.services import cut, sound
@@ -212,6 +213,46 @@ def test_a_release_that_stood_still_leaves_the_pin_that_was_taken_since(predicat
         assert held in ({8}, set())
 
     explore_pauses({"owner": releases, "heir": takes}, made(predicates, with_pins), check)
+
+
+def overtaken(world: World, meanwhile: Callable[[Pins], object]) -> Pins:
+    """Pins whose first change meets another one, which came between what was read and the write."""
+    others, is_first = world.service(1010.0), True
+
+    def choose(operation: KVOperation) -> None:
+        nonlocal is_first
+        if operation.changes and is_first:
+            is_first = False
+            meanwhile(Pins(others.log, others.clock))
+
+    service = world.service(1010.0)
+    return Pins(UpdateLog(FaultyStore(world.store, choose)), service.clock)
+
+
+def test_a_pin_that_another_caller_has_changed_meanwhile_is_not_replaced(predicates: Predicates) -> None:
+    world = made(predicates, with_pins)(Stage([]))
+    history = world.service(1010.0).history
+    pins = overtaken(world, lambda other: other.pin("job", 8, history, ttl_seconds=60))
+    with pytest.raises(Conflict, match="changed by another caller"):
+        pins.pin("job", 7, history, ttl_seconds=60)
+    assert [pin.version for pin in pins.all() if pin.owner == "job"] == [8]
+
+
+def test_whoever_has_looked_between_two_pins_at_once_sees_both_of_them_change_the_epoch(
+        predicates: Predicates) -> None:
+    """A cut that was decided on without the second one fails, also in a store that compares values."""
+    world = made(predicates, with_pins)(Stage([]))
+    history = world.service(1010.0).history
+    seen: list[object] = []
+
+    def pinned(other: Pins) -> None:
+        other.pin("first", 8, history, ttl_seconds=60)
+        seen.append(other.condition())
+
+    second = overtaken(world, pinned)
+    second.pin("second", 7, history, ttl_seconds=60)
+    assert len(seen) == 1
+    assert second.condition() not in seen
 
 
 # --- published times ------------------------------------------------------------------------------------------------
