@@ -328,11 +328,17 @@ class DeafCore(WorkerCore):
         return tuple(effect for effect in super().answered(request, response) if not isinstance(effect, Stop))
 
 
+CUT_OFF: Final[dict[str, Any]] = {
+    "workers": 2, "nodes": 1, "fenced": True, "in_place": True, "cut_off_rate": 0.5, "rough_seconds": 120.0,
+    "loss_rate": 0.0, "crash_rate": 0.0, "failure_rate": 0.0, "job_seconds": 30.0, "hang_rate": 0.5, "obedience": 0.0,
+    "config": {"max_failures": 0, "backoff_seconds": 0.0}}
+"""Two workers that lose jobs to each other for as long as one of them is cut off, and publish in place."""
+
 PARTS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "applied twice": ({"service_class": ApplyTwice}, "applied entry .* twice", {}),
     "any term": ({"service_class": AnyTerm}, "was carried out in term",
                  {"prepare_in_the_log": True, "careless_leaders": True, "election_rate": 1.0, "nodes": 3}),
-    "open fence": ({"fence_class": OpenFence}, "commits after .* was admitted", {"fenced": True}),
+    "open fence": ({"fence_class": OpenFence}, "commits after .* was admitted", {**CUT_OFF, "in_place": False}),
 }
 
 
@@ -348,13 +354,6 @@ def test_reporting_what_an_earlier_holder_committed_is_found_to_be_wrong() -> No
                             cleanup_seconds=1.0, rough_seconds=60.0, fenced=True, reuses_results=True,
                             config={"max_failures": 1, "max_queue_size": 1, "cleanup_delay_seconds": 12.0})
     assert "its object is gone" in failure.what
-
-
-CUT_OFF: Final[dict[str, Any]] = {
-    "workers": 2, "nodes": 1, "fenced": True, "in_place": True, "cut_off_rate": 0.5, "rough_seconds": 120.0,
-    "loss_rate": 0.0, "crash_rate": 0.0, "failure_rate": 0.0, "job_seconds": 30.0, "hang_rate": 0.5, "obedience": 0.0,
-    "config": {"max_failures": 0, "backoff_seconds": 0.0}}
-"""Two workers that lose jobs to each other for as long as one of them is cut off, and publish in place."""
 
 
 @attrs.frozen
