@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 
 from compactlib.blobstore.compaction.commit.publish import files_of, remove_file
@@ -32,6 +31,7 @@ from compactlib.errors import AuditFailed, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files
 from compactlib.runtime.later import LaterObserver
+from compactlib.runtime.owned_lock import OwnedLock
 
 MAX_UNSYNCED_RECORDS = 1 << 16
 """How many records may be written without a sync; sequences that a crash may have lost are never given again."""
@@ -65,7 +65,7 @@ class LiveLog:
         self._synced_at = clock.monotonic()
         self.contents: LogContents = contents
         self.writer: LogWriter = writer
-        self.lock: threading.RLock = threading.RLock()
+        self.lock: OwnedLock = OwnedLock(f"the blob store in {folder}")
         self.segments: OpenSegments = OpenSegments(folder, descriptor.header, config.max_open_segments)
         self.journal: Journal = Journal(config.journal_max_entries)
         held = sum(len(index) for index in contents.active.index) + len(contents.open)
@@ -298,7 +298,9 @@ class LiveLog:
                 self.seal_index()
         finally:
             self.writer.close()
-            self.segments.close()
+            if is_mine:
+                # A fork's copies end with the fork: a thread that does not exist there may hold their lock.
+                self.segments.close()
 
     def audit(self) -> None:
         """Check contents, writer and journal against each other.

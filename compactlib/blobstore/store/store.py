@@ -763,7 +763,6 @@ class _Writing:
 
     def __enter__(self) -> LiveLog:
         log = self._store._log
-        # Before the lock, which a fork may have copied while another thread held it.
         self._store._lock_file.require_mine()
         log.lock.acquire()
         try:

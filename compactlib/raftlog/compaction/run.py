@@ -35,6 +35,7 @@ from compactlib.raftlog.segment.segment_set import SegmentSet, open_segment
 from compactlib.rewrite import Executor, RewriteFailure, RewriteResult
 from compactlib.runtime.budget import spent_at_once
 from compactlib.runtime.observe import Observer, Progress, tell
+from compactlib.runtime.owned_lock import OwnedLock
 from compactlib.runtime.ownership import Run
 
 _END = object()
@@ -60,7 +61,7 @@ class Compactor:
         switched: called after each change of the list, while `switch` is held.
     """
 
-    def __init__(self, folder: str, segments: SegmentSet, switch: threading.RLock, *, files: Files, clock: Clock,
+    def __init__(self, folder: str, segments: SegmentSet, switch: OwnedLock, *, files: Files, clock: Clock,
                  keep_links_seconds: float, run_id: Callable[[], str],
                  switched: Callable[[], object]) -> None:
         self._folder = folder

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -68,6 +67,7 @@ from compactlib.report import VerifyReport
 from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Observers, telling
+from compactlib.runtime.owned_lock import OwnedLock
 from compactlib.runtime.ownership import Ownership, Run
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class SegmentLog:
         self._options = LogOptions() if options is None else options
         self._files = self._options.files
         self._observer = telling(self._options.observer)
-        self._switch = threading.RLock()
+        self._switch = OwnedLock(f"the log in {self._folder}")
         with contextlib.ExitStack() as stack:
             self._open(stack)
             self._opened = stack.pop_all()

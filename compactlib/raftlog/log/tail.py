@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.values import MAX_INDEX, Entry
 from compactlib.raftlog.segment.known import KnownSegment
 from compactlib.raftlog.segment.segment_set import SegmentSet
+from compactlib.runtime.owned_lock import OwnedLock
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -42,8 +42,8 @@ class LogTail:
     """
 
     def __init__(self, files: Files, segments: SegmentSet, newest: NewestSegment, lock: FolderLock,
-                 switch: threading.RLock, compactor: Compactor, require_open: Callable[[], object]) -> None:
-        self.switch: threading.RLock = switch
+                 switch: OwnedLock, compactor: Compactor, require_open: Callable[[], object]) -> None:
+        self.switch: OwnedLock = switch
         self.segments: SegmentSet = segments
         # From here on the newest segment answers; not before the list does.
         self.newest_first: int = _BEYOND

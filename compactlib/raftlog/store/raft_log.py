@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -54,6 +53,7 @@ from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.later import LaterCalls
 from compactlib.runtime.observe import Observer, tell
+from compactlib.runtime.owned_lock import OwnedLock
 from compactlib.runtime.ownership import Ownership
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class RaftLog:
         self._outbox = outbox
         self._reads = RaftReadPath(segments, memtable, partial(rows.get, log_id))
         self._writes = RaftWritePath(log_id, wal, memtable)
-        self._lock = threading.RLock()
+        self._lock = OwnedLock(f"the log {log_id!r}")
         self._pins: list[Pin] = []
         self._closed = False
         self._on_confirmed: Callable[[Confirmed], object] | None = None
@@ -98,7 +98,7 @@ class RaftLog:
         self._last_error: BaseException | None = None
         self._work_owner = Ownership(f"log {log_id!r}")
         # One snapshot or installation at a time; taken before any other lock.
-        self._snapshotting = threading.RLock()
+        self._snapshotting = OwnedLock(f"the log {log_id!r}")
         self._close_store: Callable[[], object] | None = None
         self._snapshots: SnapshotStore | None = None
         self._worker: LogWorker | None = None
@@ -685,12 +685,20 @@ class RaftLog:
     def close(self) -> None:
         """Sync, and let the log go (with its store, if `open_log` made both); closing again does nothing.
 
+        In a fork of the process that opened it, it only lets the fork's files go.
+
         Raises:
             Busy: called from within a compaction of the log, by an observer or the server for example; nothing was
                 done.
             StorageError, LogStopped: the last sync was refused; the log is closed all the same.
         """
         if self._closed:
+            return
+        if self._lock.is_inherited:
+            # Without another lock: a thread that held one when the process was forked does not exist to release it.
+            self._closed = True
+            if self._close_store is not None:
+                self._close_store()
             return
         self.require_outside()
         self._stop_worker()

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import threading
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -56,6 +55,7 @@ from compactlib.report import Finding, VerifyReport
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.later import LaterCalls
 from compactlib.runtime.observe import Observer, telling
+from compactlib.runtime.owned_lock import OwnedLock
 from compactlib.runtime.services.turns import Turns
 
 WAL_FOLDER = "wal"
@@ -129,8 +129,8 @@ class RaftLogStore:
         self._rows = LogRows()
         self._logs: dict[str, RaftLog] = {}
         self._damaged: dict[str, CorruptData | Unsupported | NotALog] = {}
-        self._changing = threading.RLock()
-        self._flushing = threading.RLock()
+        self._changing = OwnedLock(f"the store in {self._folder}")
+        self._flushing = OwnedLock(f"the store in {self._folder}")
         self._flush_error: CompactlibError | None = None
         self._closed = False
         self._committer = self._turns(self._commit_turn, "raftlog-wal", SYNC_FAILED)
@@ -498,12 +498,21 @@ class RaftLogStore:
     def close(self) -> None:
         """Sync, and let all logs go; closing again does nothing. What is in memory is replayed when it is opened.
 
-        Compactions that run are cancelled and waited for.
+        Compactions that run are cancelled and waited for. In a fork of the process that opened it, it only lets the
+        fork's files go.
 
         Raises:
             Busy: called from within a compaction of one of its logs, or from one of its threads; nothing was done.
             StorageError, LogStopped: the last sync was refused; everything is closed all the same.
         """
+        if self._changing.is_inherited:
+            # Without another lock: a thread that held one when the process was forked does not exist to release it.
+            self._closed = True
+            for log in self._logs.values():
+                log.segments.close()
+            self._wal.abandon()
+            self._lock.release()
+            return
         with self._changing:
             if self._closed:
                 return

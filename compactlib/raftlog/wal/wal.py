@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
@@ -42,6 +41,7 @@ from compactlib.raftlog.wal.names import WAL_TEMPORARY_SUFFIX, wal_name
 from compactlib.raftlog.wal.recovery import LoggedFrame, RecoveredWal
 from compactlib.raftlog.wal.rules import Verdict, Write, WriterState, judge
 from compactlib.runtime.later import LaterCalls
+from compactlib.runtime.owned_lock import OwnedLock
 
 __all__ = ["ClosedFile", "Confirmed", "Wal", "WalOptions"]
 
@@ -117,8 +117,8 @@ class Wal:
         self._settled = settled
         self._owner = owner
         self._outbox: LaterCalls = LaterCalls() if outbox is None else outbox
-        self._committing = threading.RLock()
-        self._queueing = threading.Lock()
+        self._committing = OwnedLock(f"the WAL in {self._folder}")
+        self._queueing = OwnedLock(f"the WAL in {self._folder}")
         self._queue: list[QueuedWrite] = []
         self._queued_bytes = 0
         self._ticket = 0
@@ -460,6 +460,11 @@ class Wal:
             finally:
                 self._closed = True
                 self._out.close()
+
+    def abandon(self) -> None:
+        """In a fork of the owner: give the file up without another write."""
+        self._closed = True
+        self._out.close()
 
     def __repr__(self) -> str:
         return f"<Wal {self.path!r}: {self._end:,} bytes durable, {len(self._queue)} writes queued>"

@@ -3,11 +3,18 @@
 
 from __future__ import annotations
 
+import faulthandler
+import functools
+import gc
 import os
 import pickle
+import threading
+import types
 import warnings
-from collections.abc import Callable
-from typing import TypeVar
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar
 
 from compactlib.errors import CompactlibError
 from compactlib.testing.kit.conformance import PromiseBroken
@@ -15,50 +22,44 @@ from compactlib.testing.kit.conformance import PromiseBroken
 StoreT = TypeVar("StoreT")
 
 _MAX_BYTES = 1 << 20
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+_LOOKED_INTO = (dict, list, tuple, set, frozenset, deque, functools.partial, types.FunctionType, types.MethodType,
+                types.CellType, threading.Condition, threading.Event)
 
 
 def check_fork(open_store: Callable[[], StoreT], write: Callable[[StoreT], object],
                close: Callable[[StoreT], object], *,
-               audit: Callable[[StoreT], object] = lambda store: None) -> CompactlibError:
+               audit: Callable[[StoreT], object] = lambda store: None,
+               hangs_after_seconds: float = 30.0) -> CompactlibError:
     """Fork while a store is open: the fork is refused, its parent goes on, and the folder is free when that closes.
 
     The fork tries to write and to close, and lives on while the parent writes, closes, and opens the store again.
+    Before that it is forked once for each lock of the store (found by following its attributes through the library's
+    objects) while another thread holds that lock, which in the fork is never released: it must be refused as well,
+    and not wait.
 
     Args:
         open_store: opens the store in its folder, made at the first call.
         write: changes something and acknowledges it; called in the fork, and three times in the parent.
         close: gives the store up.
         audit: looks at the store at the end, opened anew: what the parent wrote is there, and nothing else.
+        hangs_after_seconds: a fork that has not answered by then waits for what never comes; it is ended.
 
     Returns:
         The error by which the fork was refused.
 
     Raises:
-        PromiseBroken: the fork was let in, or was refused with another error than the library's; or closing in the fork
-            gave the parent's lock up; or the parent's closing did not.
+        PromiseBroken: the fork was let in, or was refused with another error than the library's, or hung; or closing in
+            the fork gave the parent's lock up; or the parent's closing did not.
     """
     store = open_store()
     write(store)
-    reading, writing = os.pipe()
-    go, going = os.pipe()
-    with warnings.catch_warnings():
-        # Python warns that a fork of a process with threads may deadlock; this one does next to nothing.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        try:
-            # So that the end of the parent, however it ends, is the end of this one.
-            os.close(going)
-            _answer(writing, _attempt(store, write, close))
-            os.read(go, 1)
-        finally:
-            os._exit(0)
-    try:
-        refused = pickle.loads(_received(reading))
-        if not isinstance(refused, CompactlibError):
-            raise _broken("a fork may not write to what its parent has open",
-                          "it wrote" if refused is None else repr(refused), "Closed, or another error of the library",
-                          "ask FolderLock.require_mine() before you write")
+    attempted = functools.partial(_attempt, store, write, close)
+    for where, lock in _locks_of(store):
+        with _Fork(attempted, hangs_after_seconds, meanwhile=_held_elsewhere(lock)) as fork:
+            _require_refused(fork.answer(), f"while another thread held the lock at {where}")
+    with _Fork(attempted, hangs_after_seconds) as fork:
+        refused = _require_refused(fork.answer(), "")
         write(store)
         try:
             open_store()
@@ -73,16 +74,81 @@ def check_fork(open_store: Callable[[], StoreT], write: Callable[[StoreT], objec
         write(again)
         audit(again)
         close(again)
-    finally:
-        os.close(going)
-        os.waitpid(child, 0)
-        for descriptor in (reading, writing, go):
-            os.close(descriptor)
     return refused
 
 
-def _broken(promise: str, found: str, expected: str, advice: str) -> PromiseBroken:
-    return PromiseBroken(test="check_fork", promise=promise, at="", found=found, expected=expected, advice=advice)
+def _require_refused(answer: object, at: str) -> CompactlibError:
+    if isinstance(answer, CompactlibError):
+        return answer
+    if isinstance(answer, _Hung):
+        raise _broken("a fork is refused whatever other threads did when it was made", f"it hung:\n{answer.stack}",
+                      "Closed, or another error of the library, at once",
+                      "ask whose process this is before the first lock, in closing too", at=at)
+    raise _broken("a fork may not write to what its parent has open", "it wrote" if answer is None else repr(answer),
+                  "Closed, or another error of the library", "ask FolderLock.require_mine() before you write", at=at)
+
+
+class _Hung:
+    def __init__(self, stack: str) -> None:
+        self.stack = stack
+
+
+class _Fork:
+    """A fork that does `work`, answers what that returned, and lives on until the `with` ends.
+
+    Args:
+        work: done in the fork.
+        hangs_after_seconds: the fork is ended if it has not answered by then.
+        meanwhile: entered before it is made, and left when it is there.
+    """
+
+    def __init__(self, work: Callable[[], object], hangs_after_seconds: float,
+                 meanwhile: AbstractContextManager[object] | None = None) -> None:
+        self._work = work
+        self._hangs_after_seconds = hangs_after_seconds
+        self._meanwhile = nullcontext() if meanwhile is None else meanwhile
+
+    def __enter__(self) -> _Fork:
+        self._reading, writing = os.pipe()
+        go, self._going = os.pipe()
+        with self._meanwhile, warnings.catch_warnings():
+            # Python warns that a fork of a process with threads may deadlock: whether it does is the question.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._child = os.fork()
+            if self._child == 0:
+                try:
+                    # So that the end of the parent, however it ends, is the end of this one.
+                    os.close(self._going)
+                    # Ends the process by a thread that needs no lock of Python's.
+                    faulthandler.dump_traceback_later(self._hangs_after_seconds, exit=True, file=writing)
+                    _answer(writing, self._work())
+                    faulthandler.cancel_dump_traceback_later()
+                    os.read(go, 1)
+                finally:
+                    os._exit(0)
+        os.close(writing)
+        os.close(go)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._going)
+        os.waitpid(self._child, 0)
+        os.close(self._reading)
+
+    def answer(self) -> object:
+        """What the work returned, or `_Hung`."""
+        head = os.read(self._reading, len(_ANSWERED))
+        if head != _ANSWERED:
+            return _Hung((head + _to_the_end(self._reading)).decode(errors="replace"))
+        size = int.from_bytes(os.read(self._reading, 4), "big")
+        data = b""
+        while len(data) < size:
+            data += os.read(self._reading, size - len(data))
+        return pickle.loads(data)
+
+
+def _broken(promise: str, found: str, expected: str, advice: str, at: str = "") -> PromiseBroken:
+    return PromiseBroken(test="check_fork", promise=promise, at=at, found=found, expected=expected, advice=advice)
 
 
 def _attempt(store: StoreT, write: Callable[[StoreT], object], close: Callable[[StoreT], object]) -> object:
@@ -100,17 +166,77 @@ def _attempt(store: StoreT, write: Callable[[StoreT], object], close: Callable[[
     return refused
 
 
+_ANSWERED = b"answered"
+
+
 def _answer(descriptor: int, refused: object) -> None:
     try:
         data = pickle.dumps(refused)
     except Exception:  # a foreign error may not pickle; its text will do
         data = pickle.dumps(repr(refused))
-    os.write(descriptor, len(data).to_bytes(4, "big") + data[:_MAX_BYTES])
+    os.write(descriptor, _ANSWERED + len(data).to_bytes(4, "big") + data[:_MAX_BYTES])
 
 
-def _received(descriptor: int) -> bytes:
-    size = int.from_bytes(os.read(descriptor, 4), "big")
+def _to_the_end(descriptor: int) -> bytes:
     data = b""
-    while len(data) < size:
-        data += os.read(descriptor, size - len(data))
+    while part := os.read(descriptor, 1 << 16):
+        data += part
     return data
+
+
+def _locks_of(store: object) -> Iterator[tuple[str, Any]]:
+    """The locks that can be reached from `store` without leaving the library's and its own, each with the way to it."""
+    packages = {"compactlib", type(store).__module__.split(".")[0]}
+    seen = {id(store)}
+    waiting: deque[tuple[str, object]] = deque([(type(store).__name__, store)])
+    while waiting:
+        where, found = waiting.popleft()
+        for name, each in _attributes(found):
+            if id(each) in seen:
+                continue
+            seen.add(id(each))
+            if isinstance(each, _LOCKS):
+                yield f"{where}{name}", each
+            elif isinstance(each, _LOOKED_INTO) or type(each).__module__.split(".")[0] in packages:
+                waiting.append((f"{where}{name}", each))
+
+
+@contextmanager
+def _held_elsewhere(lock: Any) -> Iterator[None]:
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        # One that a thread of the store never lets go of is held elsewhere already.
+        mine = lock.acquire(timeout=1.0)
+        held.set()
+        done.wait()
+        if mine:
+            lock.release()
+
+    thread = threading.Thread(target=hold, daemon=True)
+    thread.start()
+    held.wait()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:  # it is empty
+        return False
+
+
+def _attributes(found: object) -> list[tuple[str, object]]:
+    if isinstance(found, dict):
+        return [(f"[{key!r}]", value) for key, value in list(found.items())]
+    if isinstance(found, types.FunctionType):
+        # Not its globals: they are the whole module.
+        return [("()", cell.cell_contents) for cell in found.__closure__ or () if _is_filled(cell)]
+    named = list(getattr(found, "__dict__", {}).items())
+    if named:
+        return [(f".{name}", value) for name, value in named]
+    return [("[...]", value) for value in gc.get_referents(found)]

@@ -235,10 +235,13 @@ def test_a_compaction_goes_on_under_other_settings_long(scratch: Path) -> None:
 @pytest.mark.parametrize("work", ["compact", "resume", "drop", "erase", "view", "check"])
 def test_a_fork_compacts_nothing_of_what_its_parent_has_open(work: str, scratch: Path) -> None:
     count, parent = itertools.count(), os.getpid()
+    plans: list[Any] = []
 
     def write(store: BlobStore) -> None:
         if work == "compact":
-            store.compact(plan(store), budget=Budget(total_bytes=1))
+            if os.getpid() == parent:
+                plans.append(plan(store))
+            store.compact(plans[-1], budget=Budget(total_bytes=1))
             store.drop_compaction()
         elif work == "resume":
             store.resume(budget=Budget())

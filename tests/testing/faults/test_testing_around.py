@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -194,6 +197,27 @@ def test_a_fork_is_refused_and_its_parent_goes_on(tmp_path: Path) -> None:
 def test_a_store_that_lets_a_fork_write_is_found(tmp_path: Path) -> None:
     with pytest.raises(PromiseBroken, match="a fork may not write to what its parent has open"):
         check_fork(lambda: Owned(tmp_path), lambda store: store.write(asks=False), lambda store: store.lock.release())
+
+
+@pytest.mark.parametrize("lock", [threading.Lock, threading.RLock, threading.Condition])
+def test_a_store_that_waits_before_it_asks_whose_it_is_is_found(tmp_path: Path, lock: Callable[[], Any]) -> None:
+    """Whoever held the lock when the process was forked does not exist in the fork, which waits for ever."""
+    class Locked(Owned):
+        def __init__(self, folder: Path) -> None:
+            super().__init__(folder)
+            self.turns = {"write": [partial(self._add, lock())]}
+
+        def _add(self, turn: Any) -> None:
+            with turn:
+                self.lock.require_mine()
+
+        def write(self, *, asks: bool) -> None:
+            self.turns["write"][0]()
+            super().write(asks=asks)
+
+    with pytest.raises(PromiseBroken, match=r"(?s)whatever other threads did.*\.turns.*it hung.*in _add"):
+        check_fork(lambda: Locked(tmp_path), lambda store: store.write(asks=True), lambda store: store.lock.release(),
+                   hangs_after_seconds=0.5)
 
 
 def test_a_store_without_a_lock_is_found(tmp_path: Path) -> None:
