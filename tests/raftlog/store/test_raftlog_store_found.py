@@ -10,7 +10,7 @@ import os
 import random
 import shutil
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.errors import GapDetected
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.testing import explore
 from compactlib.testing.crash.recorder import RecordingFiles
 from tests.raftlog.raft_host import indexes, rows
@@ -270,6 +270,20 @@ def test_a_log_folder_that_is_a_link_is_never_followed(tmp_path: Path) -> None:
         assert os.listdir(tmp_path / "s/logs") == ["y"]
         assert indexes(store.log("y")) == [0]
     assert elsewhere.is_dir()
+
+
+def test_an_observer_that_raises_keeps_no_store_from_being_opened(tmp_path: Path) -> None:
+    class Raising(Observer):
+        def event(self, name: str, fields: Mapping[str, object]) -> None:
+            raise ZeroDivisionError(name)
+
+    with RaftLogStore(tmp_path / "s", PLAIN) as store:
+        store.log("y").append(rows(1, 2))
+    (tmp_path / "s/logs/lost+found").mkdir()
+    (tmp_path / "s/logs/lost+found/theirs").touch()
+    with RaftLogStore(tmp_path / "s", attrs.evolve(PLAIN, log=attrs.evolve(PLAIN.log, observer=Raising()))) as store:
+        assert indexes(store.log("y")) == [1, 2]
+        store.audit()
 
 
 @pytest.mark.parametrize("name", ["wal", "logs"])

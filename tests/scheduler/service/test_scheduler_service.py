@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 import pytest
 
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
@@ -114,6 +116,22 @@ def test_a_command_is_applied_once() -> None:
     assert host.service.apply(command, Tick()) == AlreadyApplied(1, 1)
     assert host.service.apply(Command(0, 1, 5.0), Tick()) == AlreadyApplied(0, 1)
     assert list(dump_rows(host.service.state)) == before
+
+
+def test_an_observer_that_raises_changes_nothing_of_a_command() -> None:
+    told: list[str] = []
+
+    class Raising(Observer):
+        def event(self, name: str, fields: Mapping[str, object]) -> None:
+            told.append(name)
+            raise ZeroDivisionError(name)
+
+    watched, quiet = SchedulerService(PAIRS, observer=Raising()), SchedulerService(PAIRS)
+    for number, time in enumerate((0.0, 1e9), start=1):
+        # The second time is in doubt.
+        assert watched.apply(Command(number, 1, time), Tick()) == quiet.apply(Command(number, 1, time), Tick())
+    assert told == ["scheduler_time_in_doubt"]
+    assert list(dump_rows(watched.state)) == list(dump_rows(quiet.state))
 
 
 def test_an_update_that_is_applied_by_two_commands_does_what_one_would() -> None:
