@@ -31,6 +31,8 @@ def _enter_scratch_folder(namespace: dict[str, Any]) -> None:
     # Named once and for all: what is removed in the end must not depend on where an example has gone meanwhile.
     namespace["_scratch_folder"] = tempfile.mkdtemp(prefix="compactlib-example-")
     os.chdir(namespace["_scratch_folder"])
+    # What an example makes by `tempfile` goes with it.
+    tempfile.tempdir = namespace["_scratch_folder"]
 
 
 def _leave_scratch_folder(namespace: dict[str, Any]) -> None:
@@ -38,6 +40,7 @@ def _leave_scratch_folder(namespace: dict[str, Any]) -> None:
     scratch = namespace.pop("_scratch_folder", None)
     if scratch is not None:
         os.chdir(namespace["_came_from"])
+        tempfile.tempdir = None
         shutil.rmtree(scratch)
 
 

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import shutil
 import sys
 import tempfile
 import threading
@@ -37,7 +39,9 @@ BLOCK = BlockMeta(id="a", tenant="A", shard=1, level=0)
 
 
 def folder() -> str:
-    return tempfile.mkdtemp(prefix="compactlib-hosting-misfits-")
+    path = tempfile.mkdtemp(prefix="compactlib-hosting-misfits-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
 
 
 def machine() -> SchedulerMachine:

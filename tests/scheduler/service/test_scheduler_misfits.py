@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -54,7 +56,9 @@ def stored() -> StoredScheduler:
 
 
 def folder() -> str:
-    return tempfile.mkdtemp(prefix="compactlib-misfits-")
+    path = tempfile.mkdtemp(prefix="compactlib-misfits-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
 
 
 FACE: list[tuple[Callable[[], Any], Calls]] = [
