@@ -349,6 +349,26 @@ def test_cancelling_a_lent_budget_wakes_it_while_its_lender_stays_paused() -> No
     assert budget.paused
 
 
+def test_cancelling_a_lender_wakes_who_waits_beside_it() -> None:
+    budget = Budget()
+    beside = budget.beside(BudgetLimits())
+    beside.pause()
+    reasons: list[str] = []
+
+    def work() -> None:
+        try:
+            beside.check()
+        except BudgetSpent as error:
+            reasons.append(error.reason)
+
+    threads = started(work, 1)
+    while not beside._account.changed._waiters:  # type: ignore[attr-defined]  # noqa: SLF001
+        threads[0].join(0.001)
+    budget.cancel()
+    assert joined(threads)
+    assert reasons == ["cancelled"]
+
+
 def test_shares_add_up_to_no_more_than_the_whole() -> None:
     limits = BudgetLimits(bytes_per_second=100, total_bytes=10, deadline=5.0)
     assert limits.share(3) == BudgetLimits(bytes_per_second=100 / 3, total_bytes=3, deadline=5.0)

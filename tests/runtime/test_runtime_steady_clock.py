@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
 import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import ClockJumped, InvalidInput
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.runtime.steady_clock import CLOCK_ACCEPTED, CLOCK_JUMPED, SteadyClock
 
 DAY = 86_400.0
@@ -122,6 +123,23 @@ def test_a_step_back_at_opening_brings_nothing_back_before_it_is_confirmed() -> 
     assert clock.steady() == clock.expiry() == 1_000_001
     host.advance(29)
     assert clock.now() == clock.expiry() == 1_000_030 - DAY
+
+
+def test_an_observer_that_raises_changes_no_time() -> None:
+    told: list[str] = []
+
+    class Raising(Observer):
+        def event(self, name: str, fields: Mapping[str, object]) -> None:
+            told.append(name)
+            raise ZeroDivisionError(name)
+
+    below = ManualClock(1000.0)
+    clock = SteadyClock(below, last_known=10.0, max_jump_seconds=60.0, observer=Raising())
+    below.set_now(90_000.0)
+    assert clock.steady() == 1000.0
+    clock.accept()
+    assert clock.now() == 90_000.0
+    assert told == [CLOCK_ACCEPTED, CLOCK_JUMPED, CLOCK_ACCEPTED]
 
 
 def test_a_small_step_at_opening_is_none() -> None:

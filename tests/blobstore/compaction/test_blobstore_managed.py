@@ -481,6 +481,25 @@ def test_counting_ends_when_it_is_told_to_while_it_waits_for_its_rate(tmp_path: 
         assert clock.monotonic() - began < 1.0
 
 
+def test_who_waits_for_another_count_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    ended: list[BaseException] = []
+    with filled(tmp_path / "one", ManualClock(1_000_000.0)) as store:
+        budget = Budget()
+
+        def look() -> None:
+            try:
+                store.view(budget=budget)
+            except BudgetSpent as error:
+                ended.append(error)
+
+        looking = threading.Thread(target=look, daemon=True)
+        with store.compactions.sensor._counting:  # noqa: SLF001
+            budget.cancel()
+            looking.start()
+            looking.join(60)
+        assert [type(error) for error in ended] == [BudgetSpent]
+
+
 class Closing(ManualClock):
     """Has another thread close a store when somebody waits."""
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.kv import Condition, KeyNotFound, KVStore, MemoryStore, MeteredStore, PredicateFailed, Put, SlowDown
 from compactlib.kv.store import Versioned
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.testing import KVFault, KVStoreConformance
 from compactlib.testing.faults.kv_faults import FaultyStore, fault_at
 
@@ -96,3 +97,18 @@ def test_time_is_that_of_the_clock_that_was_given() -> None:
     store.get(b"p", b"k")
     assert seen.measured == {("kv_request_seconds", (("operation", "set"), ("store", "a"))): [0.0],
                              ("kv_request_seconds", (("operation", "get"), ("store", "a"))): [2.0]}
+
+
+def test_an_observer_that_raises_fails_no_request() -> None:
+    class Raising(Observer):
+        def measure(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+            raise ZeroDivisionError(name)
+
+        count = measure  # type: ignore[assignment]
+
+    store = MeteredStore(MemoryStore(), Raising(), name="a")
+    store.set(b"p", b"k", b"v")
+    assert store.get(b"p", b"k").value == b"v"
+    with pytest.raises(KeyNotFound):
+        store.get(b"p", b"none")
+    assert [entry.key for entry in store.scan(b"p")] == [b"k"]

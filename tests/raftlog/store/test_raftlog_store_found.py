@@ -504,6 +504,31 @@ def test_a_received_snapshot_whose_row_was_refused_can_be_received_again(tmp_pat
         assert sorted(path.suffix for path in (tmp_path / "snap").iterdir()) == [".live", ".snapshot", ".state"]
 
 
+def test_a_snapshot_after_a_received_one_whose_row_was_refused_begins_from_that_one(tmp_path: Path) -> None:
+    is_full = False
+
+    def look(operation: str, path: str) -> None:
+        if is_full and path.endswith("SNAPSHOT.tmp"):
+            raise DiskFull(operation=operation, path=path, errno=errno.ENOSPC)
+
+    with RaftLogStore(tmp_path / "s", StoreOptions(log=LogOptions(files=WatchedFiles(look)),
+                                                   background=False)) as store:
+        log, folder, source = store.log("a"), SnapshotFolder(tmp_path / "snap"), SnapshotFolder(tmp_path / "source")
+        log.attach(folder)
+        log.append(rows(1, 10))
+        source.write(SnapshotMeta(8, 1), [b"state"])
+        assert source.manifest is not None
+        incoming = folder.receive(source.manifest)
+        incoming.write(0, b"state")
+        folder.adopt(incoming, IndexSet())
+        is_full = True
+        with pytest.raises(DiskFull):
+            log.install(SnapshotMeta(8, 1))
+        is_full = False
+        log.snapshot(8, [], [b"state"])
+        assert (log.state.index, indexes(log)) == (8, [9, 10])
+
+
 # -- a dead entry that nobody can read any more
 
 
