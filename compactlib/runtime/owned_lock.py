@@ -51,7 +51,9 @@ class OwnedLock:
         self._lock.release()
 
     def __enter__(self) -> None:
-        self.acquire()
+        if self._pid != os.getpid():
+            self.require_mine()
+        self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()

@@ -249,7 +249,8 @@ class SegmentLog:
                 self._append(index, term, payload)
 
     def _append(self, index: int, term: int, payload: Buffer) -> None:
-        self._reads.require_open()
+        if self._reads.is_closed:
+            self._reads.require_open()
         state = self._reads.state
         if state is not None and (index if type(index) is int else whole("the index", index)) <= state.index:
             raise InvalidInput(f"index {index} lies at or below the snapshot {state.index}; what a snapshot covers is "

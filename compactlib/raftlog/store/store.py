@@ -239,8 +239,7 @@ class RaftLogStore:
         # Of logs that were removed it need not know; of the others the memtable knows best.
         found = attrs.evolve(found, lasts={}, frames=tail, unproven=len(tail))
         return Wal(folder, self._rows, options, recovered=found, confirmed=self._on_confirmed, rolled=self._on_rolled,
-                   settled=self._on_settled, owner=self._lock.require_mine, outbox=self._outbox,
-                   lasts=lasts, held=held)
+                   settled=self._on_settled, outbox=self._outbox, lasts=lasts, held=held)
 
     def _make_log(self, log_id: str, segments: LogSegments, memtable: Memtable) -> RaftLog:
         return RaftLog(log_id, segments, self._wal, self._rows, memtable, make_room=self.flush,

@@ -97,7 +97,6 @@ class Wal:
         confirmed: called after each batch, in order, with no lock held; may be called by another thread that syncs.
         rolled: called when a file was closed, while no other thread can write: quick, and without calling back.
         settled: called after `rolled`, as `confirmed` is.
-        owner: raises if this process may not write here any more: a fork of the one that opened the folder, say.
         outbox: through which `confirmed` and `settled` are called; one of its own by default.
     """
 
@@ -107,7 +106,7 @@ class Wal:
                  confirmed: Callable[[Sequence[Confirmed]], object] = lambda confirmed: None,
                  rolled: Callable[[ClosedFile], object] = lambda closed: None,
                  settled: Callable[[ClosedFile], object] = lambda closed: None,
-                 owner: Callable[[], object] = lambda: None, outbox: LaterCalls | None = None) -> None:
+                 outbox: LaterCalls | None = None) -> None:
         self._folder = os.fspath(folder)
         self._rows = rows
         self._options = WalOptions() if options is None else options
@@ -115,7 +114,6 @@ class Wal:
         self._confirmed = confirmed
         self._rolled = rolled
         self._settled = settled
-        self._owner = owner
         self._outbox: LaterCalls = LaterCalls() if outbox is None else outbox
         self._committing = OwnedLock(f"the WAL in {self._folder}")
         self._queueing = OwnedLock(f"the WAL in {self._folder}")
@@ -187,7 +185,7 @@ class Wal:
             StorageError: the disk refused; call again.
             InvalidInput: that file is being written to.
         """
-        self._owner()
+        self._committing.require_mine()
         if number >= self._number:
             raise InvalidInput(f"WAL file {number} is in use; only files below {self._number} can go")
         while self._oldest <= min(number, self._handed_over):
@@ -415,18 +413,10 @@ class Wal:
         return self._stopped
 
     def _require_running(self) -> None:
-        self._owner()
         if self._stopped is not None:
             raise self._stopped_now()
         if self._closed:
             raise Closed(f"the WAL in {self._folder} is closed; open the store again")
-
-    def _is_owner(self) -> bool:
-        try:
-            self._owner()
-        except Closed:
-            return False
-        return True
 
     def audit(self) -> None:
         """Check the WAL's own invariants.
@@ -455,7 +445,7 @@ class Wal:
             if self._closed:
                 return
             try:
-                if self._stopped is None and self._is_owner():
+                if self._stopped is None:
                     self.sync()
             finally:
                 self._closed = True
