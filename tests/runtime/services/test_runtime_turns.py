@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -129,3 +131,13 @@ def test_stopping_from_the_thread_itself_is_refused_and_heard() -> None:
     turns.start()
     assert turns.stop()
     assert len(refused) <= 1
+
+
+def test_a_turn_that_hangs_keeps_no_process_from_ending() -> None:
+    program = ("import threading; from compactlib.runtime.services.turns import Turns\n"
+               "began = threading.Event()\n"
+               "def hang():\n    began.set(); threading.Event().wait()\n"
+               "turns = Turns(hang, name='x', event='failed'); turns.start(); began.wait()\n"
+               "print(turns.stop(wait_seconds=0.0))")
+    ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "False\n"
