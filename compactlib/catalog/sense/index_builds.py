@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from compactlib._arguments import refuses_misfits
+from compactlib.catalog.errors import BelowLowWatermark
 from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.model.values import Culprit, Factor, Floor, Need
 from compactlib.catalog.schema.versions import RetainedVersions
+from compactlib.catalog.sense.watermark import LowWatermark
 from compactlib.errors import AuditFailed, InvalidInput
 
 
@@ -17,26 +20,43 @@ class IndexBuilds:
 
     That an index is registered or building in a catalog version already keeps history from being cut to that version,
     for every node. This source adds what only the building node knows: which version its backfill reads.
+
+    Args:
+        view: gives the node's retained history.
+        watermark: the node's low watermark: what lies below it may be cut, unless the index is being built ever since.
     """
 
-    def __init__(self) -> None:
+    @refuses_misfits
+    def __init__(self, view: Callable[[], RetainedVersions], watermark: LowWatermark) -> None:
+        self._view = view
+        self._watermark = watermark
         self._lock = threading.Lock()
         self._builds: dict[int, tuple[Timestamp, int]] = {}
 
     @refuses_misfits
-    def begin(self, index_id: int, version: int, view: RetainedVersions) -> None:
+    def begin(self, index_id: int, version: int) -> None:
         """A build of this index begins and reads this catalog version until `end`.
 
         Raises:
             CatalogVersionNotFound: the version is not retained.
             ObjectNotFound: the version has no such index.
+            BelowLowWatermark: another version is in force at the node's low watermark, and the index is not being built
+                in it: the version that was asked for may be cut at any time. Read a later one.
             InvalidInput: the index is being built already.
         """
-        catalog = view.catalog(version)
-        index = catalog.index(index_id)
+        # Under the lock that `need` takes: a report asks for the low watermark first, so that a build that it does not
+        # hold is judged by a low watermark at least as high as the report's.
         with self._lock:
+            view = self._view()
+            catalog = view.catalog(version)
+            index = catalog.index(index_id)
             if index_id in self._builds:
                 raise InvalidInput(f"index {index_id} is being built already; end that build first")
+            limit = self._watermark.value.time
+            if limit is not None and limit >= view.activation(view.earliest):
+                at_watermark = view.at(limit)
+                if version < at_watermark.version and index_id not in at_watermark.building:
+                    raise BelowLowWatermark(time=catalog.activation, low_watermark=limit)
             self._builds[index_id] = catalog.activation, index.table_id
 
     def end(self, index_id: int) -> None:

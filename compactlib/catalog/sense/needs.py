@@ -15,6 +15,7 @@ from compactlib.catalog.model.partitions import HostedPartitions
 from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.model.values import Factor, Floor, Need, NodeId, NodeReport, Unavailable
 from compactlib.catalog.schema.versions import RetainedVersions
+from compactlib.catalog.sense.watermark import LowWatermark
 from compactlib.errors import CompactlibError
 
 
@@ -52,7 +53,8 @@ class LocalNeeds:
         view: gives the node's retained history.
         transactions: active read-write transactions.
         partitions: published times; `None` for a node that hosts none.
-        sources: everything else: low watermark, rebalance, index builds, pins, the host's own.
+        sources: everything else: low watermark, rebalance, index builds, pins, the host's own. A `LowWatermark` among
+            them is asked first, the others in this order: what may begin at the low watermark is asked after it.
     """
 
     @refuses_misfits
@@ -62,7 +64,7 @@ class LocalNeeds:
         self._view = view
         self._transactions = transactions
         self._partitions = partitions
-        self._sources = tuple(sources)
+        self._sources = tuple(sorted(sources, key=lambda source: not isinstance(source, LowWatermark)))
 
     def report(self) -> NodeReport:
         """The node's answer to a round. A source that fails counts as not available and is named."""

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits, require_type
 from compactlib.catalog.arguments import printed, whole
 from compactlib.catalog.errors import StaleIncarnation
 from compactlib.catalog.log import keys
@@ -24,6 +24,7 @@ from compactlib.catalog.log.records import RecordType, seal_fields, unseal_field
 from compactlib.catalog.model.partitions import HostedPartitions, mask_of
 from compactlib.catalog.model.timestamp import Timestamp, checked_timestamp
 from compactlib.catalog.model.values import Culprit, Factor, Floor, Need
+from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, Busy, CompactlibError
 from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed, Put
@@ -80,11 +81,13 @@ class PublishedTimes:
     # --- which partitions ---------------------------------------------------------------------------------------
 
     def register(self, table: int, partition: int, *, incarnation: int, created_at: Timestamp,
-                 flushed_index: int = 0) -> Timestamp:
+                 flushed_index: int = 0, inherited: Timestamp | None = None,
+                 history: RetainedVersions | None = None) -> Timestamp:
         """Host a partition from now on; returns its published time, at once a valid one.
 
         Registering the same life again changes nothing. Another life begins anew: what its data has not seen cannot
-        be published for it.
+        be published for it. Data that was copied from another replica, because the partition was moved or its disk was
+        lost, has seen what that one had published: it begins there, and not at versions that were cut since.
 
         Args:
             table: the table's id.
@@ -92,14 +95,21 @@ class PublishedTimes:
             incarnation: identifies this life of the partition's data, > 0; the same after a restart with its data.
             created_at: activation of the catalog version that created the partition.
             flushed_index: raft index up to which the data is on disk; commands up to it are replays.
+            inherited: what the source of a copy had published (`published`) when the copy was taken; it is kept.
+            history: the node's retained history; with it, a partition whose versions were cut is refused.
 
         Raises:
             InvalidInput: a number is out of range.
+            TimeBeforeHistory: the partition needs a version that was cut, since it is a copy and the time of its source
+                is missing, or its table is gone everywhere else; nothing was registered.
             RecordDamaged, RecordTooNew: the kept time cannot be read.
             Busy: others own the node's times at the same time, again and again.
             OutcomeUnknown: the store did not say whether this object owns them now.
         """
         checked_timestamp(created_at)
+        if inherited is not None:
+            checked_timestamp(inherited)
+        require_type("history", history, RetainedVersions, "a RetainedVersions", or_none=True)
         whole("table", table, lowest=0)
         mask_of((whole("partition", partition),))
         whole("incarnation, which only this life of the partition has,", incarnation, lowest=1)
@@ -110,10 +120,16 @@ class PublishedTimes:
             kept = self._kept(table, partition, incarnation)
             with self._lock:
                 known = self._replicas.get((table, partition))
-                if known is None or known.incarnation != incarnation:
-                    began = max(created_at, kept)
-                    known = _Replica(incarnation, began, began, flushed_index)
+            if known is None or known.incarnation != incarnation:
+                began = max(created_at, kept, inherited or 0)
+                if history is not None:
+                    history.at(began)
+                if began > max(created_at, kept):
+                    self._keep([FlushTicket(table, partition, incarnation, 0, began)])
+                known = _Replica(incarnation, began, began, flushed_index)
+                with self._lock:
                     self._replicas[table, partition] = known
+            with self._lock:
                 return known.published
 
     def _own(self) -> Condition:

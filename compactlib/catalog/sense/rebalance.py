@@ -29,11 +29,13 @@ class ZoneProgress:
     Attributes:
         stable: by partition, the change that its present assignments follow.
         pending: by partition, the change that it is moving to.
+        planned: by partition, the change that it will move to next, when it has its pending assignments.
         trigger: the last change whose rebalance was started for all partitions; `None` if none ever was.
     """
 
     stable: Mapping[int, Timestamp] = attrs.field(factory=dict)
     pending: Mapping[int, Timestamp] = attrs.field(factory=dict)
+    planned: Mapping[int, Timestamp] = attrs.field(factory=dict)
     trigger: Timestamp | None = None
 
 
@@ -91,12 +93,16 @@ def _needed(points: _ChangePoints, progress: ZoneProgress, safe: Timestamp) -> l
     started = points.times[0] if progress.trigger is None else progress.trigger
     at = max(bisect_right(points.times, started) - 1, 0)
     needed = []
-    if points.deleted is None or progress.stable or progress.pending:
+    if points.deleted is None or progress.stable or progress.pending or progress.planned:
         needed.append(points.after(points.activations[at], safe))
     if progress.pending:
         complete = all(partition in progress.pending for partition in range(points.partitions))
         source = progress.pending if complete else progress.stable
         needed.append(points.after(max(source.values(), default=points.times[0]), safe))
+    if progress.planned:
+        # A plan has begun nothing: what its partitions have, or move to, counts as long as there is one.
+        has = {**progress.stable, **progress.pending}
+        needed.append(points.after(min(has.get(partition, points.times[0]) for partition in progress.planned), safe))
     return needed
 
 
@@ -158,14 +164,21 @@ class PlacementTracker:
     @refuses_misfits
     def moving(self, zone: int, partition: int, change: Timestamp) -> None:
         """A partition has begun to move to the assignments of this change."""
-        self._edit(zone, lambda known: attrs.evolve(known, pending={**known.pending, partition: change}))
+        self._edit(zone, lambda known: attrs.evolve(known, pending={**known.pending, partition: change},
+                                                    planned=_later(known.planned, partition, change)))
+
+    @refuses_misfits
+    def plans(self, zone: int, partition: int, change: Timestamp) -> None:
+        """A partition will move to the assignments of this change as soon as it has those that it moves to now."""
+        self._edit(zone, lambda known: attrs.evolve(known, planned={**known.planned, partition: change}))
 
     @refuses_misfits
     def settled(self, zone: int, partition: int, change: Timestamp) -> None:
         """A partition has the assignments of this change."""
         def edit(known: ZoneProgress) -> ZoneProgress:
-            pending = {one: time for one, time in known.pending.items() if one != partition or time > change}
-            return attrs.evolve(known, stable={**known.stable, partition: change}, pending=pending)
+            return attrs.evolve(known, stable={**known.stable, partition: change},
+                                pending=_later(known.pending, partition, change),
+                                planned=_later(known.planned, partition, change))
 
         self._edit(zone, edit)
 
@@ -180,13 +193,13 @@ class PlacementTracker:
             return Placement(safe=min(self._safe(), HIGHEST), zones=dict(self._zones))
 
     def audit(self) -> None:
-        """Check that no partition moves to an older change than the one it has.
+        """Check that no partition moves, or is to move, to an older change than the one it has.
 
         Raises:
             AuditFailed: one does; the message names it.
         """
         for zone, progress in self.placement().zones.items():
-            for partition, change in progress.pending.items():
+            for partition, change in [*progress.pending.items(), *progress.planned.items()]:
                 has = progress.stable.get(partition, 0)
                 if change < has:
                     raise AuditFailed(f"partition {partition} of zone {zone} moves from change {has} back to {change}")
@@ -194,3 +207,8 @@ class PlacementTracker:
     def _edit(self, zone: int, edit: Callable[[ZoneProgress], ZoneProgress]) -> None:
         with self._lock:
             self._zones[zone] = edit(self._zones.get(zone, ZoneProgress()))
+
+
+def _later(changes: Mapping[int, Timestamp], partition: int, change: Timestamp) -> dict[int, Timestamp]:
+    """Without the partition's, if it is none after `change`."""
+    return {one: time for one, time in changes.items() if one != partition or time > change}

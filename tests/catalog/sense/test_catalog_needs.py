@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import pytest
 
 from compactlib.catalog.errors import (
+    BelowLowWatermark,
     CatalogMoved,
     CatalogVersionNotFound,
     ObjectNotFound,
@@ -38,8 +40,9 @@ from compactlib.catalog.sense.rebalance import (
     rebalance_minimum,
 )
 from compactlib.catalog.sense.transactions import ActiveTransactions
+from compactlib.catalog.sense.watermark import LowWatermark
 from compactlib.clock import ManualClock
-from compactlib.errors import InvalidInput, StorageError
+from compactlib.errors import AuditFailed, InvalidInput, StorageError
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.outcome import Failed
 from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVRun, explore_kv_faults
@@ -204,6 +207,40 @@ def test_another_life_after_a_restart_does_not_inherit() -> None:
     assert published(store).register(7, 0, incarnation=6, created_at=20) == 20
 
 
+def test_a_replica_that_was_moved_inherits_what_its_source_had_published() -> None:
+    store = MemoryStore()
+    times = published(store)
+    assert times.register(7, 1, incarnation=7, created_at=20, inherited=70) == 70
+    assert times.needs_and_hosted()[0] == Floor(Factor.RAFT_RECOVERY, 70, Culprit(table=7, partitions=(1,)))
+    times.audit()
+    # After a restart, when nobody knows any more where the copy came from.
+    again = published(store)
+    assert again.register(7, 1, incarnation=7, created_at=20) == 70
+    assert again.register(7, 1, incarnation=8, created_at=20, inherited=60) == 60  # a later copy, from another source
+    assert published(store).register(7, 1, incarnation=8, created_at=20) == 60
+    assert times.register(7, 2, incarnation=1, created_at=20, inherited=10) == 20
+
+
+def test_a_replica_that_inherits_is_kept_before_it_counts_after_a_fault_at_any_step() -> None:
+    def run(store: FaultyStore) -> None:
+        store.acknowledge(published(store).register(7, 0, incarnation=1, created_at=20, inherited=70))
+
+    def check(store: KVStore, run: KVRun) -> None:
+        assert published(store).register(7, 0, incarnation=1, created_at=20) >= max(run.acknowledged, default=20)
+
+    assert explore_kv_faults(MemoryStore, run, check).runs >= 10
+
+
+def test_a_replica_that_needs_what_was_cut_is_refused() -> None:
+    view = history({}, latest=8, earliest=5)
+    times = published()
+    with pytest.raises(TimeBeforeHistory, match="50"):
+        times.register(7, 0, incarnation=7, created_at=20, history=view)
+    assert len(times) == 0
+    assert times.register(7, 0, incarnation=7, created_at=20, inherited=55, history=view) == 55
+    assert times.register(7, 1, incarnation=1, created_at=50, history=view) == 50
+
+
 @pytest.mark.parametrize("fault", [KVFault.FAIL, KVFault.UNKNOWN_LOST, KVFault.UNKNOWN_DONE])
 def test_nothing_is_published_that_may_not_have_been_kept(fault: KVFault) -> None:
     failing = [False]
@@ -281,7 +318,7 @@ def test_times_of_partitions_that_are_gone_are_forgotten() -> None:
 @pytest.mark.parametrize("wrong", [
     {"incarnation": 0}, {"created_at": 0}, {"partition": -1}, {"partition": 65_000}, {"created_at": -5},
 ])
-def test_a_partition_that_cannot_be_is_refused(wrong: dict[str, int]) -> None:
+def test_a_partition_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     good = {"table": 7, "partition": 0, "incarnation": 1, "created_at": 10}
     with pytest.raises(InvalidInput):
         published().register(**{**good, **wrong})
@@ -352,6 +389,34 @@ def test_a_finished_rebalance_holds_nothing_while_both_descriptors_are_retained(
     assert need.need(view) == Floor(Factor.REBALANCE, 100)
 
 
+def test_assignments_that_are_only_planned_hold_what_lies_before_their_change() -> None:
+    view = zone_history((45, 50, [PutObject(Zone(id=ZONE, name="Z", partitions=4, node_filter="nvme"))]))
+    tracker = PlacementTracker(lambda: 100)
+    need = RebalanceNeed(tracker)
+    held = Floor(Factor.REBALANCE, 44, Culprit(zone=ZONE))
+    tracker.started(ZONE, 35)
+    for partition in range(4):
+        tracker.moving(ZONE, partition, 35)
+    assert need.need(view) == held
+    tracker.started(ZONE, 45)  # its assignments are worked out, and wait until the partitions have moved once
+    for partition in range(4):
+        tracker.plans(ZONE, partition, 45)
+    assert need.need(view) == held
+    for partition in range(4):
+        tracker.settled(ZONE, partition, 35)
+        assert need.need(view) == held
+    for partition in range(4):
+        tracker.moving(ZONE, partition, 45)
+        tracker.audit()
+        assert need.need(view) == (Floor(Factor.REBALANCE, 100) if partition == 3 else held)
+    for partition in range(4):
+        tracker.settled(ZONE, partition, 45)
+    assert need.need(view) == Floor(Factor.REBALANCE, 100)
+    tracker.plans(ZONE, 0, 35)
+    with pytest.raises(AuditFailed, match="from change 45 back to 35"):
+        tracker.audit()
+
+
 def test_a_change_that_moves_no_data_is_no_change_point() -> None:
     later = [PutObject(Zone(id=ZONE, name="Z", partitions=4, node_filter="ssd", scale_up_seconds=9))]
     view = zone_history((45, 50, later))
@@ -391,15 +456,23 @@ def test_the_tracker_forgets_a_zone_that_is_gone() -> None:
 # --- index builds -------------------------------------------------------------------------------------------------
 
 
+def builds_over(view: RetainedVersions, low_watermark: int | None = None) -> IndexBuilds:
+    """Over a history and a low watermark that stand still."""
+    watermark = LowWatermark(MemoryStore(), "A", HybridClock(ManualClock(1000.0)))
+    if low_watermark is not None:
+        watermark.advance(low_watermark)
+    return IndexBuilds(lambda: view, watermark)
+
+
 def test_a_build_needs_the_version_it_reads_until_it_ends() -> None:
     view = with_table_x({3: index(9, IndexStatus.BUILDING), 5: index(10, IndexStatus.BUILDING)})
-    builds = IndexBuilds()
+    builds = builds_over(view)
     assert builds.need(view) is None
-    builds.begin(10, 5, view)
-    builds.begin(9, 4, view)
+    builds.begin(10, 5)
+    builds.begin(9, 4)
     assert builds.need(view) == Floor(Factor.INDEX_BUILD, 40, Culprit(index=9, table=TABLE_X))
     with pytest.raises(InvalidInput, match="being built already"):
-        builds.begin(9, 5, view)
+        builds.begin(9, 5)
     builds.end(9)
     builds.end(9)
     builds.audit()
@@ -409,9 +482,47 @@ def test_a_build_needs_the_version_it_reads_until_it_ends() -> None:
 
 def test_a_build_of_what_is_not_there_is_refused() -> None:
     with pytest.raises(ObjectNotFound):
-        IndexBuilds().begin(9, 2, with_table_x({3: index(9, IndexStatus.BUILDING)}))
+        builds_over(with_table_x({3: index(9, IndexStatus.BUILDING)})).begin(9, 2)
     with pytest.raises(CatalogVersionNotFound):
-        IndexBuilds().begin(9, 20, with_table_x())
+        builds_over(with_table_x()).begin(9, 20)
+
+
+@pytest.mark.parametrize(("version", "low_watermark", "after", "is_taken"), [
+    (5, 59, IndexStatus.AVAILABLE, True),   # in force at the low watermark
+    (5, 60, IndexStatus.AVAILABLE, False),  # nobody needs it any more by then, and a report may have said so
+    (6, 60, IndexStatus.AVAILABLE, True),
+    (5, 60, IndexStatus.BUILDING, True),    # history cannot be cut past an index that is being built ever since
+    (5, 60, None, False),                   # it was dropped
+])
+def test_a_build_below_the_low_watermark_is_refused(version: int, low_watermark: int, after: IndexStatus | None,
+                                                    is_taken: bool) -> None:
+    later = [DropObject("index", 9)] if after is None else index(9, after)
+    builds = builds_over(with_table_x({5: index(9, IndexStatus.BUILDING), 6: later}), low_watermark)
+    if is_taken:
+        builds.begin(9, version)
+    else:
+        with pytest.raises(BelowLowWatermark) as caught:
+            builds.begin(9, version)
+        assert (caught.value.time, caught.value.low_watermark) == (50, 60)
+    assert len(builds) == is_taken
+
+
+def test_a_build_that_begins_while_its_node_reports_needs_nothing_below_the_report() -> None:
+    """Whichever order a host names its sources in: the build begins, and then the low watermark passes it."""
+    view = with_table_x({5: index(9, IndexStatus.BUILDING), 7: index(9, IndexStatus.AVAILABLE)})
+    clock = HybridClock(ManualClock(1000.0))
+    watermark = LowWatermark(MemoryStore(), "A", clock)
+    watermark.advance(50)
+    builds = IndexBuilds(lambda: view, watermark)
+
+    class Meanwhile:
+        def need(self, view: RetainedVersions) -> None:
+            builds.begin(9, 5)
+            watermark.advance(80)
+
+    needs = LocalNeeds(NodeId("A"), lambda: view, transactions=ActiveTransactions(lambda: view, clock),
+                       sources=[builds, Meanwhile(), watermark])
+    assert needs.report().minimum() == 50
 
 
 # --- pins ---------------------------------------------------------------------------------------------------------
@@ -499,9 +610,9 @@ def test_a_report_holds_the_lowest_floor_of_each_factor_and_what_is_not_availabl
     view = with_table_x({3: index(9, IndexStatus.BUILDING)})
     times = published()
     times.register(TABLE_X, 3, incarnation=1, created_at=20)
-    builds, more_builds = IndexBuilds(), IndexBuilds()
-    builds.begin(9, 5, view)
-    more_builds.begin(9, 4, view)
+    builds, more_builds = builds_over(view), builds_over(view)
+    builds.begin(9, 5)
+    more_builds.begin(9, 4)
     active = ActiveTransactions(lambda: view, HybridClock(ManualClock(1.0)))
     needs = LocalNeeds(NodeId("A", 3), lambda: view, transactions=active, partitions=times,
                        sources=[builds, more_builds, Waiting(), Broken()])

@@ -32,7 +32,8 @@ def objects() -> Mapping[str, Any]:
         "service": service, "log": service.log, "clock": service.clock, "pins": service.pins,
         "history": service.history, "catalog": service.catalog(2), "transactions": transactions,
         "watermark": LowWatermark(store, "A", service.clock), "published": PublishedTimes(store, "A"),
-        "builds": IndexBuilds(), "needs": LocalNeeds(NodeId("A"), lambda: service.history, transactions=transactions),
+        "builds": IndexBuilds(lambda: service.history, LowWatermark(store, "B", service.clock)),
+        "needs": LocalNeeds(NodeId("A"), lambda: service.history, transactions=transactions),
         "follower": LogFollower(service), "hosted": HostedPartitions.of({1: [2]}), "view": given(history()),
         "tracker": PlacementTracker(lambda: 1), "plan": service.plan(), "status": service.status(),
     }
