@@ -5,8 +5,10 @@
 asked ──▶ compaction, what it replaces held in place ──▶ the server is notified ──▶ files removed ──▶ again, if asked
 ```
 
-One compaction at a time. What is asked for meanwhile is remembered as one request, the strongest of all, and runs
-afterwards: dropping what is wholly dead is less than what the log's own rule says, and that less than a policy.
+It is asked for by a snapshot, by new segments, by the host, and by time: once in a period it looks whether a compaction
+has become due, and removes what was kept long enough. One compaction at a time. What is asked for meanwhile is
+remembered as one request, the strongest of all, and runs afterwards: dropping what is wholly dead is less than what the
+log's own rule says, and that less than a policy.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from compactlib._arguments import require_method, require_policy
+from compactlib.clock import Clock
 from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError, TaskFailed
 from compactlib.executors.tasks import foreign_error
 from compactlib.outcome import Done, Failed, Outcome, Skipped
@@ -38,7 +41,10 @@ from compactlib.runtime.services.work_service import Job, WorkService
 WORKER_FAILED = "raftlog_worker_failed"
 """An unexpected exception was raised: `error`, `message`, `failures` in a row, `retry_in_seconds`."""
 
-_WORK = "compaction"
+PERIOD_SECONDS = 60.0
+"""How often a worker looks by itself, unless it is given another time."""
+
+_WORK, _LOOK = "compaction", "look"
 _DROPS, _OWN_RULE, _POLICY = 1, 2, 3
 
 
@@ -107,13 +113,18 @@ class LogCompactionWorker(ServiceFace):
         executor: runs the copying; default the worker's thread.
         budget: what each compaction may use up, lent anew each time.
         observer: notified as `raftlog_worker_failed` of an unexpected exception.
+        every_seconds: how often it looks by itself whether the log's trigger asks for a compaction by now (`Elapsed`
+            does while nothing else happens), and removes old names of merged segments and what leases held back, at
+            first when it is started; `None`: never.
+        clock: when that is.
 
     Raises:
         InvalidInput: one of them is not what it should be.
     """
 
     def __init__(self, log: SegmentLog, *, server: Server | None = None, executor: Executor | None = None,
-                 budget: Budget | None = None, observer: Observer | None = None) -> None:
+                 budget: Budget | None = None, observer: Observer | None = None,
+                 every_seconds: float | None = PERIOD_SECONDS, clock: Clock | None = None) -> None:
         if not callable(getattr(log, "lease", None)):
             raise InvalidInput(f"the log is {log!r:.100}; give a SegmentLog, or the `segments` of a RaftLog")
         require_method("the server", server, "__call__", or_none=True)
@@ -121,9 +132,11 @@ class LogCompactionWorker(ServiceFace):
         require_method("the observer", observer, "event", or_none=True)
         require_budget(budget)
         self._service = WorkService(f"the worker of the log in {log.folder}", event=WORKER_FAILED, budget=budget,
-                                    observer=observer)
+                                    observer=observer, clock=clock)
         # Damage stays so; another try may find another executor, or room.
         self._service.add(_WORK, self._turn, retries=lambda _: self._may_pass)
+        if every_seconds is not None:
+            self._service.add(_LOOK, self._look, every_seconds=every_seconds)
         self._log = log
         self._server: Server = _tell_nobody if server is None else server
         self._executor = executor
@@ -140,7 +153,7 @@ class LogCompactionWorker(ServiceFace):
     def segments_flushed(self, last_index: int | None) -> None:
         """See `LogWorker.segments_flushed`: what was the newest segment need not be left alone any more."""
         if self._has_snapshot:
-            self.request(DropDead())
+            self.request()
 
     def request(self, policy: LogPolicy | None = None) -> None:
         """Ask for a compaction; one that runs is followed by the strongest that was asked for meanwhile.
@@ -202,6 +215,20 @@ class LogCompactionWorker(ServiceFace):
             # While they were held in place, dropped files kept those on both sides of them apart.
             self._service.request(_WORK, job.turn.strength)
         return self._last
+
+    def _look(self, job: Job) -> Outcome[Any]:
+        """Ask for what has become due; of nothing, remove what may go."""
+        try:
+            plan = self._log.plan(view=self._log.view(budget=job.budget))
+            # Damage alone is for the next one that is asked for to report, not for each period.
+            if not (plan.drops or plan.groups):
+                return self._log.reclaim(budget=job.budget)
+        except CompactlibError as error:
+            if isinstance(error, Closed) and self._is_log_closed():
+                job.rest()
+            return Failed(error)
+        self.request()
+        return Skipped(f"a compaction is due, and was asked for: {plan.why}")
 
     def _compact(self, job: Job, policy: LogPolicy | None) -> WorkerOutcome:
         try:

@@ -14,13 +14,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from compactlib.clock import ManualClock
 from compactlib.errors import Busy, CompactlibError, InvalidInput, NotFound, TaskFailed
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import CostPolicy, DropDead, LogView, SeedPolicy, SegmentLog, StoreOptions, open_log
+from compactlib.raftlog import CostPolicy, DeadRatio, DropDead, LogView, SeedPolicy, SegmentLog, StoreOptions, open_log
 from compactlib.raftlog.compaction.plan.policy import LogChoice, LogPolicy
 from compactlib.raftlog.compaction.report import LogCompactionReport, report_of
+from compactlib.raftlog.compaction.sense.trigger import Elapsed
 from compactlib.raftlog.log.worker import LogCompactionWorker, MergedSegments, SegmentChanges, WorkerOutcome
 from compactlib.raftlog.model.refs import merge_refs
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
@@ -81,7 +83,7 @@ class Quiet:
 
     def __init__(self) -> None:
         self.log = FakeLog()
-        self.worker = LogCompactionWorker(self.log, server=self.told)  # type: ignore[arg-type]
+        self.worker = LogCompactionWorker(self.log, server=self.told, every_seconds=None)  # type: ignore[arg-type]
 
     def told(self, changes: SegmentChanges, outcome: object) -> None:
         self.log.done.append(f"tell {changes.dropped}" if changes else "tell")
@@ -128,10 +130,10 @@ def test_a_snapshot_or_new_segments_during_a_run_lead_to_another() -> None:
     assert quiet.compactions() == []
     quiet.worker.snapshot_recorded(row)
     quiet.log.meanwhile = lambda: quiet.worker.segments_flushed(9)
-    assert quiet.compactions() == ["as the log says", "drop"]
+    assert quiet.compactions() == ["as the log says", "as the log says"]
     quiet.worker.segments_flushed(12)
     quiet.log.meanwhile = lambda: quiet.worker.snapshot_recorded(row)
-    assert quiet.compactions() == ["drop", "as the log says"]
+    assert quiet.compactions() == ["as the log says", "as the log says"]
 
 
 def test_one_that_dropped_something_and_may_rewrite_is_looked_at_again() -> None:
@@ -174,7 +176,7 @@ class WorkerMachine(RuleBasedStateMachine):
     @rule()
     def flushed(self) -> None:
         if self.has_snapshot:
-            self.owe("drop")
+            self.owe("rule")
         self.quiet.worker.segments_flushed(1)
 
     @rule()
@@ -355,7 +357,7 @@ def test_every_order_of_events_during_a_major(first: int, tmp_path: Path) -> Non
     for number, order in enumerate(ORDERS[first:first + 15]):
         run = OrderedRun(tmp_path / str(number), order)
         moments = Moments(run.act)
-        with LogCompactionWorker(run.log, server=run.told, executor=moments) as worker:
+        with LogCompactionWorker(run.log, server=run.told, executor=moments, every_seconds=None) as worker:
             worker.request(run.log.policy)
             worker.wait_until_idle()
             run.act("reported")
@@ -410,6 +412,52 @@ def test_it_is_a_log_worker_and_compacts_after_snapshots(tmp_path: Path) -> None
         worker.audit()
 
 
+def test_new_segments_ask_the_trigger(tmp_path: Path) -> None:
+    """At the snapshot the segment was the newest one; what makes it an older one is the flush."""
+    chosen = options(trigger=DeadRatio(0.1))
+    with SegmentLog(tmp_path, chosen) as log, LogCompactionWorker(log, every_seconds=None) as worker:
+        log.extend(entries_of(1, 16))
+        log.record_snapshot(16, [3])
+        worker.snapshot_recorded(SnapshotMeta(16, 1, IndexSet.from_sorted([3])))
+        assert isinstance(worker.wait_until_idle(), Skipped)
+        log.extend(entries_of(17, 40))
+        log.sync()
+        worker.segments_flushed(40)
+        outcome = worker.wait_until_idle()
+        assert isinstance(outcome, Done)
+        assert (log.stats()[0].live_entries, log.stats()[0].entries) == (1, 1)
+
+
+def test_once_in_a_period_the_trigger_is_asked_and_old_names_go(tmp_path: Path) -> None:
+    clock = ManualClock(1000.0)
+    expected = filled(tmp_path, last=49, snapshot=48, live=[1, 40])
+    told: list[WorkerOutcome] = []
+    chosen = options(trigger=Elapsed(3600.0), keep_links_seconds=60.0, clock=clock)  # the names' own times are today's
+    with SegmentLog(tmp_path, chosen) as log:
+        worker = LogCompactionWorker(log, server=lambda changes, outcome: told.append(outcome), every_seconds=60.0,
+                                     clock=clock)
+        for _ in range(60):
+            # What holds nothing alive goes at once; a look that finds nothing due tells nobody.
+            worker.run_pending()
+            clock.advance(60.0)
+        assert ([type(outcome) for outcome in told], len(log.refs)) == ([Done], 3)
+        worker.run_pending()
+        assert ([type(outcome) for outcome in told], len(log.refs)) == ([Done, Done], 2)
+        assert [path for path in tmp_path.iterdir() if path.is_symlink()]
+        clock.advance(9e9)
+        worker.run_pending()
+        assert not [path for path in tmp_path.iterdir() if path.is_symlink()]
+        assert len(told) == 2
+        expected.check_live(log)
+        worker.audit()
+        log.close()
+        clock.advance(60.0)
+        assert [type(outcome) for outcome in worker.run_pending()] == [Failed]
+        clock.advance(60.0)
+        assert worker.run_pending() == []
+        assert worker.last_error is None
+
+
 def test_files_go_only_when_the_server_knows(tmp_path: Path) -> None:
     filled(tmp_path, last=120, snapshot=96, live=[20])
     told = threading.Event()
@@ -454,7 +502,8 @@ def test_the_server_is_told_of_a_policy_that_raises(tmp_path: Path) -> None:
     filled(tmp_path, last=49, snapshot=48, live=[1, 2, 40])
     told: list[object] = []
     with SegmentLog(tmp_path, options()) as log, \
-            LogCompactionWorker(log, server=lambda changes, outcome: told.append(outcome)) as worker:
+            LogCompactionWorker(log, server=lambda changes, outcome: told.append(outcome),
+                                every_seconds=None) as worker:
         worker.request(Raising())
         outcome = worker.wait_until_idle()
         assert isinstance(outcome, Failed)

@@ -21,6 +21,7 @@ import attrs
 
 from compactlib.errors import InvalidInput
 from compactlib.raftlog.arguments import whole
+from compactlib.raftlog.compaction.plan.policy import stored_dead_bytes, stored_live_bytes
 from compactlib.raftlog.model.values import SegmentStats
 
 Measure: TypeAlias = Literal["bytes", "entries"]
@@ -34,8 +35,8 @@ class CompactionState:
         minors_since_major: compactions by `DropDead` since the last major one that had a segment to look at.
         live_entries: entries that a compaction would keep.
         dead_entries: entries that it would free.
-        live_bytes: payload bytes of the live entries.
-        dead_bytes: payload bytes of the dead ones.
+        live_bytes: stored bytes of the live entries: payloads and index records.
+        dead_bytes: stored bytes of the dead ones.
         last_major_at: when the last major ended, or the log was opened if none has run since; seconds since the epoch.
         now: seconds since the epoch.
     """
@@ -58,8 +59,8 @@ class CompactionState:
             minors_since_major=minors_since_major,
             live_entries=live_entries,
             dead_entries=sum(segment.entries for segment in segments) - live_entries,
-            live_bytes=sum(segment.live_bytes for segment in segments),
-            dead_bytes=sum(segment.dead_bytes for segment in segments),
+            live_bytes=sum(map(stored_live_bytes, segments)),
+            dead_bytes=sum(map(stored_dead_bytes, segments)),
             last_major_at=last_major_at,
             now=now,
         )
@@ -194,7 +195,7 @@ class DeadRatio(CombinableTrigger):
     Attributes:
         dead_per_live: the ratio, >= 0: 1.0 is half dead, 3.0 three quarters. With nothing live, anything dead will do;
             with nothing dead, never.
-        measure: `"bytes"` of payloads, or `"entries"`.
+        measure: `"bytes"` as they are stored, payloads and index records, or `"entries"`.
 
     Raises:
         InvalidInput: the ratio is negative or not a number, or the measure is unknown.
@@ -226,7 +227,7 @@ class DeadRatio(CombinableTrigger):
 
 @attrs.frozen
 class DeadBytes(CombinableTrigger):
-    """At least so many payload bytes are dead.
+    """At least so many stored bytes are dead, payloads and index records together.
 
     Attributes:
         min_bytes: how many, >= 1.

@@ -109,11 +109,15 @@ def test_elapsed_at_its_edge_and_with_a_clock_set_back() -> None:
     assert trigger.wants_major(state(now=500.0)) is None
 
 
-def test_the_state_counts_the_segments_it_is_given() -> None:
+def test_the_state_counts_the_stored_bytes_of_the_segments_it_is_given() -> None:
     found = CompactionState.of(segments_of((100, 10, 1000, 300), (50, 50, 600, 600)), minors_since_major=3,
                                last_major_at=5.0, now=7.0)
-    assert found == CompactionState(minors_since_major=3, live_entries=60, dead_entries=90, live_bytes=900,
-                                    dead_bytes=700, last_major_at=5.0, now=7.0)
+    assert found == CompactionState(minors_since_major=3, live_entries=60, dead_entries=90,
+                                    live_bytes=900 + 60 * 40, dead_bytes=700 + 90 * 40, last_major_at=5.0, now=7.0)
+    # Entries without a payload are stored too.
+    empty = CompactionState.of(segments_of((100, 10, 0, 0)), minors_since_major=0, last_major_at=5.0, now=7.0)
+    assert DeadBytes(90 * 40).wants_major(empty) == "3,600 bytes dead, at least 3,600"
+    assert DeadRatio(9.0).wants_major(empty) is not None
     assert CompactionState.of([], minors_since_major=0, last_major_at=1000.0, now=1000.0) == QUIET
 
 
