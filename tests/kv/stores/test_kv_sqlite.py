@@ -279,8 +279,9 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="No such file"):
         SqliteStore(tmp_path / "no folder" / "kv")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ConnectFailed):
-        SqliteStore(tmp_path / "folder")
+    for create in (True, False):
+        with pytest.raises(ConnectFailed):
+            SqliteStore(tmp_path / "folder", create=create)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

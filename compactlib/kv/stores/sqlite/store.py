@@ -277,6 +277,8 @@ def _require_file(path: str, files: Files | None) -> None:
         # Another process was faster, or the folder is not there.
         if not os.path.exists(path):
             raise
+    if os.path.isdir(path):
+        return  # opening it fails; the size of a folder depends on the file system
     size = os.path.getsize(path) if os.path.exists(path) else 0
     # SQLite takes a file shorter than its header for an empty one.
     if 0 < size < _HEADER_BYTES or (not size and files is None):
