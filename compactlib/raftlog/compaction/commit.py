@@ -27,14 +27,8 @@ import os
 from collections.abc import Sequence
 
 from compactlib.errors import Busy, CorruptData, DiskFull, StorageError
-from compactlib.files.disk import Files, StrPath, list_folder, replace_with_link, replace_with_symlink
-from compactlib.raftlog.model.names import (
-    LINK_SUFFIX,
-    SWAP_SUFFIX,
-    compacting_name,
-    segment_name,
-    segment_number,
-)
+from compactlib.files.disk import Files, StrPath, replace_with_link, replace_with_symlink
+from compactlib.raftlog.model.names import LINK_SUFFIX, SWAP_SUFFIX, compacting_name, segment_name
 from compactlib.raftlog.segment.known import KnownSegment, is_committed, know_segment
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.rewrite import RewrittenFile
@@ -114,9 +108,9 @@ def _check_rewritten(rewritten: RewrittenFile, members: Sequence[int]) -> KnownS
 
 
 def _check_nothing_between(folder: StrPath, members: Sequence[int]) -> None:
-    for name in list_folder(folder):
-        number = segment_number(name)
-        if (number is not None and members[0] < number < members[-1] and number not in members
-                and not os.path.islink(os.path.join(folder, name))):
+    # By name, not by listing the folder: all groups of a compaction together look at each number once.
+    for number in sorted(set(range(members[0], members[-1])).difference(members)):
+        path = os.path.join(folder, segment_name(number))
+        if os.path.lexists(path) and not os.path.islink(path):
             raise Busy(f"segments {', '.join(map(str, members))} cannot become one while the file of segment {number} "
                        f"lies between them; it goes when the last lease on it ends, compact again then")

@@ -149,11 +149,12 @@ def plan_slices(options: SourceOptions) -> list[LogSlice]:
         state = log.snapshot
         _require_covered(log, state, options)
         slices: list[LogSlice] = []
-        for ref in overlapping_refs(log.refs, options.first, options.last):
+        refs = log.refs
+        for ref in overlapping_refs(refs, options.first, options.last):
             part = SegmentRef(ref.number, max(ref.first, options.first), min(ref.last, options.last))
             here = None if state is None else SnapshotMeta(state.index, live=state.live.between(part.first, part.last))
             file = os.stat(os.path.join(options.folder, segment_name(ref.number)))
-            slices.append(SegmentSlice(folder=options.folder, ref=part, newest=ref == log.refs[-1], inode=file.st_ino,
+            slices.append(SegmentSlice(folder=options.folder, ref=part, newest=ref == refs[-1], inode=file.st_ino,
                                        size_bytes=file.st_size, snapshot=here))
         unflushed = log.unflushed.between(options.first, options.last)
         if unflushed:
@@ -165,9 +166,7 @@ def plan_slices(options: SourceOptions) -> list[LogSlice]:
 
 def _require_covered(log: LogReader, state: SnapshotMeta | None, options: SourceOptions) -> None:
     lost = IndexSet() if state is None else state.live.between(options.first, options.last)
-    for ref in log.refs:
-        lost = lost - IndexSet.range(ref.first, ref.last)
-    lost = lost - log.unflushed
+    lost = lost - IndexSet().union(*(IndexSet.range(ref.first, ref.last) for ref in log.refs), log.unflushed)
     if lost:
         raise LiveIndexMissing(f"{len(lost)} live indexes of {options.folder} are in no segment, the first of them "
                                f"{lost.first}; restore the segments from a copy", missing=len(lost), first=lost.first)
