@@ -35,8 +35,8 @@ class SensorSettings:
         base_bytes: size of each of those, at least 1.
         tombstone_bytes: what a tombstone takes, at least 0.
         range_keys: keys (neighbouring numbers) in a range of the base, at least 1.
-        window_seconds: at most one compaction starts within it, and a trigger in between is lost, as with the real
-            policies of a repository (whose default is 300); 0: no limit.
+        window_seconds: at most one compaction starts within it, and what was triggered in between is compacted when it
+            ends, as a worker does with the policies of a repository (whose default is 300); 0: no limit.
         intervals: into about how many parts the report is cut, if the length of the workload is known, at least 1.
         capacity_bytes: of the store, for `peak_fill`; nothing is refused above it. 0: unknown.
 
@@ -168,6 +168,7 @@ class SensorBranch:
         self._record = BranchRecord(staging_token=StagingToken("token-0"))
         self._compactions = 0
         self._window_ends_ms = -(1 << 62)
+        self._pending: str | None = None
         self._base: dict[int, int] = dict.fromkeys(range(settings.base_keys), settings.base_bytes)
         self._in_range: dict[int, set[int]] = {}
         for key in self._base:
@@ -264,19 +265,20 @@ class SensorBranch:
     # --------------------------------------------------------------------------------------------------- compactions
 
     def compact_when_due(self) -> str | None:
-        """Compact if the sensor has a trigger, and the window lets it; gives the trigger's reason."""
+        """Compact if there was a trigger, and the window lets it; gives the reason of the trigger, if there is one."""
         trigger = self.sensor.take()
-        if trigger is None:
-            return None
-        self._counts["asked"] += 1
-        self._sample()
-        if self.now_ms < self._window_ends_ms:
-            self._counts["throttled"] += 1
-        else:
+        if trigger is not None:
+            self._pending = trigger.why
+            self._counts["asked"] += 1
+            self._sample()
+        if self._pending is not None and self.now_ms >= self._window_ends_ms:
             self._window_ends_ms = self.now_ms + round(self._settings.window_seconds * 1000)
-            self._reasons.append(trigger.why)
+            self._reasons.append(self._pending)
+            self._pending = None
             self._compact()
-        return trigger.why
+        elif trigger is not None:
+            self._counts["throttled"] += 1
+        return None if trigger is None else trigger.why
 
     def _compact(self) -> None:
         counts = self._counts

@@ -15,9 +15,11 @@ from compactlib.staging.committed.formats.split import record_bytes
 from compactlib.staging.committed.ranges.range_cursor import RangeScan
 from compactlib.staging.compaction.plan import StagingView
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, TooManyTries
+from compactlib.staging.model.names import StagingToken
 from compactlib.staging.records.branch_store import FoundBranch
 from compactlib.staging.records.context import StagingContext
 from compactlib.staging.records.layers import MergedTokens
+from compactlib.staging.records.record import BranchRecord
 
 _ENTRIES_BETWEEN_CHECKS = 1000
 _QUICK_LOOK_ENTRIES = 1000
@@ -60,6 +62,25 @@ def look(context: StagingContext, branch: str, budget: Budget | None = None, *, 
         found = now
         backoff.wait()
     raise TooManyTries(operation="look", branch=branch, tries=tries)
+
+
+def tombstones_of(context: StagingContext, branch: str, budget: Budget) -> tuple[BranchRecord, dict[StagingToken, int]]:
+    """A branch's record, and how many tombstones each of its tokens holds, of `options.max_scanned` entries in all.
+
+    Reads no range. What a commit or a compaction takes away meanwhile may be missing.
+
+    Raises:
+        BranchNotFound: there is no such branch.
+        BudgetSpent: the budget ran out, which is asked before every 1,000 entries.
+    """
+    record = context.branches.read(branch).record
+    counts = dict.fromkeys(record.tokens, 0)
+    staged = ((token, entry) for token in record.tokens for _, entry in context.tokens.scan(token))
+    for number, (token, entry) in enumerate(islice(staged, context.options.max_scanned)):
+        if number % _ENTRIES_BETWEEN_CHECKS == 0:
+            budget.check()
+        counts[token] += entry.is_tombstone
+    return record, counts
 
 
 def _seen(context: StagingContext, found: FoundBranch, budget: Budget, *, is_quick: bool) -> StagingView:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compaction of a branch ended in: `Done[CompactionStats]`, `Skipped`, `LostRace` (also a skip), `Failed`."""
+"""What a compaction of a branch ended in: `Done[CompactionStats]`, `Skipped` (`LostRace`, `PutOff`), or `Failed`."""
 
 from __future__ import annotations
 
@@ -55,8 +55,23 @@ class LostRace(Skipped):
         return [{"outcome": "lost_race", "reason": self.reason, "step": self.step}]
 
 
+@attrs.frozen
+class PutOff(Skipped):
+    """What holds the compaction back passes by itself: the window of the last one, or a store without room.
+
+    Attributes:
+        again_at: when to ask again, in seconds since the epoch by the repository's clock.
+    """
+
+    again_at: float
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row: `outcome: skipped`, the reason, and when to ask again."""
+        return [{"outcome": "skipped", "reason": self.reason, "again_at": self.again_at}]
+
+
 CompactionOutcome: TypeAlias = Done[CompactionStats] | Skipped | Failed
-"""What `Repository.compact` gives; a lost race is a `LostRace`."""
+"""What `Repository.compact` gives; a lost race is a `LostRace`, and what the window holds back is `PutOff`."""
 
 
 def outcome_name(outcome: CompactionOutcome) -> str:

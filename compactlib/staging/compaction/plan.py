@@ -95,10 +95,13 @@ class StagingChoice:
     Attributes:
         why: in one sentence; of an empty choice which gate is shut, its value, and the setting to change.
         is_empty: whether nothing is to be compacted.
+        again_at: of an empty choice: when the gate opens by itself, in seconds since the epoch; `None` if only more
+            writes open it. A worker asks again then.
     """
 
     why: str
     is_empty: bool = False
+    again_at: float | None = None
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -112,12 +115,14 @@ class StagingPlan(Printed):
         policy: which policy chose.
         why: one sentence: why it is done, or which gate is shut, its value, and the setting to change.
         is_empty: whether there is nothing to do.
+        again_at: when there may be, without any further write, in seconds since the epoch; `None` if never.
     """
 
     view: StagingView
     policy: PolicyRecord
     why: str
     is_empty: bool
+    again_at: float | None = None
 
     @property
     def bytes_to_copy(self) -> int | None:
@@ -166,7 +171,8 @@ def plan_for(view: StagingView, choice: StagingChoice, policy: PolicyRecord) -> 
     """The plan for what was seen and chosen. Pure."""
     if view.is_clean:
         choice = StagingChoice(CLEAN, is_empty=True)
-    return StagingPlan(view=view, policy=policy, why=choice.why, is_empty=choice.is_empty)
+    return StagingPlan(view=view, policy=policy, why=choice.why, is_empty=choice.is_empty,
+                       again_at=choice.again_at if choice.is_empty else None)
 
 
 CLEAN = "nothing to compact: 0 entries are staged, and 0 tokens are sealed"

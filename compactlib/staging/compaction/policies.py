@@ -28,9 +28,10 @@ def window_gate(view: StagingView, now: float, window_seconds: float) -> Staging
     started = view.compaction_started_at
     if started is None or not started - window_seconds <= now < started + window_seconds:
         return None
+    ends = started + window_seconds
     return StagingChoice(f"a compaction of the branch started at {started:.3f}, and another one may start "
-                         f"{window_seconds} seconds later, at {started + window_seconds:.3f}; wait, or give a "
-                         f"policy with a smaller window_seconds", is_empty=True)
+                         f"{window_seconds} seconds later, at {ends:.3f}; wait, or give a policy with a smaller "
+                         f"window_seconds", is_empty=True, again_at=ends)
 
 
 def _not_negative(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:

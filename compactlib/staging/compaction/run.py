@@ -21,7 +21,7 @@ from compactlib.runtime.ownership import Ownership, Run
 from compactlib.staging.compaction.commit import Compactor
 from compactlib.staging.compaction.look import look
 from compactlib.staging.compaction.metrics import report_compaction
-from compactlib.staging.compaction.outcome import CompactionOutcome, outcome_name
+from compactlib.staging.compaction.outcome import CompactionOutcome, PutOff, outcome_name
 from compactlib.staging.compaction.plan import StagingChoice, StagingPlan, StagingView, plan_for
 from compactlib.staging.compaction.policies import AlwaysPolicy, StagingPolicy
 from compactlib.staging.compaction.rewrite import RewriteStores
@@ -30,6 +30,9 @@ from compactlib.staging.records.branch_store import FoundBranch
 from compactlib.staging.records.context import StagingContext
 from compactlib.staging.records.events import TellingEvents
 from compactlib.staging.records.status import RepositoryStatus
+
+_NO_ROOM_SECONDS = 60.0
+"""When to look for room again."""
 
 
 class Compactions:
@@ -155,7 +158,7 @@ class Compactions:
             raise
         except CompactlibError as error:
             if plan is not None and plan.is_empty and isinstance(error, OutdatedPlan):
-                return Skipped(plan.why)
+                return _held_back(plan)
             return Failed(error)
         if plan is None:
             # What a policy raises, whatever it is, comes through.
@@ -176,13 +179,14 @@ class Compactions:
 
     def _refusal(self, plan: StagingPlan) -> Skipped | None:
         if plan.is_empty:
-            return Skipped(plan.why)
+            return _held_back(plan)
         view, available = plan.view, self._context.committed.available_bytes()
         needed = view.bytes_touched + view.staged_bytes
         if available is not None and needed > available:
             about = "about" if view.all_seen else "more than"
-            return Skipped(f"{about} {needed:,} bytes of ranges would be written, and there is room for {available:,}; "
-                           f"make room, or have reclaim() collect ranges that are not needed")
+            return PutOff(f"{about} {needed:,} bytes of ranges would be written, and there is room for {available:,}; "
+                          f"make room, or have reclaim() collect ranges that are not needed",
+                          self._context.clock.now() + _NO_ROOM_SECONDS)
         return None
 
     def _require_mine(self, plan: StagingPlan, branch: str, policy: StagingPolicy | None) -> None:
@@ -232,3 +236,8 @@ class Compactions:
                 return
         raise InvalidInput(f"the plan is for a branch {plan.view.branch!r} that this repository never had: it is one "
                            f"of another store, or of a branch that was deleted long ago; make one with plan()")
+
+
+def _held_back(plan: StagingPlan) -> Skipped:
+    """What comes of an empty plan."""
+    return Skipped(plan.why) if plan.again_at is None else PutOff(plan.why, plan.again_at)

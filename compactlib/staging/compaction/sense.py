@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -41,7 +41,7 @@ class CompactionTrigger:
         repository: whose branch.
         branch: which branch.
         why: the policy's reason.
-        pressure: what had been counted.
+        pressure: what had been counted since the trigger before.
     """
 
     repository: str
@@ -51,34 +51,76 @@ class CompactionTrigger:
 
 
 class _Counts:
-    """What was counted for one branch since its staging token last changed."""
+    """What was counted for one branch, by the newest of its records that was seen.
 
-    __slots__ = ("deletes", "listed", "sealed", "sealed_told", "token")
+    Deletes are counted by the token that they went into: a seal keeps them, and they go with their token, whoever
+    committed, compacted or reset. What a listing meets is counted as long as no token goes.
+    """
 
-    def __init__(self) -> None:
-        self.token: StagingToken | None = None
-        self.deletes = 0
+    __slots__ = ("deletes", "listed", "record", "sealed_told", "told")
+
+    def __init__(self, record: BranchRecord) -> None:
+        self.record = record
+        self.deletes: dict[StagingToken, int] = {}
         self.listed = 0
-        self.sealed = 0
-        # How many sealed tokens a trigger has reported already.
+        # How many deletes and sealed tokens a trigger has reported already.
+        self.told: dict[StagingToken, int] = {}
         self.sealed_told = 0
 
-    def begin_anew(self, record: BranchRecord) -> None:
-        self.token = record.staging_token
-        self.deletes = self.listed = 0
+    def see(self, record: BranchRecord) -> None:
+        """Forget what is gone, if this record is newer than the one before."""
+        before = self.record
+        if record.version < before.version and not set(record.tokens).isdisjoint(before.tokens):
+            return  # A slow reader's.
+        self.record = record
+        if record.version < before.version:
+            # A slow reader's still, or a branch that was made anew: the next record says which.
+            self.deletes, self.told = _those_of(before, self.deletes), _those_of(before, self.told)
+        elif record.tokens != before.tokens:
+            if not set(before.tokens) <= set(record.tokens):
+                self.listed = 0
+            self.deletes, self.told = _those_of(record, self.deletes), _those_of(record, self.told)
+        self.sealed_told = min(self.sealed_told, len(record.sealed_tokens))
+
+    def add_deletes(self, token: StagingToken, count: int) -> None:
+        if token in self.record.tokens:
+            self.deletes[token] = self.deletes.get(token, 0) + count
+
+    def tell(self) -> None:
+        self.told = dict(self.deletes)
+        self.listed = 0
+        self.sealed_told = len(self.record.sealed_tokens)
+
+    @property
+    def sealed(self) -> int:
+        return len(self.record.sealed_tokens)
 
     @property
     def pressure(self) -> BranchPressure:
-        return BranchPressure(deletes=self.deletes, tombstones_listed=self.listed,
-                              sealed_tokens=self.sealed if self.sealed > self.sealed_told else 0)
+        """All that was counted."""
+        return BranchPressure(deletes=sum(_those_of(self.record, self.deletes).values()), tombstones_listed=self.listed,
+                              sealed_tokens=self.sealed)
+
+    @property
+    def news(self) -> BranchPressure:
+        """What no trigger has reported."""
+        everything = self.pressure
+        return attrs.evolve(everything,
+                            deletes=everything.deletes - sum(_those_of(self.record, self.told).values()),
+                            sealed_tokens=self.sealed if self.sealed > self.sealed_told else 0)
+
+
+def _those_of(record: BranchRecord, counts: dict[StagingToken, int]) -> dict[StagingToken, int]:
+    return {token: counts[token] for token in record.tokens if token in counts}
 
 
 class CompactionSensor:
     """Counts and triggers. Any thread may call any method; each takes about a microsecond and never waits for another
     thread.
 
-    A count begins anew when a trigger is given out, when the branch's staging token changes, and with every commit,
-    reset and compaction. If the triggers are not taken, counts stay, and the branch's next event tries again.
+    What is counted of a token goes when the branch names the token no longer: after a commit, a reset, a compaction,
+    whichever process did it. A trigger reports what no earlier one has. If the triggers are not taken, the branch's
+    next event tries again.
 
     Args:
         policy: decides; default `AnyOf()`.
@@ -139,28 +181,34 @@ class CompactionSensor:
         with self._lock:
             return self._triggers.popleft() if self._triggers else None
 
-    def seed(self, repository: str, branch: str, record: BranchRecord, *, tombstones: int) -> None:
+    def seed(self, repository: str, branch: str, record: BranchRecord, *,
+             tombstones: Mapping[StagingToken, int]) -> None:
         """Count what an earlier process left on a branch, so that a start does not begin from nothing.
 
         Args:
             repository: whose branch.
             branch: which branch.
             record: its record.
-            tombstones: how many tombstones its tokens hold.
+            tombstones: how many each of its tokens holds; what was counted here meanwhile is among them.
         """
         require_type("the repository", repository, str)
         require_type("the branch", branch, str)
         require_type("the record", record, BranchRecord)
-        require_type("tombstones", tombstones, int)
-        self._count(repository, branch, record, deletes=tombstones)
+        require_type("tombstones", tombstones, Mapping)
+
+        def count(counts: _Counts) -> None:
+            for token, found in tombstones.items():
+                counts.add_deletes(token, max(found - counts.deletes.get(token, 0), 0))
+
+        self._count(repository, branch, record, count)
 
     def pressure(self, repository: str, branch: str) -> BranchPressure:
-        """What is counted for a branch now."""
+        """What is counted for a branch now, reported or not."""
         require_type("the repository", repository, str)
         require_type("the branch", branch, str)
         with self._lock:
             counts = self._branches.get((repository, branch))
-            return BranchPressure() if counts is None else attrs.evolve(counts.pressure, sealed_tokens=counts.sealed)
+            return BranchPressure() if counts is None else counts.pressure
 
     def close(self) -> None:
         """Stop counting; what was triggered can still be taken. Closing again does nothing."""
@@ -180,15 +228,14 @@ class CompactionSensor:
             if waiting > self._buffer:
                 raise AuditFailed(f"{waiting} triggers wait in a buffer of {self._buffer}")
             for name, counts in self._branches.items():
-                numbers = counts.deletes, counts.listed, counts.sealed, counts.sealed_told
-                if min(numbers) < 0:
-                    raise AuditFailed(f"{name}: counts {numbers}")
+                for pressure in (counts.pressure, counts.news):
+                    if min(attrs.astuple(pressure)) < 0:
+                        raise AuditFailed(f"{name}: counts {pressure}")
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row for each branch that is counted."""
         with self._lock:
-            return [{"repository": repository, "branch": branch, "deletes": counts.deletes,
-                     "tombstones_listed": counts.listed, "sealed_tokens": counts.sealed}
+            return [{"repository": repository, "branch": branch, **attrs.asdict(counts.pressure)}
                     for (repository, branch), counts in self._branches.items()]
 
     def __repr__(self) -> str:
@@ -197,41 +244,40 @@ class CompactionSensor:
     def _repr_html_(self) -> str:
         return Table.from_dicts(self.to_dicts(), title=repr(self))._repr_html_()
 
-    def _count(self, repository: str, branch: str, record: BranchRecord, *, deletes: int = 0, listed: int = 0) -> None:
+    def _count(self, repository: str, branch: str, record: BranchRecord, count: Callable[[_Counts], None]) -> None:
         with self._lock:
             if self._closed:
                 return
-            counts = self._counts_of(repository, branch)
-            if counts.token != record.staging_token:
-                counts.begin_anew(record)
-            counts.deletes += deletes
-            counts.listed += listed
-            self._see_sealed(counts, record)
-            pressure = counts.pressure
-        self._decide(repository, branch, pressure)
+            counts = self._counts_of(repository, branch, record)
+            count(counts)
+            news = counts.news
+        self._decide(repository, branch, news)
+
+    def _count_deletes(self, repository: str, branch: str, record: BranchRecord, number: int) -> None:
+        self._count(repository, branch, record, lambda counts: counts.add_deletes(record.staging_token, number))
+
+    def _count_listed(self, repository: str, branch: str, record: BranchRecord, number: int) -> None:
+        def count(counts: _Counts) -> None:
+            if set(record.tokens) <= set(counts.record.tokens):
+                counts.listed += number
+
+        self._count(repository, branch, record, count)
 
     def _see(self, repository: str, branch: str, record: BranchRecord) -> None:
         # Called with every read: what changes nothing must cost nothing. A race here is put right by the next call.
         counts = self._branches.get((repository, branch))
-        sealed = len(record.sealed_tokens)
-        if sealed == (0 if counts is None else counts.sealed):
+        if not record.sealed_tokens if counts is None else counts.record == record:
             return
         with self._lock:
             if self._closed:
                 return
-            counts = self._counts_of(repository, branch)
-            self._see_sealed(counts, record)
-            pressure = counts.pressure
-        self._decide(repository, branch, pressure)
+            news = self._counts_of(repository, branch, record).news
+        self._decide(repository, branch, news)
 
-    def _see_sealed(self, counts: _Counts, record: BranchRecord) -> None:
-        counts.sealed = len(record.sealed_tokens)
-        counts.sealed_told = min(counts.sealed_told, counts.sealed)
-
-    def _decide(self, repository: str, branch: str, pressure: BranchPressure) -> None:
+    def _decide(self, repository: str, branch: str, news: BranchPressure) -> None:
         """Ask the policy, outside of the lock; the last count decides."""
         try:
-            choice = self._policy.choose(pressure, self._clock.now())
+            choice = self._policy.choose(news, self._clock.now())
             if choice.is_empty:
                 return
         except Exception as error:
@@ -239,12 +285,11 @@ class CompactionSensor:
             return
         with self._lock:
             counts = self._branches.get((repository, branch))
-            if (counts is None or counts.pressure != pressure or self._closed
+            if (counts is None or counts.news != news or self._closed
                     or len(self._triggers) >= self._buffer):
                 return
-            self._triggers.append(CompactionTrigger(repository, branch, choice.why, pressure))
-            counts.deletes = counts.listed = 0
-            counts.sealed_told = counts.sealed
+            self._triggers.append(CompactionTrigger(repository, branch, choice.why, news))
+            counts.tell()
             listeners = self._listeners
         for listener in listeners:
             tell(listener)
@@ -256,23 +301,18 @@ class CompactionSensor:
             _LOGGER.warning("the policy %r raised %r (failure %d); nothing is triggered", self._policy, error,
                             self.failures, exc_info=error)
 
-    def _begin_anew(self, repository: str, branch: str, record: BranchRecord) -> None:
-        with self._lock:
-            counts = self._branches.get((repository, branch))
-            if counts is not None:
-                counts.begin_anew(record)
-                self._see_sealed(counts, record)
-
     def _forget(self, repository: str, branch: str) -> None:
         with self._lock:
             self._branches.drop((repository, branch))
 
-    def _counts_of(self, repository: str, branch: str) -> _Counts:
+    def _counts_of(self, repository: str, branch: str, record: BranchRecord) -> _Counts:
+        """What is counted of the branch, which has this record, or had it."""
         key = repository, branch
         counts = self._branches.get(key)
         if counts is None:
-            counts = _Counts()
+            counts = _Counts(record)
             self._branches.put(key, counts)
+        counts.see(record)
         return counts
 
 
@@ -285,19 +325,12 @@ class _RepositoryEvents(StagingEvents):
         self._sensor._see(self._repository, branch, record)
 
     def tombstones_written(self, branch: str, record: BranchRecord, count: int) -> None:
-        self._sensor._count(self._repository, branch, record, deletes=count)
+        self._sensor._count_deletes(self._repository, branch, record, count)
 
     def tombstones_listed(self, branch: str, record: BranchRecord, count: int) -> None:
-        self._sensor._count(self._repository, branch, record, listed=count)
+        self._sensor._count_listed(self._repository, branch, record, count)
 
-    def committed(self, branch: str, record: BranchRecord) -> None:
-        self._sensor._begin_anew(self._repository, branch, record)
-
-    def reset(self, branch: str, record: BranchRecord) -> None:
-        self._sensor._begin_anew(self._repository, branch, record)
-
-    def compacted(self, branch: str, record: BranchRecord) -> None:
-        self._sensor._begin_anew(self._repository, branch, record)
+    committed = reset = compacted = record_seen
 
     def branch_deleted(self, branch: str) -> None:
         self._sensor._forget(self._repository, branch)

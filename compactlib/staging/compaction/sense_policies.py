@@ -21,10 +21,10 @@ from compactlib.staging.compaction.plan import StagingChoice
 
 @attrs.frozen(kw_only=True)
 class BranchPressure(Printed):
-    """What this process has seen of one branch since its counts last began anew: the view of a sense policy.
+    """What this process has seen of one branch, and no trigger has reported yet: the view of a sense policy.
 
     Attributes:
-        deletes: tombstones written.
+        deletes: tombstones written into tokens that the branch still names.
         sealed_tokens: sealed tokens of its record.
         tombstones_listed: tombstones that listings had to pass over, each as often as it was met.
     """

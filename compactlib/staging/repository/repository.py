@@ -18,6 +18,7 @@ from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from compactlib.staging.committed.committed_ranges import CommittedRanges
+from compactlib.staging.compaction.look import tombstones_of
 from compactlib.staging.compaction.outcome import CompactionOutcome
 from compactlib.staging.compaction.plan import StagingPlan, StagingView
 from compactlib.staging.compaction.policies import StagingPolicy
@@ -25,7 +26,7 @@ from compactlib.staging.compaction.reclaim.reclaim import StagingReclaimReport, 
 from compactlib.staging.compaction.rewrite import RewriteStores
 from compactlib.staging.compaction.run import Compactions
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, PreconditionFailed
-from compactlib.staging.model.names import CommitId, branch_key
+from compactlib.staging.model.names import CommitId, StagingToken, branch_key
 from compactlib.staging.operations.branch import Branch
 from compactlib.staging.operations.diff_cache import DiffCache
 from compactlib.staging.operations.read import CommittedView
@@ -112,6 +113,20 @@ class Repository:
         require_type("the budget", budget, Budget, or_none=True)
         with self._compactions.reading(budget) as lent:
             return self._compactions.view(self._name_of(branch), budget=lent)
+
+    def tombstones(self, *, branch: str | Branch = "main", budget: Budget | None = None,
+                   ) -> tuple[BranchRecord, dict[StagingToken, int]]:
+        """The branch's record, and how many tombstones each of its tokens holds. Reads up to `max_scanned` staged
+        entries, and no range: for `CompactionSensor.seed`.
+
+        Raises:
+            BranchNotFound: there is no such branch.
+            BudgetSpent: the budget ran out.
+            Closed: it was closed.
+        """
+        require_type("the budget", budget, Budget, or_none=True)
+        with self._compactions.reading(budget) as lent:
+            return tombstones_of(self._context, self._name_of(branch), lent)
 
     def plan(self, policy: StagingPolicy | None = None, *, branch: str | Branch | None = None,
              view: StagingView | None = None) -> StagingPlan:

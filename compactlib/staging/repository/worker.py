@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`StagingWorker`: turns the sensor's triggers into compactions, and reclaims now and then; a `contract.Service`.
 
-Each branch that the sensor names is a piece of work of its own: one that fails is tried again after a growing delay,
-and keeps no other one back. The machinery is `runtime.WorkService`; what is decided here is what the work is.
+Each branch that the sensor names is a piece of work of its own, and pending until it was compacted, or there is nothing
+to compact: what the window holds back is asked again when it ends, what fails after a growing delay; it keeps no other
+branch back. The machinery is `runtime.WorkService`; what is decided here is what the work is.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import threading
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
+
+import attrs
 
 from compactlib._arguments import require_method, require_policy, require_type
 from compactlib.clock import Clock
@@ -23,12 +26,15 @@ from compactlib.runtime.services.agenda import Removed
 from compactlib.runtime.services.service_face import ServiceFace
 from compactlib.runtime.services.work_report import WorkReport
 from compactlib.runtime.services.work_service import Job, WorkService
+from compactlib.staging.compaction.outcome import PutOff
 from compactlib.staging.compaction.policies import StagingPolicy
 from compactlib.staging.compaction.sense import CompactionSensor
 from compactlib.staging.errors import BranchNotFound
 from compactlib.staging.repository.repository import Repository
 
 DEFAULT_RECLAIM_SECONDS = 600.0
+_SHORTEST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 3600.0
+"""How soon and how late a branch is asked again that was put off, whatever the clocks say."""
 _MAX_LISTED = 1000
 """How many branches are listed as work; those with which nothing is to be done are forgotten then."""
 
@@ -45,6 +51,7 @@ class StagingWorker(ServiceFace):
         policy: decides what is carried out, instead of each repository's own.
         executor: who rewrites.
         reclaim_seconds: how often to reclaim, at first when it starts; `None`: never.
+        surveys: whether it begins by showing the sensor what earlier processes left on each branch; see `survey`.
         clock: for what is due when.
         budget: what the work may use up together; cancel it to stop.
         observer: notified of triggers and of work that failed; the repositories' own are notified of compactions.
@@ -56,8 +63,8 @@ class StagingWorker(ServiceFace):
 
     def __init__(self, sensor: CompactionSensor, repositories: Iterable[Repository], *,
                  policy: StagingPolicy | None = None, executor: Executor | None = None,
-                 reclaim_seconds: float | None = DEFAULT_RECLAIM_SECONDS, clock: Clock | None = None,
-                 budget: Budget | None = None, observer: Observer | None = None) -> None:
+                 reclaim_seconds: float | None = DEFAULT_RECLAIM_SECONDS, surveys: bool = True,
+                 clock: Clock | None = None, budget: Budget | None = None, observer: Observer | None = None) -> None:
         require_type("the sensor", sensor, CompactionSensor)
         require_policy("the policy", policy, or_none=True)
         require_method("the executor", executor, "run", or_none=True)
@@ -66,6 +73,7 @@ class StagingWorker(ServiceFace):
         require_type("the observer", observer, Observer, or_none=True)
         require_type("repositories", repositories, Iterable)
         require_type("reclaim_seconds", reclaim_seconds, (int, float), or_none=True)
+        require_type("surveys", surveys, bool)
         if reclaim_seconds is not None and not reclaim_seconds > 0:
             raise InvalidInput(f"reclaim_seconds is {reclaim_seconds}; give more than 0, or None")
         self._sensor = sensor
@@ -81,9 +89,14 @@ class StagingWorker(ServiceFace):
         self._service = WorkService(f"the compaction worker of {names or 'no repository'}",
                                     event="staging_worker_failed", clock=clock, budget=budget, observer=observer)
         self._listed: set[str] = set()
+        self._pending: set[str] = set()
         self._lock = threading.Lock()
-        if reclaim_seconds is not None:
-            for name, repository in self._repositories.items():
+        for name, repository in self._repositories.items():
+            if surveys:
+                # Owed from the beginning, as what was interrupted is, until it was done once.
+                self._service.add(f"survey {name}", partial(self._survey, repository), resumes=True,
+                                  retries=_is_tried_again)
+            if reclaim_seconds is not None:
                 self._service.add(f"reclaim {name}", partial(_reclaim, repository), every_seconds=reclaim_seconds,
                                   retries=_is_tried_again)
 
@@ -92,6 +105,9 @@ class StagingWorker(ServiceFace):
         self._service.start()
         self._sensor.listen(self._take_triggers)
         self._take_triggers()
+        with self._lock:
+            for name in self._pending:
+                self._service.request(name)  # A stop forgets what had been requested.
 
     def run_pending(self) -> Sequence[Outcome[Any]]:
         """See `Service.run_pending`: reclaim if it is time, and compact each branch that the sensor has named.
@@ -121,19 +137,21 @@ class StagingWorker(ServiceFace):
         self._service.wait_until_idle(seconds)
 
     def survey(self) -> int:
-        """Show the sensor what earlier processes left on each branch, as a host may at its start; returns how many.
+        """Show the sensor what earlier processes left on each branch; returns how many branches there are.
 
-        A view of each branch: reads its staged entries, up to `max_scanned`.
+        It does so by itself at its start (`surveys`). Reads the staged entries of each, up to `max_scanned`.
         """
+        return sum(self._surveyed(repository, None) for repository in self._repositories.values())
+
+    def _surveyed(self, repository: Repository, budget: Budget | None) -> int:
         count = 0
-        for name, repository in self._repositories.items():
-            for branch in repository.branches():
-                try:
-                    view = repository.view(branch=branch)
-                except BranchNotFound:
-                    continue
-                count += 1
-                self._sensor.seed(name, branch.name, view.record, tombstones=view.tombstones)
+        for branch in repository.branches():
+            try:
+                record, tombstones = repository.tombstones(branch=branch, budget=budget)
+            except BranchNotFound:
+                continue
+            count += 1
+            self._sensor.seed(repository.name, branch.name, record, tombstones=tombstones)
         return count
 
     def status(self) -> WorkReport:
@@ -162,21 +180,69 @@ class StagingWorker(ServiceFace):
                 self._listed.add(name)
                 self._service.add(name, partial(self._compact, self._repositories[repository], branch),
                                   retries=_is_tried_again)
+            self._pending.add(name)
             self._service.request(name)
 
     def _forget_idle(self) -> None:
         """Drop the work of branches with which nothing is to be done."""
         for row in self._service.report().rows:
-            if row.work in self._listed and row.condition == "waiting":
+            if row.work in self._listed - self._pending and row.condition == "waiting":
                 self._service.disable(row.work)
                 if isinstance(self._service.remove(row.work), Removed):
                     self._listed.remove(row.work)
 
     def _compact(self, repository: Repository, branch: str, job: Job) -> Outcome[Any]:
+        name = job.turn.name
+        with self._lock:
+            if name not in self._pending:
+                return Skipped("nothing was triggered since its last compaction")
+            self._pending.remove(name)  # What is triggered from now on is pending anew.
+        is_pending = True
         try:
-            return repository.compact(branch=branch, policy=self._policy, executor=self._executor, budget=job.budget)
+            outcome = repository.compact(branch=branch, policy=self._policy, executor=self._executor, budget=job.budget)
+            is_pending = self._is_pending(outcome, job)
+            if isinstance(outcome, PutOff):
+                left = outcome.again_at - repository.context.clock.now()
+                job.due_in(min(max(left, _SHORTEST_WAIT_SECONDS), _LONGEST_WAIT_SECONDS))
+            return outcome
         except BranchNotFound as error:
+            is_pending = False
             return Skipped(str(error))
+        finally:
+            if is_pending:
+                with self._lock:
+                    self._pending.add(name)
+
+    def _is_pending(self, outcome: Outcome[Any], job: Job) -> bool:
+        """Whether the branch is still to be compacted; with what a policy does not want, it is not."""
+        match outcome:
+            case Done():
+                return False
+            case Skipped():
+                return outcome.is_busy or isinstance(outcome, PutOff)
+            case Failed(error):
+                return job.is_stopped or _is_tried_again(error)
+
+    def _survey(self, repository: Repository, job: Job) -> Outcome[Any]:
+        try:
+            surveyed = Done(StagingSurvey(repository.name, self._surveyed(repository, job.budget)))
+        except CompactlibError as error:
+            return Failed(error)
+        self._take_triggers()
+        return surveyed
+
+
+@attrs.frozen
+class StagingSurvey:
+    """What a worker's survey came to.
+
+    Attributes:
+        repository: which one.
+        branches: how many it has; the sensor has been shown what lies on each.
+    """
+
+    repository: str
+    branches: int
 
 
 def _reclaim(repository: Repository, job: Job) -> Outcome[Any]:

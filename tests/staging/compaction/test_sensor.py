@@ -28,8 +28,9 @@ def token(number: int) -> StagingToken:
     return StagingToken(f"stg-{number:032x}")
 
 
-def record(number: int = 1, sealed: int = 0) -> BranchRecord:
-    return BranchRecord(staging_token=token(number), sealed_tokens=tuple(token(1000 + each) for each in range(sealed)))
+def record(number: int = 1, sealed: int = 0, version: int = 1) -> BranchRecord:
+    return BranchRecord(staging_token=token(number), sealed_tokens=tuple(token(1000 + each) for each in range(sealed)),
+                        version=version)
 
 
 def sensor_of(threshold: int = 10, *, buffer: int = 1000) -> CompactionSensor:
@@ -128,16 +129,74 @@ def test_a_full_buffer_loses_no_trigger() -> None:
 def test_commits_resets_and_compactions_begin_anew() -> None:
     sensor = sensor_of()
     events = sensor.events("repo")
-    ways: list[Callable[[], None]] = [
-        lambda: events.committed("b", record()), lambda: events.reset("b", record()),
-        lambda: events.compacted("b", record())]
-    for begin_anew in ways:
-        delete(sensor, "b", 9)
-        begin_anew()
-        delete(sensor, "b", 9)
-        begin_anew()
+    ways: list[Callable[[BranchRecord], None]] = [
+        lambda record: events.committed("b", record), lambda record: events.reset("b", record),
+        lambda record: events.compacted("b", record), lambda record: events.record_seen("b", record)]
+    for number, begin_anew in enumerate(ways):
+        delete(sensor, "b", 9, number=number)
+        begin_anew(record(100 + number))
+        delete(sensor, "b", 9, number=100 + number)
+        begin_anew(record(number + 1))
         assert not fired(sensor)
         assert sensor.pressure("repo", "b") == BranchPressure()
+
+
+def test_what_was_deleted_beside_a_commit_or_compaction_is_counted_on() -> None:
+    sensor = sensor_of()
+    events = sensor.events("repo")
+    delete(sensor, "b", 9)
+    before = BranchRecord(version=2, staging_token=token(2), sealed_tokens=(token(1),))
+    events.tombstones_written("b", before, 8)
+    assert fired(sensor) == {"b": 1}
+    for left in (attrs.evolve(before, version=3, sealed_tokens=()),) * 2:
+        events.compacted("b", left)
+        assert sensor.pressure("repo", "b").deletes == 8
+    sensor.audit()
+
+
+def test_a_seal_keeps_the_count_and_a_slow_readers_record_changes_nothing() -> None:
+    sensor = sensor_of(100)
+    events = sensor.events("repo")
+    delete(sensor, "b", 9)
+    sealed = BranchRecord(version=2, staging_token=token(2), sealed_tokens=(token(1),))
+    events.tombstones_written("b", sealed, 1)
+    events.tombstones_listed("b", sealed, 5)
+    events.record_seen("b", record(1))  # older
+    assert sensor.pressure("repo", "b") == BranchPressure(deletes=10, sealed_tokens=1, tombstones_listed=5)
+    committed = BranchRecord(version=3, staging_token=token(2))
+    events.record_seen("b", committed)  # by another process
+    assert sensor.pressure("repo", "b") == BranchPressure(deletes=1)
+    events.tombstones_written("b", record(1), 7)  # acknowledged before it was sealed: committed meanwhile
+    events.tombstones_listed("b", sealed, 5)
+    events.record_seen("b", committed)
+    assert sensor.pressure("repo", "b") == BranchPressure(deletes=1)
+    sensor.audit()
+
+
+def test_a_branch_that_another_process_made_anew_is_counted_from_its_first_record() -> None:
+    sensor = sensor_of(10)
+    events = sensor.events("repo")
+    events.tombstones_written("b", record(1, version=50), 9)
+    for version in (1, 2):
+        events.tombstones_written("b", record(2, version=version), 4)
+    assert sensor.pressure("repo", "b") == BranchPressure(deletes=8)
+    events.tombstones_written("b", record(2, version=3), 2)
+    assert fired(sensor) == {"b": 1}
+    sensor.audit()
+
+
+def test_what_is_found_at_the_start_is_not_counted_twice() -> None:
+    sensor = sensor_of(10)
+    delete(sensor, "b", 6)
+    for _ in range(2):
+        sensor.seed("repo", "b", record(), tombstones={token(1): 9, token(7): 50})  # a token that is gone
+    assert sensor.pressure("repo", "b").deletes == 9
+    assert not fired(sensor)
+    delete(sensor, "b", 1)
+    assert fired(sensor) == {"b": 1}
+    sensor.seed("repo", "b", record(), tombstones={token(1): 10})
+    assert not fired(sensor)
+    assert sensor.pressure("repo", "b").deletes == 10
 
 
 def test_sealed_tokens_that_stay_fire_once() -> None:

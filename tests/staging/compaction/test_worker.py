@@ -5,21 +5,38 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import Closed, InvalidInput
+from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput
+from compactlib.executors import LocalExecutor
+from compactlib.kv import MemoryStore
+from compactlib.objects import MemoryObjects, MeteredObjects, ObjectStoreFailed
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, RecordingObserver
-from compactlib.staging import BranchNotFound, Repository, StagingOptions, StagingWorker, TombstoneCostPolicy
+from compactlib.staging import (
+    Branch,
+    BranchNotFound,
+    CommittedRanges,
+    Repository,
+    StagingChoice,
+    StagingOptions,
+    StagingView,
+    StagingWorker,
+    TombstoneCostPolicy,
+)
 from compactlib.staging.compaction.metrics import StagingMetrics
+from compactlib.staging.compaction.outcome import LostRace, PutOff
 from compactlib.staging.compaction.reclaim.reclaim import StagingReclaimReport
 from compactlib.staging.compaction.sense import CompactionSensor
 from compactlib.staging.compaction.sense_policies import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy
-from compactlib.testing import FaultyStore
+from compactlib.testing import FaultyStore, KVFault
 from compactlib.testing.faults.kv_faults import KVOperation
+from tests.staging.hooked_objects import HookedObjects
 from tests.staging.world import NOW, World
 
 
@@ -29,7 +46,7 @@ def sensed_world(sensor: CompactionSensor, observer: RecordingObserver | None = 
 
 
 def worker_of(sensor: CompactionSensor, world: World, **options: Any) -> StagingWorker:
-    return StagingWorker(sensor, [world.repo], reclaim_seconds=None, clock=world.clock, **options)
+    return StagingWorker(sensor, [world.repo], reclaim_seconds=None, clock=world.clock, **{"surveys": False, **options})
 
 
 def test_what_counts_as_a_delete() -> None:
@@ -84,7 +101,7 @@ def test_deletes_lead_to_a_compaction() -> None:
     assert branch.record().compacted_metarange_id is not None
     branch.delete_many([b"k%02d" % number for number in range(10, 20)])
     (again,) = worker.run_pending()
-    assert isinstance(again, Skipped)
+    assert isinstance(again, PutOff)
     assert "window_seconds" in again.reason
     sensor.audit()
 
@@ -171,7 +188,7 @@ def test_it_reclaims_at_the_start_and_on_the_timer() -> None:
     branch = world.branch({"a": "1"})
     branch.put(b"b", b"2")
     branch.commit("c")
-    worker = StagingWorker(CompactionSensor(), [world.repo], reclaim_seconds=60, clock=world.clock)
+    worker = StagingWorker(CompactionSensor(), [world.repo], reclaim_seconds=60, surveys=False, clock=world.clock)
     (outcome,) = worker.run_pending()
     assert isinstance(outcome, Done)
     assert isinstance(outcome.stats, StagingReclaimReport)
@@ -228,17 +245,248 @@ def test_work_with_which_nothing_is_to_be_done_is_forgotten(monkeypatch: pytest.
         assert len(worker.status().rows) <= 3
 
 
-def test_a_process_that_starts_learns_what_earlier_ones_left() -> None:
-    world = World()
+def test_a_process_that_starts_learns_what_earlier_ones_left_and_opens_no_range() -> None:
+    failing = [True]
+
+    def choose(operation: KVOperation) -> KVFault | None:
+        return KVFault.FAIL if failing[0] and operation.name == "scan" else None
+
+    world = World(FaultyStore(MemoryStore(), choose))
+    failing[0] = False
     world.branch({"a": "1", "b": "2"}, staged={"a": None, "b": None}, sealed=[{"c": "1"}])
     world.branch({"a": "1"}, name="quiet", staged={"x": "1"})
     sensor = CompactionSensor(DeletesPolicy(2))
-    worker = worker_of(sensor, world)
+    observer = RecordingObserver()
+    repo = Repository(world.store, CommittedRanges(MeteredObjects(world.objects, observer, name="ranges")),
+                      clock=world.clock, events=sensor.events("main"))
+    worker = StagingWorker(sensor, [repo], reclaim_seconds=None, clock=world.clock, policy=Refuses())
+    failing[0] = True
+    (failed,) = worker.run_pending()
+    assert isinstance(failed, Failed)
+    failing[0] = False
     assert worker.survey() == 2
+    assert not observer.counters
+    world.clock.advance(0.1)
+    refused, surveyed = worker.run_pending()
+    assert isinstance(refused, Skipped)
+    assert isinstance(surveyed, Done)
+    assert surveyed.stats.branches == 2
+    assert sensor.pressure("main", "main").deletes == 2
+    assert sensor.pressure("main", "quiet").deletes == 0
+    world.clock.advance(3600)
+    assert worker.run_pending() == []
+
+
+class Refuses:
+    """A policy that finds nothing worth its cost."""
+
+    name = "refuses"
+
+    def choose(self, view: StagingView, now: float) -> StagingChoice:
+        return StagingChoice("not worth its cost", is_empty=True)
+
+
+# --- a branch is pending until it was compacted
+
+
+def deletes(count: int) -> tuple[World, CompactionSensor, Branch]:
+    """A branch of 99 keys that a worker looks at after so many deletes."""
+    sensor = CompactionSensor(DeletesPolicy(count))
+    world = sensed_world(sensor)
+    return world, sensor, world.branch({f"k{number:02}": "v" for number in range(99)})
+
+
+def keys(first: int, end: int) -> list[bytes]:
+    return [b"k%02d" % number for number in range(first, end)]
+
+
+def test_what_the_window_holds_back_is_compacted_when_it_ends() -> None:
+    world, sensor, branch = deletes(10)
+    worker = worker_of(sensor, world)
+    branch.delete_many(keys(0, 10))
+    assert isinstance(worker.run_pending()[0], Done)
+    world.clock.advance(100)
+    branch.delete_many(keys(10, 20))
+    (put_off,) = worker.run_pending()
+    assert isinstance(put_off, PutOff)
+    assert "window_seconds" in put_off.reason
+    (row,) = worker.status().rows
+    assert (row.condition, row.last_told) == ("waiting", put_off.reason)
+    assert row.next_due_in_seconds == pytest.approx(200)
+    world.clock.advance(199)
+    assert worker.run_pending() == []
+    world.clock.advance(1)
     (outcome,) = worker.run_pending()
     assert isinstance(outcome, Done)
-    assert outcome.stats.branch == "main"
-    assert sensor.pressure("main", "quiet").deletes == 0
+    assert branch.list(limit=1).tombstones == 0
+    world.clock.advance(10_000)
+    assert worker.run_pending() == []
+
+
+def test_a_branch_that_was_compacted_meanwhile_is_left_alone() -> None:
+    world, sensor, branch = deletes(1)
+    worker = worker_of(sensor, world)
+    branch.delete(b"k01")
+    assert isinstance(worker.run_pending()[0], Done)
+    branch.delete(b"k02")
+    assert isinstance(worker.run_pending()[0], PutOff)
+    branch.commit("what was pending")
+    world.clock.advance(300)
+    (clean,) = worker.run_pending()
+    assert isinstance(clean, Skipped)
+    branch.put(b"x", b"1")
+    world.clock.advance(300)
+    assert worker.run_pending() == []
+    assert branch.record().sealed_tokens == ()
+
+
+def test_a_compaction_that_lost_or_failed_comes_back_when_the_window_ends() -> None:
+    for breaks in ("lost", "failed"):
+        world, sensor, branch = deletes(10)
+
+        class Breaks(LocalExecutor):
+            times = 1
+
+            def run(self, *arguments: Any, world: World = world, breaks: str = breaks, **options: Any) -> Any:
+                if self.times:
+                    self.times -= 1
+                    if breaks == "failed":
+                        raise ObjectStoreFailed(operation="create", key="k", detail="down")
+                    context = world.context
+                    context.branches.update("main", lambda record: record.sealed_with(context.tokens.issue("main")))
+                return super().run(*arguments, **options)
+
+        worker = worker_of(sensor, world, executor=Breaks())
+        branch.delete_many(keys(0, 10))
+        (broken,) = worker.run_pending()
+        assert isinstance(broken, LostRace if breaks == "lost" else Failed)
+        world.clock.advance(0.1)
+        (put_off,) = worker.run_pending()
+        assert isinstance(put_off, PutOff)
+        world.clock.advance(300)
+        (outcome,) = worker.run_pending()
+        assert isinstance(outcome, Done)
+        assert branch.list(limit=1).tombstones == 0
+
+
+def test_a_branch_that_another_one_compacts_comes_back() -> None:
+    world, sensor, branch = deletes(1)
+    worker = worker_of(sensor, world, policy=NOW)
+    busy: list[object] = []
+
+    class Between(Observer):
+        def event(self, name: str, fields: object) -> None:
+            if name == "staging_compaction" and not busy:
+                branch.delete(b"k02")
+                busy.extend(worker.run_pending())
+
+    branch.put(b"x", b"1")
+    assert isinstance(world.repo.compact(observer=Between()), Done)
+    (outcome,) = busy
+    assert isinstance(outcome, Skipped)
+    assert outcome.is_busy
+    world.clock.advance(0.1)
+    assert isinstance(worker.run_pending()[0], Done)
+
+
+def test_a_store_without_room_is_asked_again() -> None:
+    sensor = CompactionSensor(DeletesPolicy(1))
+    room = [0]
+
+    class Small(MemoryObjects):
+        def available_bytes(self) -> int:
+            return room[0]
+
+    world = World(objects=Small(), events=sensor.events("main"))
+    branch = world.branch({"a": "1", "b": "2"})
+    branch.delete(b"a")
+    worker = worker_of(sensor, world)
+    (put_off,) = worker.run_pending()
+    assert isinstance(put_off, PutOff)
+    assert "there is room for 0" in put_off.reason
+    room[0] = 1 << 20
+    assert worker.run_pending() == []
+    world.clock.advance(60)
+    assert isinstance(worker.run_pending()[0], Done)
+
+
+def test_what_is_pending_when_a_worker_stops_is_done_when_it_starts_again() -> None:
+    world, sensor, branch = deletes(1)
+
+    class Stops:
+        name = "stops"
+        is_first = True
+
+        def choose(self, view: StagingView, now: float) -> StagingChoice:
+            if self.is_first:
+                self.is_first = False
+                branch.delete(b"k02")  # requested while the first one is compacted
+                with pytest.raises(Busy):
+                    worker.stop()
+                stopped.set()
+            return NOW.choose(view, now)
+
+    stopped = threading.Event()
+    worker = worker_of(sensor, world, policy=Stops())
+    worker.start()
+    branch.delete(b"k01")
+    assert stopped.wait(30)
+    assert isinstance(worker.stop(), Done)
+    assert branch.list(limit=9).tombstones
+    with worker:
+        worker.wait_until_idle(30)
+    assert branch.list(limit=9).tombstones == 0
+
+
+def test_a_policy_that_says_when_is_asked_then_whatever_it_says() -> None:
+    world, sensor, branch = deletes(1)
+    again_at = [float("inf"), float("-inf")]
+
+    class Says:
+        name = "says when"
+
+        def choose(self, view: StagingView, now: float) -> StagingChoice:
+            if again_at:
+                return StagingChoice("not yet", is_empty=True, again_at=again_at.pop(0))
+            return StagingChoice("now")
+
+    worker = worker_of(sensor, world, policy=Says())
+    branch.delete(b"k01")
+    for seconds in (3600, 0.1):
+        (put_off,) = worker.run_pending()
+        assert isinstance(put_off, PutOff)
+        assert put_off.to_dicts()[0]["outcome"] == "skipped"
+        assert worker.run_pending() == []
+        world.clock.advance(seconds)
+    assert isinstance(worker.run_pending()[0], Done)
+
+
+def test_counts_follow_the_tombstones_that_there_are() -> None:
+    beside: list[Callable[[], None]] = []
+    sensor = CompactionSensor(DeletesPolicy(1000))
+    world = World(objects=HookedObjects(MemoryObjects(), lambda *_: beside.pop()() if beside else None),
+                  events=sensor.events("main"))
+    branch = world.branch({f"k{number:02}": "v" for number in range(99)})
+
+    def check(expected: int) -> None:
+        assert sensor.pressure("main", "main").deletes == world.repo.view().tombstones == expected
+
+    branch.delete_many(keys(0, 9))
+    branch.put(b"large", b"x" * 1000)
+    with pytest.raises(BudgetSpent):
+        branch.commit("too large", budget=Budget(total_bytes=10))
+    branch.delete_many(keys(10, 19))
+    check(18)
+    branch.put(b"p/1", b"1")
+    branch.reset_prefix(b"p/")  # a tombstone more, in a new token
+    check(19)
+    for change, count in ((lambda: branch.commit("c"), 7), (lambda: world.repo.compact(policy=NOW), 2)):
+        beside.append(lambda count=count: branch.delete_many(keys(30 + count, 30 + 2 * count)))  # type: ignore[misc]
+        assert isinstance(change(), Done)
+        assert not beside
+        check(count)
+    branch.reset()
+    check(0)
 
 
 def test_what_makes_no_sense_is_refused() -> None:

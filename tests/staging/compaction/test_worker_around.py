@@ -73,7 +73,7 @@ def sensed(names: tuple[str, ...] = ("main",), observer: Observer | None = None)
 
 
 def worker_of(sensor: CompactionSensor, world: World, **options: Any) -> StagingWorker:
-    return StagingWorker(sensor, [world.repo], reclaim_seconds=None, **options)
+    return StagingWorker(sensor, [world.repo], reclaim_seconds=None, surveys=False, **options)
 
 
 def test_the_thread_survives_a_policy_that_raises_and_tries_again() -> None:
@@ -194,7 +194,7 @@ def test_a_reclaim_that_fails_is_tried_again() -> None:
         return KVFault.FAIL if failing[0] and operation.name == "scan" else None
 
     world = World(FaultyStore(MemoryStore(), choose))
-    worker = StagingWorker(CompactionSensor(), [world.repo], reclaim_seconds=60, clock=world.clock)
+    worker = StagingWorker(CompactionSensor(), [world.repo], reclaim_seconds=60, surveys=False, clock=world.clock)
     (outcome,) = worker.run_pending()
     assert isinstance(outcome, Failed)
     failing[0] = False

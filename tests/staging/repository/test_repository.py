@@ -482,7 +482,7 @@ def _valid(parameter: inspect.Parameter) -> object:
                                 "items": {b"a": b"1"}, "keys": [b"a"], "expected": None, "message": "m",
                                 "change": lambda record: b"2", "ref": "main", "source": "main", "commit": "main",
                                 "commit_id": "0" * 64, "metarange_id": "0" * 40, "repository": "main",
-                                "listener": lambda: None, "tombstones": 1, "record": None}
+                                "listener": lambda: None, "tombstones": {}, "record": None}
     return known[parameter.name]
 
 
@@ -496,7 +496,7 @@ def _valid(parameter: inspect.Parameter) -> object:
       for name in ("range_format", "rule", "cache_bytes", "prefix", "clock")),
     CompactionSensor,
     *(lambda wrong, name=name: StagingWorker(CompactionSensor(), [], **{name: wrong})
-      for name in ("policy", "executor", "reclaim_seconds", "clock", "budget", "observer")),
+      for name in ("policy", "executor", "reclaim_seconds", "surveys", "clock", "budget", "observer")),
     lambda wrong: StagingWorker(wrong, []), lambda wrong: StagingWorker(CompactionSensor(), wrong),
     lambda wrong: StagingWorker(CompactionSensor(), [wrong]),
     DeletesPolicy, lambda wrong: AlwaysPolicy(window_seconds=wrong), lambda wrong: TombstoneCostPolicy(long_run=wrong),
