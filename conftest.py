@@ -86,8 +86,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path == _ON_SPARK:
             item.add_marker("spark")
-    if "PYTEST_XDIST_WORKER" in os.environ:  # the processes must agree on the order
-        items.sort(key=lambda item: item.nodeid.partition("::")[0])
+    if "PYTEST_XDIST_WORKER" in os.environ:  # the processes must agree on the order; pages come after the tests
+        items.sort(key=lambda item: (item.path.suffix == ".md", item.nodeid.partition("::")[0]))
 
 
 def pytest_collection_finish() -> None:
