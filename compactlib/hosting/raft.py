@@ -7,8 +7,9 @@ that a command has carried so far, which is a function of the log alone, and so 
 
 What pysyncobj promises, and what not: a command that was answered is in the memory of a majority of nodes. With a
 `folder` each node also keeps a journal through the page cache, which survives the process; it is synced once a second,
-so a power failure of a majority at once can take back the last second. Messages between nodes are pickles: keep them on
-a trusted network, or give a `password`. Tried with pysyncobj 0.3.17.
+so a power failure of a majority at once can take back the last second. Messages between nodes are pickles, which run
+code: whoever reaches a node's port without a `password` does what he likes in its process, and so does whoever knows
+it. Without one, only loopback addresses are taken. Tried with pysyncobj 0.3.17.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from compactlib.hosting.command_log import CommandMachine
 from compactlib.hosting.errors import LogBroken, NoAnswer, NotLeader, NotStarted
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import SteadyClock
+from compactlib.runtime.doors import require_guarded
 from compactlib.scheduler.model.values import Command
 
 try:
@@ -112,7 +114,9 @@ class RaftCommandLog:
         peers: the other nodes' addresses.
         folder: where this node keeps its journal and its snapshot; made if there is none. `None`: in memory only, and
             a node that was restarted gets everything from the others.
-        password: encrypts the messages between nodes, with the package `cryptography`; the same everywhere.
+        password: encrypts the messages between nodes, with the package `cryptography`; the same everywhere. Without one
+            all addresses have to be loopback's.
+        insecure: other addresses without a password too: whoever reaches this node's port runs code in its process.
         wait_seconds: how long a command is waited for.
         clock: gives the commands that are proposed here their time, held against the monotonic clock (`SteadyClock`;
             give one of your own for other bounds, or to `accept` a jump).
@@ -122,8 +126,11 @@ class RaftCommandLog:
 
     @refuses_misfits
     def __init__(self, address: str, peers: Sequence[str], *, folder: StrPath | None = None,
-                 password: str | None = None, wait_seconds: float = 10.0, clock: Clock | None = None,
-                 files: Files | None = None, **settings: Any) -> None:
+                 password: str | None = None, insecure: bool = False, wait_seconds: float = 10.0,
+                 clock: Clock | None = None, files: Files | None = None, **settings: Any) -> None:
+        for each in (address, *peers):
+            require_guarded("a node of a group", each.rpartition(":")[0].strip("[]"), guard="password=",
+                            is_guarded=bool(password), insecure=insecure)
         self._address = address
         self._peers = tuple(peers)
         self._folder = None if folder is None else os.fspath(folder)

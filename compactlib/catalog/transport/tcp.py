@@ -6,8 +6,8 @@ frame of an unknown type or version is skipped and its sender notified; damaged 
 connections are opened again with growing pauses, and messages that cannot be sent meanwhile are lost, which the
 protocol expects.
 
-There is no authentication but what `server_tls` and `client_tls` bring: without them, use it on networks where you
-trust every host.
+There is no authentication but what `server_tls` and `client_tls` bring: without them only loopback addresses are taken,
+unless `insecure=True` says that every host of the network is trusted.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from compactlib.catalog.round.messages import Hello, Message, checked_name
 from compactlib.catalog.transport import wire
 from compactlib.catalog.transport.interface import Receive
 from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError, Unsupported
+from compactlib.runtime.doors import require_guarded
 from compactlib.runtime.observe import Observer, telling
 from compactlib.runtime.services.async_service import AsyncWork, KeptTask
 
@@ -74,17 +75,22 @@ class TcpTransport:
         peers: where this node reaches others, by name.
         options: limits.
         observer: notified of connections, refusals and losses.
-        server_tls: for connections from others; plain TCP if `None`.
-        client_tls: for connections to others; plain TCP if `None`.
+        server_tls: for connections from others; plain TCP if `None`, which is for loopback addresses.
+        client_tls: for connections to others; plain TCP if `None`, which is for loopback addresses.
+        insecure: plain TCP with other addresses too, where whoever reaches them is believed.
 
     Raises:
-        InvalidInput: a name is empty, too long or not printable.
+        InvalidInput: a name is empty, too long or not printable; or plain TCP would leave this machine.
     """
 
     def __init__(self, me: NodeId, *, cluster: str, listen: Address, peers: Mapping[str, Address] | None = None,
                  options: TcpOptions | None = None, observer: Observer | None = None,
-                 server_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None) -> None:
+                 server_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None,
+                 insecure: bool = False) -> None:
         checked_name(me.name)
+        self._insecure = insecure
+        require_guarded(f"the transport of {me}", listen[0], guard="server_tls=", is_guarded=server_tls is not None,
+                        insecure=insecure)
         self._hello = Hello(checked_name(cluster, what="cluster"), me)
         self._listen = listen
         self._options = options or TcpOptions()
@@ -94,7 +100,7 @@ class TcpTransport:
         self._work = AsyncWork(f"the transport of {me}", event="catalog_connection_failed", threads=1,
                                observer=observer)
         self._links: dict[str, _Link] = {}
-        self._peers: dict[str, Address] = dict(peers or {})
+        self._peers: dict[str, Address] = self._checked(peers or {})
         self._server: asyncio.Server | None = None
         self._incoming = 0
         self._closed = False
@@ -122,10 +128,21 @@ class TcpTransport:
         return str(host), int(port)
 
     def set_peers(self, peers: Mapping[str, Address]) -> None:
-        """Replace the addresses: links to nodes that are gone or have moved are closed."""
+        """Replace the addresses: links to nodes that are gone or have moved are closed.
+
+        Raises:
+            InvalidInput: plain TCP would leave this machine.
+        """
+        checked = self._checked(peers)
         for name in [name for name in self._links if self._peers.get(name) != peers.get(name)]:
             self._links.pop(name).task.cancel()
-        self._peers = dict(peers)
+        self._peers = checked
+
+    def _checked(self, peers: Mapping[str, Address]) -> dict[str, Address]:
+        for name, (host, _) in peers.items():
+            require_guarded(f"the connection to {name}", host, guard="client_tls=",
+                            is_guarded=self._client_tls is not None, insecure=self._insecure)
+        return dict(peers)
 
     async def start(self, receive: Receive) -> None:
         """See `Transport.start`.
@@ -179,7 +196,9 @@ class TcpTransport:
         if not self._work.is_running:
             writer.close()
         elif self._incoming >= self._options.max_connections:
-            self._observer.event("catalog_connection_ended", {"error": "too many connections"})
+            error = f"too many connections: max_connections={self._options.max_connections} of them are open"
+            address = str(writer.get_extra_info("peername"))
+            self._observer.event("catalog_connection_ended", {"address": address, "error": error})
             writer.close()
         else:
             self._incoming += 1

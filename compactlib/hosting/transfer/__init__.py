@@ -5,5 +5,6 @@ The two state machines of `compactlib.raftlog.replication` decide everything; he
 (in threads, so that the loop goes on) and their timers. A connection that breaks is opened again, and the transfer goes
 on where it was.
 
-There is no authentication but what `tls` brings: without it, use this on networks where you trust every host.
+There is no authentication but what `tls` brings: without it only loopback addresses are taken, unless `insecure=True`
+says that every host of the network is trusted.
 """

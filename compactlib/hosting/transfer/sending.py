@@ -40,6 +40,7 @@ from compactlib.raftlog.snapshots.folder import SnapshotFolder
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.state_reader import StateReader
 from compactlib.raftlog.store.protocols import PinnedEntries, ReplicatedLog
+from compactlib.runtime.doors import require_guarded
 
 _LOOKS = 10
 _MIN_PAUSE_SECONDS = 0.05
@@ -194,7 +195,8 @@ class _SendingSide:
 
 async def send_snapshot(log: ReplicatedLog, snapshots: SnapshotFolder, address: Address, *, term: int,
                         limits: TransferLimits | None = None, clock: Clock | None = None,
-                        rng: random.Random | None = None, tls: ssl.SSLContext | None = None) -> TransferOutcome:
+                        rng: random.Random | None = None, tls: ssl.SSLContext | None = None,
+                        insecure: bool = False) -> TransferOutcome:
     """Send the newest snapshot and the live entries it needs to the `SnapshotServer` at `address`.
 
     The entries are pinned and the state is held open until this returns, whatever compactions and newer snapshots do.
@@ -207,7 +209,8 @@ async def send_snapshot(log: ReplicatedLog, snapshots: SnapshotFolder, address: 
         limits: sizes and times.
         clock: for the times.
         rng: names the transfer.
-        tls: for the connection; plain TCP if `None`.
+        tls: for the connection; plain TCP if `None`, which is for loopback addresses.
+        insecure: plain TCP to other addresses too: whoever listens there gets the state.
 
     Returns:
         `Done` if the snapshot is in force there; `Skipped` if the follower was further already; `Failed` with a
@@ -218,11 +221,12 @@ async def send_snapshot(log: ReplicatedLog, snapshots: SnapshotFolder, address: 
         CorruptData: the snapshot is damaged.
         LiveIndexMissing: the log does not hold what the snapshot names.
         StorageError: the disk refused.
-        InvalidInput: an argument is of another type than it should be.
+        InvalidInput: an argument is of another type than it should be, or plain TCP would leave this machine.
     """
     require_method("log", log, "pin")
     require_type("snapshots", snapshots, SnapshotFolder, "a SnapshotFolder")
     require_address("address", address)
+    require_guarded("a snapshot", address[0], guard="tls=", is_guarded=tls is not None, insecure=insecure)
     require_type("term", term, int, "a whole number")
     chosen_clock: Clock = SystemClock() if clock is None else clock
     transfer = (random.SystemRandom() if rng is None else rng).getrandbits(64)

@@ -43,6 +43,7 @@ from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.staging import IncomingState
 from compactlib.raftlog.snapshots.state_reader import StateReader
 from compactlib.raftlog.store.protocols import ReplicatedLog
+from compactlib.runtime.doors import require_guarded
 from compactlib.runtime.observe import Observer
 from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork
 
@@ -72,11 +73,12 @@ class SnapshotServer(AsyncServiceFace):
         limits: sizes and times.
         clock: for the times.
         rng: names this life.
-        tls: for connections; plain TCP if `None`.
+        tls: for connections; plain TCP if `None`, which is for loopback addresses.
+        insecure: plain TCP on other addresses too: whoever reaches them can put snapshots in force.
         observer: notified as `snapshot_server_failed`.
 
     Raises:
-        InvalidInput: an argument is of another type than it should be.
+        InvalidInput: an argument is of another type than it should be, or plain TCP would listen beyond this machine.
     """
 
     def __init__(self, log: ReplicatedLog, snapshots: SnapshotFolder, *, listen: Address, term: int,
@@ -84,10 +86,12 @@ class SnapshotServer(AsyncServiceFace):
                  term_seen: Callable[[int], object] | None = None,
                  machine_versions: tuple[int, int] = (0, (1 << 32) - 1), limits: TransferLimits | None = None,
                  clock: Clock | None = None, rng: random.Random | None = None,
-                 tls: ssl.SSLContext | None = None, observer: Observer | None = None) -> None:
+                 tls: ssl.SSLContext | None = None, insecure: bool = False,
+                 observer: Observer | None = None) -> None:
         require_method("log", log, "append_sparse", "install", "pin", "reset", "sync")
         require_type("snapshots", snapshots, SnapshotFolder, "a SnapshotFolder")
         require_address("listen", listen)
+        require_guarded("the snapshot server", listen[0], guard="tls=", is_guarded=tls is not None, insecure=insecure)
         require_type("term", term, int, "a whole number")
         for name, call in (("applied", applied), ("installed", installed), ("term_seen", term_seen or installed)):
             require_method(name, call, "__call__")

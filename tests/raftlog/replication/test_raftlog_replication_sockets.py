@@ -115,7 +115,7 @@ def test_a_higher_term_an_unknown_version_and_nothing_to_send(tmp_path: Path) ->
             with pytest.raises(Closed):
                 assert server.address
             with pytest.raises(StorageError):
-                await SnapshotServer(follower.log, follower.snapshots, listen=("127.0.0.256", 0), term=1,
+                await SnapshotServer(follower.log, follower.snapshots, listen=("127.0.0.256", 0), term=1, insecure=True,
                                      applied=lambda: -1, installed=lambda meta, state: None).start()
 
     asyncio.run(run())

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What listens or connects without TLS (or a password) stays on this machine, unless the host says otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib.catalog.model.values import NodeId
+from compactlib.catalog.transport.tcp import TcpTransport
+from compactlib.errors import InvalidInput, NotFound
+from compactlib.hosting.raft import RaftCommandLog
+from compactlib.hosting.transfer.sending import send_snapshot
+from compactlib.hosting.transfer.serving import SnapshotServer
+from compactlib.raftlog.snapshots.folder import SnapshotFolder
+from compactlib.runtime.doors import is_loopback
+
+Door = Callable[..., object]
+
+
+class Log:
+    append_sparse = install = pin = reset = sync = print
+
+
+@pytest.mark.parametrize(("host", "is_alone"), [
+    ("127.0.0.1", True), ("127.9.8.7", True), ("::1", True), ("localhost", True), ("", False), ("0.0.0.0", False),
+    ("::", False), ("10.0.0.1", False), ("example.org", False), ("127.0.0.256", False), ("localhost.example", False)])
+def test_only_loopback_is_this_machines_alone(host: str, is_alone: bool) -> None:
+    assert is_loopback(host) is is_alone
+
+
+def transport(folder: Path, host: str, **guards: Any) -> TcpTransport:
+    return TcpTransport(NodeId("a", 1), cluster="c", listen=(host, 0), **guards)
+
+
+def connections(folder: Path, host: str, **guards: Any) -> TcpTransport:
+    return TcpTransport(NodeId("a", 1), cluster="c", listen=("127.0.0.1", 0), peers={"b": (host, 1)}, **guards)
+
+
+def other_connections(folder: Path, host: str, **guards: Any) -> None:
+    TcpTransport(NodeId("a", 1), cluster="c", listen=("127.0.0.1", 0), **guards).set_peers({"b": (host, 1)})
+
+
+def server(folder: Path, host: str, **guards: Any) -> SnapshotServer:
+    return SnapshotServer(Log(), SnapshotFolder(folder), listen=(host, 0), term=1,  # type: ignore[arg-type]
+                          applied=lambda: -1, installed=lambda meta, state: None, **guards)
+
+
+def sender(folder: Path, host: str, **guards: Any) -> None:
+    with pytest.raises(NotFound):  # there is no snapshot, which is looked for once the address was taken
+        asyncio.run(send_snapshot(Log(), SnapshotFolder(folder), (host, 1), term=1,  # type: ignore[arg-type]
+                                  **guards))
+
+
+def node(folder: Path, host: str, **guards: Any) -> RaftCommandLog:
+    return RaftCommandLog(f"[{host}]:7000" if ":" in host else f"{host}:7000", [], **guards)
+
+
+def member(folder: Path, host: str, **guards: Any) -> RaftCommandLog:
+    return RaftCommandLog("127.0.0.1:7000", [f"{host}:7000"], **guards)
+
+
+DOORS: list[tuple[Door, str]] = [
+    (transport, "server_tls"), (connections, "client_tls"), (other_connections, "client_tls"), (server, "tls"),
+    (sender, "tls"), (node, "password"), (member, "password")]
+
+
+@pytest.mark.parametrize(("door", "guard"), DOORS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_door_without_a_guard_stays_on_this_machine(door: Door, guard: str, tmp_path: Path) -> None:
+    for host in ("10.0.0.1", "0.0.0.0"):
+        with pytest.raises(InvalidInput, match=rf"{host}.* without {guard}=.*stay on 127\.0\.0\.1, or say insecure"):
+            door(tmp_path, host)
+        door(tmp_path, host, insecure=True)
+        door(tmp_path, host, **{guard: "secret" if guard == "password" else ssl.create_default_context()})
+    door(tmp_path, "127.0.0.1")
+    door(tmp_path, "localhost")
+
+
+def test_an_empty_password_guards_nothing() -> None:
+    with pytest.raises(InvalidInput, match="without password="):
+        RaftCommandLog("10.0.0.1:7000", [], password="")
+
+
+def test_an_address_of_the_newer_protocol_may_stand_in_brackets(tmp_path: Path) -> None:
+    node(tmp_path, "::1")
+    with pytest.raises(InvalidInput, match="'::'"):
+        node(tmp_path, "::")
