@@ -298,15 +298,16 @@ class BlobReader:
         breather = Breather(self._clock, budget)
         rules = PurgeRules(purge_tombstones=config.purge_tombstones)
         retention = config.deleted_retention_seconds
-        last = self._last_plans() or LastPlans(since=look.descriptor.created_ms / 1000)
+        last = (self._last_plans() or LastPlans(since=look.descriptor.created_ms / 1000)).still_damaged(
+            (info.name for info in look.snapshot.segments), self._folder)
         if getattr(policy, "needs_forecast", False) is not True:
             statistics = log_statistics(look.snapshot, now - retention, now, rules, breather=breather, budget=budget)
-            return view_of(self, look.snapshot, statistics, last)
+            return view_of(self, look.snapshot, statistics, last, now)
         count = config.stats_bucket_count or -(-int(_WEEK_SECONDS) // max(int(config.stats_bucket_seconds), 1))
         kept = KeptStatistics(BucketSettings(retention_seconds=retention, bucket_seconds=config.stats_bucket_seconds,
                                              bucket_count=count, rules=rules))
         buckets = kept.refresh(look.snapshot, now, breather=breather, budget=budget)
-        return view_of(self, look.snapshot, buckets.statistics(now), last, buckets.dying(buckets.ends_at))
+        return view_of(self, look.snapshot, buckets.statistics(now), last, now, buckets.dying(buckets.ends_at))
 
     def _last_plans(self) -> LastPlans | None:
         try:

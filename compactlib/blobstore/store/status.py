@@ -22,6 +22,7 @@ class BlobStoreStatus(Printed):
         segments: how many log segments are in use.
         free_segments: how many more the log may have.
         eligible_segments: how many of them a compaction may take.
+        damaged_segments: how many segments compactions have left out because of damage, as of the last look.
         active_segment: the name of the one that is appended to.
         records: index entries in all.
         index_segments: sealed index segments.
@@ -43,6 +44,7 @@ class BlobStoreStatus(Printed):
     segments: int
     free_segments: int
     eligible_segments: int
+    damaged_segments: int
     active_segment: str
     records: int
     index_segments: int
@@ -64,7 +66,8 @@ class BlobStoreStatus(Printed):
         sealed = contents.sealed
         return cls(name=name, capacity_bytes=descriptor.capacity_bytes, used_bytes=snapshot.used_bytes,
                    segments=len(contents.segments), free_segments=descriptor.log_segments - len(contents.segments),
-                   eligible_segments=len(snapshot.eligible()), active_segment=str(contents.active.name),
+                   eligible_segments=len(snapshot.eligible()),
+                   damaged_segments=compactions.sensor.damaged_segments, active_segment=str(contents.active.name),
                    records=sum(map(len, sealed)) + len(contents.open), index_segments=len(sealed),
                    index_memory_bytes=sum(index.memory_bytes() for index in sealed) + contents.directory.memory_bytes(),
                    journal_entries=len(log.journal), unsynced=not log.writer.all_synced,
@@ -77,5 +80,6 @@ class BlobStoreStatus(Printed):
 
     def _summary(self) -> str:
         state = "writing has stopped" if self.stopped is not None else "busy" if self.is_busy else "open"
+        damaged = f" ({self.damaged_segments} damaged)" if self.damaged_segments else ""
         return (f"blob store {self.name}: {self.used_bytes:,} of {self.capacity_bytes:,} bytes used in {self.segments} "
-                f"segments, {self.records:,} records, {state}")
+                f"segments{damaged}, {self.records:,} records, {state}")

@@ -599,7 +599,7 @@ def test_two_who_remember_a_plan_do_not_disturb_each_other(at: int, folder: Path
     before, held = build(folder), Held(at)
     with open_held(folder, held) as store:
         def remember(done_at: float) -> None:
-            store.compactions.sensor.carried_out("full", done_at)
+            store.compactions.sensor.carried_out("full", done_at, {})
 
         def first() -> None:
             held.counts_me()

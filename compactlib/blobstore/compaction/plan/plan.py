@@ -82,7 +82,8 @@ class BlobPlan(Printed):
         planned_at: when the plan was made.
         kind: which schedule it answers to; "full" takes everything that may be taken.
         policy: the name of the policy that made it.
-        why: why, in one sentence with the numbers in it; of an empty one, which gate is shut and what to change.
+        why: why, in one sentence with the numbers in it; of an empty one, which gate is shut and what to change. If
+            segments are left out for damage, it ends in how many.
         benefit_segments: by how many segments the log gets shorter, at least, as far as is known; `CompactAll` may
             give 0 or less.
         weighted_cost: what the cost counted in the comparison, in bytes, if not the valid bytes.
@@ -236,8 +237,9 @@ def plan_for_choice(view: BlobView, choice: BlobChoice, policy: BlobPolicy, now:
         victims=tuple(PlannedSegment(each.name, each.used_bytes, each.valid_bytes) for each in victims),
         left=tuple(LeftSegment(each.name, each.used_bytes, each.valid_bytes, _why_left(each, view))
                    for each in view.segments if each.name not in wanted),
-        reference_time=max(reference_time, 0.0), planned_at=now, policy=PolicyRecord.of(policy), why=choice.why,
-        kind=choice.kind, benefit_segments=view.benefit(len(victims), valid), weighted_cost=choice.weighted_cost,
+        reference_time=max(reference_time, 0.0), planned_at=now, policy=PolicyRecord.of(policy),
+        why=choice.why + _told_damage(view), kind=choice.kind,
+        benefit_segments=view.benefit(len(victims), valid), weighted_cost=choice.weighted_cost,
         bytes_to_copy=reckoned.written,
         bytes_freed=sum(each.used_bytes + view.header_bytes if each.disk_bytes is None else each.disk_bytes
                         for each in victims) - reckoned.written,
@@ -246,16 +248,16 @@ def plan_for_choice(view: BlobView, choice: BlobChoice, policy: BlobPolicy, now:
 
 
 def _bad_choice(choice: BlobChoice, view: BlobView, policy: BlobPolicy) -> InvalidInput:
-    eligible = {segment.name: segment.eligible for segment in view.segments}
+    segments = {segment.name: segment for segment in view.segments}
     seen: set[SegmentName] = set()
     what = ""
     for name in choice.victims:
         if name in seen:
             what = f"names segment {name} twice"
-        elif name not in eligible:
+        elif name not in segments:
             what = f"names segment {name}, which store {view.store!r} does not have"
-        elif not eligible[name]:
-            what = f"names segment {name}, which may not be compacted yet"
+        elif not segments[name].eligible:
+            what = f"names segment {name}, which may not be compacted yet: {_why_left(segments[name], view)}"
         if what:
             break
         seen.add(name)
@@ -266,7 +268,16 @@ def _bad_choice(choice: BlobChoice, view: BlobView, policy: BlobPolicy) -> Inval
 def _why_left(segment: SegmentView, view: BlobView) -> str:
     if segment is view.segments[-1]:
         return "the newest one, still written to"
-    return "not chosen" if segment.eligible else "the journal reaches it"
+    return "not chosen" if segment.eligible else segment.damage or "the journal reaches it"
+
+
+def _told_damage(view: BlobView) -> str:
+    """What a plan's reason ends in if segments are left out for damage."""
+    damaged = sum(bool(segment.damage) for segment in view.segments)
+    if not damaged:
+        return ""
+    return (f"; {damaged} {'segment is' if damaged == 1 else 'segments are'} left out for damage: mend or replace "
+            f"{'its file' if damaged == 1 else 'their files'}, or delete what verify() names there")
 
 
 @attrs.frozen
@@ -344,13 +355,13 @@ def check_plan(plan: BlobPlan, view: BlobView) -> None:
     Raises:
         PlanDoesNotFit: it names a segment that the store does not have, or that may not be compacted; make a new plan.
     """
-    eligible = {segment.name: segment.eligible for segment in view.segments}
+    segments = {segment.name: segment for segment in view.segments}
     for name in plan.names:
-        if name not in eligible:
+        if name not in segments:
             raise PlanDoesNotFit(f"the plan names segment {name}, which store {view.store!r} does not have; plan again")
-        if not eligible[name]:
+        if not segments[name].eligible:
             raise PlanDoesNotFit(f"the plan names segment {name} of store {view.store!r}, which may not be compacted "
-                                 f"yet: it is written to, or has entries in the journal; plan again later")
+                                 f"yet: {_why_left(segments[name], view)}; plan again later")
 
 
 @refuses_misfits

@@ -78,6 +78,7 @@ class SegmentView:
         dying: what of its valid bytes will die by itself, in order of time; as far ahead as the statistics look.
         disk_bytes: what its files take, header and index files included; `None` if unknown.
         valid: its valid records, counted; `None` if `valid_bytes` comes from statistics that look ahead.
+        damage: why it is left out for damage, and until when; empty if it is not. Then it is not eligible.
 
     Raises:
         InvalidInput: valid bytes are not a part of the used ones, `dying` does not ascend or is more than is valid, or
@@ -92,6 +93,7 @@ class SegmentView:
     dying: tuple[Dying, ...] = ()
     disk_bytes: int | None = None
     valid: ValidRecords | None = None
+    damage: str = ""
 
     def __attrs_post_init__(self) -> None:
         try:
@@ -247,11 +249,12 @@ class BlobChoice:
     """What a policy wants compacted, and why; or nothing, and why not.
 
     Attributes:
-        victims: the names of the segments to take, in any order, each once, of `view.eligible` alone; empty for
-            nothing. The segments themselves will do.
+        victims: the names of the segments to take, each once, of `view.eligible` alone; empty for nothing. The
+            segments themselves will do.
         why: one sentence with the numbers in it; for nothing: which gate is shut, its value, and what to change.
         kind: which schedule it answers to; a `"full"` one also drops what statistics that look ahead still count.
         weighted_cost: what the cost counted in the comparison, in bytes, if not the valid bytes.
+        in_order: whether what is valid is copied in the order of `victims`; otherwise, in that of the log.
 
     Raises:
         InvalidInput: the victims are no names of segments, there is no reason, or there is no such kind.
@@ -261,6 +264,7 @@ class BlobChoice:
     why: str = attrs.field(kw_only=True)
     kind: PlanKind = attrs.field(default="normal", kw_only=True)
     weighted_cost: int | None = attrs.field(default=None, kw_only=True)
+    in_order: bool = attrs.field(default=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         why: object = self.why
@@ -274,6 +278,11 @@ class BlobChoice:
     def is_empty(self) -> bool:
         """Whether nothing is to be compacted."""
         return not self.victims
+
+    @property
+    def copied(self) -> tuple[SegmentName, ...]:
+        """The victims in the order in which they are copied."""
+        return self.victims if self.in_order else tuple(sorted(self.victims))
 
 
 class BlobPolicy(Protocol):
@@ -335,8 +344,12 @@ def shut_gate(view: BlobView, min_used_fraction: float = 0.0) -> str:
     if shut := shut_by_use(view, min_used_fraction):
         return shut
     if not any(segment.eligible for segment in view.segments):
-        return (f"none of the {len(view.segments)} segments may be compacted yet: one is written to, the journal "
-                f"reaches the others; wait, or lower the store's journal_max_entries")
+        if (damaged := sum(bool(segment.damage) for segment in view.segments)) == len(view.segments) - 1 > 0:
+            return f"none of the {len(view.segments)} segments may be compacted yet: one is written to"
+        others = f"{damaged} of the others are damaged, the journal reaches the rest" if damaged else \
+            "the journal reaches the others"
+        return (f"none of the {len(view.segments)} segments may be compacted yet: one is written to, {others}; wait, "
+                f"or lower the store's journal_max_entries")
     return ""
 
 

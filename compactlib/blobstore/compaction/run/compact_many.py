@@ -12,6 +12,7 @@ budget; the others go on in the next round, with what they had copied.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
@@ -138,7 +139,8 @@ class _Active:
         events: notified of each event.
         began: when, by the store's monotonic clock.
         plan: what is carried out; `None` while an earlier compaction is finished.
-        finished: the report of that one.
+        finished: the report of that one, or of one that freed nothing because of damage.
+        has_changed: whether a compaction that is over has changed the store.
         committed: how many cycles of the compaction in progress were committed before this run.
         interrupted: whether its tasks were ended because of another store.
     """
@@ -149,6 +151,7 @@ class _Active:
     began: float
     plan: BlobPlan | None = None
     finished: BlobCompactionReport | None = None
+    has_changed: bool = False
     committed: int = 0
     interrupted: bool = False
 
@@ -181,9 +184,9 @@ class _Active:
         if log is not None and log.phase is Phase.COMMIT:
             # It counts from the next opening on, at the latest; here it may not be in force yet.
             committed -= 1
-            if committed <= 0 and self.finished is None:
+            if committed <= 0 and not self.has_changed:
                 return "unknown"
-        return "partly" if committed > 0 or self.finished is not None else "no"
+        return "partly" if committed > 0 or self.has_changed else "no"
 
 
 class _Rounds:
@@ -239,7 +242,7 @@ class _Rounds:
             return
         refused = plan.why if plan.is_empty else self._guarded(active, partial(_no_room, store, plan))
         if refused and active.finished is not None and task.plan is None:
-            self._over(active, Done(active.finished))
+            self._end(active, active.finished)
         elif refused:
             self._over(active, Skipped(refused))
         elif active in self.active:
@@ -356,7 +359,7 @@ class _Rounds:
             report = self._guarded(active, lambda: active.store.compactions.close(work, active.elapsed))
             if report is not None:
                 if is_carried_out:
-                    self._remember(active, kind)
+                    self._remember(active, kind, report)
                 self._done(active, report)
 
     def _commit(self, active: _Active, work: CompactionWork) -> bool:
@@ -379,22 +382,36 @@ class _Rounds:
             self._fail(active, failed[0])
         return not failed
 
-    def _remember(self, active: _Active, kind: PlanKind) -> None:
-        """That a plan was carried out, so that schedules count from now. Without it, one comes due too early."""
+    def _remember(self, active: _Active, kind: PlanKind, report: BlobCompactionReport) -> None:
+        """That a plan was carried out, so that schedules count from now, and what it left out.
+
+        If that is lost, one comes due too early, and what is damaged is tried again too early.
+        """
         store = active.store
+        found = {os.path.basename(error.path): str(error) for error in report.damage}
+        left_out = {name: found.get(name.log_file, "damage was found in it") for name in report.left_out}
         try:
-            store.compactions.sensor.carried_out(kind, store.clock.now())
+            store.compactions.sensor.carried_out(kind, store.clock.now(), left_out)
         except CompactlibError as error:
             active.events.history_not_kept(error)
 
     def _done(self, active: _Active, report: BlobCompactionReport) -> None:
-        if active.plan is None and not active.task.only_resume:
-            active.finished = report
+        task, plan = active.task, active.plan
+        active.has_changed |= bool(report.sources) or plan is None
+        report = attrs.evolve(report, finished=active.finished)
+        # What the policy chose for the sake of a damaged segment brought nothing: without that, it chooses another.
+        in_vain = (plan is not None and task.plan is None and bool(report.left_out)
+                   and report.freed_segments < 1 <= plan.benefit_segments)
+        if (plan is None or in_vain) and not task.only_resume:
+            active.finished, active.plan = report, None
             self._next(active)
-            return
+        else:
+            self._end(active, report)
+
+    def _end(self, active: _Active, report: BlobCompactionReport) -> None:
+        """It was damage alone that kept it from changing anything: then it has failed."""
         damaged = report.damage[:1] if not report.sources else ()
-        self._over(active, Failed(damaged[0], active.changed) if damaged
-                   else Done(attrs.evolve(report, finished=active.finished)))
+        self._over(active, Failed(damaged[0], active.changed) if damaged else Done(report))
 
 
 def _has_free_segment(view: BlobView) -> bool:

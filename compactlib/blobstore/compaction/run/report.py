@@ -39,7 +39,8 @@ class BlobCompactionReport(Printed):
         damage: what was found there.
         resumed: whether it had been begun by an earlier run.
         seconds: how long this run took.
-        finished: the report of an earlier compaction, which was interrupted and has been finished first.
+        finished: the report of an earlier compaction, which was interrupted and has been finished first, or of one that
+            freed nothing because of what it had to leave out.
     """
 
     store: str
@@ -72,7 +73,10 @@ class BlobCompactionReport(Printed):
         return rows
 
     def _summary(self) -> str:
-        trouble = f", LEFT OUT {', '.join(map(str, self.left_out))} for damage" if self.left_out else ""
+        left_out, earlier = list(self.left_out), self.finished
+        while earlier is not None:
+            left_out[:0], earlier = earlier.left_out, earlier.finished
+        trouble = f", LEFT OUT {', '.join(map(str, left_out))} for damage" if left_out else ""
         return (f"compaction {self.number} of {self.store}: {len(self.sources)} segments into {len(self.targets)} in "
                 f"{self.cycles} cycles, copied {self.copied_records:,} records, {self.copied_bytes:,} bytes in "
                 f"{self.seconds:.3f} s, {self.bytes_freed:,} bytes less on disk{trouble}")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from compactlib.blobstore.model.breather import Breather
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.validity.verdicts import PurgeRules
-from compactlib.errors import CorruptData
+from compactlib.errors import CompactlibError, CorruptData
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.ownership import Ownership
 from compactlib.runtime.throttle import Throttle
@@ -55,6 +56,9 @@ class Sensor:
         self._kept_rules = rules
         self._counting = threading.Lock()
         self._told_damage = False
+        self._damaged_segments = 0
+        with contextlib.suppress(CompactlibError):
+            self._last_plans(store.snapshot())
 
     def use_rules(self, rules: PurgeRules) -> None:
         """From the next view on, what a compaction may remove is this."""
@@ -82,7 +86,7 @@ class Sensor:
                 statistics, dying = self._count(snapshot, now, self._bucket_count(forecast), lent)
             finally:
                 self._counting.release()
-        return view_of(self._store, snapshot, statistics, self._last_plans(), dying)
+        return view_of(self._store, snapshot, statistics, self._last_plans(snapshot), now, dying)
 
     def _bucket_count(self, forecast: bool) -> int:
         """How many time buckets to keep: as configured, or as many as the policy needs.
@@ -113,8 +117,18 @@ class Sensor:
         statistics = attrs.evolve(statistics, reference_time=min(statistics.reference_time, now - retention))
         return statistics, buckets.dying(buckets.ends_at)
 
-    def carried_out(self, kind: PlanKind, done_at: float) -> None:
+    @property
+    def damaged_segments(self) -> int:
+        """How many segments compactions have left out for damage, as of the last look. Takes no lock."""
+        return self._damaged_segments
+
+    def carried_out(self, kind: PlanKind, done_at: float, left_out: Mapping[SegmentName, str]) -> None:
         """Remember that a plan of this kind was carried out, so that schedules count from then.
+
+        Args:
+            kind: of the plan.
+            done_at: when, seconds since the epoch.
+            left_out: the segments that had to be left out, each with what is damaged in it.
 
         Raises:
             StorageError: the disk refuses; the schedule will come due again too early.
@@ -124,12 +138,17 @@ class Sensor:
         with self.side_files:
             store.require_mine()
             before, _ = self._read()
-            after = before.after(kind, done_at)
+            present = [info.name for info in store.snapshot().segments]
+            after = before.after(kind, done_at).leaving_out(left_out, done_at, store.folder).still_damaged(
+                present, store.folder)
+            self._damaged_segments = len(after.damaged)
             if after != before:
                 write_last_plans(store.files, store.folder, after)
 
-    def _last_plans(self) -> LastPlans:
+    def _last_plans(self, snapshot: Snapshot) -> LastPlans:
         last, damage = self._read()
+        last = last.still_damaged((info.name for info in snapshot.segments), self._store.folder)
+        self._damaged_segments = len(last.damaged)
         if damage is not None and not self._told_damage:
             # Only schedules depend on it: they start anew, and the observer is notified, once.
             self._told_damage = True
@@ -160,10 +179,12 @@ class Sensor:
                 self._counting.release()
 
 
-def view_of(store: Shown, snapshot: Snapshot, statistics: LogStatistics, history: LastPlans,
+def view_of(store: Shown, snapshot: Snapshot, statistics: LogStatistics, history: LastPlans, now: float,
             dying: Mapping[SegmentName, tuple[Dying, ...]] | None = None) -> BlobView:
     """The view that these statistics of `snapshot` give."""
-    eligible = set(snapshot.eligible())
+    damage = {SegmentName.parse(each.segment): f"left out for damage until {each.retry_at:.0f}: {each.found}"
+              for each in history.damaged if each.waits(now)}
+    eligible = set(snapshot.eligible()).difference(damage)
     indexes = {info.name: 0 for info in snapshot.segments}
     for part in snapshot.index_parts():
         indexes[part.segment] += index_file_bytes(len(part), part.columns.id_bytes)
@@ -171,7 +192,8 @@ def view_of(store: Shown, snapshot: Snapshot, statistics: LogStatistics, history
         SegmentView(name=info.name, used_bytes=info.end - SEGMENT_HEADER_BYTES,
                     valid_bytes=statistics.valid_bytes.get(info.name, 0), eligible=info.name in eligible,
                     last_modified=info.last_modified_ms / 1000, dying=() if dying is None else dying.get(info.name, ()),
-                    disk_bytes=info.end + indexes[info.name], valid=statistics.valid.get(info.name))
+                    disk_bytes=info.end + indexes[info.name], valid=statistics.valid.get(info.name),
+                    damage=damage.get(info.name, ""))
         for info in snapshot.segments)
     return BlobView(
         store=store.name, incarnation=store.incarnation, swap_segments=store.config.swap_segments,
