@@ -22,6 +22,7 @@ from typing import Any
 from compactlib.catalog import (
     ActiveTransactions,
     CatalogService,
+    CatalogUpkeep,
     CreateSchema,
     CreateTable,
     CreateZone,
@@ -53,7 +54,7 @@ PARTITIONS = 2
 CLUSTER = b"cluster"
 STATE = b"state"
 TURN_SECONDS = 0.05
-OPTIONS = NodeOptions(collect_seconds=2.0, retry_seconds=0.2, publish_seconds=3.0, interval_seconds=0.5)
+OPTIONS = NodeOptions(collect_seconds=2.0, retry_seconds=0.2, publish_seconds=3.0, interval_seconds=None)
 ID = Column(name="ID", type=ColumnType.INT64, nullable=False)
 
 
@@ -98,6 +99,9 @@ class Node:
         peers = {other: ("127.0.0.1", port) for other, port in ports.items() if other != name}
         transport = TcpTransport(self.me, cluster="example", listen=("127.0.0.1", ports[name]), peers=peers)
         self.compaction = CompactionService(self.me, host, transport, options=OPTIONS)
+        # Each rise of the coordinator's low watermark starts a round.
+        self.watermark.listen(self.compaction.watermark_moved)
+        self.upkeep = CatalogUpkeep(self.service, self.watermark, published=self.published, interval_seconds=0.2)
         self.told: RoundReport | None = None
         self.renamed = 0
 
@@ -160,7 +164,6 @@ class Node:
     def turn(self) -> dict[str, Any]:
         """Everything that does not belong to the protocol, every few milliseconds."""
         self.service.poll()
-        self.watermark.advance()
         self.apply_times()
         state = self.state()
         if state["load"]:
@@ -173,15 +176,20 @@ class Node:
             # Nothing begins before every clock has passed what an earlier life may have given out.
             await asyncio.sleep(2 * SKEW_SECONDS)
             tell(f"{self.me} is up")
-            while True:
-                state = await asyncio.to_thread(self.turn)
-                self.compaction.topology_is(await asyncio.to_thread(self.topology))
-                self.compaction.elected(state["term"], state["leader"])
-                report = self.compaction.last_round
-                if report is not None and report != self.told:
-                    self.told = report
-                    tell(repr(report))
-                await asyncio.sleep(TURN_SECONDS)
+            with self.upkeep:
+                while True:
+                    await self.take_part()
+                    await asyncio.sleep(TURN_SECONDS)
+
+    async def take_part(self) -> None:
+        """One turn, and what the cluster has agreed on meanwhile."""
+        state = await asyncio.to_thread(self.turn)
+        self.compaction.topology_is(await asyncio.to_thread(self.topology))
+        self.compaction.elected(state["term"], state["leader"])
+        report = self.compaction.last_round
+        if report is not None and report != self.told:
+            self.told = report
+            tell(repr(report))
 
 
 # --- what starts, kills and watches them ----------------------------------------------------------------------------

@@ -6,7 +6,6 @@ from compactlib.catalog.model.values import (
     NodeId as NodeId,
     NodeReport as NodeReport,
     Topology as Topology,
-    Unavailable as Unavailable,
 )
 from compactlib.catalog.plan.decision import CatalogView as CatalogView
 from compactlib.catalog.plan.plan import CatalogPlan as CatalogPlan, CutReport as CutReport
@@ -25,6 +24,7 @@ from compactlib.catalog.sense.transactions import ActiveTransactions as ActiveTr
 from compactlib.catalog.sense.watermark import LowWatermark as LowWatermark
 from compactlib.catalog.service.follower import LogFollower as LogFollower
 from compactlib.catalog.service.service import CatalogService as CatalogService
+from compactlib.catalog.service.upkeep import CatalogUpkeep as CatalogUpkeep
 from compactlib.catalog.transport.host import CatalogHost as CatalogHost
 from compactlib.catalog.transport.local_host import LocalHost as LocalHost
 from compactlib.catalog.transport.node_service import CompactionService as CompactionService

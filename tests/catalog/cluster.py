@@ -53,6 +53,10 @@ class Cluster:
             self.service.execute([CreateSchema(f"S{self.service.history.latest}")], wait=False)
             self.wall.advance(1.0)
 
+    def is_shortest(self) -> bool:
+        """Whether history begins with its latest version."""
+        return self.service.history.earliest == self.service.history.latest
+
     def add_table(self, number: int) -> Table:
         """A table, whose partitions every node hosts."""
         version = self.service.execute([create_table(number)], wait=False).version

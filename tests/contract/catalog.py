@@ -12,6 +12,7 @@ from compactlib.catalog import (
     Assignments,
     CatalogPlan,
     CatalogService,
+    CatalogUpkeep,
     CreateSchema,
     CutReport,
     CutToBound,
@@ -19,6 +20,7 @@ from compactlib.catalog import (
     KeepSeconds,
     KeepVersions,
     LogFollower,
+    LowWatermark,
     NodeId,
     NodeReport,
     Topology,
@@ -26,7 +28,7 @@ from compactlib.catalog import (
 )
 from compactlib.catalog.log.update_log import DEFAULT_CHUNK_BYTES
 from compactlib.catalog.model.timestamp import Timestamp
-from compactlib.catalog.model.values import Factor, Floor
+from compactlib.catalog.model.values import Factor, Floor, Watermark
 from compactlib.catalog.round.messages import Message, ZoneResult
 from compactlib.catalog.round.outbox import NodeOptions
 from compactlib.catalog.transport.interface import Receive
@@ -38,7 +40,7 @@ from compactlib.errors import Closed
 from compactlib.files import Files
 from compactlib.kv import Condition, Delete, MemoryStore, Put
 from compactlib.kv.store import Versioned
-from compactlib.outcome import Done, Failed, Skipped
+from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.observe import Observer
 from compactlib.testing import AsyncServiceFactory, CompactionFactory, ServiceFactory
 from compactlib.testing.services.factory import ServiceHooks
@@ -239,7 +241,33 @@ class Followers(ServiceFactory):
         service.nudge()
 
 
-SERVICES = [Followers()]
+class Asked(LowWatermark):
+    """A low watermark that tells its hooks of each attempt to raise it."""
+
+    hooks: ServiceHooks | None = None
+
+    def advance(self, to: Timestamp | None = None) -> Outcome[Watermark]:
+        if self.hooks is not None:
+            self.hooks.decides()
+        return super().advance(to)
+
+
+class Upkeeps(ServiceFactory):
+    """Upkeeps of a catalog without pins, whose low watermark rises once."""
+
+    has_budget = False
+
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> CatalogUpkeep:
+        service = service_in()
+        watermark = Asked(service.log.store, "A", service.clock)
+        watermark.hooks = hooks
+        return CatalogUpkeep(service, watermark, interval_seconds=0.05, observer=observer)
+
+    def wake(self, service: CatalogUpkeep) -> None:
+        service.nudge()
+
+
+SERVICES = [Followers(), Upkeeps()]
 
 SITUATIONS = [(8, 0, 60, "ABC"), (8, 0, 60, "AB"), (8, 6, 60, "ABC"), (8, 0, 1, "ABC"), (0, 0, 1000, "ABC"),
               (8, 2, 1000, "ABC")]

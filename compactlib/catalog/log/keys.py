@@ -52,6 +52,11 @@ def published_prefix(node: str) -> bytes:
     return PUBLISHED + _quoted(node) + b"/"
 
 
+def published_table(key: bytes) -> int:
+    """The table's id in the key of a published time."""
+    return int(key.rsplit(b"/", 2)[1])
+
+
 def publisher_key(node: str) -> bytes:
     """The key that says which life of a node may write and delete its published times."""
     return PUBLISHER + _quoted(node)

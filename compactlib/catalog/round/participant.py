@@ -164,7 +164,8 @@ class Participant:
         error = self._election.error(heard, round_id.term, round_id.coordinator.name)
         reason = RefusalReason.STALE_TERM if heard is Heard.STALE else RefusalReason.TWO_COORDINATORS
         self._refuse(round_id, reason, str(error))
-        self._out.note("catalog_message_refused", reason=reason.name, error=str(error))
+        self._out.note("catalog_message_refused", sender=round_id.coordinator.name, error=str(error),
+                       reason=reason.name)
 
     def refuse_stopping(self, round_id: RoundId) -> None:
         """Report to the sender that this node goes down."""

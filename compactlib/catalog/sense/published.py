@@ -333,8 +333,11 @@ class PublishedTimes:
             table=lowest[1][0], partitions=(lowest[1][1],)))
         return need, HostedPartitions.from_masks(masks)
 
-    def forget_removed(self) -> int:
+    def forget_removed(self, history: RetainedVersions | None = None) -> int:
         """Delete kept times of partitions that are not registered here; returns how many. Call once all are.
+
+        Args:
+            history: delete only those of tables that none of these versions has: at any time, whatever is registered.
 
         Raises:
             StaleIncarnation: a later life of this node owns its kept times; nothing was deleted.
@@ -344,7 +347,8 @@ class PublishedTimes:
             with self._store.scan(self._partition, prefix=keys.published_prefix(self._node)) as kept:
                 with self._lock:
                     alive = {keys.published_key(self._node, *place) for place in self._replicas}
-                doomed = [entry.key for entry in kept if entry.key not in alive]
+                doomed = [entry.key for entry in kept if entry.key not in alive
+                          and (history is None or _is_dropped(entry.key, history))]
             batch = min(100, (self._store.limits.max_transact - 1) // 2)
             for at in range(0, len(doomed), batch):
                 self._change([], doomed[at:at + batch])
@@ -369,3 +373,9 @@ class PublishedTimes:
 
     def __repr__(self) -> str:
         return f"PublishedTimes({len(self)} partitions on {self._node})"
+
+
+def _is_dropped(key: bytes, history: RetainedVersions) -> bool:
+    """Whether the key's table was in versions before this history; one that is newer than it was not."""
+    table = keys.published_table(key)
+    return table < history.catalog(history.latest).next_id and not any(table in one.tables for one in history)

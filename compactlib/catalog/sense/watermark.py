@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+import attrs
 
 from compactlib._arguments import refuses_misfits
 from compactlib.catalog.arguments import printed, whole
@@ -26,7 +28,7 @@ from compactlib.catalog.model.timestamp import (
 )
 from compactlib.catalog.model.values import Factor, Floor, Need, Unavailable, Watermark
 from compactlib.catalog.schema.versions import RetainedVersions
-from compactlib.errors import AuditFailed, CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, Closed, CompactlibError, InvalidInput
 from compactlib.kv import KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed
 from compactlib.kv.store import Predicate
 from compactlib.outcome import Done, Failed, Outcome, Skipped
@@ -34,12 +36,24 @@ from compactlib.runtime.look import look_until_seen
 from compactlib.runtime.observe import tell
 
 WatermarkListener = Callable[[Timestamp], None]
-"""Called with each new value once it is in force; never the recovered one. What it raises is kept and logged."""
-
+"""Called with each new value once it is in force; never the recovered one. What it raises is logged, and breaks
+nothing; that it is `Closed`, as a service that does not run, is nobody's surprise.
+"""
 
 MAX_ATTEMPTS = 10
 """How often keeping a value is tried while the store does not say whether it did."""
 _STORE = object()  # stands among the readers that block, until the value is kept
+
+
+@attrs.frozen
+class _Open:
+    """A listener whose being closed is no error."""
+
+    listener: WatermarkListener
+
+    def __call__(self, time: Timestamp) -> None:
+        with suppress(Closed):
+            self.listener(time)
 
 
 class LowWatermark:
@@ -110,7 +124,9 @@ class LowWatermark:
         return Floor(Factor.LOW_WATERMARK, time)
 
     def listen(self, listener: WatermarkListener) -> None:
-        """Call `listener` with each value that comes into force from now on."""
+        """Call `listener` with each value that comes into force from now on: `CompactionService.watermark_moved`, for
+        one, whether it was started yet or is stopped by then.
+        """
         with self._lock:
             self._listeners.append(listener)
 
@@ -176,7 +192,7 @@ class LowWatermark:
             self._pending = None
             listeners = tuple(self._listeners)
         for listener in listeners:
-            tell(listener, time)
+            tell(_Open(listener), time)
 
     # --- readers ------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from compactlib._arguments import require_method, require_type
 from compactlib.catalog.arguments import printed, whole
 from compactlib.catalog.errors import HostFailed
+from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.model.values import NodeId, Topology
 from compactlib.catalog.round.effects import (
     Broke,
@@ -161,12 +162,17 @@ class CompactionService(AsyncServiceFace):
         require_type("topology", topology, Topology, "a Topology")
         self._hand_in(TopologyIs(topology))
 
-    def watermark_moved(self) -> None:
-        """The local low watermark has moved.
+    def watermark_moved(self, time: Timestamp | None = None) -> None:
+        """The local low watermark has moved: starts a round, if this node coordinates. A `LowWatermark` can be given
+        this method as a listener.
+
+        Args:
+            time: where it has moved to, for listeners' sake: a round asks for it anew.
 
         Raises:
             Closed: the service is not running.
         """
+        require_type("time", time, int, "a timestamp", or_none=True)
         self._hand_in(Triggered(Trigger.WATERMARK_MOVED))
 
     async def compact_now(self) -> RoundOutcome:

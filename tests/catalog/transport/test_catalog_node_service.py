@@ -193,8 +193,9 @@ def test_who_waits_is_told_when_another_node_is_elected_or_the_service_stops() -
             await asyncio.sleep(0)
             await service.stop(wait_seconds=0.01)  # whether or not a call of the host hangs
             assert isinstance(await again, Skipped)
-            for call in (service.watermark_moved, lambda: service.elected(9, "a"),
-                         lambda: service.topology_is(Topology.of("a"))):
+            calls: list[Callable[[], None]] = [service.watermark_moved, lambda: service.elected(9, "a"),
+                                               lambda: service.topology_is(Topology.of("a"))]
+            for call in calls:
                 with pytest.raises(Closed):
                     call()
             with pytest.raises(Closed):

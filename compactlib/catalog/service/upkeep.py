@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`CatalogUpkeep`: raises a node's low watermark as time goes by, and forgets what nobody needs any more, in a thread.
+
+Without it, or a host that does the same, the low watermark stands still, and so does the history that it holds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compactlib._arguments import require_method, require_type
+from compactlib.catalog.model.timestamp import milliseconds
+from compactlib.catalog.sense.published import PublishedTimes
+from compactlib.catalog.sense.watermark import LowWatermark
+from compactlib.catalog.service.service import CatalogService
+from compactlib.clock import Clock
+from compactlib.errors import Closed, CompactlibError, InvalidInput
+from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.runtime.observe import Observer
+from compactlib.runtime.services.service_face import ServiceFace
+from compactlib.runtime.services.work_service import Job, WorkService
+
+_RAISE = "raise the low watermark"
+_FORGET = "forget"
+
+
+class CatalogUpkeep(ServiceFace):
+    """A `Service` that raises a node's low watermark every so often, and deletes what has had its time: expired pins,
+    times that are kept of partitions of dropped tables, and what a cut has left behind.
+
+    How long old data stays readable is the low watermark's `data_availability_seconds`. Give a coordinated round to the
+    low watermark's listeners (`watermark.listen(compaction.watermark_moved)`), and each rise starts a round.
+
+    What fails is reported to the observer (`catalog_upkeep_failed`), and tried again after a growing delay, at the
+    latest after a minute.
+
+    Args:
+        catalog: the node's catalog.
+        watermark: the node's low watermark.
+        published: the node's published times, if it hosts partitions.
+        interval_seconds: how long to wait between two rises, > 0; the first comes when the service starts.
+        observer: notified of what fails.
+        clock: for when something is due.
+
+    Raises:
+        InvalidInput: the interval is not above 0, or an argument is of another type.
+    """
+
+    def __init__(self, catalog: CatalogService, watermark: LowWatermark, *, published: PublishedTimes | None = None,
+                 interval_seconds: float = 60.0, observer: Observer | None = None, clock: Clock | None = None) -> None:
+        require_type("catalog", catalog, CatalogService, "a CatalogService")
+        require_type("watermark", watermark, LowWatermark, "a LowWatermark")
+        require_type("published", published, PublishedTimes, "a PublishedTimes", or_none=True)
+        if not milliseconds(interval_seconds, name="interval_seconds"):
+            raise InvalidInput(f"interval_seconds is {interval_seconds}; give more than 0")
+        require_method("clock", clock, "monotonic", or_none=True)
+        self._catalog = catalog
+        self._watermark = watermark
+        self._published = published
+        self._service = WorkService("the upkeep of the catalog", event="catalog_upkeep_failed", clock=clock,
+                                    observer=observer)
+        self._service.add(_RAISE, self._raise, every_seconds=interval_seconds)
+        self._service.add(_FORGET, self._forget, every_seconds=interval_seconds)
+
+    def nudge(self) -> None:
+        """Raise the low watermark now."""
+        self._service.request(_RAISE)
+
+    def _raise(self, job: Job) -> Outcome[Any]:
+        return self._closed(job) or self._watermark.advance()
+
+    def _forget(self, job: Job) -> Outcome[Any]:
+        closed = self._closed(job)
+        if closed is not None:
+            return closed
+        try:
+            self._catalog.poll()
+            forgotten = self._catalog.pins.forget_expired()
+            if self._published is not None:
+                forgotten += self._published.forget_removed(self._catalog.history)
+        except CompactlibError as error:
+            return Failed(error)
+        left = self._catalog.reclaim()
+        if isinstance(left, Failed):
+            return left
+        forgotten += left.stats.keys if isinstance(left, Done) else 0
+        return Done(forgotten) if forgotten else Skipped("no pin has expired, no table's partitions are gone, and no "
+                                                         "cut has left anything behind")
+
+    def _closed(self, job: Job) -> Failed | None:
+        try:
+            self._catalog.status()
+        except Closed as error:
+            job.rest()
+            return Failed(error)
+        return None
+
+    def __repr__(self) -> str:
+        return f"CatalogUpkeep({self._watermark!r}, {self._service!r})"

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The low watermark joined up: a service raises it, its listeners start rounds, and nothing else has to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from compactlib.catalog.log import keys
+from compactlib.catalog.model.values import NodeId
+from compactlib.catalog.round.outbox import NodeOptions
+from compactlib.catalog.schema.table_commands import DropTable
+from compactlib.catalog.sense.published import PublishedTimes
+from compactlib.catalog.sense.watermark import LowWatermark
+from compactlib.catalog.service.upkeep import CatalogUpkeep
+from compactlib.catalog.transport.memory import MemoryHub
+from compactlib.catalog.transport.node_service import CompactionService
+from compactlib.clock import ManualClock
+from compactlib.errors import Closed, InvalidInput
+from compactlib.kv import MemoryStore
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime.observe import RecordingObserver
+from compactlib.testing.faults.kv_faults import FaultyStore, KVFault
+from tests.catalog.cluster import NAMES, PARTITIONS, Cluster
+from tests.catalog.services import cut, grown, service_in, sound
+
+OPTIONS = NodeOptions(interval_seconds=None, retry_seconds=0.05)
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.01)
+
+
+def test_three_nodes_cut_their_history_when_their_low_watermarks_rise(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing starts a round after the first one but the low watermark of the coordinator."""
+    cluster, hub = Cluster(), MemoryHub()
+    compactions = {name: CompactionService(NodeId(name), node.host, hub.transport(name), options=OPTIONS)
+                   for name, node in cluster.nodes.items()}
+    upkeep = {name: CatalogUpkeep(node.service, node.watermark, published=node.published, clock=cluster.wall)
+              for name, node in cluster.nodes.items()}
+    for name, node in cluster.nodes.items():
+        node.watermark.listen(compactions[name].watermark_moved)
+    coordinator = compactions["A"]
+
+    def passes(seconds: float) -> None:
+        cluster.wall.advance(seconds)
+        for name in ("C", "B", "A"):  # the coordinator's last, whose rise starts the round
+            assert isinstance(upkeep[name].run_pending()[0], Done)
+
+    async def story() -> None:
+        cluster.grow(5)
+        passes(2000.0)  # no service runs yet
+        for name in NAMES:
+            await compactions[name].start()
+            compactions[name].topology_is(cluster.topology)
+            compactions[name].elected(1, "A")
+        await until(cluster.is_shortest)
+        for latest in (8, 11):
+            cluster.grow(latest)
+            passes(2000.0)
+            await until(cluster.is_shortest)
+        assert coordinator.last_round is not None
+        assert coordinator.last_round.triggers == ("low watermark moved",)
+        for name in ("C", "A"):
+            await compactions[name].stop()
+        passes(2000.0)  # whether or not the service that listens runs
+        assert [upkeep[name].failures for name in NAMES] == [0, 0, 0]
+        await compactions["B"].stop()
+
+    run(story)
+    assert caplog.messages == []
+
+
+def test_a_listener_that_fails_is_logged_and_keeps_nobody_from_hearing(caplog: pytest.LogCaptureFixture) -> None:
+    service = service_in()
+    watermark = LowWatermark(service.log.store, "A", service.clock)
+    told: list[int] = []
+
+    def failing(time: int) -> None:
+        raise ZeroDivisionError(time)
+
+    def closed(time: int) -> None:
+        raise Closed("it was stopped")
+
+    for listener in (failing, closed, told.append):
+        watermark.listen(listener)
+    assert isinstance(CatalogUpkeep(service, watermark).run_pending()[0], Done)
+    assert told == [watermark.value.time]
+    assert ["ZeroDivisionError" in message for message in caplog.messages] == [True]
+
+
+def test_expired_pins_and_the_times_of_dropped_tables_are_forgotten() -> None:
+    cluster = Cluster()
+    node = cluster.nodes["A"]
+    for number in (1, 2):
+        cluster.add_table(number)
+    cluster.settle()
+    gone, kept = (cluster.service.catalog(3).find_table("PUBLIC", f"T{number}") for number in (1, 2))
+    assert gone is not None
+    assert kept is not None
+    node.service.pins.pin("backup", 3, node.service.history, ttl_seconds=60)
+    node.service.execute([DropTable(schema="PUBLIC", name="T1")], wait=False)
+
+    def tables() -> set[int]:
+        with cluster.store.scan(b"catalog", prefix=keys.published_prefix("A")) as entries:
+            return {keys.published_table(entry.key) for entry in entries}
+
+    restarted = PublishedTimes(cluster.store, "A")  # what it hosts is registered only later
+    upkeep = CatalogUpkeep(node.service, node.watermark, published=restarted, clock=cluster.wall)
+    assert len(upkeep.run_pending()) == 2
+    assert tables() == {gone.id, kept.id}
+    assert [pin.owner for pin in node.service.pins.all()] == ["backup"]
+    other = service_in(cluster.store, clock=cluster.wall, seed=9)
+    cluster.wall.advance(2000.0)
+    assert isinstance(cut(other, 4), Done)
+    restarted.register(kept.id, 0, incarnation=1, created_at=kept.created_at)
+    outcomes = upkeep.run_pending()
+    assert outcomes[1] == Done(1 + PARTITIONS)
+    assert tables() == {kept.id}
+    assert node.service.pins.all() == []
+    cluster.wall.advance(2000.0)
+    assert isinstance(upkeep.run_pending()[1], Skipped)
+
+
+def test_what_a_cut_has_left_behind_is_removed_though_no_other_cut_follows() -> None:
+    """A round that has nothing to cut removes nothing."""
+    store = MemoryStore()
+    service = grown(service_in(store), 6)
+    kept = list(store.scan(b"catalog", prefix=keys.UPDATES))
+    assert isinstance(cut(service, 5), Done)
+    for left in kept[:3]:
+        store.set(b"catalog", left.key, left.value)
+    upkeep = CatalogUpkeep(service, LowWatermark(store, "A", service.clock))
+    assert upkeep.run_pending()[1] == Done(3)
+    assert len([*store.scan(b"catalog", prefix=keys.UPDATES)]) == 2
+    sound(service)
+
+
+def test_a_store_that_is_away_for_a_while_ends_nothing() -> None:
+    failing = [True]
+    store = FaultyStore(MemoryStore(), lambda one: KVFault.FAIL if one.changes and failing[0] else None)
+    failing[0] = False
+    clock = ManualClock(5000.0)
+    service = grown(service_in(store, clock=clock), 2)
+    watermark = LowWatermark(store, "A", service.clock)
+    observer = RecordingObserver()
+    upkeep = CatalogUpkeep(service, watermark, interval_seconds=60.0, observer=observer, clock=clock)
+    failing[0] = True
+    assert isinstance(upkeep.run_pending()[0], Failed)
+    assert watermark.value.time is None
+    assert "catalog_upkeep_failed" in [name for name, _ in observer.events]
+    failing[0] = False
+    clock.advance(1.0)
+    assert isinstance(upkeep.run_pending()[0], Done)
+    service.close()
+    clock.advance(60.0)
+    assert all(isinstance(outcome, Failed) and isinstance(outcome.error, Closed) for outcome in upkeep.run_pending())
+    clock.advance(60.0)
+    assert upkeep.run_pending() == []
+
+
+def test_it_raises_the_low_watermark_from_a_thread() -> None:
+    service = service_in()
+    watermark = LowWatermark(service.log.store, "A", service.clock)
+    with CatalogUpkeep(service, watermark) as upkeep:
+        upkeep.nudge()
+        upkeep.audit()
+    for wrong in (0, -1, float("nan"), "often"):
+        with pytest.raises(InvalidInput):
+            CatalogUpkeep(service, watermark, interval_seconds=wrong)  # type: ignore[arg-type]
