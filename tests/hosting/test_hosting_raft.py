@@ -6,14 +6,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import os
 import random
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +27,7 @@ from compactlib.scheduler import AddBlocks, PollRequest
 from compactlib.scheduler.model.poll import PollResponse
 from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.codec import RecordKind, decode_message, decode_record, encode_message
+from compactlib.testing.kit.forks import in_a_fork
 from tests.hosting.machines import Journal
 from tests.hosting.raft_node import QUICK
 from tests.hosting.workload import CONFIG, PlainWorker, blocks
@@ -339,23 +338,14 @@ def test_a_fork_of_a_node_is_refused_and_the_node_goes_on() -> None:
         log.start(DumpableJournal())
         eventually(lambda: log.is_leader)
         log.propose(b"x")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
-        if not child:
-            refused = False
-            try:
-                # The end of one that hangs.
-                signal.alarm(30)
-                try:
-                    log.propose(b"y")
-                except Closed:
-                    refused = True
-                log.close()
-                signal.alarm(0)
-            finally:
-                os._exit(0 if refused else 1)
-        assert os.waitpid(child, 0)[1] == 0
+
+        def refused() -> bool:
+            with pytest.raises(Closed):
+                log.propose(b"y")
+            log.close()
+            return True
+
+        assert in_a_fork(refused) is True
         log.propose(b"z")
         log.audit()
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -11,6 +10,7 @@ import boto3
 
 from compactlib.errors import Closed
 from compactlib.kv import DynamoStore, EtcdStore, KeyNotFound, KVStore, PredicateFailed
+from compactlib.testing.kit.forks import in_a_fork
 from compactlib.testing.stores.kv_conformance import P
 
 SESSION = boto3.Session(aws_access_key_id="testing", aws_secret_access_key="testing", region_name="us-east-1")
@@ -52,17 +52,16 @@ def counted(store: KVStore, spec: str, processes: int = 2, times: int = 10) -> i
 
 def closed_in_a_child(store: KVStore) -> bool:
     """Whether a forked child of this process is told that the store is not its own, and may close it without harm."""
-    child = os.fork()
-    if child == 0:
-        told = False
+    def refused() -> bool:
         try:
             store.get(P, b"k")
         except Closed:
-            told = True
+            return True
         finally:
             store.close()
-            os._exit(0 if told else 1)
-    return os.waitpid(child, 0)[1] == 0
+        return False
+
+    return in_a_fork(refused) is True
 
 
 if __name__ == "__main__":

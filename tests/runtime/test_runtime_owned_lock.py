@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 
 import pytest
 
 from compactlib.errors import Closed
 from compactlib.runtime.owned_lock import OwnedLock
+from compactlib.testing.kit.forks import in_a_fork
 
 
 def test_a_thread_may_take_it_again_and_others_wait() -> None:
@@ -36,17 +36,10 @@ def test_a_fork_is_refused_by_name_whether_it_is_held_or_not(is_held: bool) -> N
         thread.start()
         thread.join()
 
-    with warnings.catch_warnings():
-        # Python warns that a fork of a process with threads may deadlock.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        answer = 1
-        try:
-            with lock:
-                answer = 2
-        except Closed as error:
-            answer = 0 if f"the store in /data was opened by process {opener}" in str(error) else 3
-        finally:
-            os._exit(answer)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def refused() -> bool:
+        with pytest.raises(Closed, match=f"the store in /data was opened by process {opener}"), lock:
+            pass
+        return lock.is_inherited
+
+    assert in_a_fork(refused) is True

@@ -56,9 +56,9 @@ def check_fork(open_store: Callable[[], StoreT], write: Callable[[StoreT], objec
     write(store)
     attempted = functools.partial(_attempt, store, write, close)
     for where, lock in _locks_of(store):
-        with _Fork(attempted, hangs_after_seconds, meanwhile=_held_elsewhere(lock)) as fork:
+        with Fork(attempted, hangs_after_seconds, meanwhile=_held_elsewhere(lock)) as fork:
             _require_refused(fork.answer(), f"while another thread held the lock at {where}")
-    with _Fork(attempted, hangs_after_seconds) as fork:
+    with Fork(attempted, hangs_after_seconds) as fork:
         refused = _require_refused(fork.answer(), "")
         write(store)
         try:
@@ -77,10 +77,16 @@ def check_fork(open_store: Callable[[], StoreT], write: Callable[[StoreT], objec
     return refused
 
 
+def in_a_fork(work: Callable[[], object], *, hangs_after_seconds: float = 30.0) -> object:
+    """What `work` returns in a fork of this process, the error it raises there, or `Hung`; all of them pickled."""
+    with Fork(work, hangs_after_seconds) as fork:
+        return fork.answer()
+
+
 def _require_refused(answer: object, at: str) -> CompactlibError:
     if isinstance(answer, CompactlibError):
         return answer
-    if isinstance(answer, _Hung):
+    if isinstance(answer, Hung):
         raise _broken("a fork is refused whatever other threads did when it was made", f"it hung:\n{answer.stack}",
                       "Closed, or another error of the library, at once",
                       "ask whose process this is before the first lock, in closing too", at=at)
@@ -88,16 +94,22 @@ def _require_refused(answer: object, at: str) -> CompactlibError:
                   "Closed, or another error of the library", "ask FolderLock.require_mine() before you write", at=at)
 
 
-class _Hung:
+class Hung:
+    """A fork did not answer in time.
+
+    Attributes:
+        stack: what each of its threads was at.
+    """
+
     def __init__(self, stack: str) -> None:
-        self.stack = stack
+        self.stack: str = stack
 
 
-class _Fork:
-    """A fork that does `work`, answers what that returned, and lives on until the `with` ends.
+class Fork:
+    """A fork that does `work`, answers what that returned or raised, and lives on until the `with` ends.
 
     Args:
-        work: done in the fork.
+        work: done in the fork; what it returns can be pickled.
         hangs_after_seconds: the fork is ended if it has not answered by then.
         meanwhile: entered before it is made, and left when it is there.
     """
@@ -108,7 +120,7 @@ class _Fork:
         self._hangs_after_seconds = hangs_after_seconds
         self._meanwhile = nullcontext() if meanwhile is None else meanwhile
 
-    def __enter__(self) -> _Fork:
+    def __enter__(self) -> Fork:
         self._reading, writing = os.pipe()
         go, self._going = os.pipe()
         with self._meanwhile, warnings.catch_warnings():
@@ -121,7 +133,7 @@ class _Fork:
                     os.close(self._going)
                     # Ends the process by a thread that needs no lock of Python's.
                     faulthandler.dump_traceback_later(self._hangs_after_seconds, exit=True, file=writing)
-                    _answer(writing, self._work())
+                    _answer(writing, self._done())
                     faulthandler.cancel_dump_traceback_later()
                     os.read(go, 1)
                 finally:
@@ -130,16 +142,22 @@ class _Fork:
         os.close(go)
         return self
 
+    def _done(self) -> object:
+        try:
+            return self._work()
+        except Exception as error:
+            return error
+
     def __exit__(self, *_: object) -> None:
         os.close(self._going)
         os.waitpid(self._child, 0)
         os.close(self._reading)
 
     def answer(self) -> object:
-        """What the work returned, or `_Hung`."""
+        """What the work returned, the error it raised, or `Hung`."""
         head = os.read(self._reading, len(_ANSWERED))
         if head != _ANSWERED:
-            return _Hung((head + _to_the_end(self._reading)).decode(errors="replace"))
+            return Hung((head + _to_the_end(self._reading)).decode(errors="replace"))
         size = int.from_bytes(os.read(self._reading, 4), "big")
         data = b""
         while len(data) < size:

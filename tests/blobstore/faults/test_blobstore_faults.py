@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import errno
 import itertools
-import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,6 +23,7 @@ from compactlib.errors import Closed, StorageError
 from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath
 from compactlib.runtime.observe import Observer
 from compactlib.testing import FailingFiles
+from compactlib.testing.kit.forks import in_a_fork
 from tests.blobstore.plain_store import PlainStore, told
 
 NOW = 1000.0
@@ -254,21 +254,18 @@ def test_a_fork_can_read_and_changes_nothing(tmp_path: Path) -> None:
     store = BlobStore(tmp_path / "store", config, clock=ManualClock(NOW))
     store.put(b"a", b"1")
     before = {path.name: path.read_bytes() for path in (tmp_path / "store").iterdir()}
-    child = os.fork()
-    if child == 0:
-        told = 1
-        try:
-            assert isinstance(store.get(b"a"), Blob)
-            for change in (lambda: store.put(b"b", b"2"), lambda: store.delete(b"a"), store.flush,
-                           store.close_active_segment, lambda: store.reload_index(SegmentName(0, 0)),
-                           lambda: store.swap_segments([SegmentName(0, 0)], [])):
-                with pytest.raises(Closed, match="fork"):
-                    change()
-            store.close()
-            told = 0
-        finally:
-            os._exit(told)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def reads_and_is_refused() -> bool:
+        assert isinstance(store.get(b"a"), Blob)
+        for change in (lambda: store.put(b"b", b"2"), lambda: store.delete(b"a"), store.flush,
+                       store.close_active_segment, lambda: store.reload_index(SegmentName(0, 0)),
+                       lambda: store.swap_segments([SegmentName(0, 0)], [])):
+            with pytest.raises(Closed, match="fork"):
+                change()
+        store.close()
+        return True
+
+    assert in_a_fork(reads_and_is_refused) is True
     assert {path.name: path.read_bytes() for path in (tmp_path / "store").iterdir()} == before
     store.put(b"b", b"2")
     store.close()

@@ -13,7 +13,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.kv import KeyNotFound, KVStore, Put, SlowDown, SqliteStore
 from compactlib.kv.errors import ConnectFailed, DamagedStore, NotAStore
 from compactlib.testing import KVStoreConformance
+from compactlib.testing.kit.forks import in_a_fork
 from compactlib.testing.stores.kv_machine import kv_machine
 from tests.files.readonly import read_only_copy
 
@@ -182,47 +182,30 @@ def test_another_process_may_set_the_file_up_at_any_statement_of_this_one(tmp_pa
     assert turn > 8
 
 
+def refused(store: SqliteStore) -> bool:
+    for call in (lambda: store.get(b"p", b"k"), lambda: store.set(b"p", b"k", b"w")):
+        with pytest.raises(Closed):
+            call()
+    store.close()
+    return True
+
+
 def test_a_child_forked_while_a_thread_writes_is_told_and_does_not_hang(tmp_path: Path) -> None:
     """The locks inside are held by a thread that the child does not have."""
     with contextlib.closing(SqliteStore(tmp_path / "kv", busy_seconds=60)) as store:
         store._writes._lock.acquire()  # noqa: SLF001
         store._connections._lock.acquire()  # noqa: SLF001
-        child = os.fork()
-        if child == 0:
-            threading.Timer(10, os._exit, [1]).start()
-            told = []
-            for call in (lambda: store.get(b"p", b"k"), lambda: store.set(b"p", b"k", b"w")):
-                try:
-                    call()
-                except Closed:
-                    told.append(True)
-            store.close()
-            os._exit(0 if told == [True, True] else 2)
-        store._writes._lock.release()  # noqa: SLF001
-        store._connections._lock.release()  # noqa: SLF001
-        assert os.waitpid(child, 0)[1] == 0
+        try:
+            assert in_a_fork(functools.partial(refused, store)) is True
+        finally:
+            store._writes._lock.release()  # noqa: SLF001
+            store._connections._lock.release()  # noqa: SLF001
 
 
 def test_a_child_of_fork_must_open_its_own(tmp_path: Path) -> None:
     with contextlib.closing(SqliteStore(tmp_path / "kv")) as store:
         store.set(b"p", b"k", b"v")
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            # pytest's own machinery must not run twice: whatever happens, this process ends here.
-            answers = []
-            for call in (lambda: store.get(b"p", b"k"), lambda: store.set(b"p", b"k", b"w"), store.close):
-                try:
-                    call()
-                    answers.append("fine")
-                except BaseException as error:
-                    answers.append(type(error).__name__)
-            os.write(writer, " ".join(answers).encode())
-            os._exit(0)
-        os.waitpid(child, 0)
-        os.close(writer)
-        with open(reader) as answer:
-            assert answer.read() == "Closed Closed fine"
+        assert in_a_fork(functools.partial(refused, store)) is True
         store.set(b"p", b"k", b"x")
         store.audit()
 

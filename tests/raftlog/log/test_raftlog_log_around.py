@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import random
 import tempfile
 from collections.abc import Callable, Sequence
@@ -34,7 +33,7 @@ from compactlib.raftlog import (
 from compactlib.raftlog.model.names import segment_name
 from compactlib.testing.crash.kills import LifeFiles, explore_kills
 from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
-from compactlib.testing.kit.forks import check_fork
+from compactlib.testing.kit.forks import check_fork, in_a_fork
 from compactlib.testing.settings import check_settings
 from tests.raftlog.compaction_logs import counted
 from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
@@ -158,13 +157,8 @@ def test_no_question_to_a_log_in_a_fork_writes(tmp_path: Path, name: str) -> Non
         log.sync()
         log.append(2, 1, b"waits in memory")
         before = (tmp_path / LOG / segment_name(1)).read_bytes()
-        if not (child := os.fork()):
-            try:
-                with contextlib.suppress(Closed):
-                    ask(log, name)
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
+        answer = in_a_fork(lambda: ask(log, name) is None)
+        assert isinstance(answer, bool | Closed)
         assert (tmp_path / LOG / segment_name(1)).read_bytes() == before
 
 
@@ -186,13 +180,8 @@ def test_no_question_to_a_log_in_a_fork_recovers_what_the_disk_refused(tmp_path:
             log.sync()
         is_refused = False
         before = (tmp_path / LOG / segment_name(1)).read_bytes()
-        if not (child := os.fork()):
-            try:
-                with contextlib.suppress(Closed):
-                    ask(log, name)
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
+        answer = in_a_fork(lambda: ask(log, name) is None)
+        assert isinstance(answer, bool | Closed)
         assert (tmp_path / LOG / segment_name(1)).read_bytes() == before
         assert log.last_index == 1
         assert (tmp_path / LOG / segment_name(1)).read_bytes() != before

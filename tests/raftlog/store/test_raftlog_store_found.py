@@ -37,6 +37,7 @@ from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.testing import explore
 from compactlib.testing.crash.recorder import RecordingFiles
+from compactlib.testing.kit.forks import in_a_fork
 from tests.raftlog.raft_host import indexes, rows
 from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
 
@@ -608,26 +609,22 @@ def test_a_fork_writes_nothing_and_its_parent_goes_on(tmp_path: Path) -> None:
         log.sync()
         log.append(rows(4, 4))
         before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-        child = os.fork()
-        if not child:
-            refused = 0
+
+        def refused() -> int:
+            count = 0
             for call in (lambda: log.append(rows(5, 5)), log.sync, log.flush, lambda: log.reset(1), store.sync,
                          lambda: log.append_sparse([Entry(9, 1, b"")]), lambda: log.snapshot(2, [], [b""]),
                          lambda: log.install(SnapshotMeta(2, 1)), lambda: store.log("new"),
                          lambda: store.remove("a"), store.flush, log.compact):
-                try:
+                with contextlib.suppress(Closed):
                     call()
-                except Closed:
-                    refused += 1
-                except BaseException:
                     break
-            read = list(log.entries()) == [Entry(*row) for row in rows(1, 4)]
-            try:
-                store.close()
-            except BaseException:
-                refused = 0
-            os._exit(refused if read else 99)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 12
+                count += 1
+            assert list(log.entries()) == [Entry(*row) for row in rows(1, 4)]
+            store.close()
+            return count
+
+        assert in_a_fork(refused) == 12
         assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
         log.append(rows(5, 5))
         log.sync()

@@ -23,6 +23,7 @@ from compactlib.testing.faults.lost_answers import LostAnswer
 from compactlib.testing.interleave.pauses import SteppedFiles
 from compactlib.testing.interleave.stage import Stage
 from compactlib.testing.interleave.stores import SteppedStore
+from compactlib.testing.kit.forks import in_a_fork
 
 # --------------------------------------------------------------------------------------------------- lost answers
 
@@ -327,18 +328,7 @@ def test_a_damaged_record_is_named_and_the_others_work(kind: str, tmp_path: Path
 def test_a_fork_goes_on_with_a_fence_of_its_parent(tmp_path: Path) -> None:
     fence = FileFence(tmp_path / "fence", wait_seconds=0)
     with fence.guard("job", 5):
-        child = os.fork()
-        if child == 0:
-            answer = 1
-            try:
-                fence.admit("job", 9)
-            except Busy:
-                answer = 0  # the parent is within its guarded step
-            except BaseException:
-                answer = 2
-            finally:
-                os._exit(answer)
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) == 0
+        # The parent is within its guarded step.
+        assert isinstance(in_a_fork(lambda: fence.admit("job", 9)), Busy)
         fence.commit("job", 5, b"within")
     assert fence.admit("job", 9).committed == Commitment(5, b"within")
