@@ -192,7 +192,7 @@ class SchedulerHost:
         """`CommandLog.decide` under this host's settings; reports what happened."""
         def under_settings(command: Command) -> bytes | None:
             machine = self.machine
-            if machine.has_settings and machine.service.config == self._config:
+            if machine.has_settings and machine.service.state.opened_with == self._config:
                 return make(command)
             return self._settings
 

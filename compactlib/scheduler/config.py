@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a scheduler; every replica must run with the same ones."""
+"""The settings of a scheduler: part of its replicated state, changed by a command alone."""
 
 from __future__ import annotations
 
@@ -109,12 +109,14 @@ class SchedulerConfig:
     Attributes:
         levels: one for each level that is compacted; blocks above are left alone.
         max_failures: a job that failed so often is excluded; 0: it is tried for ever.
+        max_releases: a job that was given back so often without a failure has failed; 0: as often as workers like.
         lease_seconds: how long a worker may stay silent, > 0.
         max_queue_size: jobs queued at most; 0: no limit.
         max_quarantine_size: evicted jobs remembered at most; the oldest leave, and an event says so.
         max_jobs_per_poll: the most that one poll assigns, and that it makes.
         last_key: what decides between jobs that are otherwise equal.
-        backoff_seconds: how long a job that a worker reported as failed waits; doubled with each failure.
+        backoff_seconds: how long a job waits that a worker reported as failed, or gave back for the second time;
+            doubled with each time after that.
         max_backoff_seconds: the most it waits.
         cleanup_batch_size: tombstones that ride on a job.
         cleanup_delay_seconds: how old a tombstone must be before its objects are deleted.
@@ -135,6 +137,7 @@ class SchedulerConfig:
 
     levels: tuple[LevelConfig, ...] = DEFAULT_LEVELS
     max_failures: int = 3
+    max_releases: int = 10
     lease_seconds: float = 15.0
     max_queue_size: int = 10_000
     max_quarantine_size: int = 10_000
@@ -164,7 +167,7 @@ class SchedulerConfig:
             raise BadConfig(f"levels has {strange!r:.200}; give a LevelConfig each")
         if not self.lease_seconds > 0 or not math.isfinite(self.lease_seconds):
             raise BadConfig(f"lease_seconds is {self.lease_seconds}; a lease lasts longer than 0 seconds")
-        for name in ("max_failures", "max_queue_size", "cleanup_batch_size"):
+        for name in ("max_failures", "max_releases", "max_queue_size", "cleanup_batch_size"):
             if getattr(self, name) < 0:
                 raise BadConfig(f"{name} is {getattr(self, name)}; it cannot be negative")
         for name in ("max_quarantine_size", "max_jobs_per_poll", "max_tombstones"):

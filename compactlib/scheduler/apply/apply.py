@@ -16,7 +16,7 @@ import attrs
 
 from compactlib.errors import InvalidInput
 from compactlib.scheduler.apply.complete import complete, queue_block, refuse_outputs
-from compactlib.scheduler.apply.effects import Effects
+from compactlib.scheduler.apply.effects import JOB_REASSIGNED, Effects
 from compactlib.scheduler.model.poll import Assignment, PollResponse, StatusAnswer, Verdict
 from compactlib.scheduler.model.update import (
     AddBlocks,
@@ -24,6 +24,8 @@ from compactlib.scheduler.model.update import (
     ApplyResult,
     AssignedJob,
     BlocksAdded,
+    Configure,
+    Configured,
     EvictedJob,
     NewJob,
     Operation,
@@ -39,6 +41,7 @@ from compactlib.scheduler.model.update import (
 )
 from compactlib.scheduler.model.values import BlockMeta, JobPlan, JobStatus
 from compactlib.scheduler.persistence.plain import misfit
+from compactlib.scheduler.persistence.state_rows import under
 from compactlib.scheduler.queue.block_queue import Pushed
 from compactlib.scheduler.queue.metadata_index import AddOutcome
 
@@ -55,7 +58,7 @@ def check_operation(operation: Operation) -> None:
         # BlockMeta looks after itself.
         fits = type(operation.blocks) is tuple and all(type(block) is BlockMeta for block in operation.blocks)
         problem = None if fits else f"AddBlocks.blocks cannot be {operation.blocks!r:.200}"
-    elif type(operation) is Retain or type(operation) is Requeue:
+    elif type(operation) in (Retain, Requeue, Configure):
         problem = misfit(operation, type(operation))
         if type(operation) is Retain and problem is None and not math.isfinite(operation.before):
             problem = f"Retain.before cannot be {operation.before}"
@@ -74,7 +77,11 @@ def carry_out(effects: Effects, operation: Operation) -> ApplyResult:
         return Ticked(effects.state.blocks.tick(effects.command.appended_at))
     if isinstance(operation, Retain):
         return _retain(effects, operation)
-    return _requeue(effects, operation)
+    if isinstance(operation, Requeue):
+        return _requeue(effects, operation)
+    before = effects.state.config
+    effects.state = under(effects.state, operation.config)
+    return Configured(before, operation.config)
 
 
 # ------------------------------------------------------------------------------------------------- one poll's update
@@ -173,11 +180,15 @@ def _assign(effects: Effects, update: PlanUpdate, item: AssignedJob, assignments
     if job is None:
         return None
     if job.state is item.replaced or job.state == item.replaced:
+        if job.state.status is _IN_PROGRESS:
+            effects.events.append((JOB_REASSIGNED, {"job": new.name, "token": new.token,
+                                                    "held_token": job.state.token, "failures": new.failures}))
         state.jobs.put(job, new)
     elif job.state != new:
         return None
-    assignments.append(Assignment(new.name, new.token, new.lease_expires_at))
     plan = item.plan or job.plan()
+    blocks = () if state.index is None else state.index.find(plan.tenant, plan.shard, plan.source_blocks)
+    assignments.append(Assignment(new.name, new.token, new.lease_expires_at, blocks=blocks))
     if not plan.tombstones:
         return plan
     left = tuple(tombstone for tombstone in plan.tombstones if tombstone.name in state.tombstones)
@@ -226,11 +237,15 @@ def _retain(effects: Effects, operation: Retain) -> Retained:
 
 def _requeue(effects: Effects, operation: Requeue) -> Requeued:
     state = effects.state
-    done, unknown, blocks = [], [], 0
+    done: list[str] = []
+    unknown: list[str] = []
+    blocks = 0
     for name in operation.names:
         given_up = state.quarantine.pop(name, None)
         if given_up is None:
-            unknown.append(name)
+            fresh = _begin_anew(effects, name)
+            blocks += fresh
+            (done if fresh else unknown).append(name)
             continue
         done.append(name)
         plan = given_up.plan
@@ -243,3 +258,17 @@ def _requeue(effects: Effects, operation: Requeue) -> Requeued:
         effects.throw_away(name, given_up.orphans)
     return Requeued(tuple(done), tuple(unknown), blocks)
 
+
+def _begin_anew(effects: Effects, name: str) -> int:
+    """A queued job that has failed and has no holder counts no failure any more; how many sources it has, or 0."""
+    jobs, command = effects.state.jobs, effects.command
+    job = jobs.get(name)
+    if job is None or not job.state.failures:
+        return 0
+    state = job.state
+    if state.status is _IN_PROGRESS and not effects.expiry > state.lease_expires_at:
+        return 0
+    # Under a token of its own: a worker that comes back late learns that the job is not its any more.
+    jobs.put(job, attrs.evolve(state, status=JobStatus.UNSPECIFIED, token=command.index, lease_expires_at=0.0,
+                               failures=0, releases=0, not_before=0.0))
+    return job.source_count

@@ -18,6 +18,10 @@ TIME_IN_DOUBT = "scheduler_time_in_doubt"
 """A command's time lies far from the one before it, by `seconds` (positive: ahead); the next command decides."""
 TIME_SETTLED = "scheduler_time_settled"
 """It is no longer in doubt: the present command's time lies `seconds` from the last one that was accepted."""
+JOB_EXCLUDED = "scheduler_job_excluded"
+"""A job failed too often, and nobody gets it any more: `job`, `failures`, `blocks`, and `reason` if there is one."""
+JOB_REASSIGNED = "scheduler_job_reassigned"
+"""A job whose lease had run out went to another worker: `job`, `token`, `held_token` (the one before), `failures`."""
 TOMBSTONE_DROPPED = "scheduler_tombstone_dropped"
 """There were too many: what it names stays, to be found by other means. `tombstone`, `tenant`, `shard`, `blocks`."""
 
@@ -31,6 +35,7 @@ class Effects:
         limits: what it is carried out by.
         verdicts: answers that turned out otherwise than prepared, by job.
         events: what a host may want to know: name and fields.
+        expiry: up to when things have run out, seconds.
     """
 
     def __init__(self, state: SchedulerState, command: Command, limits: Limits) -> None:
@@ -39,6 +44,7 @@ class Effects:
         self.limits: Limits = limits
         self.verdicts: dict[str, Verdict] = {}
         self.events: list[tuple[str, dict[str, Any]]] = []
+        self.expiry: float = command.appended_at
 
     def delete_later(self, tombstone: Tombstone) -> None:
         """Add a tombstone."""
@@ -84,10 +90,17 @@ class Effects:
                 "tombstone": gone.name, "tenant": gone.tenant, "shard": gone.shard,
                 "blocks": len(gone.blocks) if isinstance(gone, BlockTombstones) else None}))
 
+    def tell_excluded(self) -> None:
+        """Tell of the jobs that were given up since the last command; after a restart, of all once more."""
+        for job in self.state.jobs.newly_excluded(self.expiry):
+            self.events.append((JOB_EXCLUDED, {"job": job.state.name, "failures": job.state.failures,
+                                               "blocks": job.source_count, "reason": job.state.last_failure}))
+
     def take_time(self, time: float) -> None:
         """Record the command's time, and use what it is taken for."""
         state, command = self.state, self.command
         before, moment = state.timeline, state.timeline.at(time)
+        self.expiry = moment.expiry
         if moment.timeline.doubt is not None:
             self.events.append((TIME_IN_DOUBT, {"seconds": time - (before.latest or 0.0)}))
         elif before.doubt is not None:
@@ -97,9 +110,15 @@ class Effects:
             self.command = Command(command.index, command.term, moment.stamp)
 
     def cut_late_stamps(self) -> None:
-        """Where a time was accepted that turned out to be in the future, nothing waits longer than if given out now."""
+        """Nothing waits longer than if given out now, where a time was accepted that turned out to be in the future, or
+        where another leader than now has stamped, whose clock may have been ahead.
+
+        A worker counts its lease from when it polled, so that it loses nothing that it was promised.
+        """
         state, now, limits = self.state, self.command.appended_at, self.limits
-        if state.timeline.has_late_stamps and state.timeline.doubt is None:
+        is_due = state.timeline.has_late_stamps or state.polled_term != self.command.term
+        if is_due and state.timeline.doubt is None:
+            state.polled_term = self.command.term
             state.jobs.cut(now + limits.lease_seconds, now + limits.max_backoff_seconds)
             state.tombstones.cut(now, now + limits.cleanup_lease_seconds)
             state.blocks.cut(now)

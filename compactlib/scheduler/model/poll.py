@@ -7,7 +7,7 @@ import enum
 
 import attrs
 
-from compactlib.scheduler.model.values import CompactedBlocks, JobPlan, JobStatus, Tombstone
+from compactlib.scheduler.model.values import BlockMeta, CompactedBlocks, JobPlan, JobStatus, Tombstone
 
 
 @attrs.frozen(slots=False)
@@ -102,12 +102,15 @@ class Assignment:
         token: to be given with every update; enforced at the storage side by `Fence`.
         lease_expires_at: renew before, seconds by the leader's clock.
         seal: to be given back with the token, if tokens are sealed.
+        blocks: of a new assignment, what the metadata index knows of the job's sources, in the plan's order; those
+            that it does not know are left out.
     """
 
     name: str
     token: int
     lease_expires_at: float
     seal: str = ""
+    blocks: tuple[BlockMeta, ...] = ()
 
 
 @attrs.frozen(slots=False)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from compactlib.report import Printed, Table
-from compactlib.scheduler.config import Limits
+from compactlib.scheduler.config import Limits, SchedulerConfig
 from compactlib.scheduler.model.poll import PollResponse, StatusAnswer, Verdict
 from compactlib.scheduler.model.values import BlockMeta, CompactedBlocks, JobPlan, JobState, Tombstone
 
@@ -211,16 +211,30 @@ class Retain:
 
 @attrs.frozen(slots=False)
 class Requeue:
-    """Queue the blocks of quarantined jobs again.
+    """Try jobs again that failed.
+
+    The blocks of those in quarantine are queued. Those that are queued and have no holder, excluded or waiting for
+    their back-off, count no failure any more and may be assigned at once.
 
     Attributes:
-        names: the jobs; unknown ones are reported and skipped.
+        names: the jobs; others are reported and skipped.
     """
 
     names: tuple[str, ...]
 
 
-Operation: TypeAlias = PlanUpdate | AddBlocks | Tick | Retain | Requeue
+@attrs.frozen(slots=False)
+class Configure:
+    """Other settings hold from here on, on every replica. O(everything).
+
+    What was carried out before stays as it was. They hold until the next `Configure`, or until the scheduler is opened
+    with settings that are none of those that it was opened with last.
+    """
+
+    config: SchedulerConfig
+
+
+Operation: TypeAlias = PlanUpdate | AddBlocks | Tick | Retain | Requeue | Configure
 """Everything that `apply` carries out."""
 
 
@@ -273,14 +287,22 @@ class Requeued:
     """The outcome of each name of a `Requeue`.
 
     Attributes:
-        jobs: whose blocks are queued again.
-        unknown: not in quarantine.
-        blocks: how many blocks were queued; those that are gone from the index are left out.
+        jobs: which wait again.
+        unknown: neither in quarantine, nor queued with a failure and without a holder.
+        blocks: how many blocks wait again; those that are gone from the index are left out.
     """
 
     jobs: tuple[str, ...]
     unknown: tuple[str, ...]
     blocks: int
+
+
+@attrs.frozen(slots=False)
+class Configured:
+    """The settings before, and those that hold now."""
+
+    before: SchedulerConfig
+    now: SchedulerConfig
 
 
 @attrs.frozen(slots=False)
@@ -299,5 +321,6 @@ class AlreadyApplied:
     applied: int
 
 
-ApplyResult: TypeAlias = Applied | BlocksAdded | Ticked | Retained | Requeued | TermChanged | AlreadyApplied
+ApplyResult: TypeAlias = (Applied | BlocksAdded | Ticked | Retained | Requeued | Configured | TermChanged
+                          | AlreadyApplied)
 """What `apply` answers."""

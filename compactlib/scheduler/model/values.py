@@ -198,7 +198,7 @@ class JobStatus(enum.IntEnum):
     FAILED = 3
     """From a worker: I could not do it; counts as a failure, and the job waits for its back-off. Never stored."""
     RELEASED = 4
-    """From a worker: I give it back unharmed; counts as no failure. Never stored."""
+    """From a worker: I give it back unharmed; counts as no failure, unless it was so too often. Never stored."""
 
 
 class JobPhase(enum.Enum):
@@ -248,6 +248,7 @@ class JobState:
         sequence: its place in the order of creation.
         not_before: it is not assigned before this time (back-off), seconds.
         last_failure: what the last worker said that gave it up, if it said something.
+        releases: how often it was given back since it last failed.
     """
 
     name: str
@@ -260,6 +261,7 @@ class JobState:
     sequence: int = 0
     not_before: float = 0.0
     last_failure: str = ""
+    releases: int = 0
 
 
 class NoOutput(enum.Enum):

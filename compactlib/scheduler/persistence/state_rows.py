@@ -28,7 +28,7 @@ def dump_rows(state: SchedulerState) -> Iterator[list[Plain]]:
     time = state.timeline
     shared = sorted([level, count] for level, count in state.shared.items())
     yield ["state", to_plain(state.applied), state.index is not None, state.quarantine_dropped, shared,
-           state.tombstones_dropped, time.latest, time.doubt, int(time.has_late_stamps)]
+           state.tombstones_dropped, time.latest, time.doubt, int(time.has_late_stamps), state.polled_term]
     if state.index is not None:
         dropped = sorted([*place, until] for place, until in state.index.dropped_until().items())
         yield ["index", state.index.partition_seconds, dropped]
@@ -70,7 +70,7 @@ def load_rows(rows: Iterable[Plain], config: SchedulerConfig) -> SchedulerState:
 
 def encode_state(state: SchedulerState) -> bytes:
     """A state, which must not change meanwhile, and its settings as a record. O(everything)."""
-    return encode_rows(chain([to_plain(state.config)], dump_rows(state)))
+    return encode_rows(chain([to_plain(state.config), to_plain(state.opened_with)], dump_rows(state)))
 
 
 def decode_state(data: bytes, place: str) -> SchedulerState:
@@ -82,8 +82,10 @@ def decode_state(data: bytes, place: str) -> SchedulerState:
     """
     rows = decode_record(data, RecordKind.STATE, place)
     try:
-        settings, *rest = rows
-        return load_rows(rest, _of(SchedulerConfig, settings))
+        settings, opened_with, *rest = rows
+        state = load_rows(rest, _of(SchedulerConfig, settings))
+        state.opened_with = _of(SchedulerConfig, opened_with)
+        return state
     except (ValueError, TypeError, LookupError, AttributeError, StopIteration, RecursionError) as error:
         raise CorruptData(path=place, offset=0, expected="the settings and rows of a scheduler's state",
                           found=f"{type(error).__name__}: {error}") from error
@@ -97,6 +99,9 @@ def under(state: SchedulerState, config: SchedulerConfig) -> SchedulerState:
     if config == state.config:
         return state
     again = load_rows(dump_rows(state), config)
+    again.opened_with = state.opened_with
+    for number, level in state.jobs.levels.items():
+        again.jobs.level(number).counts = level.counts
     now = 0.0 if state.timeline.latest is None else state.timeline.latest
     for block in again.unaccounted_blocks():
         if block.level >= len(state.config.levels):
@@ -105,7 +110,7 @@ def under(state: SchedulerState, config: SchedulerConfig) -> SchedulerState:
 
 
 def _begin(row: Plain, config: SchedulerConfig) -> SchedulerState:
-    tag, applied, has_index, dropped, shared, tombstones_dropped, latest, doubt, late = row
+    tag, applied, has_index, dropped, shared, tombstones_dropped, latest, doubt, late, polled_term = row
     if tag != "state":
         raise ValueError(f"the first row is {tag!r}")
     state = SchedulerState(config, MetadataIndex() if has_index else None)
@@ -114,6 +119,7 @@ def _begin(row: Plain, config: SchedulerConfig) -> SchedulerState:
     state.shared = dict(shared)
     state.tombstones_dropped = tombstones_dropped
     state.timeline = Timeline(latest, doubt, bool(late))
+    state.polled_term = polled_term
     return state
 
 

@@ -93,9 +93,10 @@ class _Poll:
         self._command = command
         self._request = request
         moment = state.timeline.at(command.appended_at)
-        self._notes_time = moment.is_news_after(state.timeline)
         # Up to when leases, delays and back-offs are over.
         self._expiry: float = moment.expiry if command.expiry is None else min(command.expiry, moment.expiry)
+        self._notes_time = (moment.is_news_after(state.timeline) or state.has_stamps_of_another(command)
+                            or state.jobs.has_newly_excluded(self._expiry))
         if moment.stamp != command.appended_at:
             self._command = command = Command(command.index, command.term, moment.stamp)
         self._schedule = Schedule(state.jobs, state.config, command, state.shared, expiry=self._expiry)
@@ -179,7 +180,8 @@ class _Poll:
             if doomed:
                 # The same outputs were thrown away before and wait for deletion: try again once they are gone.
                 detail = f"new block {doomed[0]!r} waits for deletion; the job is tried again later"
-                waiting = self._schedule.released(job.state, state.config.max_backoff_seconds, detail)
+                waiting = self._schedule.released(job.state, state.config.max_backoff_seconds, detail,
+                                                  releases=job.state.releases)
                 self._returned.append(ReturnedJob(waiting, job.state.token))
                 self._answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, detail))
                 return

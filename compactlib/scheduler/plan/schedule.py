@@ -33,7 +33,6 @@ SEQUENCE_BITS = 20
 """A job's sequence is its command's index shifted by this, plus its place among the command's new jobs."""
 
 ValueT = TypeVar("ValueT")
-_UNSPECIFIED = JobStatus.UNSPECIFIED
 _IN_PROGRESS = JobStatus.IN_PROGRESS
 _SUCCESS = JobStatus.SUCCESS
 _RELEASED = JobStatus.RELEASED
@@ -92,25 +91,36 @@ class Schedule:
         if status == _SUCCESS:
             self.completed(state)
             return changed(state, _SUCCESS, state.token, state.lease_expires_at, state.failures)
+        releases, limit = state.releases + 1, self._config.max_releases
+        if status == _RELEASED and not 0 < limit <= releases:
+            # A worker that shuts down harms nobody; a job that none of them can do must not go round for ever.
+            return self.released(state, self._backoff(releases - 1), reason, releases=releases)
         if status == _RELEASED:
-            return self.released(state, 0.0, reason)
+            reason = f"given back {releases} times, the last time: {reason or 'without a reason'}"
         failures = state.failures + 1
-        delay = self._config.backoff_seconds * 2.0 ** min(failures - 1, 60)
-        returned = self.released(state, min(delay, self._config.max_backoff_seconds), reason)
-        return changed(returned, _UNSPECIFIED, returned.token, 0.0, failures)
+        return self.released(state, self._backoff(failures), reason, failures=failures)
+
+    def _backoff(self, times: int) -> float:
+        """Seconds to wait after the first, the second time and so on; none for no time."""
+        if not times:
+            return 0.0
+        delay: float = self._config.backoff_seconds * 2.0 ** min(times - 1, 60)
+        return min(delay, self._config.max_backoff_seconds)
 
     def completed(self, state: JobState) -> None:
         """The job leaves the queue, and its place is free in this very poll."""
         self._touched.add(state.name)
         self._removed += 1
 
-    def released(self, state: JobState, delay_seconds: float, reason: str) -> JobState:
+    def released(self, state: JobState, delay_seconds: float, reason: str, *, failures: int | None = None,
+                 releases: int = 0) -> JobState:
         """The state of a job that a worker gives back, to be assigned after a delay."""
         self._touched.add(state.name)
         not_before = self._command.appended_at + delay_seconds if delay_seconds else 0.0
         return JobState(name=state.name, compaction_level=state.compaction_level, token=self._command.index,
-                        added_at=state.added_at, failures=state.failures, sequence=state.sequence,
-                        not_before=not_before, last_failure=reason[:MAX_REASON_CHARS] or state.last_failure)
+                        added_at=state.added_at, failures=state.failures if failures is None else failures,
+                        sequence=state.sequence, not_before=not_before,
+                        last_failure=reason[:MAX_REASON_CHARS] or state.last_failure, releases=releases)
 
     # ---------------------------------------------------------------------------------------------- assignments
 

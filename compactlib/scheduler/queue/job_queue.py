@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 
 import attrs
-from sortedcontainers import SortedDict, SortedList
+from sortedcontainers import SortedDict, SortedList, SortedSet
 
 from compactlib.errors import AuditFailed
 from compactlib.scheduler.config import SchedulerConfig
@@ -97,6 +97,8 @@ class JobQueue:
         self._retired: set[tuple[str, int, int, str]] = set()
         # Jobs that failed too often, the worst first; their leases may still run.
         self._failed: SortedList[tuple[int, float, int, int | str, str]] = SortedList()
+        # Of them, those that nobody was told of yet, by the end of their last lease.
+        self._untold: SortedSet[tuple[float, str]] = SortedSet()
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -192,6 +194,7 @@ class JobQueue:
         state = job.state
         if self.has_failed(state):
             self._failed.add(self._failed_key(state))
+            self._untold.add((state.lease_expires_at, state.name))
             return
         if state.status is _IN_PROGRESS:
             by_failures, includes_end = level.leased, False
@@ -220,6 +223,7 @@ class JobQueue:
                 self.delayed_count -= 1
         else:
             self._failed.remove(self._failed_key(job.state))
+            self._untold.discard((job.state.lease_expires_at, job.state.name))
 
     def _failed_key(self, state: JobState) -> tuple[int, float, int, int | str, str]:
         return -state.failures, state.lease_expires_at, -state.compaction_level, self._last_key(state), state.name
@@ -260,6 +264,15 @@ class JobQueue:
             job = self._jobs[name]
             if self.phase(job.state, now) is JobPhase.EXCLUDED:
                 yield job
+
+    def has_newly_excluded(self, now: float) -> bool:
+        """Whether `newly_excluded` would have something to say. O(1)."""
+        return bool(self._untold) and self._untold[0][0] < now
+
+    def newly_excluded(self, now: float) -> Iterator[Job]:
+        """The jobs that were given up since this was asked last, or since they were loaded. O(log n) a job."""
+        while self.has_newly_excluded(now):
+            yield self._jobs[self._untold.pop(0)[1]]
 
     def in_order(self, now: float) -> list[JobState]:
         """All jobs by priority, at a time. O(n log n)."""

@@ -121,6 +121,13 @@ class MetadataIndex:
         return None if group is None else group.by_id.get(block_id)
 
     @refuses_misfits
+    def find(self, tenant: str, shard: int, block_ids: Iterable[str]) -> tuple[BlockMeta, ...]:
+        """The blocks of these ids, in the order given; those that are not there are left out. O(ids)."""
+        group = self._groups.get((tenant, shard))
+        known = {} if group is None else group.by_id
+        return tuple([known[block_id] for block_id in block_ids if block_id in known])
+
+    @refuses_misfits
     def missing(self, tenant: str, shard: int, block_ids: Iterable[str]) -> tuple[str, ...]:
         """Those of the ids that are not there, in the order given. O(ids)."""
         group = self._groups.get((tenant, shard))

@@ -46,6 +46,7 @@ class SchedulerState:
 
     Attributes:
         config: as given.
+        opened_with: the settings of the last opening; `config` differs where it was changed while it ran.
         limits: the config's.
         index: as given.
         blocks: what waits to become jobs.
@@ -57,10 +58,12 @@ class SchedulerState:
         tombstones_dropped: how many were forgotten because there were too many.
         applied: the last command that was applied, if any was.
         timeline: what is known of the commands' times.
+        polled_term: the term by whose clock leases were last held against what they may be; 0 if by none.
     """
 
     def __init__(self, config: SchedulerConfig, index: MetadataIndex | None) -> None:
         self.config: SchedulerConfig = config
+        self.opened_with: SchedulerConfig = config
         self.limits: Limits = config.limits
         self.index: MetadataIndex | None = index
         self.blocks: BlockQueue = BlockQueue(config.levels)
@@ -72,11 +75,16 @@ class SchedulerState:
         self.tombstones_dropped: int = 0
         self.applied: Command | None = None
         self.timeline: Timeline = Timeline()
+        self.polled_term: int = 0
 
     @property
     def applied_index(self) -> int:
         """Index of the last command that was applied; 0 if none was."""
         return 0 if self.applied is None else self.applied.index
+
+    def has_stamps_of_another(self, command: Command) -> bool:
+        """Whether something waits that a leader before the command's has stamped, whose clock may have been ahead."""
+        return command.term != self.polled_term and len(self.jobs) + len(self.tombstones) > 0
 
     def audit(self) -> None:
         """Check all parts, and that no block is in two places. O(everything).

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SchedulerMachine`: a scheduler as every host keeps it: restored from a snapshot, then brought on by commands.
 
-A command carries an operation, or settings that hold from there on. So the settings are part of what is ordered: what
-was carried out under old ones is never judged again by new ones.
+A command carries an operation, or the settings of an opening, which hold from there on. So the settings are part of
+what is ordered: what was carried out under old ones is never judged again by new ones.
 """
 
 from __future__ import annotations
@@ -89,16 +89,24 @@ class SchedulerMachine:
         return self.carry_out(command, change)
 
     def carry_out(self, command: Command, change: Change) -> ApplyResult | SchedulerConfig:
-        """Carry out what a command carries. An operation: as `SchedulerService.apply`; settings: O(everything)."""
+        """Carry out what a command carries. An operation: as `SchedulerService.apply`; settings: O(everything).
+
+        Settings are an opening's. Those that it was opened with before change nothing; others hold from here on.
+        """
         self.events = []
         if not isinstance(change, SchedulerConfig):
             return self.service.apply(command, change)
         if command.index <= self.applied_index:
             return AlreadyApplied(command.index, self.applied_index)
-        self.service = self._serve(under(self.service.state, change))
-        self.service.state.applied = command
+        state = self.service.state
+        if not self.has_settings or change != state.opened_with:
+            # The settings that it was opened with before leave alone what was changed by a `Configure` since.
+            state = under(state, change)
+            state.opened_with = change
+            self.service = self._serve(state)
+        state.applied = command
         self.has_settings = True
-        return change
+        return state.config
 
     def dump(self) -> bytes:
         """The whole state and its settings. O(state)."""

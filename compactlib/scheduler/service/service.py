@@ -103,6 +103,8 @@ class SchedulerService:
         effects = Effects(state, command, limits or state.limits)
         effects.take_time(command.appended_at)
         result = carry_out(effects, operation)
+        effects.tell_excluded()
+        self.state = effects.state
         for name, fields in effects.events:
             self._observer.event(name, fields)
         return result

@@ -11,7 +11,7 @@ from compactlib._arguments import refuses_misfits
 from compactlib.clock import Clock
 from compactlib.runtime.budget import Budget
 from compactlib.scheduler.errors import JobLost
-from compactlib.scheduler.model.values import CompactedBlocks, JobPlan, Tombstone
+from compactlib.scheduler.model.values import BlockMeta, CompactedBlocks, JobPlan, Tombstone
 from compactlib.scheduler.queue.block_queue import ulid_seconds
 from compactlib.scheduler.workers.worker_core import Renewed, Start, Stop
 
@@ -50,11 +50,14 @@ class RunningJob:
 
     Attributes:
         plan: the job.
+        blocks: what the scheduler's metadata index knew of the plan's sources when it gave the job, in the plan's
+            order; those that it did not know are left out, all of them if it has none. One may go while the job runs.
         budget: ask it before each chunk that is written; it is cancelled when the work has to stop.
     """
 
     def __init__(self, start: Start, budget: Budget, clock: Clock, keep: Callable[[], object] | None = None) -> None:
         self.plan: JobPlan = start.plan
+        self.blocks: tuple[BlockMeta, ...] = start.blocks
         self.budget: Budget = budget
         self._clock = clock
         self._token = start.token

@@ -34,7 +34,7 @@ from compactlib.scheduler.model.poll import (
     StatusUpdate,
     Verdict,
 )
-from compactlib.scheduler.model.values import CompactedBlocks, JobPlan, JobStatus, Tombstone
+from compactlib.scheduler.model.values import BlockMeta, CompactedBlocks, JobPlan, JobStatus, Tombstone
 
 MAX_CONFIRMED = 1000
 """How many deletions one poll confirms; the rest comes with the next."""
@@ -52,12 +52,14 @@ class Start:
         plan: the job.
         token: the fencing token of this run, from its first step to its last.
         deadline: end of the lease, seconds on the worker's steady clock.
+        blocks: what the scheduler knows of the plan's sources, in its order.
     """
 
     run: int
     plan: JobPlan
     token: int
     deadline: float
+    blocks: tuple[BlockMeta, ...] = ()
 
 
 @attrs.frozen
@@ -360,7 +362,7 @@ class WorkerCore:
         if not has_room:
             held.stage, held.outcome = _Stage.ENDED, GivenBack("the worker has no room for it")
             return []
-        effects: list[Effect] = [Start(held.run, plan, held.token, deadline)]
+        effects: list[Effect] = [Start(held.run, plan, held.token, deadline, assignment.blocks)]
         for tombstone in plan.tombstones:
             effects += self._take_tombstone(tombstone)
         return effects

@@ -37,6 +37,7 @@ from compactlib.scheduler.model.poll import Assignment, PollResponse, StatusAnsw
 from compactlib.scheduler.model.update import (
     AssignedJob,
     CompletedJob,
+    Configure,
     EvictedJob,
     NewJob,
     PlanUpdate,
@@ -76,7 +77,8 @@ META = BlockMeta(id="01J8F0000000000000000000X1", tenant="acme", shard=3, level=
 PLAN = JobPlan(name="ab-Tacme-S3-L0", tenant="acme", shard=3, compaction_level=0, source_blocks=("a", "b"),
                size_bytes=18, tombstones=(BlockTombstones(name="t", tenant="acme", shard=3, level=0, blocks=("z",)),))
 STATE = JobState(name=PLAN.name, compaction_level=0, status=JobStatus.IN_PROGRESS, token=41, lease_expires_at=0.1 + 0.2,
-                 added_at=1e9, failures=2, sequence=(41 << 20) + 1, not_before=3.0, last_failure='said "ö\x00\ud800"')
+                 added_at=1e9, failures=2, sequence=(41 << 20) + 1, not_before=3.0, last_failure='said "ö\x00\ud800"',
+                 releases=3)
 RESULTS = CompactedBlocks(tenant="acme", shard=3, source_blocks=("a", "b"), new_blocks=(META,))
 UPDATE = PlanUpdate(
     index=41, term=7, now=1727049615.25, new_jobs=(NewJob(STATE, PLAN),),
@@ -88,13 +90,14 @@ UPDATE = PlanUpdate(
     deleted_tombstones=("t",), shared=((0, 3),), turns=((0, "acme", 3, 1 << 80),),
     answers=(StatusAnswer("ab", Verdict.STALE_TOKEN, 3.5, "token 1"), StatusAnswer("cd", Verdict.ACCEPTED)),
     limits=SchedulerConfig(max_queue_size=5).limits, policy="fair_tenants", why="tenants in weighted turns")
-OPERATIONS = [UPDATE, AddBlocks((META, META)), AddBlocks(()), Tick(), Retain(1e9), Requeue(("a", "b"))]
+OPERATIONS = [UPDATE, AddBlocks((META, META)), AddBlocks(()), Tick(), Retain(1e9), Requeue(("a", "b")),
+              Configure(SchedulerConfig(max_failures=7))]
 MESSAGES: list[Any] = [
     *OPERATIONS,
     PollRequest((StatusUpdate("ab", 41, JobStatus.SUCCESS, RESULTS, "", "k.seal"),
                  StatusUpdate("cd", 1 << 70, 99, attrs.evolve(RESULTS, new_blocks=(), no_output=NoOutput.EMPTY))),
                 3, ("t",)),
-    PollResponse((PLAN,), (Assignment("ab", 41, 5.5, "k.seal"),), (StatusAnswer("ab", Verdict.NOT_FOUND),),
+    PollResponse((PLAN,), (Assignment("ab", 41, 5.5, "k.seal", (META,)),), (StatusAnswer("ab", Verdict.NOT_FOUND),),
                  PLAN.tombstones, 7.0, "by level, failures and age"),
 ]
 
@@ -178,10 +181,13 @@ def test_settings_that_make_no_sense_are_corrupt(plain: Any) -> None:
         decode_entry(encode_record(RecordKind.OPENING, [to_plain(Command(1, 1, 1.0)), plain]), "here")
     rows = list(dump_rows(SchedulerState(SchedulerConfig(), None)))
     with pytest.raises(CorruptData, match="settings"):
-        decode_state(encode_rows([plain, *rows]), "here")
+        decode_state(encode_rows([plain, settings(), *rows]), "here")
+    with pytest.raises(CorruptData, match="settings"):
+        decode_state(encode_rows([settings(), plain, *rows]), "here")
     with pytest.raises(CorruptData, match="settings"):
         decode_state(encode_rows(rows), "here")
-    assert decode_state(encode_rows([settings(), *rows]), "here").config == SchedulerConfig()
+    state = decode_state(encode_rows([settings(max_failures=7), settings(), *rows]), "here")
+    assert (state.config, state.opened_with) == (SchedulerConfig(max_failures=7), SchedulerConfig())
 
 
 def golden_state() -> SchedulerState:

@@ -148,7 +148,69 @@ def test_after_a_long_silence_the_second_poll_goes_by_the_new_time() -> None:
     host.now += 30 * DAY
     assert host.poll(1).compaction_jobs == ()
     assert host.poll(1).compaction_jobs == lost.compaction_jobs
-    assert [name for name, _ in told.events] == ["scheduler_time_in_doubt", "scheduler_time_settled"]
+    assert [name for name, _ in told.events] == ["scheduler_time_in_doubt", "scheduler_time_settled",
+                                                 "scheduler_job_reassigned"]
+
+
+@pytest.mark.parametrize("ahead", [5.0, 20.0, MAX_SKEW_SECONDS])
+def test_a_lease_that_a_leader_ahead_has_given_ends_in_time_under_the_next_leader(ahead: float) -> None:
+    host = Host(PAIRS)
+    host.add("a", "b")
+    host.poll(1)
+    host.now += ahead
+    lost = host.poll(1)                      # by the clock that is ahead; the worker dies
+    host.now, host.term = host.now - ahead + 1, 2
+    assert host.poll(1).compaction_jobs == ()
+    host.now += 14.5                         # no sooner than it was promised: it was given 15.5 seconds ago
+    assert host.poll(1).compaction_jobs == ()
+    host.now += 1
+    assert host.poll(1).compaction_jobs == lost.compaction_jobs
+
+
+def test_what_waits_under_the_next_leader_waits_no_longer_than_if_it_began_now() -> None:
+    config = attrs.evolve(PAIRS, cleanup_delay_seconds=0.0, cleanup_lease_seconds=20.0, backoff_seconds=9.0)
+    host = Host(config)
+    host.add("a", "b", "c", "d")
+    given = host.assigned(2)
+    host.now += 50                           # a leader ahead
+    host.poll(0, say(given, S, results=output(given.compaction_jobs[0], "x")), say(given, JobStatus.FAILED, which=1))
+    host.now += 1
+    assert len(host.poll(9).tombstones) == 1
+    host.now, host.term = host.now - 50, 2
+    host.poll(0)
+    [(_, waiting)] = host.service.jobs(host.now)
+    [entry] = host.service.state.tombstones
+    longest = host.now + config.max_backoff_seconds
+    assert (waiting.not_before <= longest, entry.leased_until) == (True, host.now + 20)
+    update = host.service.prepare(host.command(), PollRequest((), 1))
+    assert update.changes_nothing
+
+
+def test_a_first_command_in_doubt_leaves_it_to_the_second_to_cut_leases() -> None:
+    host = Host(PAIRS)
+    host.add("a", "b")
+    host.poll(1)
+    host.now += 3000
+    host.poll(1)
+    host.now, host.term = host.now - 2990, 2
+    assert host.poll(1).compaction_jobs == ()
+    [(_, job)] = host.service.jobs(host.now)
+    assert job.lease_expires_at == host.now + 2990 + 15
+    host.now += 1
+    host.poll(1)
+    [(_, job)] = host.service.jobs(host.now)
+    assert job.lease_expires_at == host.now + 15
+
+
+def test_an_idle_leader_is_told_once_that_what_another_one_stamped_is_worth_a_command() -> None:
+    host = Host(PAIRS)
+    host.add("a", "b")
+    host.assigned()
+    host.term = 2
+    update = host.service.prepare(host.command(), PollRequest((), 1))
+    assert not update.changes_nothing
+    host.service.apply(host.command(), update)
+    assert host.service.prepare(host.command(), PollRequest((), 1)).changes_nothing
 
 
 def test_an_idle_host_is_told_that_the_time_is_worth_a_command() -> None:

@@ -530,7 +530,8 @@ def test_a_full_quarantine_forgets_the_oldest_and_says_so() -> None:
     host.poll(0, *(say(response, JobStatus.FAILED, which=which) for which in range(2)))
     host.poll(2)
     assert (len(host.service.quarantine()), host.service.state.quarantine_dropped) == (1, 1)
-    assert [name for name, _ in watching.events] == ["scheduler_job_quarantined", "scheduler_job_quarantined",
+    assert [name for name, _ in watching.events] == ["scheduler_job_excluded", "scheduler_job_excluded",
+                                                     "scheduler_job_quarantined", "scheduler_job_quarantined",
                                                      "scheduler_quarantine_dropped"]
     assert len(host.service.state.unaccounted_blocks()) == 2
 
