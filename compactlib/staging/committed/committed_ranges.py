@@ -123,12 +123,14 @@ class CommittedRanges:
         """All records from the first key >= `start` on. Opens each range as it gets there."""
         return RangeScan(self._files, self._metarange(metarange_id), start)
 
-    def diff(self, left: MetaRangeId | None, right: MetaRangeId | None, start: bytes = b"") -> RangeDiff:
-        """What changed from `left` to `right`, from the first key >= `start` on. Equal ranges are not opened.
+    def diff(self, left: MetaRangeId | None, right: MetaRangeId | None, start: bytes = b"",
+             end: bytes | None = None) -> RangeDiff:
+        """What changed from `left` to `right`, from the first key >= `start` on, and below `end`. Equal ranges are not
+        opened, nor those outside of these keys.
 
         O(ranges + records of the ranges that are not in both).
         """
-        return RangeDiff(self._files, self._metarange(left), self._metarange(right), start)
+        return RangeDiff(self._files, self._metarange(left), self._metarange(right), start, end)
 
     def merge(self, base: MetaRangeId | None, source: MetaRangeId | None, destination: MetaRangeId | None,
               strategy: MergeStrategy = "fail", *, budget: Budget | None = None) -> Applied:

@@ -19,9 +19,12 @@ class RangeDiff:
         left: before.
         right: after.
         start: the first key of interest.
+        end: the first key that is of none; `None`: there is none. Ranges from there on are not opened.
     """
 
-    def __init__(self, files: RangeFiles, left: MetaRange, right: MetaRange, start: bytes) -> None:
+    def __init__(self, files: RangeFiles, left: MetaRange, right: MetaRange, start: bytes,
+                 end: bytes | None = None) -> None:
+        self._end = end
         self._left = RangeCursor(files, left, start)
         self._right = RangeCursor(files, right, start)
 
@@ -31,10 +34,10 @@ class RangeDiff:
     def __next__(self) -> Difference:
         while True:
             self._skip_and_open()
+            if not self._is_before_end(self._left) and not self._is_before_end(self._right):
+                raise StopIteration
             left, right = self._left.current, self._right.current
             if left is None and right is None:
-                if self._left.entry is None and self._right.entry is None:
-                    raise StopIteration
                 continue
             found = self._step()
             if found is not None:
@@ -67,10 +70,14 @@ class RangeDiff:
                and left.entry.range_id == right.entry.range_id):
             left.skip()
             right.skip()
-        if left.current is None and left.entry is not None and _reaches(left, right):
+        if left.current is None and self._is_before_end(left) and _reaches(left, right):
             left.open()
-        if right.current is None and right.entry is not None and _reaches(right, left):
+        if right.current is None and self._is_before_end(right) and _reaches(right, left):
             right.open()
+
+    def _is_before_end(self, one: RangeCursor) -> bool:
+        """Whether it may come to a key of interest."""
+        return one.entry is not None and (self._end is None or one.lowest < self._end)
 
 
 def _reaches(one: RangeCursor, other: RangeCursor) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from compactlib.staging.model.values import Difference
 from compactlib.staging.operations.branch_view import BranchView
 from compactlib.staging.operations.diff_cache import DiffCache
+from compactlib.staging.operations.listing import upper_bound
 from compactlib.staging.records.layers import MergedTokens
 from compactlib.staging.records.staged import Staged
 
@@ -64,7 +65,4 @@ def _compacted(view: BranchView, cache: DiffCache, start: bytes, prefix: bytes) 
     compacted = view.record.compacted_metarange_id
     if compacted is None:
         return
-    for difference in cache.diff(view.head, compacted, start):
-        if not difference.key.startswith(prefix):
-            return
-        yield difference
+    yield from cache.diff(view.head, compacted, start, upper_bound(prefix))
