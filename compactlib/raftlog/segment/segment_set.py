@@ -57,6 +57,7 @@ class SegmentSet:
         self._leases: set[Lease] = set()
         self._view = _view_of((), {})
         self._covered: tuple[int, ...] = ()
+        self._may_overlap = False
         self.reset(known)
 
     @property
@@ -190,7 +191,9 @@ class SegmentSet:
     def put(self, segment: KnownSegment) -> tuple[int, ...]:
         """Add a newest segment, or update the range of the newest; returns the segments that are now covered."""
         view = self._view
-        merged = merge_refs(view.refs, [segment.ref]) if _cuts(view.refs, segment.ref) else None
+        cuts = self._may_overlap or _cuts(view.refs, segment.ref)
+        merged = merge_refs(view.refs, [segment.ref]) if cuts else None
+        self._may_overlap = False
         with self._lock:
             # An open reader does not know what was appended since.
             self._replacements += 1
@@ -241,8 +244,12 @@ class SegmentSet:
         start = bisect_left(refs, min(gone), key=_number)
         end = bisect_left(refs, max(gone) + 1, key=_number)
         if gone.issuperset(map(_number, refs[start:end])):
+            # What was copied may have been cut meanwhile, by the highest entry that was written again after a reset:
+            # the next `put`, which follows at once, cuts it again.
+            self._may_overlap |= end < len(refs) and by.ref.last >= refs[end].first
             self._splice(start, end, by)
         else:
+            self._may_overlap = True
             kept = [ref for ref in refs if ref.number not in gone]
             self._switch(sorted([*kept, by.ref], key=_number), {**self._view.known, number: by})
         self.forget_readers(gone - {number})

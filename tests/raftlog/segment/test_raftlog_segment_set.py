@@ -62,6 +62,21 @@ def test_each_index_is_answered_by_its_segment(segments: SegmentSet) -> None:
     assert segments.refs == tuple(SegmentRef(number, 10 * number - 9, 10 * number) for number in range(1, 5))
 
 
+@pytest.mark.parametrize(("merged", "expected"), [
+    (SegmentRef(2, 11, 20), (SegmentRef(2, 11, 19), SegmentRef(3, 20, 30))),
+    (SegmentRef(2, 15, 17), (SegmentRef(2, 15, 17), SegmentRef(3, 20, 30))),
+])
+def test_what_was_cut_while_it_was_copied_stays_cut(merged: SegmentRef, expected: tuple[SegmentRef, ...],
+                                                    tmp_path: Path) -> None:
+    """After a reset the highest entry that is left is written again, and a snapshot may cover it already."""
+    listed = SegmentSet(tmp_path, [known(1, 1, 10), known(2, 11, 20), known(3, 20, 30)])
+    assert listed.refs[1] == SegmentRef(2, 11, 19)
+    listed.merge((2,), KnownSegment(merged, 5, 100, "native"))
+    assert listed.put(known(4, 31, 32)) == ()
+    assert listed.refs == (SegmentRef(1, 1, 10), *expected, SegmentRef(4, 31, 32))
+    listed.audit()
+
+
 def test_readers_stay_open_and_the_oldest_one_goes(segments: SegmentSet) -> None:
     first = segments.reader(1)
     assert segments.reader(1) is first
