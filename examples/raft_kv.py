@@ -46,7 +46,9 @@ class KvStore:
             files.sync_folder(os.path.dirname(os.path.abspath(folder)))
         self.snapshots = SnapshotFolder(os.path.join(folder, "snapshots"), files=files, machine=KvMachine)
         self.log: RaftLog = open_log(os.path.join(folder, "log"), options)
-        self.log.attach(self.snapshots, (lambda log: LogCompactionWorker(self.log.segments)) if with_worker else None)
+        manifest = self.snapshots.manifest
+        self.log.attach(self.snapshots, (lambda log: LogCompactionWorker(self.log.segments)) if with_worker else None,
+                        applied=-1 if manifest is None else manifest.index)
         self.machine = KvMachine()
         self.term = max(self.log.last_term or 0, 1)
         self._restore()
@@ -66,14 +68,10 @@ class KvStore:
         self.machine = machine
 
     def catch_up(self) -> None:
-        """Apply what the log holds behind what was applied, up to the first gap."""
-        for index in range(self.machine.applied + 1, self.log.last_index + 1):
+        """Apply what the log holds behind what was applied."""
+        for index in range(self.machine.applied + 1, self.log.contiguous_through + 1):
             entry = self.log.read(index)
-            if not isinstance(entry, Entry):
-                # Live entries of a snapshot whose transfer was cut short by a crash; the next one sends them again.
-                self.log.reset(index - 1)
-                self.log.sync()
-                return
+            assert isinstance(entry, Entry), entry
             self.machine.apply(entry)
 
     def write(self, commands: Iterable[Command]) -> None:

@@ -11,14 +11,20 @@ class GapDetected(InvalidInput):
 
     Attributes:
         previous: the index that the entry says it follows.
-        last: the last index of the log.
+        last: the last index of the log, or the one before its first gap.
+        highest: the highest index that the log holds behind that gap; `None` if there is no gap.
     """
 
-    def __init__(self, *, previous: int, last: int) -> None:
-        super().__init__(f"an entry that follows index {previous} was given to a log that ends at {last}; append from "
-                         f"{last + 1} on, or with append_sparse and the log's own last index")
+    def __init__(self, *, previous: int, last: int, highest: int | None = None) -> None:
+        ends = f"ends at {last}" if highest is None else \
+            f"has a gap behind {last}, below its highest index {highest}, since a snapshot's transfer was cut short"
+        other = "with append_sparse and the log's own last index" if highest is None else \
+            f"take back what is behind the gap with reset({last})"
+        super().__init__(f"an entry that follows index {previous} was given to a log that {ends}; append from "
+                         f"{last + 1} on, or {other}")
         self.previous = previous
         self.last = last
+        self.highest = highest
 
 
 class Overwriting(InvalidInput):

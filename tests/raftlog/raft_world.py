@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import attrs
+import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import CorruptData
+from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files import Files, LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import DropDead, Entry, LogOptions, RaftLog, RaftLogStore, SegmentLimits, StoreOptions
 from compactlib.raftlog.compaction.report import LogCompactionReport
+from compactlib.raftlog.errors import GapDetected
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from tests.raftlog.reading import History, PlainLog, Told, told
 
@@ -97,6 +99,7 @@ def check_log(log: RaftLog, state: PlainLog) -> None:
     assert answers_of(log, indexes) == {index: state.answer(index) for index in indexes}
     assert list(log.entries()) == list(state.entries.values())
     assert log.last_index == state.last
+    assert log.contiguous_through == state.contiguous_through
     assert log.first_index == min(state.entries, default=None)
     for index, entry in state.entries.items():
         assert log.term_of(index) == entry.term
@@ -179,10 +182,16 @@ class World:
         log.append(rows)
 
     def _append(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
-        self._put(log, model, self._rows(model.now.last + 1, model.term, 1 + x % 5, y))
+        through, last = model.now.contiguous_through, model.now.last
+        if through < last:
+            with pytest.raises(GapDetected, match=f"append from {through + 1} on"):
+                log.append(self._rows(through + 2 + x % (last - through), model.term, 1 + x % 5, y))
+            # What lies behind the gap is taken back by this.
+            model.term += 1
+        self._put(log, model, self._rows(through + 1, model.term, 1 + x % 5, y))
 
     def _overwrite(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
-        first = max(model.now.last - x % 6, model.now.snapshot + 1, 0)
+        first = max(model.now.contiguous_through - x % 6, model.now.snapshot + 1, 0)
         model.term += 1
         self._put(log, model, self._rows(first, model.term, 1 + y % 3, y))
 
@@ -214,7 +223,10 @@ class World:
         now = model.now
         if now.last < 0:
             return
-        index = max(now.last - x % 4, now.snapshot, 0)
+        if now.contiguous_through < now.last:
+            with pytest.raises(InvalidInput, match=f"behind a gap.*up to {now.contiguous_through} only"):
+                log.snapshot(now.last)
+        index = max(now.contiguous_through - x % 4, now.snapshot, 0)
         # Applied is what is there: a snapshot ends at an entry, or where the one before did.
         index = max([held for held in now.entries if held <= index], default=now.snapshot)
         index = max(index, now.snapshot)

@@ -124,6 +124,14 @@ class PlainLog:
         """The highest index that anything can be said of."""
         return max([self.snapshot, *self.entries])
 
+    @property
+    def contiguous_through(self) -> int:
+        """The highest index up to which nothing behind the snapshot is missing."""
+        through = self.snapshot if self.snapshot >= 0 or not self.entries else min(self.entries)
+        while through + 1 in self.entries:
+            through += 1
+        return through
+
     def append(self, index: int, term: int, payload: bytes) -> None:
         """Take back everything from `index` on, and add it."""
         self.entries = {kept: entry for kept, entry in self.entries.items() if kept < index}

@@ -183,7 +183,7 @@ class NewestSegment:
             return None
         index = self._writer.index
         ref = SegmentRef(self._number, index.first, index.last)
-        return KnownSegment(ref, index.entries, index.data_bytes, "native")
+        return KnownSegment(ref, index.entries, index.data_bytes, "native", index.is_dense)
 
     @property
     def last_term(self) -> int | None:

@@ -97,6 +97,11 @@ class SegmentIndex:
         """Highest index; the segment must not be empty."""
         return self.columns.indexes[-1]
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether it holds every index from the first to the last; the segment must not be empty."""
+        return self.last - self.first + 1 == len(self)
+
     def find(self, index: int) -> int:
         """Position of `index`, or -1. O(1) where the segment is dense, O(log entries) elsewhere."""
         indexes = self.columns.indexes
@@ -117,10 +122,9 @@ class SegmentIndex:
 
     def index_set(self) -> IndexSet:
         """The indexes that count, as a set."""
-        indexes = self.columns.indexes
-        if indexes and indexes[-1] - indexes[0] + 1 == len(indexes):
-            return IndexSet.range(indexes[0], indexes[-1])
-        return IndexSet.from_sorted(indexes)
+        if len(self) and self.is_dense:
+            return IndexSet.range(self.first, self.last)
+        return IndexSet.from_sorted(self.columns.indexes)
 
 
 def picked(column: array[int], positions: Sequence[int]) -> Sequence[int]:

@@ -24,12 +24,14 @@ class KnownSegment:
         entries: index records in the file, overwritten ones included.
         data_bytes: payload bytes in the file, overwritten ones included.
         format: `"native"`, `"ra1"` or `"ra2"`.
+        is_dense: whether it is known to hold every index of its range.
     """
 
     ref: SegmentRef
     entries: int
     data_bytes: int
     format: str
+    is_dense: bool = False
 
 
 def know_segment(number: int, reader: SegmentReader) -> KnownSegment | None:
@@ -38,7 +40,7 @@ def know_segment(number: int, reader: SegmentReader) -> KnownSegment | None:
     if not len(index):
         return None
     ref = SegmentRef(number, index.first, index.last)
-    return KnownSegment(ref, index.entries, index.data_bytes, reader.format)
+    return KnownSegment(ref, index.entries, index.data_bytes, reader.format, index.is_dense)
 
 
 def file_bytes(folder: StrPath, number: int) -> int:

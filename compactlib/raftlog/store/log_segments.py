@@ -166,6 +166,33 @@ class LogSegments:
                     return columns.columns.indexes[inside[-1]]
         return -1
 
+    def contiguous_through(self, first: int, last: int) -> int:
+        """Up to where segments hold every index from `first` to `last`; `first - 1` if they do not hold that one.
+
+        O(segments); the index of one is looked at only if it has gaps.
+        """
+        self._tail.publish()
+        return self._looking_anew(lambda: self._contiguous_through(first, last))
+
+    def _contiguous_through(self, first: int, last: int) -> int:
+        through = first - 1
+        for segment in self._segments.known():
+            ref = segment.ref
+            if ref.last <= through:
+                continue
+            if through >= last or ref.first > through + 1:
+                break
+            if segment.is_dense:
+                through = ref.last
+                continue
+            held = self._segments.reader(ref.number).index.index_set().between(through + 1, ref.last)
+            if not held or held.first > through + 1:
+                break
+            _, through = next(held.runs())
+            if through < ref.last:
+                break
+        return min(through, last)
+
     def matching(self, first: int, last: int, term: int) -> int:
         """How many entries from `first` on, up to `last`, are held with this term: for a replay. O(entries), in C."""
         self._tail.publish()

@@ -26,7 +26,7 @@ from compactlib.raftlog.compaction.plan.plan import LogPlan
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.compaction.report import LogCompactionReport, LogReclaimReport
-from compactlib.raftlog.errors import LiveIndexMissing, LogStopped
+from compactlib.raftlog.errors import GapDetected, LiveIndexMissing, LogStopped
 from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.memtable.flush import FlushPlan, plan_flush
 from compactlib.raftlog.memtable.table import Memtable
@@ -104,11 +104,14 @@ class RaftLog:
         self._worker: LogWorker | None = None
         # A snapshot may be in the store and not in the row: a try that the disk has cut short.
         self._row_may_be_behind = False
+        # Up to where nothing is missing, while entries behind that are; looked up when it is first asked for.
+        self._gap_after: int | None = None
+        self._knows_gap = False
         segments.beside.held = memtable.indexes
         segments.beside.pinned = self._pinned
 
     def attach(self, snapshots: SnapshotStore | None = None, worker: WorkerFactory | None = None,
-               on_confirmed: Callable[[Confirmed], object] | None = None) -> None:
+               on_confirmed: Callable[[Confirmed], object] | None = None, *, applied: int | None = None) -> None:
         """Give the log where its snapshots lie, the worker that compacts it, and the callback for what became durable.
 
         A snapshot store that is ahead of the log's row (a crash came between the two) brings the row up to it.
@@ -119,11 +122,18 @@ class RaftLog:
                 without one `compact` runs when the host calls it.
             on_confirmed: called with what became durable, in order and with no lock held, by a thread that syncs. What
                 it raises is kept for `status` and logged.
+            applied: given by a host that starts anew: the last index that its machine has applied, -1 if none. What
+                lies behind the first gap from there on is taken back durably: it is what a crash has left of a
+                snapshot's transfer. A log of which nothing was applied begins at 0 or 1.
 
         Raises:
             CorruptData: the newest snapshot is damaged.
             LiveIndexMissing: the log does not hold what that snapshot needs.
+            InvalidInput: the machine has applied more than the log holds without a gap.
+            StorageError, LogStopped: as `sync`.
         """
+        if applied is not None and whole("the last index applied", applied) < -1:
+            raise InvalidInput(f"the last index applied is {applied}; give it, or -1 if none was")
         require_method("the snapshot store", snapshots, "latest", or_none=True)
         require_method("the worker", worker, "__call__", or_none=True)
         require_method("on_confirmed", on_confirmed, "__call__", or_none=True)
@@ -133,6 +143,8 @@ class RaftLog:
                 self._snapshots = snapshots
                 self._follow_snapshots(snapshots)
                 snapshots.remove_older()
+        if applied is not None:
+            self._take_back_behind_gap(applied)
         if on_confirmed is not None:
             self._on_confirmed = on_confirmed
         if worker is not None:
@@ -143,6 +155,19 @@ class RaftLog:
             if row.index >= 0:
                 # What an earlier life had left dead does not wait for this one's first snapshot.
                 self._tell_worker(lambda who: who.snapshot_recorded(row))
+
+    def _take_back_behind_gap(self, applied: int) -> None:
+        through, first = self.contiguous_through, self.first_index
+        if self.state.index < 0 and (first is None or first > applied):
+            if first is not None and first > max(applied + 1, 1):
+                # These follow nothing.
+                through = applied
+        elif applied > through:
+            raise InvalidInput(f"the machine has applied {applied}, and the log holds everything up to {through} only; "
+                               f"give the index of the last entry of this log that it has applied")
+        if self.last_index > through:
+            self.reset(through)
+            self.sync()
 
     def _follow_snapshots(self, snapshots: SnapshotStore) -> SnapshotMeta | None:
         """Bring the row up to a snapshot store that is ahead of it; returns the snapshot that is in force there."""
@@ -188,8 +213,24 @@ class RaftLog:
 
     @property
     def last_index(self) -> int:
-        """The highest index held, or the snapshot's if that is higher; -1 in an empty log. O(1)."""
+        """The highest index held, or the snapshot's if that is higher; -1 in an empty log. O(1).
+
+        While a snapshot is received, and after a crash in the middle of that, entries below it are missing: what a
+        host says of its log in a vote is `contiguous_through`, and the term of that index.
+        """
         return self._memtable.last
+
+    @property
+    def contiguous_through(self) -> int:
+        """Up to here every index behind the snapshot is held: the last one, or the one before the first gap.
+
+        In a log without a snapshot, from the first index that is held; -1 in an empty log. O(1), but for the first
+        time and after a snapshot over gaps: O(segments).
+        """
+        with self._lock:
+            self._require_open()
+            gap = self._find_gap()
+            return self._memtable.last if gap is None else gap
 
     @property
     def last_term(self) -> int | None:
@@ -255,7 +296,8 @@ class RaftLog:
             entries: `Entry` values or (index, term, payload) tuples, ascending without gaps.
 
         Raises:
-            GapDetected: the first does not follow the last index, or another the one before it.
+            GapDetected: the first does not follow the last index, or the one before the first gap, or another entry
+                does not follow the one before it.
             InvalidInput: an index lies at or below the snapshot, or is no 64-bit number.
             MemtableFull: too many entries at once.
             StorageError, CorruptData: too much waits for segments, and those cannot be written; nothing was appended.
@@ -286,7 +328,11 @@ class RaftLog:
         self._make_room_for(len(payloads))
         with self._lock:
             self._require_appendable(first)
+            gap = self._find_gap()
+            if gap is not None and first > gap + 1:
+                raise GapDetected(previous=first - 1, last=gap, highest=self._memtable.last)
             self._writes.put_run(first, term, payloads)
+            self._gap_after = None
         self._after_append()
 
     def append_sparse(self, entries: Sequence[Entry], *, previous_index: int | None = None) -> None:
@@ -312,7 +358,10 @@ class RaftLog:
         self._make_room_for(len(entries))
         with self._lock:
             self._require_appendable(entries[0].index)
+            before = self._memtable.last
             self._writes.put_sparse(entries, previous_index)
+            if self._gap_after is None and not 0 <= before == entries[-1].index - len(entries):
+                self._knows_gap = False
         self._after_append()
 
     def reset(self, last_index: int) -> None:
@@ -331,6 +380,16 @@ class RaftLog:
             if last_index >= self._memtable.last:
                 return
             self._writes.cut(self._reads.highest_held(last_index))
+            if self._gap_after is not None and self._memtable.last <= self._gap_after:
+                self._gap_after = None
+
+    def _find_gap(self) -> int | None:
+        """The index before the first gap, `None` if there is no gap. The caller locks."""
+        if not self._knows_gap:
+            through = self._reads.contiguous_through()
+            self._gap_after = through if through < self._memtable.last else None
+            self._knows_gap = True
+        return self._gap_after
 
     def _require_appendable(self, first: int) -> None:
         self._require_open()
@@ -419,6 +478,11 @@ class RaftLog:
                 raise Stale(f"snapshot {index} is older than {self.state.index}, which is in force")
             if index > self.last_index:
                 raise InvalidInput(f"snapshot {index} lies above the last index {self.last_index}; apply entries first")
+            through = self.contiguous_through
+            if index > through:
+                raise InvalidInput(f"snapshot {index} lies behind a gap: the log holds everything up to {through} "
+                                   f"only, so no machine has applied what follows; take back what is behind the gap "
+                                   f"with reset({through})")
             term = self.term_of(index)
             if term is None and index != self.state.index:
                 raise InvalidInput(f"the log does not hold index {index}, so its term is unknown; take the "
@@ -465,6 +529,8 @@ class RaftLog:
         with self._lock:
             self._rows.put(self._log_id, meta)
             self._memtable.skip_to(meta.index)
+            # What the snapshot covers is no gap any more.
+            self._knows_gap = self._knows_gap and self._gap_after is None
         self._outbox.put(self._tell_worker, lambda worker: worker.snapshot_recorded(meta))
         if self._snapshots is not None:
             self._snapshots.remove_older()
@@ -618,7 +684,9 @@ class RaftLog:
             unconfirmed=len(unconfirmed), snapshot_index=row.index, snapshot_term=row.term,
             smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=self._memtable.entries,
             segments=len(self._log.refs), pinned=len(pinned), pins=len(self._pins),
-            stopped=None if stopped is None else str(stopped), is_busy=self._log.is_compacting,
+            stopped=None if stopped is None else str(stopped),
+            gap_after=through if (through := self.contiguous_through) < self.last_index else None,
+            is_busy=self._log.is_compacting,
             failures=self._failures + getattr(self._worker, "failures", 0), last_error=told(self.last_error))
 
     @property

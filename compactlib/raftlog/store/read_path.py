@@ -45,6 +45,21 @@ class RaftReadPath:
             return found
         return min((max(first, start) for first, last in visible_runs(tables) if last >= start), default=None)
 
+    def contiguous_through(self) -> int:
+        """Up to where every index behind the snapshot is held; see `RaftLog.contiguous_through`."""
+        row = self._row()
+        start = row.index + 1 if row.index >= 0 else self.first_index
+        if start is None:
+            return -1
+        tables = self._memtable.tables
+        through = self._segments.contiguous_through(start, max(min(base_of(tables), self._memtable.last + 1) - 1,
+                                                               start - 1))
+        for first, last in sorted(visible_runs(tables)):
+            if first > through + 1:
+                break
+            through = max(through, last)
+        return through
+
     def highest_held(self, limit: int) -> int:
         """The highest index up to `limit` that is held or that the snapshot ends at; -1 if there is none."""
         tables = self._memtable.tables

@@ -220,17 +220,106 @@ def test_a_worker_is_told_what_has_changed(log: RaftLog) -> None:
     assert workers[0].noted == ["started", 8, "flushed 10", "stopped"]
 
 
-def test_a_snapshot_does_not_end_in_a_gap(tmp_path: Path) -> None:
-    """Nobody knows the term there, and a snapshot with another one would be sent to others as the truth."""
+def test_a_snapshot_ends_neither_in_a_gap_nor_behind_one(tmp_path: Path) -> None:
+    """Nobody has applied what is missing, and a snapshot would be sent to others as the truth."""
     with open_log(tmp_path, SMALL) as log:
         log.append(rows(1, 3, 2))
         log.snapshot(2, [1])
         log.append_sparse([Entry(7, 5, b"7"), Entry(9, 6, b"9")])
-        for gap in (4, 8):
-            with pytest.raises(InvalidInput, match=f"does not hold index {gap}"):
-                log.snapshot(gap, [1])
+        for index in (4, 7, 8, 9):
+            with pytest.raises(InvalidInput, match=f"snapshot {index} lies behind a gap"):
+                log.snapshot(index, [1])
         assert (log.state.index, log.state.term) == (2, 2)
+        log.snapshot(3, [1])
+        log.append(rows(4, 7, 5))
         log.snapshot(7, [1])
         log.snapshot(7)
         assert (log.state.index, log.state.term, log.state.live.count) == (7, 5, 0)
         log.audit()
+
+
+# -- gaps, as a transfer leaves them that a crash has cut short
+
+
+def broken_transfer(folder: Path) -> RaftLog:
+    """Entries 1 to 110, then live entries of a snapshot that never came, in memory or in segments."""
+    log = open_log(folder, SMALL)
+    log.append_run(1, 1, [b"old"] * 110)
+    log.append_sparse([Entry(120, 2, b"live"), Entry(177, 3, b"live")], previous_index=110)
+    log.sync()
+    return log
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("opened_again", [False, True])
+def test_nothing_is_appended_and_no_snapshot_taken_over_a_gap(flushed: bool, opened_again: bool,
+                                                             tmp_path: Path) -> None:
+    log = broken_transfer(tmp_path)
+    if flushed:
+        log.flush()
+    if opened_again:
+        log = reopened(log)
+    with log:
+        assert (log.last_index, log.contiguous_through, log.status().gap_after) == (177, 110, 110)
+        assert "with a gap behind 110" in repr(log.status())
+        for first in (178, 177, 121, 112):
+            with pytest.raises(GapDetected, match="gap behind 110, below its highest index 177") as caught:
+                log.append_run(first, 3, [b"next"])
+            assert (caught.value.previous, caught.value.last, caught.value.highest) == (first - 1, 110, 177)
+        for index in (177, 120):
+            with pytest.raises(InvalidInput, match=r"behind a gap: .* up to 110 only"):
+                log.snapshot(index, [])
+        log.snapshot(100, [7])
+        # The advice can be followed.
+        log.append_run(111, 3, [b"next"] * 2)
+        assert (log.last_index, log.contiguous_through, log.status().gap_after) == (112, 112, None)
+        assert log.term_of(log.contiguous_through) == 3
+        log.append_run(113, 3, [b"next"])
+        log.audit()
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_host_that_starts_anew_gets_its_log_without_what_a_transfer_has_left(flushed: bool, tmp_path: Path) -> None:
+    log = broken_transfer(tmp_path)
+    if flushed:
+        log.flush()
+    log = reopened(log)
+    with pytest.raises(InvalidInput, match="has applied 111, and the log holds everything up to 110 only"):
+        log.attach(applied=111)
+    with pytest.raises(InvalidInput, match="is -2"):
+        log.attach(applied=-2)
+    log.attach(applied=90)
+    # Durably: what was committed behind 90 is still there to be applied.
+    log = reopened(log)
+    with log:
+        assert (log.last_index, log.contiguous_through) == (110, 110)
+        log.append_run(111, 3, [b"next"])
+
+
+def test_live_entries_alone_follow_nothing(tmp_path: Path) -> None:
+    """A new member: the transfer of its first snapshot was cut short before the snapshot came."""
+    with open_log(tmp_path / "new", SMALL) as log:
+        log.append_sparse([Entry(100, 2, b"live"), Entry(101, 2, b"live"), Entry(600, 2, b"live")])
+        log.attach(applied=-1)
+        assert (log.last_index, log.contiguous_through) == (-1, -1)
+        log.append_run(1, 2, [b"first"] * 5)
+        log.attach(applied=0)
+        assert log.last_index == 5
+    with open_log(tmp_path / "moved", SMALL) as log:
+        # A log may begin where another has ended.
+        log.attach(applied=4999)
+        log.append_run(5000, 7, [b"first"] * 5)
+        log.attach(applied=4999)
+        assert log.contiguous_through == 5004
+        log.attach(applied=4000)
+        assert log.last_index == -1
+
+
+def test_a_gap_ends_where_a_snapshot_covers_it(tmp_path: Path) -> None:
+    with broken_transfer(tmp_path) as log:
+        assert log.contiguous_through == 110
+        log.install(SnapshotMeta(180, 3, IndexSet.from_sorted([7, 120, 177])))
+        assert (log.last_index, log.contiguous_through, log.status().gap_after) == (180, 180, None)
+        log.append_run(181, 3, [b"next"])
+        log.append_sparse([Entry(182, 3, b"next"), Entry(183, 3, b"next")])
+        assert log.contiguous_through == 183

@@ -85,6 +85,9 @@ def test_a_crash_between_any_two_steps_of_a_snapshot_leaves_one_snapshot_and_all
                 with snapshots.open_state() as reader:
                     assert b"".join(reader.pieces()) == b"state at %d" % found.index
             snapshots.audit()
+            # The machine is restored from its snapshot; the rest of a transfer that was cut short goes.
+            log.attach(applied=-1 if found is None else found.index)
+            assert log.last_index == log.contiguous_through
             log.append(rows(log.last_index + 1, log.last_index + 2, 9))
             log.flush()
 
