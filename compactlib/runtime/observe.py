@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import re
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self
 
@@ -62,7 +65,10 @@ class Observer:
         """Called with one measurement, such as `kv_request_seconds`, for a distribution; labels as in `count`."""
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        """Called when something happened that an operator may want to know, with its (picklable) numbers."""
+        """Called when something happened that an operator may want to know, with its (picklable) numbers.
+
+        A level is an event with a `value`, each time it changes; `None` when there is no such level any more.
+        """
 
 
 class TellingObserver(Observer):
@@ -130,10 +136,13 @@ def telling(observer: Observer | None) -> Observer:
     return TellingObserver(observer)
 
 
-def tell(listener: Callable[..., object], *arguments: object) -> Exception | None:
-    """Call a listener whose answer is not used; returns what it raised, which is logged, or `None`."""
+def tell(listener: Callable[..., object], *arguments: object,
+         expected: tuple[type[Exception], ...] = ()) -> Exception | None:
+    """Call a listener whose answer is not used; returns what it raised, or `None`. It is logged, unless `expected`."""
     try:
         listener(*arguments)
+    except expected as error:
+        return error
     except Exception as error:
         _LOGGER.warning("the listener %r raised %r; the work goes on", listener, error, exc_info=error)
         return error
@@ -364,8 +373,16 @@ def _set_total(bar: Any, total: int) -> None:
             container.children[1].max = total
 
 
+SECONDS_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0,
+                   3_600.0, 14_400.0)
+"""Upper bounds for what takes from milliseconds (a request) to hours (a compaction)."""
+
+
 class PrometheusObserver(Observer):
     """Turns counters into Prometheus counters, measurements into histograms, events into `<prefix>_events_total`.
+
+    An event with a number as its `value` is a level as well: a gauge of its name, whose labels are the fields that are
+    texts. A `value` of `None` clears it.
 
     One observer serves a whole process: share it between logs and threads. Characters that Prometheus does not
     allow in names become underscores. The labels of a name are those of its first use: later, a label that is
@@ -375,21 +392,31 @@ class PrometheusObserver(Observer):
         registry: a `prometheus_client.CollectorRegistry`; default the package's own global one.
         prefix: put before every name.
         max_series: how many sets of label values each name has at most; what comes under more of them is added to the
-            set in which every label is `OTHER_LABELS`, so that no name (of a store, a branch) can fill the memory.
+            set in which every label is `OTHER_LABELS`, so that no name (of a store, a branch) can fill the memory. A
+            level under more of them is not exported until another one was cleared.
+        buckets: upper bounds of the histograms' buckets, ascending.
 
     Raises:
         MissingDependency: prometheus_client is not installed.
-        InvalidInput: the registry already has an observer with this prefix, or `max_series` is less than 1.
+        InvalidInput: the registry already has an observer with this prefix, `max_series` is less than 1, or the
+            buckets do not ascend.
     """
 
-    def __init__(self, registry: Any = None, *, prefix: str = "compactlib", max_series: int = 1_000) -> None:
+    def __init__(self, registry: Any = None, *, prefix: str = "compactlib", max_series: int = 1_000,
+                 buckets: Sequence[float] = SECONDS_BUCKETS) -> None:
         try:
             import prometheus_client
         except ImportError:
             raise MissingDependency(package="prometheus_client", extra="prometheus", purpose="metrics") from None
         if max_series < 1:
             raise InvalidInput(f"max_series is {max_series}; a name has at least 1 set of label values")
-        self._kinds = {"count": prometheus_client.Counter, "measure": prometheus_client.Histogram}
+        bounds = tuple(buckets)
+        if not bounds or not all(isinstance(bound, int | float) for bound in bounds) or any(
+                first >= second for first, second in pairwise(bounds)):
+            raise InvalidInput(f"buckets is {buckets!r}; give at least one number, each above the one before it")
+        self._kinds: dict[str, Callable[..., Any]] = {
+            "count": prometheus_client.Counter, "level": prometheus_client.Gauge,
+            "measure": partial(prometheus_client.Histogram, buckets=bounds)}
         self._registry = prometheus_client.REGISTRY if registry is None else registry
         self._prefix = prefix
         self._max_series = max_series
@@ -406,31 +433,51 @@ class PrometheusObserver(Observer):
         self._child("count", name, labels).inc(value)
 
     def measure(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Add to the histogram, made at the first call; its buckets are those of the package, for seconds."""
+        """Add to the histogram, made at the first call."""
         self._child("measure", name, labels).observe(value)
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        """Count the event; its fields are not exported."""
+        """Count the event; of its fields a level is exported, if it is one."""
         self.count("events", 1, {"event": name})
+        value = fields.get("value", "")
+        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            self._level(name, value, {label: text for label, text in fields.items() if isinstance(text, str)})
+
+    def _level(self, name: str, value: float | None, labels: Mapping[str, str]) -> None:
+        with self._lock:
+            metric, values = self._metric("level", name, labels)
+            if metric.kind != "level":
+                return
+            if value is None:
+                if values in metric.seen:
+                    metric.seen.remove(values)
+                    metric.made.remove(*values) if values else metric.made.set(math.nan)
+            elif values in metric.seen or len(metric.seen) < self._max_series:
+                metric.seen.add(values)
+                (metric.made.labels(*values) if values else metric.made).set(value)
 
     def _child(self, kind: str, name: str, labels: Mapping[str, str] | None) -> Any:
-        told = {_metric_name(label): text for label, text in (labels or {}).items()}
-        allowed = _metric_name(f"{self._prefix}_{name}")
         with self._lock:
-            metric = self._metrics.get(allowed) or self._open(kind, allowed, tuple(sorted(told)))
-            if not metric.labels:
+            metric, values = self._metric(kind, name, labels)
+            if not values:
                 return metric.made
-            values = tuple(told.get(label, "") for label in metric.labels)
             if values not in metric.seen:
                 if len(metric.seen) >= self._max_series:
-                    values = (OTHER_LABELS,) * len(metric.labels)
+                    values = (OTHER_LABELS,) * len(values)
                 else:
                     metric.seen.add(values)
         return metric.made.labels(*values)
 
+    def _metric(self, kind: str, name: str, labels: Mapping[str, str] | None) -> tuple[_Metric, tuple[str, ...]]:
+        """The metric of a name, and the values of its own labels."""
+        told = {_metric_name(label): text for label, text in (labels or {}).items()}
+        allowed = _metric_name(f"{self._prefix}_{name}")
+        metric = self._metrics.get(allowed) or self._open(kind, allowed, tuple(sorted(told)))
+        return metric, tuple(told.get(label, "") for label in metric.labels)
+
     def _open(self, kind: str, name: str, labels: tuple[str, ...]) -> _Metric:
         made = self._kinds[kind](name, f"reported by {self._prefix}", labels, registry=self._registry)
-        self._metrics[name] = _Metric(made, labels)
+        self._metrics[name] = _Metric(made, labels, kind)
         return self._metrics[name]
 
 
@@ -442,6 +489,7 @@ OTHER_LABELS = "(other)"
 class _Metric:
     made: Any
     labels: tuple[str, ...]
+    kind: str
     seen: set[tuple[str, ...]] = attrs.field(factory=set)
 
 

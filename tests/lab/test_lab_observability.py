@@ -151,4 +151,6 @@ def test_prometheus_takes_all_of_it_under_the_same_names(told: RecordingObserver
     families = {family.name: family.type for family in registry.collect()}
     assert families.pop("compactlib_events") == "counter"
     expected = {f"compactlib_{name}": "counter" for name, _ in told.counters}
-    assert families == expected | {f"compactlib_{name}": "histogram" for name, _ in told.measured}
+    levels = {f"compactlib_{name}": "gauge" for name, fields in told.events if fields.get("value") is not None}
+    assert "compactlib_staging_cleanup_backlog" in levels
+    assert families == expected | levels | {f"compactlib_{name}": "histogram" for name, _ in told.measured}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 import pickle
 import sys
 import threading
@@ -253,6 +254,47 @@ def test_counters_and_events_are_exported(registry: prometheus_client.CollectorR
     assert registry.get_sample_value("compactlib_raftlog_freed_bytes_total", {"log": "a"}) == 11
     assert registry.get_sample_value("compactlib_raftlog_runs_total") == 1
     assert registry.get_sample_value("compactlib_events_total", {"event": "segment_compacted"}) == 1
+
+
+def test_an_event_with_a_value_is_a_level_until_it_is_cleared(registry: prometheus_client.CollectorRegistry) -> None:
+    observer = PrometheusObserver(registry, max_series=2)
+    name = "compactlib_sealed"
+
+    def level(branch: str) -> float | None:
+        return registry.get_sample_value(name, {"branch": branch})
+
+    for branch, value in (("a", 3), ("b", 1), ("a", 4.5), ("c", 9)):
+        observer.event("sealed", {"branch": branch, "value": value, "pages": 7})
+    assert (level("a"), level("b"), level("c")) == (4.5, 1, None)  # a level of others together would say nothing
+    observer.event("sealed", {"branch": "a", "value": None})
+    observer.event("sealed", {"branch": "never there", "value": None})
+    observer.event("sealed", {"branch": "c", "value": 9})
+    assert (level("a"), level("b"), level("c")) == (None, 1, 9)
+    assert registry.get_sample_value("compactlib_events_total", {"event": "sealed"}) == 7
+    observer.count("bytes", 5, {"log": "a"})
+    for fields in ({"log": "a", "value": 1}, {"log": "a", "value": None}):
+        observer.event("bytes", fields)  # a counter has the name
+    observer.event("answered", {"value": "a text", "on": "x"})
+    observer.event("temperature", {"value": 2})
+    observer.event("temperature", {"value": None})
+    assert registry.get_sample_value("compactlib_bytes_total", {"log": "a"}) == 5
+    assert math.isnan(registry.get_sample_value("compactlib_temperature") or 0.0)
+    assert {family.name for family in registry.collect()} >= {name}
+    assert not any(family.name == "compactlib_answered" for family in registry.collect())
+
+
+def test_measurements_have_buckets_up_to_hours(registry: prometheus_client.CollectorRegistry) -> None:
+    observer = PrometheusObserver(registry)
+    observer.measure("compaction_seconds", 1_700.0)
+    name = "compactlib_compaction_seconds_bucket"
+    assert [registry.get_sample_value(name, {"le": bound}) for bound in ("10.0", "900.0", "3600.0", "14400.0")] == [
+        0, 0, 1, 1]
+    own = PrometheusObserver(registry, prefix="own", buckets=(1, 2_000))
+    own.measure("compaction_seconds", 1_700.0)
+    assert registry.get_sample_value("own_compaction_seconds_bucket", {"le": "2000.0"}) == 1
+    for number, wrong in enumerate([(), (2, 1), (1, 1), ("a",)]):
+        with pytest.raises(InvalidInput, match="buckets"):
+            PrometheusObserver(registry, prefix=f"p{number}", buckets=wrong)  # type: ignore[arg-type]
 
 
 def test_labels_are_those_of_the_first_use(registry: prometheus_client.CollectorRegistry) -> None:
