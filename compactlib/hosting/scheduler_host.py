@@ -38,6 +38,8 @@ from compactlib.scheduler.model.update import (
     Applied,
     ApplyResult,
     BlocksAdded,
+    Configure,
+    Configured,
     Operation,
     Requeue,
     Requeued,
@@ -87,7 +89,8 @@ class SchedulerHost:
         log: orders the commands; started, and from then on owned, by the host, which closes it.
         kv: where snapshots go. `None`: the log keeps itself small, as the Raft adapter does. Stays open.
         config: may be another one after a restart: then it holds from a command of its own on, which is the first one
-            that this host proposes. In a group the leader's holds; give every node the same.
+            that this host proposes. The same as before leaves alone what `configure` has changed since. In a group the
+            leader's holds; give every node the same.
         partition: of the store, for this scheduler's snapshots alone.
         snapshot_every: commands after which a snapshot is taken, in the thread of the poll at hand; 0 for never.
         with_index: whether a new scheduler has a metadata index.
@@ -178,8 +181,13 @@ class SchedulerHost:
 
     @refuses_misfits
     def requeue(self, names: Iterable[str]) -> Requeued:
-        """Queue the blocks of quarantined jobs again."""
+        """Try jobs again that failed: in quarantine, or still queued; see `Requeue`."""
         return self._carry_out(Requeue(tuple(names)), Requeued)
+
+    @refuses_misfits
+    def configure(self, config: SchedulerConfig) -> Configured:
+        """Other settings hold from now on, on every node and over restarts; see `Configure`. O(everything)."""
+        return self._carry_out(Configure(config), Configured)
 
     def _carry_out(self, operation: Operation, kind: type[AnswerT]) -> AnswerT:
         # Encoded within the log's order, where the machine may remember it.

@@ -94,6 +94,9 @@ class Limits:
     cleanup_lease_seconds: float
 
 
+MAX_TOKENS_ABOVE = 1 << 62
+"""So that all indexes of a log have tokens of eight bytes."""
+
 DEFAULT_LEVELS = (
     LevelConfig(max_blocks=20, max_age_seconds=36, max_range_seconds=10800),
     LevelConfig(max_blocks=10, max_age_seconds=720, max_range_seconds=10800),
@@ -130,6 +133,8 @@ class SchedulerConfig:
         evict_at_limit: make room as soon as the queue is full; `False`: only once it is over its limit.
         check_results: hold results against the plan and the metadata index; without, what a worker says is done.
         strict_states: refuse updates about jobs that are not assigned, and second updates about one job.
+        tokens_above: added to the index of a command to make it a token, >= 0. For a scheduler whose log was lost,
+            beside fences that remember its tokens: any number above them. Never falls again, whatever is set later.
 
     Raises:
         BadConfig: a value is out of its range.
@@ -156,6 +161,7 @@ class SchedulerConfig:
     evict_at_limit: bool = True
     check_results: bool = True
     strict_states: bool = True
+    tokens_above: int = 0
 
     @_of_types
     def __attrs_post_init__(self) -> None:
@@ -170,6 +176,8 @@ class SchedulerConfig:
         for name in ("max_failures", "max_releases", "max_queue_size", "cleanup_batch_size"):
             if getattr(self, name) < 0:
                 raise BadConfig(f"{name} is {getattr(self, name)}; it cannot be negative")
+        if not 0 <= self.tokens_above < MAX_TOKENS_ABOVE:
+            raise BadConfig(f"tokens_above is {self.tokens_above}; give 0 to {MAX_TOKENS_ABOVE - 1}")
         for name in ("max_quarantine_size", "max_jobs_per_poll", "max_tombstones"):
             if not 1 <= getattr(self, name) < 1 << 20:
                 raise BadConfig(f"{name} is {getattr(self, name)}; give 1 to {(1 << 20) - 1}")

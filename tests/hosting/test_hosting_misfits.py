@@ -64,6 +64,7 @@ FACE: list[tuple[Callable[[], Any], Calls]] = [
                "start": (machine(),)}),
     (lambda: SchedulerHost(log(), MemoryStore()), {
         "poll": (PollRequest(),), "add_blocks": ((BLOCK,),), "retain": (0.0,), "requeue": (("a",),),
+        "configure": (SchedulerConfig(),),
         "look": (lambda service: 1,)}),
     (machine, {"encode": (Tick(),), "apply": (Command(1, 1, 0.0), encode_message(Tick())), "load": (b"x",),
                "prepare": (Command(1, 1, 0.0), PollRequest()), "carry_out": (Command(1, 1, 0.0), Tick()),

@@ -22,9 +22,9 @@ from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed,
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import LogOptions, SegmentLimits
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.scheduler import AddBlocks, JobStatus, PollRequest, SchedulerService, StatusUpdate
+from compactlib.scheduler import AddBlocks, JobStatus, PollRequest, SchedulerConfig, SchedulerService, StatusUpdate
 from compactlib.scheduler.model.poll import PollResponse, Verdict
-from compactlib.scheduler.model.update import PlanUpdate
+from compactlib.scheduler.model.update import Configured, PlanUpdate
 from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.codec import encode_message
 from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
@@ -60,6 +60,30 @@ def test_a_job_from_block_to_block(memory_path: Path) -> None:
         assert host.requeue(["nothing"]).unknown == ("nothing",)
         assert host.retain(0.0).blocks == 0
         host.audit()
+
+
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_settings_that_were_changed_while_it_ran_hold_until_it_is_opened_with_others(memory_path: Path, *,
+                                                                                     snapshots: bool) -> None:
+    kv, raised = MemoryStore(), attrs.evolve(CONFIG, max_failures=9)
+
+    def reopened(config: SchedulerConfig) -> SchedulerHost:
+        return SchedulerHost(LocalLog(memory_path / "log", LogOptions(clock=ManualClock(1000.0))), kv, config)
+
+    def closed(host: SchedulerHost) -> SchedulerConfig:
+        found = host.look(lambda service: service.config)
+        host.audit()
+        if snapshots:
+            assert isinstance(host.snapshot(), Done | Skipped)
+        host.close()
+        return found
+
+    host = reopened(CONFIG)
+    assert host.configure(raised) == Configured(CONFIG, raised)
+    assert closed(host) == raised
+    assert closed(reopened(CONFIG)) == raised
+    other = attrs.evolve(CONFIG, max_failures=1)
+    assert [closed(reopened(config)) for config in (other, other, CONFIG)] == [other, other, CONFIG]
 
 
 def test_a_poll_that_changes_nothing_writes_nothing(memory_path: Path) -> None:

@@ -58,7 +58,8 @@ FIELDS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
         "levels", "max_failures", "max_releases", "lease_seconds", "max_queue_size", "max_quarantine_size",
         "max_jobs_per_poll", "last_key", "backoff_seconds", "max_backoff_seconds", "cleanup_batch_size",
         "cleanup_delay_seconds", "cleanup_min_level", "cleanup_max_level", "max_tombstones", "cleanup_lease_seconds",
-        "standalone_cleanup", "refuse_future_tokens", "evict_at_limit", "check_results", "strict_states")),
+        "standalone_cleanup", "refuse_future_tokens", "evict_at_limit", "check_results", "strict_states",
+        "tokens_above")),
     "quarantined": (state.QuarantinedJob, ("plan", "reason", "failures", "since", "orphans")),
 }
 """Tag to class and stored fields, in order. New fields may be added at the end of a class's only."""

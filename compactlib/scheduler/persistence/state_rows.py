@@ -28,7 +28,8 @@ def dump_rows(state: SchedulerState) -> Iterator[list[Plain]]:
     time = state.timeline
     shared = sorted([level, count] for level, count in state.shared.items())
     yield ["state", to_plain(state.applied), state.index is not None, state.quarantine_dropped, shared,
-           state.tombstones_dropped, time.latest, time.doubt, int(time.has_late_stamps), state.polled_term]
+           state.tombstones_dropped, time.latest, time.doubt, int(time.has_late_stamps), state.polled_term,
+           state.tokens_above]
     if state.index is not None:
         dropped = sorted([*place, until] for place, until in state.index.dropped_until().items())
         yield ["index", state.index.partition_seconds, dropped]
@@ -100,6 +101,7 @@ def under(state: SchedulerState, config: SchedulerConfig) -> SchedulerState:
         return state
     again = load_rows(dump_rows(state), config)
     again.opened_with = state.opened_with
+    again.tokens_above = max(state.tokens_above, config.tokens_above)
     for number, level in state.jobs.levels.items():
         again.jobs.level(number).counts = level.counts
     now = 0.0 if state.timeline.latest is None else state.timeline.latest
@@ -110,7 +112,7 @@ def under(state: SchedulerState, config: SchedulerConfig) -> SchedulerState:
 
 
 def _begin(row: Plain, config: SchedulerConfig) -> SchedulerState:
-    tag, applied, has_index, dropped, shared, tombstones_dropped, latest, doubt, late, polled_term = row
+    tag, applied, has_index, dropped, shared, tombstones_dropped, latest, doubt, late, polled_term, above = row
     if tag != "state":
         raise ValueError(f"the first row is {tag!r}")
     state = SchedulerState(config, MetadataIndex() if has_index else None)
@@ -120,6 +122,7 @@ def _begin(row: Plain, config: SchedulerConfig) -> SchedulerState:
     state.tombstones_dropped = tombstones_dropped
     state.timeline = Timeline(latest, doubt, bool(late))
     state.polled_term = polled_term
+    state.tokens_above = above
     return state
 
 

@@ -82,7 +82,7 @@ def _prepare(state: SchedulerState, command: Command, request: PollRequest, poli
                            f"request has at most {MAX_UPDATES} of each")
     if command.index <= state.applied_index:
         raise CommandOutOfOrder(index=command.index, applied=state.applied_index)
-    return _Poll(state, command, request).update(policy)
+    return _Poll(state, state.numbered(command), request).update(policy)
 
 
 class _Poll:

@@ -59,6 +59,7 @@ class SchedulerState:
         applied: the last command that was applied, if any was.
         timeline: what is known of the commands' times.
         polled_term: the term by whose clock leases were last held against what they may be; 0 if by none.
+        tokens_above: what makes a token of a command's index; the largest that any settings have had.
     """
 
     def __init__(self, config: SchedulerConfig, index: MetadataIndex | None) -> None:
@@ -76,11 +77,16 @@ class SchedulerState:
         self.applied: Command | None = None
         self.timeline: Timeline = Timeline()
         self.polled_term: int = 0
+        self.tokens_above: int = config.tokens_above
 
     @property
     def applied_index(self) -> int:
         """Index of the last command that was applied; 0 if none was."""
         return 0 if self.applied is None else self.applied.index
+
+    def numbered(self, command: Command) -> Command:
+        """The command with its token as its index."""
+        return attrs.evolve(command, index=command.index + self.tokens_above) if self.tokens_above else command
 
     def has_stamps_of_another(self, command: Command) -> bool:
         """Whether something waits that a leader before the command's has stamped, whose clock may have been ahead."""
@@ -106,8 +112,9 @@ class SchedulerState:
                 raise AuditFailed(f"block {block_id!r} of {place} is in two jobs: {other!r} and {name!r}")
         if self.applied is not None:
             newest = max((job.state.token for job in self.jobs), default=0)
-            if newest > self.applied.index:
-                raise AuditFailed(f"a job has token {newest}, the last command is {self.applied.index}")
+            last = self.applied.index + self.tokens_above
+            if newest > last:
+                raise AuditFailed(f"a job has token {newest}, that of the last command is {last}")
 
     def _owned(self) -> Iterator[tuple[tuple[str, int, int], str, str]]:
         for job in self.jobs:

@@ -100,7 +100,7 @@ class SchedulerService:
         if isinstance(operation, PlanUpdate) and operation.term != command.term:
             return TermChanged(operation.term, command.term)
         limits = operation.limits if isinstance(operation, PlanUpdate) else None
-        effects = Effects(state, command, limits or state.limits)
+        effects = Effects(state, state.numbered(command), limits or state.limits)
         effects.take_time(command.appended_at)
         result = carry_out(effects, operation)
         effects.tell_excluded()

@@ -67,7 +67,8 @@ class StoredScheduler:
 
     Args:
         kv: where the state lives. Another owner of the same partition loses it.
-        config: may be another one than before.
+        config: may be another one than before, and holds then. The same as before leaves alone what a `Configure` has
+            changed since.
         partition: the store's partition.
         clock: stamps the commands, held against the monotonic clock (`SteadyClock`; give one of your own for other
             bounds, or to `accept` a jump).

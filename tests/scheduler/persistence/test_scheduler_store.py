@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from compactlib.clock import ManualClock
@@ -28,7 +29,7 @@ from compactlib.scheduler import (
     StoredScheduler,
 )
 from compactlib.scheduler.errors import JournalConflict
-from compactlib.scheduler.model.update import Operation, Tick
+from compactlib.scheduler.model.update import Configure, Operation, Tick
 from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.codec import RecordKind, decode_record, encode_command, encode_rows, is_opening
 from compactlib.scheduler.persistence.state_rows import dump_rows
@@ -186,6 +187,19 @@ def test_what_a_late_worker_wrote_is_remembered_over_a_restart() -> None:
     again.poll(done(holder.assignments[0].token, "good"))
     tombstones = again.service.state.tombstones
     assert (tombstones.exists("A", 0, "late"), tombstones.exists("A", 0, "good")) == (True, False)
+
+
+def test_settings_that_were_changed_while_it_ran_hold_until_it_is_opened_with_others() -> None:
+    kv, clock = MemoryStore(), ManualClock(1000.0)
+    first = opened(kv, clock)
+    given = first.service.config
+    raised, other = attrs.evolve(given, max_failures=9), attrs.evolve(given, max_failures=1)
+    first.apply(Configure(raised))
+    first.audit()
+    for config, holds in ((given, raised), (given, raised), (other, other), (other, other), (given, given)):
+        again = StoredScheduler(kv, config, clock=clock, rng=random.Random(1))
+        again.audit()
+        assert again.service.config == holds
 
 
 def test_of_two_that_open_at_once_one_wins() -> None:

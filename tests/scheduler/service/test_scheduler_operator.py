@@ -9,8 +9,17 @@ from typing import Any
 import attrs
 import pytest
 
+from compactlib.errors import InvalidInput
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.scheduler import JobStatus, PollRequest, SchedulerConfig, SchedulerService, StatusUpdate
+from compactlib.scheduler import (
+    FencedOff,
+    JobStatus,
+    MemoryFence,
+    PollRequest,
+    SchedulerConfig,
+    SchedulerService,
+    StatusUpdate,
+)
 from compactlib.scheduler.errors import BadConfig
 from compactlib.scheduler.model.poll import PollResponse, Verdict
 from compactlib.scheduler.model.update import Applied, Configure, Configured, PlanUpdate, Requeue, Requeued, Tick
@@ -268,9 +277,52 @@ def test_the_same_command_changes_the_limits_once_and_the_state_comes_back() -> 
     assert again.service.config.max_failures == 7
 
 
+# ----------------------------------------------------------------------------------- beside fences that remember
+
+
+def test_a_scheduler_that_begins_anew_gives_tokens_that_fences_admit_once_it_is_told_where_to_begin() -> None:
+    fence = MemoryFence()
+    host = Watched()
+    host.add("a", "b")
+    given = host.assigned()
+    name, token = given.assignments[0].name, given.assignments[0].token
+    fence.admit(name, 5_000)                 # by a scheduler before, whose log was lost
+    with pytest.raises(FencedOff, match=f"token {token} is stale"):
+        fence.admit(name, token)
+    host.apply(Configure(attrs.evolve(CONFIG, tokens_above=1 << 40)))
+    host.now += 20
+    again = host.poll(1)
+    assert again.assignments[0].token == (1 << 40) + host.index
+    fence.admit(name, again.assignments[0].token)
+    done = host.poll(0, say(again, JobStatus.SUCCESS, results=output(again.compaction_jobs[0], "new")))
+    assert done.answers[0].verdict is Verdict.ACCEPTED
+
+
+def test_tokens_never_fall_again_and_the_log_s_own_indexes_stay() -> None:
+    host = Watched(attrs.evolve(CONFIG, tokens_above=100))
+    host.add("a", "b")
+    first = host.assigned()
+    assert (first.assignments[0].token, host.service.state.applied_index) == (103, 3)
+    host.apply(Configure(CONFIG))
+    host.apply(Configure(attrs.evolve(CONFIG, tokens_above=50)))
+    host.now += 20
+    assert host.poll(1).assignments[0].token == 106
+    again = SchedulerService(state=decode_state(encode_state(host.service.state), "here"))
+    assert encode_state(again.state) == encode_state(host.service.state)
+    assert (again.state.tokens_above, again.state.applied_index) == (100, 6)
+    future = StatusUpdate(first.assignments[0].name, 108, JobStatus.IN_PROGRESS)
+    assert host.poll(0, future).answers[0].verdict is Verdict.FUTURE_TOKEN
+
+
+@pytest.mark.parametrize("above", [-1, 1 << 62, 1.5, None])
+def test_what_no_token_can_be_above_is_refused(above: Any) -> None:
+    with pytest.raises(BadConfig, match="tokens_above"):
+        SchedulerConfig(tokens_above=above)
+
+
 @pytest.mark.parametrize("given", [None, 5, {"max_failures": 3}], ids=repr)
 def test_what_are_no_settings_is_refused(given: Any) -> None:
     host = Watched()
-    with pytest.raises((BadConfig, Exception), match="nothing was changed"):
+    with pytest.raises(InvalidInput, match="nothing was changed"):
         host.apply(Configure(given))
     assert host.service.config == CONFIG

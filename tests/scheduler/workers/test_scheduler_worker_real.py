@@ -35,6 +35,7 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.fences.token import TokenSealer
 from compactlib.scheduler.model.poll import PollResponse, Verdict
+from compactlib.scheduler.model.update import Retain
 from compactlib.scheduler.model.values import BlockTombstones, Command, ShardTombstone, Tombstone
 from compactlib.scheduler.queue.tombstones import Tombstones
 from compactlib.scheduler.workers.running_job import RunningJob
@@ -205,6 +206,38 @@ def test_a_tombstone_of_two_blocks_deletes_two_objects(tmp_path: Path) -> None:
     covered = [tombstones.covers(BlockMeta(id="x", tenant="A", shard=1, level=0, min_time=time, max_time=time))
                for time in (8 * hour, 9 * hour, 10.5 * hour)]
     assert covered == [False, True, False]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_job_is_told_what_the_index_knows_of_its_sources_in_their_order(*, sealed: bool) -> None:
+    scheduler = StoredScheduler(MemoryStore(), SchedulerConfig(levels=(LevelConfig(max_blocks=3),)))
+    transport: Transport = SealedPolls(scheduler, TokenSealer({"k": bytes(16)})) if sealed else scheduler
+    added = tuple(BlockMeta(id=name, tenant="A", shard=1, level=0, min_time=time, max_time=time + 5, size_bytes=size)
+                  for name, time, size in (("b", 90_000.0, 9), ("old", 10.0, 8), ("a", 90_500.0, 7)))
+    told: list[RunningJob] = []
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        told.append(job)
+        read = tuple(block.id for block in job.blocks)
+        return CompactedBlocks(tenant="A", shard=1, source_blocks=read, no_output=NoOutput.EMPTY)
+
+    scheduler.apply(AddBlocks(added))
+    worker = Worker(transport, execute)
+    worker.run_pending()                           # makes the job
+    scheduler.apply(Retain(50_000.0))              # and before it is given, a source goes
+    worker.run_pending()
+    assert isinstance(worker.stop(), Done)
+    [job] = told
+    assert job.plan.source_blocks == ("b", "old", "a")
+    assert job.blocks == (added[0], added[2])
+
+
+def test_without_an_index_nothing_is_known_of_a_job_s_sources() -> None:
+    scheduler = StoredScheduler(MemoryStore(), SchedulerConfig(levels=(LevelConfig(max_blocks=1),)), with_index=False)
+    scheduler.apply(AddBlocks((BlockMeta(id="a", tenant="A", shard=1, level=0),)))
+    scheduler.poll(PollRequest(job_capacity=1))
+    [assignment] = scheduler.poll(PollRequest(job_capacity=1)).assignments
+    assert assignment.blocks == ()
 
 
 def test_a_missing_source_is_left_out_and_if_all_are_missing_the_job_says_so(tmp_path: Path) -> None:
