@@ -15,14 +15,15 @@ from compactlib.catalog.plan.policy import (
     KeepSeconds as KeepSeconds,
     KeepVersions as KeepVersions,
 )
+from compactlib.catalog.round.outbox import NodeOptions as NodeOptions
 from compactlib.catalog.schema.commands import CreateSchema as CreateSchema, CreateZone as CreateZone
 from compactlib.catalog.schema.table_commands import CreateTable as CreateTable
-from compactlib.catalog.sense.needs import LocalNeeds as LocalNeeds, NeedSource as NeedSource
-from compactlib.catalog.sense.pins import Pins as Pins
+from compactlib.catalog.sense.needs import LocalNeeds as LocalNeeds
 from compactlib.catalog.sense.published import PublishedTimes as PublishedTimes
 from compactlib.catalog.sense.transactions import ActiveTransactions as ActiveTransactions
 from compactlib.catalog.sense.watermark import LowWatermark as LowWatermark
 from compactlib.catalog.service.follower import LogFollower as LogFollower
+from compactlib.catalog.service.lease_election import LeaseElection as LeaseElection
 from compactlib.catalog.service.service import CatalogService as CatalogService
 from compactlib.catalog.service.upkeep import CatalogUpkeep as CatalogUpkeep
 from compactlib.catalog.transport.host import CatalogHost as CatalogHost

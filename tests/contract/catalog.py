@@ -19,6 +19,7 @@ from compactlib.catalog import (
     HybridClock,
     KeepSeconds,
     KeepVersions,
+    LeaseElection,
     LogFollower,
     LowWatermark,
     NodeId,
@@ -216,12 +217,13 @@ ASYNC_SERVICES = [Nodes()]
 
 
 class LookedAt(MemoryStore):
-    """A store that tells its hooks of each look at the log's end."""
+    """A store that tells its hooks of each look at a key: the log's end."""
 
+    key = b"earliest"
     hooks: ServiceHooks | None = None
 
     def get(self, partition: bytes, key: bytes) -> Versioned:
-        if self.hooks is not None and key == b"earliest":
+        if self.hooks is not None and key == self.key:
             self.hooks.decides()
         return super().get(partition, key)
 
@@ -267,7 +269,21 @@ class Upkeeps(ServiceFactory):
         service.nudge()
 
 
-SERVICES = [Followers(), Upkeeps()]
+class Elections(ServiceFactory):
+    """Elections in which nobody else takes part."""
+
+    has_budget = False
+
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> LeaseElection:
+        store = LookedAt()
+        store.key, store.hooks = b"coordinator", hooks
+        return LeaseElection(store, "a", lambda term, node: None, lease_seconds=0.15, observer=observer)
+
+    def wake(self, service: LeaseElection) -> None:
+        service.nudge()
+
+
+SERVICES = [Followers(), Upkeeps(), Elections()]
 
 SITUATIONS = [(8, 0, 60, "ABC"), (8, 0, 60, "AB"), (8, 6, 60, "ABC"), (8, 0, 1, "ABC"), (0, 0, 1000, "ABC"),
               (8, 2, 1000, "ABC")]

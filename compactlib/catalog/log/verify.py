@@ -20,8 +20,9 @@ from compactlib.runtime.budget import Budget
 
 _MAX_LOOKS = 10
 _DAMAGE = (RecordDamaged, RecordMissing, RecordTooNew)
-_OTHERS = ((keys.FORMAT, RecordType.FORMAT), (keys.TERM, RecordType.TERM), (keys.PIN_EPOCH, RecordType.PIN),
-           (keys.PINS, RecordType.PIN), (keys.LOW_WATERMARK, RecordType.LOW_WATERMARK),
+_OTHERS = ((keys.FORMAT, RecordType.FORMAT), (keys.TERM, RecordType.TERM), (keys.COORDINATOR, RecordType.TERM),
+           (keys.PIN_EPOCH, RecordType.PIN), (keys.PINS, RecordType.PIN),
+           (keys.LOW_WATERMARK, RecordType.LOW_WATERMARK),
            (keys.PUBLISHED, RecordType.PUBLISHED), (keys.PUBLISHER, RecordType.PUBLISHED))
 """What else lies in the partition: a key, or what a key begins with, and its record."""
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, suppress
-
-import attrs
+from contextlib import contextmanager
 
 from compactlib._arguments import refuses_misfits
 from compactlib.catalog.arguments import printed, whole
@@ -43,17 +41,6 @@ nothing; that it is `Closed`, as a service that does not run, is nobody's surpri
 MAX_ATTEMPTS = 10
 """How often keeping a value is tried while the store does not say whether it did."""
 _STORE = object()  # stands among the readers that block, until the value is kept
-
-
-@attrs.frozen
-class _Open:
-    """A listener whose being closed is no error."""
-
-    listener: WatermarkListener
-
-    def __call__(self, time: Timestamp) -> None:
-        with suppress(Closed):
-            self.listener(time)
 
 
 class LowWatermark:
@@ -192,7 +179,7 @@ class LowWatermark:
             self._pending = None
             listeners = tuple(self._listeners)
         for listener in listeners:
-            tell(_Open(listener), time)
+            tell(listener, time, expected=(Closed,))
 
     # --- readers ------------------------------------------------------------------------------------------------
 
