@@ -16,6 +16,8 @@ import os
 import random
 from collections.abc import Iterable
 
+import attrs
+
 from compactlib.app.kv_machine import Command, Delete, KvMachine, Put, decode_command, encode_command
 from compactlib.errors import CorruptData
 from compactlib.files import LocalFiles
@@ -45,6 +47,8 @@ class KvStore:
             files.make_folder(folder)
             files.sync_folder(os.path.dirname(os.path.abspath(folder)))
         self.snapshots = SnapshotFolder(os.path.join(folder, "snapshots"), files=files, machine=KvMachine)
+        # Should the log's own note of the last snapshot be damaged, the snapshot says the same.
+        options = attrs.evolve(options or StoreOptions(), snapshots_of=lambda _: self.snapshots)
         self.log: RaftLog = open_log(os.path.join(folder, "log"), options)
         manifest = self.snapshots.manifest
         self.log.attach(self.snapshots, (lambda log: LogCompactionWorker(self.log.segments)) if with_worker else None,

@@ -83,10 +83,12 @@ class Beside:
     Attributes:
         held: gives the indexes of the entries that are in memory.
         pinned: gives those that must stay although they are dead.
+        row_is_lost: whether the log's row is damaged and is not to be read: the store puts another in force.
     """
 
     held: Callable[[], IndexSet] = IndexSet
     pinned: Callable[[], IndexSet] = IndexSet
+    row_is_lost: bool = False
 
 
 @attrs.frozen
@@ -143,7 +145,7 @@ class SegmentLog:
         self._lock = stack.enter_context(FolderLock(folder, meanwhile="read it with a LogReader"))
         # An earlier writer may have been killed before it synced what is found here, and on which all will rest.
         sync_names(files, folder)
-        state = read_snapshot_meta(folder)
+        state = None if self._beside.row_is_lost else read_snapshot_meta(folder)
         self._recovery = recover_folder(files, folder)
         discard_headless_newest(files, folder)
         contents = read_folder(folder, keep_open=options.max_open_segments)

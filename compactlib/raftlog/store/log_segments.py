@@ -29,14 +29,15 @@ class LogSegments:
     Args:
         folder: the log's folder.
         options: how it is kept.
+        row_is_lost: see `Beside`.
 
     Attributes:
         beside: what is held elsewhere, and what must stay although it is dead: set by the log once it is open.
         log: the segments as a log by themselves: for those who read and compact them.
     """
 
-    def __init__(self, folder: StrPath, options: LogOptions | None = None) -> None:
-        self.beside: Beside = Beside()
+    def __init__(self, folder: StrPath, options: LogOptions | None = None, *, row_is_lost: bool = False) -> None:
+        self.beside: Beside = Beside(row_is_lost=row_is_lost)
         self.log: SegmentLog = SegmentLog(folder, options, beside=self.beside)
         self._tail = self.log.tail
         self._segments = self.log.tail.segments

@@ -519,7 +519,9 @@ class RaftLog:
 
     def _take_over(self, meta: SnapshotMeta) -> None:
         self._log.require_held(meta)
-        if self.last_index > meta.index and self.term_of(meta.index) != meta.term:
+        term = self.term_of(meta.index)
+        # Without a row it may be that one which was lost: then the entry may have been dropped, and what follows stays.
+        if self.last_index > meta.index and term != meta.term and not (term is None and self.state.index < 0):
             self.reset(meta.index)
         self.sync()
         self._record(meta)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from compactlib._arguments import require_type
+from compactlib._arguments import require_method, require_type
 from compactlib.errors import (
     AuditFailed,
     Busy,
@@ -35,17 +35,19 @@ from compactlib.errors import (
 from compactlib.files.disk import Files, StrPath, sync_names
 from compactlib.files.folder_lock import FolderLock
 from compactlib.raftlog.arguments import folder_path, require_budget
-from compactlib.raftlog.errors import NotALog
+from compactlib.raftlog.errors import LiveIndexMissing, NotALog
 from compactlib.raftlog.log.folder import Examination
 from compactlib.raftlog.log.unflushed import examine_wal
 from compactlib.raftlog.memtable.replay import replay
 from compactlib.raftlog.memtable.table import DEFAULT_MAX_ENTRIES, Memtable
+from compactlib.raftlog.model.names import SNAPSHOT_NAME
 from compactlib.raftlog.model.row import LogRows
-from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT
+from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
 from compactlib.raftlog.model.status import RaftLogStoreStatus, told
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.store.log_folders import FoundFolders, find_folders, what_is_there
 from compactlib.raftlog.store.log_segments import LogSegments
+from compactlib.raftlog.store.protocols import SnapshotStore
 from compactlib.raftlog.store.raft_log import RaftLog
 from compactlib.raftlog.store.removal import begin_removal, finish_removals
 from compactlib.raftlog.wal.batch import Confirmed
@@ -66,6 +68,9 @@ SYNC_FAILED = "raftlog_sync_failed"
 FLUSH_FAILED = "raftlog_flush_failed"
 """Entries could not be written to segments, which is tried again: the same fields."""
 
+ROW_REBUILT = "raftlog_row_rebuilt"
+"""A log's row was damaged, and was written anew from its newest snapshot: `log_id`, `snapshot_index`, `error`."""
+
 _LOG_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -83,6 +88,9 @@ class StoreOptions:
         background: flush in a thread of the store's own; else the thread that fills a WAL file does it.
         sync_by_itself: a thread of the store's own syncs whatever is appended, as fast as the disk can, and the host
             is notified through `on_confirmed` (`RaftLog.attach`); else entries wait for the next `sync`.
+        snapshots_of: gives the snapshot store of a log, by its id. It is asked when the store is opened, for a log
+            whose row is damaged: its newest snapshot says the same, and the row is written anew from there. Without
+            one, or without a snapshot, such a log is not opened.
     """
 
     log: LogOptions = attrs.field(factory=LogOptions)
@@ -92,14 +100,25 @@ class StoreOptions:
     max_memtable_entries: int = DEFAULT_MAX_ENTRIES
     background: bool = True
     sync_by_itself: bool = False
+    snapshots_of: Callable[[str], SnapshotStore] | None = None
 
     def __attrs_post_init__(self) -> None:
         require_type("log", self.log, LogOptions)
+        require_method("snapshots_of", self.snapshots_of, "__call__", or_none=True)
         for name, least in (("max_wal_bytes", 1), ("max_unflushed_files", 0), ("max_queued_bytes", 0),
                             ("max_memtable_entries", 1)):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise InvalidInput(f"{name} is {value!r}; give a whole number of at least {least}")
+
+
+@attrs.frozen
+class _LostRow:
+    """A row that is damaged, and the snapshot that says the same."""
+
+    error: CorruptData
+    snapshots: SnapshotStore
+    meta: SnapshotMeta
 
 
 class RaftLogStore:
@@ -114,7 +133,8 @@ class RaftLogStore:
         InvalidInput: one of its folders is a symbolic link, which is never followed.
         CorruptData: a WAL file is damaged in what was durable. A single log that cannot be opened, because a segment's
             index or its row is damaged or its folder is not there, keeps nothing else back: `log` says what is wrong
-            with it, `status` lists it, and what the WAL has of it stays until it can be opened, or is removed.
+            with it, `status` lists it, and what the WAL has of it stays until it can be opened, or is removed. (A row
+            can be rebuilt: see `StoreOptions.snapshots_of`.)
         Unsupported: a WAL file was written by a later release.
         StorageError: the disk refused.
     """
@@ -129,6 +149,7 @@ class RaftLogStore:
         self._rows = LogRows()
         self._logs: dict[str, RaftLog] = {}
         self._damaged: dict[str, CorruptData | Unsupported | NotALog] = {}
+        self._without_row: dict[str, _LostRow] = {}
         self._changing = OwnedLock(f"the store in {self._folder}")
         self._flushing = OwnedLock(f"the store in {self._folder}")
         self._flush_error: CompactlibError | None = None
@@ -185,10 +206,38 @@ class RaftLogStore:
         found: dict[str, LogSegments] = {}
         for log_id in self._found.logs:
             try:
-                found[log_id] = stack.enter_context(LogSegments(self._log_folder(log_id), self._options.log))
+                try:
+                    made = LogSegments(self._log_folder(log_id), self._options.log)
+                except CorruptData as error:
+                    self._without_row[log_id] = self._lost_row(log_id, error)
+                    made = LogSegments(self._log_folder(log_id), self._options.log, row_is_lost=True)
+                found[log_id] = stack.enter_context(made)
             except (CorruptData, Unsupported, NotALog) as error:
+                self._without_row.pop(log_id, None)
                 self._damaged[log_id] = error
         return found
+
+    def _lost_row(self, log_id: str, error: CorruptData) -> _LostRow:
+        """What can take the place of a row that is damaged; raises the error that was given if nothing can."""
+        snapshots_of = self._options.snapshots_of
+        if snapshots_of is None or error.path != os.path.join(self._log_folder(log_id), SNAPSHOT_NAME):
+            raise error
+        snapshots = snapshots_of(log_id)
+        meta = snapshots.latest()
+        if meta is None:
+            raise error
+        return _LostRow(error, snapshots, meta)
+
+    def _refuse_unfounded(self, segments: dict[str, LogSegments], memtables: dict[str, Memtable]) -> None:
+        """A log of which neither segments nor the WAL hold what its snapshot needs stays damaged."""
+        for log_id, lost in list(self._without_row.items()):
+            segments[log_id].beside.held = memtables[log_id].indexes
+            try:
+                segments[log_id].log.require_held(lost.meta)
+            except LiveIndexMissing:
+                self._damaged[log_id] = lost.error
+                segments.pop(log_id).close()
+                del memtables[log_id], self._without_row[log_id]
 
     def _finish_removals(self) -> None:
         try:
@@ -218,6 +267,7 @@ class RaftLogStore:
                 continue
             replay(logged.frame, memtables[logged.log_id], self._rows.get(logged.log_id),
                    segments[logged.log_id].matching)
+        self._refuse_unfounded(segments, memtables)
         for log_id, memtable in memtables.items():
             memtable.freeze(found.last_number)
             memtable.skip_to(self._rows.get(log_id).index)
@@ -225,6 +275,10 @@ class RaftLogStore:
         stack.callback(self._wal.close)
         for log_id, each in segments.items():
             self._logs[log_id] = self._make_log(log_id, each, memtables[log_id])
+        for log_id, lost in self._without_row.items():
+            self._logs[log_id].attach(lost.snapshots)
+            self._observer.event(ROW_REBUILT, {"log_id": log_id, "snapshot_index": lost.meta.index,
+                                               "error": str(lost.error)})
         if found.torn_bytes:
             self._observer.event("raftlog_wal_torn", {"file": found.last_number, "bytes": found.torn_bytes})
 

@@ -18,9 +18,19 @@ import attrs
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, DiskFull, InvalidInput, StorageError
+from compactlib.errors import (
+    Busy,
+    Closed,
+    CompactlibError,
+    CorruptData,
+    DiskFull,
+    InvalidInput,
+    StorageError,
+    Unsupported,
+)
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
+from compactlib.outcome import Done
 from compactlib.raftlog import (
     DeadEntry,
     Entry,
@@ -760,3 +770,98 @@ def test_a_crash_while_a_log_cannot_be_opened_loses_nothing_of_it(tmp_path: Path
     files = RecordingFiles(tmp_path / "lived")
     live(tmp_path / "lived", files)
     explore(files.recording(), check, rng=random.Random(3), limit_per_point=3)
+
+
+# -- a row that is damaged or lost, beside its snapshot
+
+
+def with_snapshots(folder: Path, observer: Observer | None = None) -> StoreOptions:
+    log = LogOptions(limits=SegmentLimits(max_entries=8), keep_links_seconds=0.0, files=UnsyncedFiles(),
+                     observer=observer or Observer())
+    return StoreOptions(log=log, background=False,
+                        snapshots_of=lambda log_id: SnapshotFolder(folder / f"{log_id}-snap"))
+
+
+def with_a_snapshot(folder: Path) -> Path:
+    """Log `a` was compacted after a snapshot, its last entries are in the WAL only; returns where its row is."""
+    with RaftLogStore(folder / "store", with_snapshots(folder)) as store:
+        log = store.log("a")
+        log.attach(SnapshotFolder(folder / "a-snap"))
+        log.append(rows(1, 60))
+        log.flush()
+        log.snapshot(40, [5, 7, 38], [b"state"])
+        assert isinstance(log.compact(policy=log.policy), Done)
+        log.append(rows(61, 70))
+        log.sync()
+        assert log.term_of(39) is None or log.term_of(33) is None
+        store.log("b").append(rows(1, 3))
+    return folder / "store" / "logs" / "a" / "SNAPSHOT"
+
+
+@pytest.mark.parametrize("place", [0, 8, 16, 25, 33, 41, -1, "cut", "link", "lost"])
+def test_a_damaged_row_is_written_anew_from_the_snapshot(place: int | str, tmp_path: Path) -> None:
+    row = with_a_snapshot(tmp_path)
+    whole = row.read_bytes()
+    if isinstance(place, int):
+        row.write_bytes(bytes(byte ^ (number == place % len(whole)) for number, byte in enumerate(whole)))
+    else:
+        row.unlink()
+        if place == "cut":
+            row.write_bytes(whole[:30])
+        elif place == "link":
+            row.symlink_to(tmp_path / "elsewhere")
+    told = RecordingObserver()
+    if place != "lost":
+        with RaftLogStore(tmp_path / "store", attrs.evolve(with_snapshots(tmp_path), snapshots_of=None)) as store:
+            with pytest.raises(CorruptData, match="SNAPSHOT"):
+                store.log("a")
+            assert indexes(store.log("b")) == [1, 2, 3]
+    for life in range(2):
+        with RaftLogStore(tmp_path / "store", with_snapshots(tmp_path, told)) as store:
+            log = store.log("a")
+            log.attach(SnapshotFolder(tmp_path / "a-snap"), applied=40)
+            assert row.read_bytes() == whole
+            assert log.state == SnapshotMeta(40, 1, IndexSet.from_sorted([5, 7, 38]))
+            assert indexes(log) == [5, 7, 38, *range(41, 71 + life)]
+            assert log.read(6) == DeadEntry(6, 40)
+            log.append(rows(71 + life, 71 + life))
+            log.sync()
+            assert not store.status().damaged
+            store.audit()
+    assert [name for name, _ in told.events if name == "raftlog_row_rebuilt"] == \
+        ([] if place == "lost" else ["raftlog_row_rebuilt"])
+
+
+def test_a_row_is_not_written_anew_without_what_its_snapshot_needs(tmp_path: Path) -> None:
+    row = with_a_snapshot(tmp_path)
+    row.write_bytes(b"\0" * 50)
+    damaged = row.read_bytes()
+    segment = min(row.parent.glob("*.segment"))
+    kept = segment.read_bytes()
+    segment.unlink()
+    for _ in range(2):
+        with RaftLogStore(tmp_path / "store", with_snapshots(tmp_path)) as store:
+            with pytest.raises(CorruptData, match="SNAPSHOT"):
+                store.log("a")
+            assert store.status().damaged == ("a",)
+            store.log("b").append(rows(1, 3, 2))
+            store.flush()
+            assert row.read_bytes() == damaged
+    # What the WAL has of it has stayed.
+    segment.write_bytes(kept)
+    with RaftLogStore(tmp_path / "store", with_snapshots(tmp_path)) as store:
+        assert indexes(store.log("a")) == [5, 7, 38, *range(41, 71)]
+
+
+def test_a_row_of_another_version_is_no_damage_and_without_a_snapshot_nothing_is_mended(tmp_path: Path) -> None:
+    row = with_a_snapshot(tmp_path)
+    mend = damage(row.parent, "version")
+    with RaftLogStore(tmp_path / "store", with_snapshots(tmp_path)) as store, pytest.raises(Unsupported):
+        store.log("a")
+    mend()
+    row.write_bytes(b"damaged")
+    shutil.rmtree(tmp_path / "a-snap")
+    with RaftLogStore(tmp_path / "store", with_snapshots(tmp_path)) as store, pytest.raises(CorruptData):
+        store.log("a")
+    with pytest.raises(InvalidInput, match="snapshots_of"):
+        StoreOptions(snapshots_of=5)  # type: ignore[arg-type]
