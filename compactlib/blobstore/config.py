@@ -57,7 +57,7 @@ class BlobStoreConfig:
         drop_dead_containers: compactions drop the records of containers that are gone.
         close_active_segment: a full compaction may close the active segment, so that it becomes eligible.
 
-        hard_delete: `reclaim` overwrites the content of deleted blobs; a manager reclaims after each check.
+        hard_delete: `reclaim` overwrites the content of deleted blobs; a manager does it in slices of their own.
         hard_delete_bytes_per_second: rate of that, `None` for no limit.
 
     Raises:

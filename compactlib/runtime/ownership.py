@@ -18,16 +18,21 @@ from compactlib.errors import Busy
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, TellingObserver, telling
 
+_LOOK_AGAIN_SECONDS = 0.1
+"""How long it is waited for a brief run before the budget is asked."""
+
 
 class Run:
     """One piece of work while it runs.
 
     Attributes:
         budget: lent from the caller's; cancelled when the store closes.
+        is_brief: whether it ends soon by itself, so that others may wait for it.
     """
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, *, is_brief: bool = False) -> None:
         self.budget: Budget = budget.lend()
+        self.is_brief: bool = is_brief
         # Work that this one is a part of: a worker's turn, say, which runs a store's compaction.
         self._around: frozenset[Run] = _RUNS.get()
 
@@ -95,14 +100,16 @@ class Ownership:
         return self._holders > 0
 
     @contextlib.contextmanager
-    def begin(self, budget: Budget | None = None, work: str | None = "") -> Iterator[Run | None]:
+    def begin(self, budget: Budget | None = None, work: str | None = "", *,
+              is_brief: bool = False) -> Iterator[Run | None]:
         """Run inside the `with`; yields the run, or `None` if another one of this work runs or the store is closing.
 
         Args:
             budget: what the run may use up; the run's own `budget` is lent from it.
             work: what is done; one run of each at a time. `None`: a read, of which there may be any number.
+            is_brief: whether it ends soon by itself, so that `take` may wait for it.
         """
-        run = self.take(budget, work)
+        run = self.take(budget, work, is_brief=is_brief)
         if run is None:
             yield None
             return
@@ -112,17 +119,30 @@ class Ownership:
         finally:
             self.release(run)
 
-    def take(self, budget: Budget | None = None, work: str | None = "") -> Run | None:
+    def take(self, budget: Budget | None = None, work: str | None = "", *, is_brief: bool = False,
+             waits: bool = False) -> Run | None:
         """As `begin`, for runs of several stores that do not end in the order in which they began.
 
         The caller marks what it does with `Run.inside`, and calls `release` however it ends.
+
+        Args:
+            budget: see `begin`.
+            work: see `begin`.
+            is_brief: see `begin`.
+            waits: for the end of a brief run of this work, unless this is called from inside it.
         """
         with self._changed:
+            while waits and self._brief_one_is_ahead(work) and (budget is None or budget.refusal is None):
+                self._changed.wait(_LOOK_AGAIN_SECONDS)
             if self._closed or self._holders or (work is not None and work in self._runs.values()):
                 return None
-            run = Run(budget or Budget())
+            run = Run(budget or Budget(), is_brief=is_brief)
             self._runs[run] = work
             return run
+
+    def _brief_one_is_ahead(self, work: str | None) -> bool:
+        return not self._closed and not self._holders and any(
+            run.is_brief and not run.is_mine for run, doing in self._runs.items() if doing == work)
 
     def release(self, run: Run) -> None:
         """The run has ended; releasing it again does nothing."""

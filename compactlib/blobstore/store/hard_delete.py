@@ -6,6 +6,9 @@ A hard delete follows the deletes in the order of their sequences, and remembers
 compactions keep sequences, it never has to begin anew because of one. It works in small batches, each a run of the
 store like a compaction, and yields to compactions: while one runs, or waits to be finished, nothing is overwritten.
 
+A host that has other work to do on the disk gives it slices: `HardDeleteSlices` does one batch at a time, waits for no
+rate, and says when the next one is due, which is after the time that the rate gives the bytes just written.
+
 A batch: what is to be overwritten is written down durably (`erasure`), then the index says that the contents are gone,
 then the records are overwritten and synced, then the note is cleared. A crash in between is made good when the store
 is opened: `recover_compaction` calls `redo_erasures`.
@@ -47,10 +50,16 @@ MAX_BATCH_RECORDS = 64
 MAX_BATCH_BYTES = 8 << 20
 
 
-def reclaim(store: OwnedStore, budget: Budget | None) -> Outcome[BlobReclaimReport]:
-    """See `BlobStore.reclaim`."""
+_LOOK_AGAIN_SECONDS = 600.0
+"""When a slice is due again that could not go on, since its blobs are in the segment that is written to, say."""
+_TICK_SECONDS = 0.002
+"""A delete is in effect strictly after its retention, in milliseconds."""
+
+
+def reclaim(store: OwnedStore, budget: Budget | None, *, erases: bool) -> Outcome[BlobReclaimReport]:
+    """See `BlobStore.reclaim`; `erases` is whether the hard delete is a part of it."""
     compactions = store.compactions
-    with compactions.running(budget) as run:
+    with compactions.running(budget, is_brief=True) as run:
         if run is None:
             return compactions.busy()
         try:
@@ -59,7 +68,7 @@ def reclaim(store: OwnedStore, budget: Budget | None) -> Outcome[BlobReclaimRepo
         except CompactlibError as error:
             return Failed(error)
     erased: HardDeleteReport | None = None
-    if store.config.hard_delete:
+    if erases:
         limit = Budget(clock=store.clock) if budget is None else budget
         own = limit.beside(attrs.evolve(limit.remaining, bytes_per_second=store.config.hard_delete_bytes_per_second))
         outcome = hard_delete(store, own)
@@ -106,7 +115,7 @@ class HardDeleter:
         """Every delete up to this one has been looked at."""
         return self._state.sequence
 
-    def run(self, *, budget: Budget | None = None) -> Outcome[HardDeleteReport]:
+    def run(self, *, budget: Budget | None = None, most_batches: int | None = None) -> Outcome[HardDeleteReport]:
         """Carry out every delete that is in effect by now and was not looked at before.
 
         `Skipped` if the store is busy, or a compaction waits to be finished; `Failed` with `BudgetSpent` if the budget
@@ -114,19 +123,23 @@ class HardDeleter:
 
         Args:
             budget: what it may use up; the configured rate if not given.
+            most_batches: end after so many.
         """
         store, compactions = self._store, self._store.compactions
         limit = Budget(bytes_per_second=store.config.hard_delete_bytes_per_second,
                        clock=store.clock) if budget is None else budget
-        records = written = 0
+        records = written = batches = 0
         lent = limit.lend()
         try:
             store.require_mine()
             with compactions.ownership.cancels(lent):
                 while (batch := self._next_batch(Breather(store.clock, lent))) is not None:
+                    if batches == most_batches:
+                        return Done(HardDeleteReport(records, written, self._state.sequence, is_whole=False))
+                    batches += 1
                     erasures, sequence = batch
                     lent.spend(total_bytes(erasures))
-                    with compactions.running(lent) as run:
+                    with compactions.running(lent, is_brief=True) as run:
                         refused = compactions.busy() if run is None else compactions.in_the_way()
                         if refused is not None:
                             before = f"; {records} records were overwritten before" if records else ""
@@ -141,6 +154,18 @@ class HardDeleter:
             if records:
                 self._events.contents_erased(records, written)
         return Done(HardDeleteReport(records, written, self._state.sequence))
+
+    def next_in_effect(self) -> float | None:
+        """In how many seconds the next delete is in effect that was not looked at, 0 if it is; `None` if there is none.
+
+        Looks at every entry behind the last delete that was looked at.
+        """
+        store = self._store
+        next_one = next(_deletes_after(store.snapshot(), self._state.sequence, Breather(store.clock)), None)
+        if next_one is None:
+            return None
+        in_effect = next_one.op_time_ms / 1000 + store.config.deleted_retention_seconds + _TICK_SECONDS
+        return max(in_effect - store.clock.now(), 0.0)
 
     def audit(self) -> None:
         """Check that what is in memory is what is on the disk, or was before another one went on from there.
@@ -238,6 +263,55 @@ class HardDeleter:
                 index = IndexSegment.of_entries(segment, marked, part.start, part.end, key)
                 write_index(store.files, store.folder, index, key)
         store.reload_index(segment)
+
+
+@attrs.frozen
+class HardDeleteSlices:
+    """The hard delete of a store in slices, for a host that has turns to give: `CompactionManager`.
+
+    Attributes:
+        store: the store.
+        what: what it is, for reports.
+    """
+
+    store: OwnedStore
+    what: str = "hard delete"
+
+    def run(self, *, budget: Budget) -> tuple[Outcome[BlobReclaimReport], float]:
+        """Overwrite one batch, of at most `MAX_BATCH_RECORDS` records and about `MAX_BATCH_BYTES`, at once.
+
+        Args:
+            budget: ends it.
+
+        Returns:
+            What came of it, and in how many seconds the next slice is due: after the time that
+            `hard_delete_bytes_per_second` gives what was written, and not before a delete is in effect.
+
+        Raises:
+            CompactlibError: how far the hard delete has come cannot be read, or the store is closed.
+        """
+        store, config = self.store, self.store.config
+        store.require_mine()
+        deleter = HardDeleter(store)
+        outcome = deleter.run(budget=budget, most_batches=1)
+        if not isinstance(outcome, Done):
+            return outcome, _LOOK_AGAIN_SECONDS
+        report = outcome.stats
+        rate = config.hard_delete_bytes_per_second
+        due_in = 0.0 if rate is None else report.bytes_written / rate
+        if report.is_whole:
+            in_effect = deleter.next_in_effect()
+            # What is deleted from now on is in effect later than that.
+            after = config.deleted_retention_seconds if in_effect is None else in_effect
+            due_in = max(due_in, after or _LOOK_AGAIN_SECONDS)
+        if not report.records and report.is_whole:
+            return Skipped(f"store {store.name} has nothing to overwrite: no delete of a blob in a sealed segment came "
+                           f"into effect since the last time"), due_in
+        return Done(BlobReclaimReport(store=store.name, erased=report)), due_in
+
+    def reclaim(self, *, budget: Budget) -> Outcome[BlobReclaimReport]:
+        """`BlobStore.reclaim` without the hard delete."""
+        return reclaim(self.store, budget, erases=False)
 
 
 def _deletes_after(snapshot: Snapshot, sequence: int, breather: Breather) -> Iterator[IndexEntry]:

@@ -56,7 +56,7 @@ from compactlib.blobstore.model.values import (
 from compactlib.blobstore.segment.reader import SegmentHeader, salt_of
 from compactlib.blobstore.segment.records import content_range
 from compactlib.blobstore.store.answer import content_of, judged
-from compactlib.blobstore.store.hard_delete import hard_delete, reclaim
+from compactlib.blobstore.store.hard_delete import HardDeleteSlices, hard_delete, reclaim
 from compactlib.blobstore.store.operations import (
     draft_delete,
     draft_put,
@@ -504,7 +504,12 @@ class BlobStore:
             Closed: the store is closed.
         """
         require_method("budget", budget, "lend", or_none=True)
-        return reclaim(self, budget)
+        return reclaim(self, budget, erases=self._config.hard_delete)
+
+    @property
+    def slices(self) -> HardDeleteSlices | None:
+        """The hard delete in slices, as a manager does it, if `hard_delete` is configured."""
+        return HardDeleteSlices(self) if self._config.hard_delete else None
 
     def hard_delete(self, *, budget: Budget | None = None) -> Outcome[HardDeleteReport]:
         """Overwrite the content of every deleted blob whose delete is in effect, where it lies.

@@ -262,18 +262,20 @@ class Agenda:
         self._items[name] = Item(name, lane, every_seconds, resumes, enabled, is_open,
                                  next_due_at=None if every_seconds is None else now, owes_resume=resumes)
 
-    def remove(self, name: str) -> Removed | Refused:
-        """Forget a piece of work: only if it is disabled, or nothing is handed out, and nothing is done with it.
+    def remove(self, name: str, *others: str) -> Removed | Refused:
+        """Forget pieces of work, all or none, the first of which stands for them: only if they are disabled, or nothing
+        is handed out, and nothing is done with them.
 
         Raises:
             NotFound: there is none of this name.
         """
-        item = self[name]
-        if item.is_enabled and self.is_active:
+        items = {each: self[each] for each in (name, *others)}
+        if self.is_active and any(item.is_enabled for item in items.values()):
             return Refused(name, "it is enabled; disable it first")
-        if item.running is not None:
+        if any(item.running is not None for item in items.values()):
             return Refused(name, "it is being worked on; try again when it has stopped")
-        del self._items[name]
+        for each in items:
+            del self._items[each]
         return Removed(name)
 
     def set_enabled(self, name: str, enabled: bool, now: float) -> bool:

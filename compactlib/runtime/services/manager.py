@@ -3,17 +3,21 @@
 
 Whatever offers the contract's `Compaction` can be given to it: logs, blob stores, staging repositories, catalogs. What
 is asked for goes first, then what was interrupted or has failed, then what is due by time; see `Agenda`.
+
+What a store has to do for long, as a blob store its hard delete, comes in slices: each is a turn of its own, due by
+itself, so that the other stores of the disk come in between.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import attrs
 
-from compactlib._arguments import require_method, require_type
+from compactlib._arguments import refuses_misfits, require_method, require_type
 from compactlib.clock import Clock
 from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput, StorageError
 from compactlib.outcome import Done, Failed, Outcome, Skipped
@@ -61,6 +65,21 @@ class OnRequest:
 Trigger: TypeAlias = Periodic | OnRequest
 
 
+class Slices(Protocol):
+    """Long work of a store, done in slices. A store that has such work offers it as its attribute `slices`."""
+
+    @property
+    def what(self) -> str:
+        """What it is, for reports."""
+
+    def run(self, *, budget: Budget) -> tuple[Outcome[Any], float]:
+        """Do one slice, which takes a moment and waits for no rate; what came of it, and in how many seconds the next
+        one is due."""
+
+    def reclaim(self, *, budget: Budget) -> Outcome[Any]:
+        """The store's `reclaim` without this work."""
+
+
 class CompactionManager(ServiceFace):
     """A `Service`. Threads may share it.
 
@@ -82,6 +101,7 @@ class CompactionManager(ServiceFace):
                  max_retry_seconds: float = 6 * 3_600.0, clock: Clock | None = None,
                  observer: Observer | None = None) -> None:
         self._triggers = _by_kind(triggers)
+        self._names: dict[str, tuple[str, ...]] = {}
         self._service = WorkService("the compaction manager", event=COMPACTION_FAILING, recovered=COMPACTION_RECOVERED,
                                     retry_seconds=retry_seconds, max_retry_seconds=max_retry_seconds, clock=clock,
                                     observer=observer)
@@ -94,7 +114,7 @@ class CompactionManager(ServiceFace):
         Args:
             name: unique in the manager.
             store: what is compacted. One that has a `resume` is resumed first, before any other store of its disk is
-                compacted.
+                compacted. One that has `slices` has turns for these besides, which the report names `name (what)`.
             disk: what to call its disk; default the device of its `folder`, if it has one.
             policy: instead of the store's own.
             executor: runs the copying; default the manager's thread.
@@ -123,11 +143,27 @@ class CompactionManager(ServiceFace):
         folder: str | None = getattr(store, "folder", None)
         periodic = self._triggers.get(Periodic)
         resume: Callable[..., Outcome[Any]] | None = getattr(store, "resume", None)
-        work = _Compacting(store, resume, policy, executor, fence, new_budget or getattr(store, "new_budget", None))
-        self._service.add(
-            name, work, lane=disk if disk is not None else "" if folder is None else disk_of(folder),
-            every_seconds=periodic.every_seconds if isinstance(periodic, Periodic) else None,
-            resumes=resume is not None, enabled=enabled, is_open=is_open)
+        slices: Slices | None = getattr(store, "slices", None)
+        work = _Compacting(store, resume, policy, executor, fence, new_budget or getattr(store, "new_budget", None),
+                           slices)
+        lane = disk if disk is not None else "" if folder is None else disk_of(folder)
+        every_seconds = periodic.every_seconds if isinstance(periodic, Periodic) else None
+        self._service.add(name, work, lane=lane, every_seconds=every_seconds, resumes=resume is not None,
+                          enabled=enabled, is_open=is_open)
+        self._names[name] = (name,)
+        if slices is not None:
+            sliced = f"{name} ({slices.what})"
+            self._service.add(sliced, partial(_one_slice, slices, work), lane=lane, every_seconds=every_seconds,
+                              enabled=enabled, is_open=is_open)
+            self._names[name] = name, sliced
+            if every_seconds is None and self._triggers:
+                # Not due by time: it follows what was requested.
+                work.then = lambda: self._service.request(sliced)
+
+    @refuses_misfits
+    def _known(self, name: str) -> tuple[str, ...]:
+        """The names of the work of one store; an unknown name is its own."""
+        return self._names.get(name, (name,))
 
     def remove(self, name: str) -> Removed | Refused:
         """Look after a store no more: only if it is disabled, or the manager is stopped, and nothing is done with it.
@@ -135,7 +171,10 @@ class CompactionManager(ServiceFace):
         Raises:
             NotFound: there is none of this name.
         """
-        return self._service.remove(name)
+        answer = self._service.remove(*self._known(name))
+        if isinstance(answer, Removed):
+            del self._names[name]
+        return answer
 
     def enable(self, name: str) -> None:
         """Let a store be compacted; its periodic turn is due at once.
@@ -143,7 +182,8 @@ class CompactionManager(ServiceFace):
         Raises:
             NotFound: there is none of this name.
         """
-        self._service.enable(name)
+        for each in self._known(name):
+            self._service.enable(each)
 
     def disable(self, name: str) -> None:
         """Do not compact a store any more. What is being done with it stops at the next record, and can be resumed.
@@ -151,7 +191,8 @@ class CompactionManager(ServiceFace):
         Raises:
             NotFound: there is none of this name.
         """
-        self._service.disable(name)
+        for each in self._known(name):
+            self._service.disable(each)
 
     def set_open(self, name: str, is_open: bool) -> None:
         """Report that a store was opened or closed; that one was closed the manager finds out by itself as well.
@@ -159,7 +200,8 @@ class CompactionManager(ServiceFace):
         Raises:
             NotFound: there is none of this name.
         """
-        self._service.set_open(name, is_open)
+        for each in self._known(name):
+            self._service.set_open(each, is_open)
 
     def request(self, name: str) -> Accepted | Refused:
         """Ask for a store to be compacted next; a request while it is being compacted counts as done by that run."""
@@ -189,6 +231,8 @@ class _Compacting:
     """Compacts one store, and frees what can no longer be reached.
 
     Attributes:
+        slices: what it has to do for long, which has turns of its own.
+        then: called after each compaction.
         in_vain: how often in a row the store had less to spend than the least that it needs, and has changed nothing.
     """
 
@@ -198,6 +242,8 @@ class _Compacting:
     executor: Executor | None
     fence: CommitFence | None
     new_budget: Callable[[], Budget] | None
+    slices: Slices | None
+    then: Callable[[], object] | None = None
     in_vain: int = 0
 
     def __call__(self, job: Job) -> Outcome[Any]:
@@ -206,10 +252,10 @@ class _Compacting:
             outcome = self._outcome(job, budget)
         except CompactlibError as error:
             # A store answers what it expects. This is a policy's, say, unless the store was closed.
-            if self._closed() is None:
+            if self.closed() is None:
                 raise
             outcome = Failed(error)
-        if isinstance(outcome, Failed) and (closed := self._closed()) is not None:
+        if isinstance(outcome, Failed) and (closed := self.closed()) is not None:
             job.rest()
             return Failed(closed, outcome.changed)
         if isinstance(outcome, Failed) and isinstance(outcome.error, BudgetSpent):
@@ -222,7 +268,7 @@ class _Compacting:
             self.in_vain = 0
         return outcome
 
-    def _closed(self) -> Closed | None:
+    def closed(self) -> Closed | None:
         """One that was closed is not busy, which `status` raises `Closed` for; that may also be a policy's own tool."""
         try:
             self.store.status()
@@ -237,7 +283,9 @@ class _Compacting:
         outcome = self.store.compact(policy=self.policy, **how)
         if isinstance(outcome, Failed) or (isinstance(outcome, Skipped) and outcome.is_busy):
             return outcome
-        reclaimed = self.store.reclaim(budget=budget)
+        if self.then is not None:
+            self.then()
+        reclaimed = (self.store if self.slices is None else self.slices).reclaim(budget=budget)
         match outcome, reclaimed:
             case _, Failed():
                 return reclaimed
@@ -246,6 +294,21 @@ class _Compacting:
             case Skipped(reason), Done(stats):
                 return Skipped(f"{reason}; reclaimed {stats!r}")
         return outcome
+
+
+def _one_slice(slices: Slices, compacting: _Compacting, job: Job) -> Outcome[Any]:
+    try:
+        outcome, due_in = slices.run(budget=job.budget)
+    except CompactlibError as error:
+        if compacting.closed() is None:
+            raise
+        outcome = Failed(error)
+    else:
+        job.due_in(due_in)
+    if isinstance(outcome, Failed) and (closed := compacting.closed()) is not None:
+        job.rest()
+        return Failed(closed, outcome.changed)
+    return outcome
 
 
 def disk_of(folder: str | os.PathLike[str]) -> str:

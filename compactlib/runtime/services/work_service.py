@@ -193,16 +193,17 @@ class WorkService:
             self._work[name] = work, retries
             self._wake(lane)
 
-    def remove(self, name: str) -> Removed | Refused:
-        """Forget a piece of work; see `Agenda.remove`.
+    def remove(self, name: str, *others: str) -> Removed | Refused:
+        """Forget pieces of work, all or none; see `Agenda.remove`.
 
         Raises:
             NotFound: there is none of this name.
         """
         with self._changed:
-            answer = self._agenda.remove(name)
+            answer = self._agenda.remove(name, *others)
             if isinstance(answer, Removed):
-                del self._work[name]
+                for each in (name, *others):
+                    del self._work[each]
             return answer
 
     def enable(self, name: str) -> None:

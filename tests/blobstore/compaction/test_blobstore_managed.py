@@ -16,12 +16,13 @@ import pytest
 from compactlib.blobstore import CompactAll, Hybrid, StatsBased
 from compactlib.blobstore.compaction.plan.last_plans import read_last_plans
 from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, BlobView
-from compactlib.blobstore.compaction.run.events import CONTENTS_ERASED
+from compactlib.blobstore.compaction.run.events import COMPACTION_DONE, CONTENTS_ERASED
 from compactlib.blobstore.compaction.run.work import Questions
 from compactlib.blobstore.compaction.sense.look import Sensor
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import StoreFull
 from compactlib.blobstore.model.values import Blob, Deleted, Missing
+from compactlib.blobstore.store.hard_delete import MAX_BATCH_RECORDS
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.blobstore.validity.verdicts import PurgeRules
 from compactlib.clock import ManualClock
@@ -32,6 +33,7 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime import CompactionManager, OnRequest, Periodic
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Progress, RecordingObserver
+from compactlib.runtime.services.agenda import Removed
 from compactlib.runtime.services.manager import COMPACTION_FAILING
 from compactlib.testing import FailingFiles
 
@@ -364,16 +366,17 @@ def test_the_content_of_deleted_blobs_is_overwritten_after_a_check_if_that_is_co
         manager = managing(clock)
         manager.add(store.name, store, policy=LAZY)
         manager.run_pending()
-        report = manager.report().rows[0]
+        report, *slices = manager.report().rows
         assert (report.last_ending, report.done) == ("skipped", 0)
-        assert ("overwrote the content of 5 deleted blobs" in report.last_told) is hard_delete
+        assert [(row.work, row.last_ending) for row in slices] == [("one (hard delete)", "done")] * hard_delete
+        assert all("overwrote the content of 5 deleted blobs" in row.last_told for row in slices)
         assert secrets_on_disk(tmp_path / "one") == (5 if hard_delete else 10)
         erased = [fields for name, fields in observer.events if name == CONTENTS_ERASED]
         assert [fields["records"] for fields in erased] == [5] * hard_delete
         # Nothing is deleted since, so the next check does nothing and says so.
         clock.advance(100.0)
         manager.run_pending()
-        assert "overwrote" not in manager.report().rows[0].last_told
+        assert not any("overwrote" in row.last_told for row in manager.report().rows)
         store.audit()
 
 
@@ -396,19 +399,111 @@ def test_the_hard_delete_has_a_rate_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_store_that_is_disabled_stops_its_hard_delete(tmp_path: Path) -> None:
-    class Disabling(ManualClock):
-        def sleep(self, seconds: float) -> None:
-            super().sleep(seconds)
-            manager.disable("one")
+    class Disabling(RecordingObserver):
+        def event(self, name: str, fields: Any) -> None:
+            super().event(name, fields)
+            if name == CONTENTS_ERASED:
+                manager.disable("one")
 
-    clock = Disabling(1_000_000.0)
+    clock = ManualClock(1_000_000.0)
     manager = managing(clock)
-    with with_secrets(tmp_path / "one", clock, hard_delete=True, hard_delete_bytes_per_second=100.0) as store:
+    with many_secrets(tmp_path / "one", clock, observer=Disabling(), hard_delete_bytes_per_second=1_000.0) as store:
+        manager.add(store.name, store, policy=LAZY)
+        for _ in range(10):
+            manager.run_pending()
+            clock.advance(100.0)
+        assert [row.failures for row in manager.report().rows] == [0, 0]
+        assert secrets_on_disk(tmp_path / "one") == 200 - MAX_BATCH_RECORDS
+        assert isinstance(manager.remove("one"), Removed)
+        assert manager.report().rows == ()
+
+
+def many_secrets(folder: Path, clock: ManualClock, **changed: Any) -> BlobStore:
+    """Two hundred deleted blobs behind a secret each, in effect; three slices and a bit."""
+    store = opened(folder, clock, hard_delete=True, capacity_bytes=1 << 18, **changed)
+    for number in range(200):
+        store.put(f"blob {number}", SECRET + bytes(100))
+        store.delete(f"blob {number}")
+    store.close_active_segment()
+    clock.advance(11.0)
+    return store
+
+
+def test_a_hard_delete_goes_on_in_slices_and_other_stores_of_the_disk_come_in_between(tmp_path: Path) -> None:
+    """At 1000 bytes a second it takes most of a minute; in one turn it would hold the disk for that long."""
+    clock = ManualClock(1_000_000.0)
+    ran: list[tuple[str, str, float]] = []
+
+    class Spying(RecordingObserver):
+        def event(self, name: str, fields: Any) -> None:
+            ran.append((name, fields["store"], clock.now()))
+
+    manager = managing(clock)
+    with (many_secrets(tmp_path / "one", clock, observer=Spying(), hard_delete_bytes_per_second=1_000.0) as one,
+          filled(tmp_path / "two", clock, observer=Spying()) as two):
+        clock.advance(3_601.0)
+        began = clock.now()
+        manager.add(one.name, one, policy=LAZY)
+        manager.add(two.name, two, policy=EVERYTHING)
+        for _ in range(60):
+            manager.run_pending()
+            clock.advance(1.0)
+        assert secrets_on_disk(tmp_path / "one") == 0
+        assert [at - began for name, store, at in ran if name == COMPACTION_DONE and store == "two"] == [0.0]
+        assert [at - began for name, _, at in ran if name == CONTENTS_ERASED] == [0.0, 14.0, 28.0, 42.0]
+
+
+def test_a_hard_delete_is_due_by_itself_when_a_delete_comes_into_effect(tmp_path: Path) -> None:
+    """Whenever the store is checked next for a compaction."""
+    clock = ManualClock(1_000_000.0)
+    manager = CompactionManager((Periodic(7 * 86_400.0),), clock=clock)
+    with many_secrets(tmp_path / "one", clock, hard_delete_bytes_per_second=None) as store:
         manager.add(store.name, store, policy=LAZY)
         manager.run_pending()
-        report = manager.report().rows[0]
-        assert (report.last_ending, report.failures) == ("stopped", 0)
-        assert secrets_on_disk(tmp_path / "one") == 10
+        assert secrets_on_disk(tmp_path / "one") == 0
+        store.put("late", SECRET)
+        store.delete("late")
+        store.close_active_segment()
+        clock.advance(5.0)
+        manager.run_pending()
+        assert secrets_on_disk(tmp_path / "one") == 1
+        clock.advance(11.0)
+        manager.run_pending()
+        assert secrets_on_disk(tmp_path / "one") == 0
+        assert [row.done for row in manager.report().rows] == [0, 5]
+
+
+def test_a_manager_that_works_on_request_alone_erases_after_what_was_requested(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    manager = CompactionManager((OnRequest(),), clock=clock)
+    with many_secrets(tmp_path / "one", clock, hard_delete_bytes_per_second=None) as store:
+        manager.add(store.name, store, policy=LAZY)
+        manager.run_pending()
+        assert secrets_on_disk(tmp_path / "one") == 200
+        manager.request("one")
+        manager.run_pending()
+        assert secrets_on_disk(tmp_path / "one") == 0
+
+
+def test_slices_wait_while_a_compaction_is_to_be_finished_and_for_what_is_written_to(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with with_secrets(tmp_path / "one", clock, hard_delete=True) as store:
+        assert isinstance(store.compact(policy=EVERYTHING, budget=Budget(total_bytes=10)), Failed)
+        assert store.slices is not None
+        outcome, due_in = store.slices.run(budget=Budget())
+        assert isinstance(outcome, Skipped)
+        assert "waits to be finished" in outcome.reason
+        assert due_in == 600.0
+    with opened(tmp_path / "two", clock, hard_delete=True) as store:
+        store.put("a", SECRET)
+        store.delete("a")
+        clock.advance(11.0)
+        assert store.slices is not None
+        outcome, due_in = store.slices.run(budget=Budget())
+        assert isinstance(outcome, Skipped)
+        assert due_in == 600.0
+    with opened(tmp_path / "three", clock) as store:
+        assert store.slices is None
 
 
 def test_a_hard_delete_that_the_disk_refuses_is_a_failing_store(tmp_path: Path) -> None:

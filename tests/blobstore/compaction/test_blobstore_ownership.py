@@ -25,7 +25,7 @@ from compactlib.executors import LocalExecutor, RewriteFailure, RewriteTask
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime.observe import Observer, RecordingObserver
 from tests.blobstore.compaction.held_compactions import PATIENCE, SETTINGS, Held, Working, build, check, open_held
 from tests.blobstore.compaction_stores import START, done, open_store, plan_of, strays
 
@@ -149,6 +149,54 @@ def test_who_comes_second_is_turned_away_at_every_step_of_a_policys_plan(name: s
     for ended, answer in each_step(scratch / "store", compact_by_policy, TURNED_AWAY[name]):
         assert isinstance(ended, Done), ended
         assert isinstance(answer, Skipped), answer
+
+
+def test_a_compaction_waits_for_the_batch_of_a_hard_delete_at_any_step_of_it(scratch: Path) -> None:
+    at = 0
+    while True:
+        at += 1
+        folder = scratch / str(at)
+        before, held = build(folder), Held(at)
+        with open_held(folder, held) as store:
+            def erase(store: BlobStore = store, held: Held = held) -> Any:
+                held.counts_me()
+                return store.hard_delete(budget=Budget())
+
+            erasing = Working(erase)
+            if not held.is_reached(erasing.thread):
+                break
+            waiting, closing = Working(partial(compact, store)), None
+            waiting.thread.join(0.02)
+            assert waiting.thread.is_alive(), waiting.answer
+            if at == 2:
+                closing = Working(store.close)
+                assert isinstance(waiting.join(), Skipped | Closed), waiting.answer
+            held.release()
+            if closing is not None:
+                assert closing.join() is None
+                continue
+            assert isinstance(waiting.join(), Done), waiting.answer
+            assert isinstance(erasing.join(), Done | Skipped), erasing.answer
+            check(store, before)
+    assert at > 8, f"a hard delete has made {at} changes only"
+
+
+def test_a_compaction_that_a_hard_delete_notifies_of_is_turned_away(folder: Path) -> None:
+    """It would wait for itself."""
+    answered: list[Any] = []
+
+    class Compacting(RecordingObserver):
+        def event(self, name: str, fields: Any) -> None:
+            if not answered and store.compactions.ownership.is_running:
+                answered.append(compact(store))
+
+    build(folder)
+    store = open_held(folder)
+    with store, store.compactions.running(is_brief=True) as run:
+        assert run is not None
+        run.observer(Compacting()).event("any", {})
+    assert isinstance(answered[0], Skipped)
+    assert answered[0].is_busy
 
 
 def close_while_held(folder: Path, at: int, first: Beside) -> bool:

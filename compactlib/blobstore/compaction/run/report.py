@@ -90,11 +90,13 @@ class HardDeleteReport:
         records: records overwritten.
         bytes_written: bytes written over them.
         sequence: every delete up to this one has been looked at.
+        is_whole: whether every delete that is in effect has been looked at; a slice may end before.
     """
 
     records: int
     bytes_written: int
     sequence: int
+    is_whole: bool = True
 
 
 @attrs.frozen(kw_only=True, repr=False)

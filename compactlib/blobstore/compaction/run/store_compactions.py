@@ -122,20 +122,27 @@ class StoreCompactions:
         return self._store.files.available_bytes(self._store.folder)
 
     @contextlib.contextmanager
-    def running(self, budget: Budget | None = None) -> Iterator[Run | None]:
+    def running(self, budget: Budget | None = None, *, is_brief: bool = False) -> Iterator[Run | None]:
         """A run of the store inside the `with`; `None` if the store is `busy`.
+
+        Args:
+            budget: what it may use up.
+            is_brief: whether a compaction that comes meanwhile waits for its end.
 
         Raises:
             Closed: the store is closed.
         """
         self._store.require_mine()
-        with self.ownership.begin(budget) as run:
+        with self.ownership.begin(budget, is_brief=is_brief) as run:
             yield run
 
     def take(self, budget: Budget) -> Run | None:
-        """As `running`, for several stores whose runs do not end in the order in which they began."""
+        """As `running`, for several stores whose runs do not end in the order in which they began.
+
+        It waits for what is brief: a batch of a hard delete, or the removal of files by a reclaim.
+        """
         self._store.require_mine()
-        return self.ownership.take(budget)
+        return self.ownership.take(budget, waits=True)
 
     def busy(self) -> Skipped:
         """The answer to a second caller."""
