@@ -16,11 +16,12 @@ import sysconfig
 from collections.abc import Sequence
 
 import compactlib
-from compactlib.app import commands
+from compactlib.app import blob_commands, commands
 from compactlib.app.commands import AUTO, POLICIES, CompactSettings
 from compactlib.app.demo import DEFAULT_MAX_BYTES, DemoSettings, run_demo
 from compactlib.app.executors import EXECUTORS
-from compactlib.errors import CompactlibError
+from compactlib.app.kinds import kind_of
+from compactlib.errors import CompactlibError, InvalidInput
 
 _DEMO_EXECUTORS = {"local": ("local",), "spark": ("spark",), "both": ("local", "spark")}
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
@@ -62,15 +63,52 @@ def _run(arguments: argparse.Namespace) -> int:
         return run_demo(DemoSettings(
             input=arguments.input, executors=_DEMO_EXECUTORS[arguments.executor], folder=arguments.folder,
             max_bytes=arguments.max_bytes, seed=arguments.seed, workers=arguments.workers))
+    kind = kind_of(arguments.folder)
+    if kind == "blob store":
+        return _run_on_blobs(arguments)
+    if kind == "store of raft logs" and arguments.command != "verify":
+        if arguments.command == "inspect":
+            return commands.inspect_store(arguments.folder, as_json=arguments.json)
+        if arguments.command == "compact":
+            raise InvalidInput(f"{arguments.folder} is a store of raft logs, which compacts them itself: "
+                               f"RaftLogStore(folder, options).log(ID).compact(), or a LogCompactionWorker")
+        raise InvalidInput(f"{arguments.folder} is a store of raft logs; say which one: "
+                           f"{os.path.join(arguments.folder, 'logs', 'LOG')}, see compactlib inspect "
+                           f"{arguments.folder}")
     if arguments.command == "inspect":
         return commands.inspect(arguments.folder, as_json=arguments.json)
-    if arguments.command == "plan":
-        return commands.plan(arguments.folder, policy=arguments.policy, as_json=arguments.json)
+    if arguments.command in ("plan", "why"):
+        _require_policy(arguments, kind, [AUTO, *(policy.name for policy in POLICIES)])
+        if arguments.retention is not None:
+            raise InvalidInput("--retention is for blob stores; what is dead in a raft log, its snapshot says")
+        show = commands.plan if arguments.command == "plan" else commands.why
+        return show(arguments.folder, policy=arguments.policy, as_json=arguments.json)
     if arguments.command == "compact":
         return commands.compact(arguments.folder, CompactSettings(
             policy=arguments.policy, executor=arguments.executor, workers=arguments.workers,
             bytes_per_second=arguments.rate, total_bytes=arguments.max_bytes, as_json=arguments.json))
     return commands.verify(arguments.folder, as_json=arguments.json)
+
+
+def _run_on_blobs(arguments: argparse.Namespace) -> int:
+    if arguments.command == "inspect":
+        return blob_commands.inspect(arguments.folder, as_json=arguments.json)
+    if arguments.command == "verify":
+        return blob_commands.verify(arguments.folder, as_json=arguments.json)
+    if arguments.command == "compact":
+        raise InvalidInput(f"{arguments.folder} is a blob store, which its owner compacts, who knows how long deletes "
+                           f"are kept: BlobStore(folder, config).compact(), or a CompactionManager; compactlib plan "
+                           f"says what that would do")
+    _require_policy(arguments, "blob store", [policy.name for policy in blob_commands.POLICIES])
+    show = blob_commands.plan if arguments.command == "plan" else blob_commands.why
+    return show(arguments.folder, policy=arguments.policy, retention_seconds=arguments.retention,
+                as_json=arguments.json)
+
+
+def _require_policy(arguments: argparse.Namespace, kind: str, known: Sequence[str]) -> None:
+    if arguments.policy is not None and arguments.policy not in known:
+        raise InvalidInput(f"{arguments.folder} is a {kind}, for which there is no policy {arguments.policy!r}; give "
+                           f"one of {', '.join(known)}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,8 +118,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"compactlib {compactlib.__version__}")
     verbs = parser.add_subparsers(dest="command", required=True, metavar="command")
     _add_demo(verbs.add_parser("demo", help="write a real log, compact it, prove that nothing was lost"))
-    _add_log(verbs.add_parser("inspect", help="what lies in a log's folder; changes nothing"))
+    _add_log(verbs.add_parser("inspect", help="what lies in a folder; changes nothing"))
     _add_plan(_add_log(verbs.add_parser("plan", help="what a compaction would do, and why; changes nothing")))
+    _add_plan(_add_log(verbs.add_parser("why", help="why that much is compacted, or nothing; changes nothing")))
     _add_compact(_add_log(verbs.add_parser("compact", help="give back what the last snapshot left dead")))
     _add_log(verbs.add_parser("verify", help="read and check everything; changes nothing"))
     return parser
@@ -100,13 +139,18 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_log(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("folder", metavar="FOLDER", help="the log's folder")
+    parser.add_argument("folder", metavar="FOLDER", help="the folder of a raft log or a blob store")
     parser.add_argument("--json", action="store_true", help="plain data instead of tables")
     return parser
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
-    _add_policy(parser)
+    logs, blobs = [AUTO, *(policy.name for policy in POLICIES)], [policy.name for policy in blob_commands.POLICIES]
+    parser.add_argument("--policy", metavar="NAME",
+                        help=f"what chooses; of a raft log {', '.join(logs)} (default: {AUTO}), of a blob store "
+                             f"{', '.join(blobs)} (default: {blobs[0]})")
+    parser.add_argument("--retention", metavar="SECONDS", type=float,
+                        help="of a blob store: how long its owner keeps deletes (default: the configuration's default)")
 
 
 def _add_compact(parser: argparse.ArgumentParser) -> None:

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that look at a log and compact it: `inspect`, `plan`, `compact`, `verify`."""
+"""The commands that look at a raft log, or at all logs of a store, and compact it: `inspect`, `plan`, `why`, `compact`,
+`verify`."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import os
 from typing import Any
 
 import attrs
 
+from compactlib.app.blob_commands import show_left
 from compactlib.app.executors import opened_executor
 from compactlib.app.inspection import inspect_log, limits_of
-from compactlib.app.terminal import progress_bar, show_table, waiting
+from compactlib.app.terminal import print_json, progress_bar, show_table, waiting
 from compactlib.errors import CorruptData
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import (
@@ -31,7 +33,8 @@ from compactlib.raftlog.compaction.report import report_of
 from compactlib.raftlog.compaction.sense.trigger import CompactionState
 from compactlib.raftlog.log.folder import Examination, examine_segments
 from compactlib.raftlog.log.unflushed import logs_of_store
-from compactlib.report import VerifyReport
+from compactlib.raftlog.model.names import LOGS_FOLDER
+from compactlib.report import Table, VerifyReport
 from compactlib.runtime.budget import Budget
 
 POLICIES: tuple[LogPolicy, ...] = (DropDead(), SeedPolicy(), RaPolicy(), CostPolicy())
@@ -72,7 +75,7 @@ def inspect(folder: str, *, as_json: bool) -> int:
     with LogReader(folder) as reader:
         seen = inspect_log(reader)
     if as_json:
-        _print_json(seen.to_dict())
+        print_json(seen.to_dict())
         return 0
     segments, others = seen.tables()
     show_table(segments)
@@ -82,14 +85,51 @@ def inspect(folder: str, *, as_json: bool) -> int:
     return 0
 
 
-def plan(folder: str, *, policy: str, as_json: bool) -> int:
+def inspect_store(folder: str, *, as_json: bool) -> int:
+    """Print which logs a store has; returns the exit code."""
+    rows: list[dict[str, Any]] = []
+    for path in logs_of_store(folder) or ():
+        with LogReader(path) as reader:
+            seen = inspect_log(reader)
+        segments = seen.view.segments
+        rows.append({"log": os.path.basename(path), "segments": len(segments),
+                     "entries": sum(stats.entries for stats in segments),
+                     "live": sum(stats.live_entries for stats in segments), "in_wal": len(seen.unflushed),
+                     "snapshot": None if seen.snapshot is None else seen.snapshot.index,
+                     "file_bytes": sum(size or 0 for size in seen.file_bytes)})
+    if as_json:
+        print_json({"folder": folder, "logs": rows})
+        return 0
+    show_table(Table.from_dicts(rows, title=f"{folder}: {len(rows):,} logs with one write-ahead log; look at one by "
+                                            f"its folder, {os.path.join(folder, LOGS_FOLDER, 'LOG')}"))
+    return 0
+
+
+def plan(folder: str, *, policy: str | None, as_json: bool) -> int:
     """Print what a compaction would do now; returns the exit code."""
     with LogReader(folder) as reader:
-        made = _planned(reader, policy_named(policy))
+        made = _planned(reader, policy_named(policy or AUTO))
     if as_json:
-        _print_json(made.to_dicts())
+        print_json(made.to_dicts())
     else:
         show_table(made.table())
+    return 0
+
+
+def why(folder: str, *, policy: str | None, as_json: bool) -> int:
+    """Print why a compaction would do what it would do now, or nothing; returns the exit code."""
+    with LogReader(folder) as reader:
+        made = _planned(reader, policy_named(policy or AUTO))
+    left: dict[str, list[str]] = {}
+    for each in made.left_out:
+        left.setdefault(each.reason, []).append(str(each.stats.number))
+    taken = sorted({*(stats.number for stats in made.drops), *(n for group in made.groups for n in group.numbers)})
+    if as_json:
+        print_json({"folder": folder, "is_empty": made.is_empty, "policy": made.policy.name, "why": made.why,
+                    "taken": taken, "left": left})
+        return 0
+    print(repr(made).strip("<>").removeprefix("LogPlan: "))
+    show_left(left)
     return 0
 
 
@@ -123,7 +163,7 @@ def compact(folder: str, settings: CompactSettings) -> int:
     if isinstance(outcome, Failed) and outcome.changed == "no":
         raise outcome.error
     if settings.as_json:
-        _print_json(outcome.to_dicts())
+        print_json(outcome.to_dicts())
     elif isinstance(outcome, Skipped):
         print(f"skipped: {outcome.reason}")
     elif report is not None:
@@ -147,7 +187,7 @@ def verify(folder: str, *, as_json: bool) -> int:
     report = VerifyReport(tuple(found.values()), sum(each.records for each in checked),
                           sum(each.bytes_read for each in checked))
     if as_json:
-        _print_json(report.to_dicts())
+        print_json(report.to_dicts())
         return 0 if report.is_sound else 1
     if report.findings:
         show_table(report.table())
@@ -171,8 +211,3 @@ def _verified(folder: str) -> VerifyReport:
         if not any(str(error) == str(each.error) for each in seen.findings):
             seen.note(error)
         return seen.report()
-
-
-def _print_json(value: Any) -> None:
-    # What an error carries may be anything; as text it can always be shown.
-    print(json.dumps(value, indent=2, default=str))

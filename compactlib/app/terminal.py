@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import textwrap
 from collections.abc import Iterator
-from typing import TextIO
+from typing import Any, TextIO
 
 from compactlib.errors import MissingDependency
 from compactlib.report import Table
@@ -21,6 +22,11 @@ _FEWEST_SHOWN = 24
 """Characters of a last column that are shown however narrow the terminal is."""
 _GROUPS_BAR = "{desc} {percentage:3.0f}% |{bar:32}| {n_fmt} of {total_fmt}{unit}, {elapsed}"
 _BYTES_BAR = "{desc} {percentage:3.0f}% |{bar:32}| {n_fmt} of {total_fmt}{unit}, {rate_fmt}"
+
+
+def print_json(value: Any) -> None:
+    """Print plain data as JSON. What an error carries may be anything; as text it can always be shown."""
+    print(json.dumps(value, indent=2, default=str))
 
 
 def show_table(table: Table) -> None:

@@ -406,7 +406,7 @@ def test_each_command_has_help_that_fits(capsys: pytest.CaptureFixture[str], com
 
 def test_the_module_is_the_console_script(tmp_path: Path) -> None:
     folder = make_log(tmp_path / "log")
-    done = subprocess.run([sys.executable, "-m", "compactlib.app", "inspect", str(folder)], cwd=ROOT, text=True,
+    done = subprocess.run([sys.executable, "-m", "compactlib", "inspect", str(folder)], cwd=ROOT, text=True,
                           capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"{folder}: 8 segments")
@@ -461,7 +461,7 @@ def test_a_disk_that_is_full_is_told_in_one_line(tmp_path: Path) -> None:
 
 def test_the_documentation_names_every_option_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
     known: set[str] = set()
-    for command in ("demo", "inspect", "plan", "compact", "verify"):
+    for command in ("demo", "inspect", "plan", "why", "compact", "verify"):
         with pytest.raises(SystemExit):
             main([command, "--help"])
         known.update(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))

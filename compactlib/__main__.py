@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m compactlib.app`: the same as the console script, where that is not on the path."""
+"""`python -m compactlib`: the same as the console script, where that is not on the path."""
 
 from __future__ import annotations
 
