@@ -120,6 +120,7 @@ class Compactor:
         except OutcomeUnknown as error:
             seen = context.branches.seen_after(found.branch, error)
             if seen is not None and seen.record == attrs.evolve(wanted, version=record.version + 1):
+                context.events.record_written(found.branch, seen.record)
                 return seen.record
             raise
 

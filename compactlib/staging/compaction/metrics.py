@@ -13,21 +13,34 @@
 | `staging_tokens_cleaned`, `staging_entries_cleaned`, `staging_orphans_found` | `repository` | cleanup |
 | `staging_ranges_collected`, `staging_metaranges_collected`, `staging_collected_bytes` | `repository` | garbage |
 
-Levels come as events with a `value`, each time they change: `staging_sealed_tokens` (of one branch) and
-`staging_cleanup_backlog` (marks that still wait). Each garbage collection reports `staging_garbage`, with how
-many files are `live`, how many unneeded ones are still too `young` to go, and how many of the history are `gone`.
+Levels come as events with a `value`, each time they change: `staging_sealed_tokens` (of one branch, once it has any;
+`None` when the branch is gone) and `staging_cleanup_backlog` (marks that still wait). Each garbage collection reports
+`staging_garbage`, with how many files are `live`, how many unneeded ones are still too `young` to go, and how many of
+the history are `gone`.
 """
 
 from __future__ import annotations
 
+import threading
+
 from compactlib.outcome import Done, Failed
-from compactlib.runtime.lru import Lru
 from compactlib.runtime.observe import Observer, telling
 from compactlib.staging.compaction.outcome import CompactionOutcome, outcome_name
 from compactlib.staging.records.events import StagingEvents, telling_events
 from compactlib.staging.records.record import BranchRecord
 
 _MAX_BRANCHES = 10_000
+
+
+class _Level:
+    """How many sealed tokens a branch has, by the newest of its records; `record` is `None` once the branch is gone."""
+
+    __slots__ = ("is_telling", "record", "told")
+
+    def __init__(self) -> None:
+        self.record: BranchRecord | None = None
+        self.told: int | None = None
+        self.is_telling = False
 
 
 class StagingMetrics(StagingEvents):
@@ -43,17 +56,58 @@ class StagingMetrics(StagingEvents):
         self._observer = telling(observer)
         self._labels = {"repository": repository}
         self._others = tuple(map(telling_events, others))
-        self._sealed: Lru[str, int] = Lru(max_entries=_MAX_BRANCHES)
+        self._levels: dict[str, _Level] = {}
+        self._lock = threading.Lock()
 
     def record_seen(self, branch: str, record: BranchRecord) -> None:
         """Report the number of sealed tokens if it is not the one reported last."""
         for other in self._others:
             other.record_seen(branch, record)
-        sealed = len(record.sealed_tokens)
-        if (self._sealed.get(branch) or 0) == sealed:
+        self._see(branch, record)
+
+    def record_written(self, branch: str, record: BranchRecord) -> None:
+        """As `record_seen`."""
+        for other in self._others:
+            other.record_written(branch, record)
+        self._see(branch, record)
+
+    def _see(self, branch: str, record: BranchRecord) -> None:
+        # Called with every read: what changes nothing must cost nothing.
+        level = self._levels.get(branch)
+        if not record.sealed_tokens if level is None else level.record == record:
             return
-        self._sealed.put(branch, sealed)
-        self._observer.event("staging_sealed_tokens", {**self._labels, "branch": branch, "value": sealed})
+        with self._lock:
+            level = self._levels.get(branch) or self._new_level(branch)
+            if level is None or (level.record is not None and record.is_outdated_by(level.record)):
+                return
+            level.record = record
+        self._tell(branch, level)
+
+    def _new_level(self, branch: str) -> _Level | None:
+        """One more; `None` if there are as many as may be, none of which is down to zero."""
+        if len(self._levels) >= _MAX_BRANCHES:
+            spare = next((name for name, level in self._levels.items() if level.told == 0), None)
+            if spare is None:
+                return None
+            del self._levels[spare]
+        level = self._levels[branch] = _Level()
+        return level
+
+    def _tell(self, branch: str, level: _Level) -> None:
+        """Report the level until it is the one that was reported; one thread at a time, so that the last one stands."""
+        is_mine = False
+        while True:
+            with self._lock:
+                if level.is_telling and not is_mine:
+                    return
+                value = None if level.record is None else len(level.record.sealed_tokens)
+                is_mine = level.is_telling = value != level.told
+                if not is_mine:
+                    if value is None and self._levels.get(branch) is level:
+                        del self._levels[branch]
+                    return
+                level.told = value
+            self._observer.event("staging_sealed_tokens", {**self._labels, "branch": branch, "value": value})
 
     def tombstones_written(self, branch: str, record: BranchRecord, count: int) -> None:
         """Counted."""
@@ -89,10 +143,15 @@ class StagingMetrics(StagingEvents):
             other.compacted(branch, record)
 
     def branch_deleted(self, branch: str) -> None:
-        """Passed on."""
-        self._sealed.drop(branch)
+        """Its level is cleared."""
         for other in self._others:
             other.branch_deleted(branch)
+        with self._lock:
+            level = self._levels.get(branch)
+            if level is None:
+                return
+            level.record = None
+        self._tell(branch, level)
 
 
 def report_commit(observer: Observer, repository: str, outcome: str, seconds: float) -> None:

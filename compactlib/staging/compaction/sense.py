@@ -70,8 +70,8 @@ class _Counts:
     def see(self, record: BranchRecord) -> None:
         """Forget what is gone, if this record is newer than the one before."""
         before = self.record
-        if record.version < before.version and not set(record.tokens).isdisjoint(before.tokens):
-            return  # A slow reader's.
+        if record.is_outdated_by(before):
+            return
         self.record = record
         if record.version < before.version:
             # A slow reader's still, or a branch that was made anew: the next record says which.

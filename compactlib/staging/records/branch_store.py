@@ -22,6 +22,7 @@ from compactlib.staging.errors import (
 )
 from compactlib.staging.model.names import BRANCHES, branch_key
 from compactlib.staging.options import StagingOptions
+from compactlib.staging.records.events import StagingEvents
 from compactlib.staging.records.record import BranchRecord, decode_branch_record, encode_branch_record
 
 
@@ -112,15 +113,17 @@ class BranchStore:
         options: how often to try, and how long to wait in between.
         clock: waits.
         random: draws the waits.
+        events: notified of each record that is written, and of branches that are not there.
     """
 
     def __init__(self, store: KVStore, partition: bytes, options: StagingOptions, clock: Clock, random: random.Random,
-                 ) -> None:
+                 events: StagingEvents) -> None:
         self._store = store
         self._partition = partition
         self._options = options
         self._clock = clock
         self._random = random
+        self._events = events
         self._decoded: dict[bytes, tuple[bytes, BranchRecord]] = {}
 
     def backoff(self) -> Backoff:
@@ -138,6 +141,7 @@ class BranchStore:
         try:
             found = self._store.get(self._partition, key)
         except KeyNotFound:
+            self._events.branch_deleted(branch)
             raise BranchNotFound(branch=branch) from None
         return FoundBranch(branch, self._decode(key, found.value), found.predicate)
 
@@ -159,6 +163,8 @@ class BranchStore:
                 raise
             if seen.record != record:
                 raise BranchExists(branch=branch) from error
+        self._events.record_written(branch, record)
+
     def try_update(self, found: FoundBranch, record: BranchRecord) -> BranchRecord:
         """Write the next record, if the branch is as it was found; gives it with its version. One write.
 
@@ -168,6 +174,7 @@ class BranchStore:
         """
         record = attrs.evolve(record, version=found.record.version + 1)
         self._store.set_if(self._partition, branch_key(found.branch), encode_branch_record(record), found.predicate)
+        self._events.record_written(found.branch, record)
         return record
 
     def seen_after(self, branch: str, unknown: OutcomeUnknown) -> FoundBranch | None:
@@ -216,6 +223,7 @@ class BranchStore:
             found = self._found(branch, attempts.unknown)
             landed = attempts.landed(found.record)
             if landed is not None:
+                self._events.record_written(branch, landed.after)
                 return landed
             if tries >= self._options.max_update_tries:
                 raise attempts.unknown or TooManyTries(operation=operation, branch=branch, tries=tries)

@@ -61,11 +61,12 @@ class StagingContext:
             InvalidInput: it is no name of a repository.
         """
         partition = repository_partition(repository)
+        told = telling_events(events)
         return cls(repository=repository, store=store, committed=committed,
-                   branches=BranchStore(store, partition, options, clock, rng),
+                   branches=BranchStore(store, partition, options, clock, rng, told),
                    commits=CommitStore(store, partition, rng),
                    tokens=StagingTokens(store, partition, rng, clock),
-                   options=options, clock=clock, rng=rng, events=telling_events(events),
+                   options=options, clock=clock, rng=rng, events=told,
                    observer=telling(observer))
 
     def drop_tokens(self, branch: str, before: BranchRecord, after: BranchRecord | None) -> tuple[StagingToken, ...]:

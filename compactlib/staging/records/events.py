@@ -21,6 +21,9 @@ class StagingEvents:
     def record_seen(self, branch: str, record: BranchRecord) -> None:
         """A read or a write came across this state of the branch."""
 
+    def record_written(self, branch: str, record: BranchRecord) -> None:
+        """This process wrote this state of the branch: a seal, say, on the way to another state."""
+
     def tombstones_written(self, branch: str, record: BranchRecord, count: int) -> None:
         """Deletes or resets wrote tombstones into `record.staging_token`, and were acknowledged."""
 
@@ -40,7 +43,7 @@ class StagingEvents:
         """A compaction of this process left this state."""
 
     def branch_deleted(self, branch: str) -> None:
-        """The branch is gone."""
+        """The branch is gone: it was deleted, or was not found."""
 
 
 class TellingEvents(StagingEvents):
@@ -62,6 +65,10 @@ class TellingEvents(StagingEvents):
             self._events.record_seen(branch, record)  # Called with every read.
         except Exception as error:
             self._note(error)
+
+    def record_written(self, branch: str, record: BranchRecord) -> None:
+        """Passed on."""
+        self._tell(self._events.record_written, branch, record)
 
     def tombstones_written(self, branch: str, record: BranchRecord, count: int) -> None:
         """Passed on."""

@@ -78,6 +78,13 @@ class BranchRecord:
         """Whether it says the same, but for how often it was written."""
         return attrs.evolve(self, version=other.version) == other
 
+    def is_outdated_by(self, newest: BranchRecord) -> bool:
+        """Whether it is an earlier state than the newest one that was seen, as a slow reader has.
+
+        A lower version alone does not say so: the branch may have been deleted, and made anew with other tokens.
+        """
+        return self.version < newest.version and not set(self.tokens).isdisjoint(newest.tokens)
+
     def extends(self, older: BranchRecord) -> bool:
         """Whether everything that `older` pointed to is still pointed to: only seals happened since, or nothing.
 

@@ -215,7 +215,7 @@ def test_observers_and_listeners_that_raise_break_neither_reads_nor_writes_nor_c
             raise ZeroDivisionError
 
         tombstones_written = tombstones_listed = write_retried = committed = reset = compacted = record_seen
-        branch_deleted = record_seen
+        record_written = branch_deleted = record_seen
 
     world = World(events=BadEvents(), observer=BadObserver(), options=StagingOptions(grace_seconds=0))
     branch = world.repo.create_branch("main")
