@@ -14,7 +14,6 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed, CompactlibError, CorruptData, StorageError, TaskFailed, Unsupported
 from compactlib.hosting.transfer.lines import Address, read_message, require_address
 from compactlib.outcome import Skipped
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.replication.effects import (
     AwaitEntries,
     BeginInstall,
@@ -29,6 +28,7 @@ from compactlib.raftlog.replication.effects import (
     WriteEntries,
     WriteState,
 )
+from compactlib.raftlog.replication.install import put_aside, put_in_force
 from compactlib.raftlog.replication.messages import (
     Installed,
     Progress,
@@ -287,28 +287,20 @@ class SnapshotServer(AsyncServiceFace):
 
     def _on_disk(self, effect: Effect) -> None:
         if isinstance(effect, BeginInstall):
-            self._take_back(effect.last_applied)
             self._incoming = self._snapshots.receive(effect.meta, keep_bytes=effect.keep_bytes)
         elif isinstance(effect, WriteEntries):
-            self._log.append_sparse(effect.entries, previous_index=effect.previous)
+            put_aside(self._require_incoming(), effect.previous, effect.entries)
         elif isinstance(effect, WriteState):
             self._require_incoming().write(effect.offset, effect.data)
         elif isinstance(effect, AwaitEntries):
-            self._log.sync()
+            self._require_incoming().sync()
         elif isinstance(effect, InstallSnapshot):
-            self._install(effect)
+            put_in_force(self._log, self._snapshots, self._require_incoming(), effect.meta, effect.live)
+            self._incoming = None
         elif isinstance(effect, DiscardInstall):
             self._discard(effect)
         elif isinstance(effect, TermSeen) and self._term_seen is not None:
             self._term_seen(effect.term)
-
-    def _install(self, effect: InstallSnapshot) -> None:
-        incoming, meta = self._require_incoming(), effect.meta
-        # Before the store says that it is in force, every entry that it needs must be known to be here.
-        with self._log.pin(effect.live):
-            self._snapshots.adopt(incoming, effect.live)
-            self._log.install(SnapshotMeta(meta.index, meta.term, effect.live))
-        self._incoming = None
 
     async def _restore(self, meta: SnapshotManifest) -> None:
         """Have the host restore its machine; the snapshot is in force, and stays so whatever that raises."""
@@ -336,12 +328,6 @@ class SnapshotServer(AsyncServiceFace):
                 incoming.close()
             else:
                 incoming.discard()
-        self._take_back(effect.last_applied)
-
-    def _take_back(self, last_applied: int) -> None:
-        if self._log.last_index > last_applied:
-            self._log.reset(last_applied)
-            self._log.sync()
 
     def _require_incoming(self) -> IncomingState:
         if self._incoming is None:

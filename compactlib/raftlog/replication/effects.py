@@ -30,7 +30,7 @@ class TransferLimits:
         max_live_bytes: the receiver's limit for a live set, which it holds in memory.
         resend_seconds: the sender's patience before it goes back to what was acknowledged; doubles up to eightfold.
         sender_seconds: silence after which the sender gives up.
-        receiver_seconds: silence after which the receiver gives up, and its log goes back.
+        receiver_seconds: silence after which the receiver gives up.
 
     Raises:
         InvalidInput: a limit is not above 0.
@@ -123,16 +123,15 @@ class TermSeen:
 
 @attrs.frozen
 class BeginInstall:
-    """Take the log back to `last_applied`, and make room for a state of which `keep_bytes` are there already."""
+    """Make room for what comes: live entries, and a state of which `keep_bytes` are there. Leave the log alone."""
 
     meta: SnapshotManifest
-    last_applied: int
     keep_bytes: int
 
 
 @attrs.frozen
 class WriteEntries:
-    """Append to the log, sparsely: the first entry follows index `previous`, each other one the one before it."""
+    """Put live entries aside, not into the log: the first follows index `previous`, each other one the one before."""
 
     previous: int
     entries: tuple[Entry, ...]
@@ -148,14 +147,15 @@ class WriteState:
 
 @attrs.frozen
 class AwaitEntries:
-    """Make the entries up to index `last` durable; answer with `entries_durable`."""
+    """Everything is here, live entries up to index `last`: make the state durable; answer with `entries_durable`."""
 
     last: int
 
 
 @attrs.frozen
 class InstallSnapshot:
-    """Put the snapshot in force, durably: the state that was written, and this live set; answer with `installed`."""
+    """Put the snapshot in force, durably: the state and the entries that were put aside, and this live set (see
+    `put_in_force`); answer with `installed`."""
 
     meta: SnapshotManifest
     live: IndexSet
@@ -163,10 +163,9 @@ class InstallSnapshot:
 
 @attrs.frozen
 class DiscardInstall:
-    """Take the log back to `last_applied`; forget the state that was written, unless it is kept for another try."""
+    """Forget the entries that were put aside, and the state too, unless it is kept for another try."""
 
     meta: SnapshotManifest
-    last_applied: int
     keep_state: bool = False
 
 

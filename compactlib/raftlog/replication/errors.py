@@ -39,7 +39,7 @@ class AbortReason(Enum):
 
 
 class TransferAborted(CompactlibError):
-    """The snapshot was not installed; the receiver's log is back at what it had applied. Start another transfer.
+    """The snapshot was not installed; the receiver's log is as it was. Start another transfer.
 
     Attributes:
         reason: why.

@@ -8,7 +8,8 @@ idle ──Offer──▶ receiving: live set, entries, state ──all there─
 ```
 
 A chunk counts only if it begins where the last one ended; every message is answered with where the receiver is. So what
-is lost, repeated or reordered does no harm, and nothing is written twice.
+is lost, repeated or reordered does no harm, and nothing is written twice. Nothing reaches the log before all of it is
+here and whole: a transfer that ends earlier leaves the log as it was.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ from compactlib.raftlog.replication.messages import (
     Withdrawal,
 )
 from compactlib.raftlog.snapshots.model import SnapshotManifest, StagedState
+
+_MIN_LIVE_BYTES = len(IndexSet().to_bytes())
 
 ReceiverStage: TypeAlias = Literal["idle", "receiving", "syncing", "installing"]
 
@@ -133,7 +136,7 @@ class SnapshotReceiver:
         return effects + self._told(message, now)
 
     def entries_durable(self, last: int, now: float) -> list[Effect]:
-        """The answer to `AwaitEntries`: everything up to index `last` is durable."""
+        """The answer to `AwaitEntries`, whose `last` this is."""
         current = self._now
         if current is None or self._stage != "syncing" or last < current.last_entry:
             return []
@@ -255,6 +258,8 @@ class SnapshotReceiver:
         elif not lowest <= meta.machine_version <= highest:
             reason = AbortReason.UNSUPPORTED
             detail = f"machine version {meta.machine_version}, this member restores {lowest} to {highest}: upgrade it"
+        elif meta.live_bytes < _MIN_LIVE_BYTES:
+            reason, detail = AbortReason.DAMAGED, f"a live set of {meta.live_bytes} bytes; none is so short"
         elif meta.live_bytes > self._limits.max_live_bytes:
             reason = AbortReason.TOO_LARGE
             detail = f"a live set of {meta.live_bytes} bytes, max_live_bytes is {self._limits.max_live_bytes}"
@@ -270,7 +275,7 @@ class SnapshotReceiver:
         self._now = _Transfer(meta, envelope.transfer, envelope.attempt, envelope.term, last_applied, now, course,
                               Position(Phase.LIVE, 0), crc)
         self._stage, self._heard_at = "receiving", now
-        return [BeginInstall(meta, last_applied, kept), self._progress(self._now)]
+        return [BeginInstall(meta, kept), self._progress(self._now)]
 
     # -- chunks
 
@@ -386,10 +391,10 @@ class SnapshotReceiver:
                                 last_applied=current.last_applied)
         told: list[Effect] = [Send(Refusal(self._envelope(current), reason, current.last_applied, detail))]
         kept = keep and current.position.phase is Phase.STATE
-        # A sender that starts anew need not send again what is here of the state; entries have gone back with the log.
+        # A sender that starts anew need not send again what is here of the state; entries come again.
         self._staged = StagedState(current.meta, current.position.offset, current.state_crc) if kept else None
         self._stage, self._now = "idle", None
-        return [*(told if tell else []), DiscardInstall(current.meta, current.last_applied, keep_state=kept),
+        return [*(told if tell else []), DiscardInstall(current.meta, keep_state=kept),
                 Finished(Failed(error))]
 
     def _answer_to(self, envelope: Envelope) -> Envelope:

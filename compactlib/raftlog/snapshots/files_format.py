@@ -19,6 +19,7 @@ LIVE_SUFFIX = ".live"
 TEMPORARY_SUFFIX = ".tmp"
 INCOMING_STATE = "incoming.state"
 INCOMING_MANIFEST = "incoming.manifest"
+INCOMING_ENTRIES = "incoming.entries"
 
 SnapshotKind: TypeAlias = Literal["snapshot", "checkpoint"]
 KINDS: tuple[SnapshotKind, ...] = ("snapshot", "checkpoint")
@@ -56,7 +57,7 @@ def parse_manifest_name(name: str) -> tuple[int, int, SnapshotKind] | None:
 def is_part_name(name: str) -> bool:
     """Whether a name is one under which this module's files are made, manifests aside."""
     stem, _, suffix = name.partition(".")
-    kept = {INCOMING_STATE, INCOMING_MANIFEST, INCOMING_MANIFEST + TEMPORARY_SUFFIX}
+    kept = {INCOMING_STATE, INCOMING_MANIFEST, INCOMING_ENTRIES, INCOMING_MANIFEST + TEMPORARY_SUFFIX}
     endings = {"state", "live", *(f"{each}.tmp" for each in ("live", *KINDS))}
     return name in kept or (_STEM.fullmatch(stem) is not None and suffix in endings)
 

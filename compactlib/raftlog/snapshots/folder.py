@@ -22,6 +22,7 @@ from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.errors import LiveSetLost
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.snapshots.files_format import (
+    INCOMING_ENTRIES,
     INCOMING_MANIFEST,
     LIVE_HEAD,
     LIVE_SUFFIX,
@@ -37,7 +38,7 @@ from compactlib.raftlog.snapshots.files_format import (
 from compactlib.raftlog.snapshots.listing import Listed, listed_in, read_manifest, strays_in, superseded_in
 from compactlib.raftlog.snapshots.machine import StateMachine
 from compactlib.raftlog.snapshots.model import SnapshotManifest, StagedState
-from compactlib.raftlog.snapshots.staging import IncomingState, find_incoming
+from compactlib.raftlog.snapshots.staging import IncomingState, find_incoming, remove_stray
 from compactlib.raftlog.snapshots.state_reader import StateReader
 
 if TYPE_CHECKING:
@@ -255,6 +256,8 @@ class SnapshotFolder:
         self._write_live(manifest, data)
         self._switch(manifest, "snapshot")
         self._files.unlink(os.path.join(self._folder, INCOMING_MANIFEST))
+        incoming.close()
+        remove_stray(self._files, os.path.join(self._folder, INCOMING_ENTRIES))
 
     def audit(self) -> None:
         """Read every snapshot and checkpoint, and check that it is whole.

@@ -19,6 +19,10 @@ class StateMachine(Protocol):
 
     What it needs of an entry may stay in the log: then the entry is live, and the state of a snapshot holds its index
     instead of its content.
+
+    A machine whose live entries are to be clumped (`plan_clump`) has one more command, "rewrite entry i": it holds the
+    content of entry i again, and takes its place if i is still live when it is applied; else it changes nothing, and
+    is dead itself. `compactlib.app.kv_machine.Rewrite` is one.
     """
 
     def apply(self, entry: Entry) -> Any:

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Receiving a snapshot: its state is written piece by piece, and counts only once all of it is durable."""
+"""Receiving a snapshot: state and live entries are written piece by piece, and count only once all is durable."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 
 from compactlib.errors import Closed, CorruptData, StorageError, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, read_exactly, write_durably
 from compactlib.raftlog.snapshots.files_format import (
+    INCOMING_ENTRIES,
     INCOMING_MANIFEST,
     INCOMING_STATE,
     PART_HEAD_BYTES,
@@ -23,7 +25,10 @@ _PIECE_BYTES = 1 << 20
 
 
 class IncomingState:
-    """The state of a snapshot that is being received. Used by one thread at a time; `SnapshotFolder.receive` makes it.
+    """A snapshot that is being received. Used by one thread at a time; `SnapshotFolder.receive` makes it.
+
+    Its live entries wait in a file of their own until all of it is here: the log is not touched before that. They are
+    gone when the process ends; the state is kept for another try.
 
     Args:
         files: the disk.
@@ -40,6 +45,10 @@ class IncomingState:
         self._folder = folder
         self._manifest = manifest
         self._path: str = os.path.join(folder, INCOMING_STATE)
+        self._entries: OutFile | None = None
+        self._entries_path: str = os.path.join(folder, INCOMING_ENTRIES)
+        self._entries_bytes = 0
+        self._sizes: list[int] = []
         self._out: OutFile | None = None
         if keep_bytes:
             self._out = files.open(self._path)
@@ -70,6 +79,38 @@ class IncomingState:
         """
         self._open().write_at(PART_HEAD_BYTES + offset, [data])
 
+    def write_entries(self, piece: bytes) -> None:
+        """Put a piece of the live entries behind the others; not durable.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        if self._entries is None:
+            remove_stray(self._files, self._entries_path)
+            self._entries = self._files.create(self._entries_path)
+        self._entries_bytes += self._entries.write_at(self._entries_bytes, [piece])
+        self._sizes.append(len(piece))
+
+    def entry_pieces(self) -> Iterator[bytes]:
+        """The pieces of the live entries, as they were written.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        at = 0
+        for size in self._sizes:
+            assert self._entries is not None, "there is a piece"
+            yield read_exactly(self._entries.fileno(), size, at)
+            at += size
+
+    def sync(self) -> None:
+        """Make the state durable as far as it was written.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        self._open().sync()
+
     def finish(self) -> None:
         """Make the state durable, and check that it is what the manifest says.
 
@@ -80,19 +121,26 @@ class IncomingState:
         out = self._open()
         out.sync()
         size, crc = _measured(out.fileno())
-        self.close()
+        self._close_state()
         if (size, crc) != (self._manifest.state_bytes, self._manifest.state_crc):
             raise CorruptData(path=self._path, offset=PART_HEAD_BYTES, found=f"{size} with {crc:#010x}",
                               expected=f"{self._manifest.state_bytes} bytes with CRC {self._manifest.state_crc:#010x}")
 
     def close(self) -> None:
-        """Let the file go, and leave it for another try; closing again does nothing."""
+        """Let the files go, and leave the state for another try; closing again does nothing."""
+        self._close_state()
+        entries, self._entries = self._entries, None
+        self._sizes.clear()
+        if entries is not None:
+            entries.close()
+
+    def _close_state(self) -> None:
         out, self._out = self._out, None
         if out is not None:
             out.close()
 
     def discard(self) -> None:
-        """Let the file go and remove it.
+        """Let the files go and remove them.
 
         Raises:
             StorageError: the disk refused; the next try, or opening the folder, removes it.
@@ -138,10 +186,14 @@ def remove_incoming(files: Files, folder: str) -> None:
     Raises:
         StorageError: the disk refused.
     """
-    for name in (INCOMING_STATE, INCOMING_MANIFEST):
-        path = os.path.join(folder, name)
-        if os.path.lexists(path):
-            files.unlink(path)
+    for name in (INCOMING_ENTRIES, INCOMING_STATE, INCOMING_MANIFEST):
+        remove_stray(files, os.path.join(folder, name))
+
+
+def remove_stray(files: Files, path: str) -> None:
+    """Remove a file that an earlier try may have left."""
+    if os.path.lexists(path):
+        files.unlink(path)
 
 
 def _measured(descriptor: int) -> tuple[int, int]:

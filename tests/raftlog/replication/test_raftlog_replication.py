@@ -176,7 +176,7 @@ def test_checksums_reach_from_the_leaders_log_to_the_followers() -> None:
     effects = taker.receive(EntryChunk(FIRST, 1500, (bad,)), 0.0, last_applied=1500)
     assert aborted(effects).reason is AbortReason.DAMAGED
     assert not any(isinstance(effect, WriteEntries) for effect in effects)
-    assert effects[1] == DiscardInstall(MANIFEST, 1500)
+    assert effects[1] == DiscardInstall(MANIFEST)
 
 
 def test_the_live_set_of_a_transfer_is_that_of_its_snapshot_whatever_the_leader_does() -> None:
@@ -208,7 +208,7 @@ def at_state(**kwargs: Any) -> SnapshotReceiver:
 def test_a_whole_transfer_step_by_step() -> None:
     taker = receiver()
     assert taker.receive(Offer(FIRST, MANIFEST), 1.0, last_applied=1500) == [
-        BeginInstall(MANIFEST, 1500, 0), Send(Progress(FIRST, Position(Phase.LIVE, 0), 1500, 5))]
+        BeginInstall(MANIFEST, 0), Send(Progress(FIRST, Position(Phase.LIVE, 0), 1500, 5))]
     assert taker.receive(LiveChunk(FIRST, 0, LIVE.to_bytes()), 1.0, last_applied=1500) == [
         Send(Progress(FIRST, Position(Phase.ENTRIES, 1500), 1500, 5))]
     assert taker.receive(EntryChunk(FIRST, 1500, (SentEntry.of(entry_of(1777)),)), 1.0, last_applied=1500) == [
@@ -265,7 +265,7 @@ def test_a_damaged_state_is_never_installed_and_not_kept() -> None:
     taker = at_state()
     effects = taker.receive(StateChunk(FIRST, 0, STATE[:-1] + b"?"), 0.0, last_applied=1500)
     assert aborted(effects).reason is AbortReason.DAMAGED
-    assert DiscardInstall(MANIFEST, 1500, keep_state=False) in effects
+    assert DiscardInstall(MANIFEST, keep_state=False) in effects
     assert not any(isinstance(effect, InstallSnapshot | AwaitEntries) for effect in effects)
 
 
@@ -363,9 +363,9 @@ def test_silence_ends_a_transfer_and_what_is_here_of_the_state_serves_the_next()
     assert taker.tick(20.9) == []
     effects = taker.tick(21.0)
     assert aborted(effects).reason is AbortReason.TIMED_OUT
-    assert DiscardInstall(MANIFEST, 1500, keep_state=True) in effects
+    assert DiscardInstall(MANIFEST, keep_state=True) in effects
     second = Envelope(43, 1, 3)
-    assert taker.receive(Offer(second, MANIFEST), 22.0, last_applied=1500)[0] == BeginInstall(MANIFEST, 1500, 64)
+    assert taker.receive(Offer(second, MANIFEST), 22.0, last_applied=1500)[0] == BeginInstall(MANIFEST, 64)
     taker.receive(LiveChunk(second, 0, LIVE.to_bytes()), 22.0, last_applied=1500)
     (_, answer) = taker.receive(EntryChunk(second, 1500, (SentEntry.of(entry_of(1777)),)), 22.0, last_applied=1500)
     assert answer == Send(Progress(second, Position(Phase.STATE, 64), 1500, 5))
@@ -376,10 +376,9 @@ def test_silence_ends_a_transfer_and_what_is_here_of_the_state_serves_the_next()
 def test_a_state_staged_by_an_earlier_life_counts_only_for_the_same_snapshot() -> None:
     staged = StagedState(MANIFEST, 64, crc32(STATE[:64]))
     taker = receiver(staged=staged)
-    assert taker.receive(Offer(FIRST, MANIFEST), 0.0, last_applied=1500)[0] == BeginInstall(MANIFEST, 1500, 64)
+    assert taker.receive(Offer(FIRST, MANIFEST), 0.0, last_applied=1500)[0] == BeginInstall(MANIFEST, 64)
     other = manifest_of(2000, 3, LIVE, STATE + b"!")
-    assert receiver(staged=staged).receive(Offer(FIRST, other), 0.0, last_applied=1500)[0] == BeginInstall(
-        other, 1500, 0)
+    assert receiver(staged=staged).receive(Offer(FIRST, other), 0.0, last_applied=1500)[0] == BeginInstall(other, 0)
 
 
 def test_a_disk_that_refuses_and_a_missing_entry_are_told_by_name() -> None:

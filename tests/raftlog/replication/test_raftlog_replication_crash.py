@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from compactlib.app.kv_machine import Put
+from compactlib.app.kv_machine import KvMachine, Put
 from compactlib.files import Files
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
 from compactlib.raftlog import Entry, LogOptions, SegmentLimits
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.replication.effects import (
     AwaitEntries,
     BeginInstall,
@@ -32,11 +31,13 @@ from compactlib.raftlog.replication.effects import (
     WriteEntries,
     WriteState,
 )
+from compactlib.raftlog.replication.install import put_aside, put_in_force
 from compactlib.raftlog.replication.messages import Installed, Progress, Refusal, TransferMessage, Unknown
 from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.sender import SnapshotSender
+from compactlib.raftlog.snapshots.folder import SnapshotFolder
 from compactlib.raftlog.snapshots.staging import IncomingState
-from compactlib.raftlog.store.store import StoreOptions
+from compactlib.raftlog.store.store import StoreOptions, open_log
 from compactlib.testing import explore, record
 from compactlib.testing.crash.recorder import RecordingFiles
 from examples.raft_kv import KvStore
@@ -53,7 +54,7 @@ def options(files: Files) -> StoreOptions:
 class Install:
     """Both machines of one transfer, joined without a network; the follower's disk work is done at once."""
 
-    def __init__(self, leader: KvStore, follower: KvStore) -> None:
+    def __init__(self, leader: KvStore, follower: KvStore | Behind) -> None:
         manifest = leader.snapshots.manifest
         assert manifest is not None
         self.leader, self.follower = leader, follower
@@ -97,23 +98,21 @@ class Install:
             case ReadState(offset, length):
                 with self.leader.snapshots.open_state() as state:
                     self.carry(self.sender.state_read(effect, state.read(offset, length), self.now))
-            case BeginInstall(manifest, last_applied, keep_bytes):
-                if log.last_index > last_applied:
-                    log.reset(last_applied)
+            case BeginInstall(manifest, keep_bytes):
                 self.incoming = store.receive(manifest, keep_bytes=keep_bytes)
             case WriteEntries(previous, entries):
-                log.append_sparse(entries, previous_index=previous)
+                assert self.incoming is not None
+                put_aside(self.incoming, previous, entries)
             case WriteState(offset, data):
                 assert self.incoming is not None
                 self.incoming.write(offset, data)
             case AwaitEntries(last):
-                log.sync()
+                assert self.incoming is not None
+                self.incoming.sync()
                 self.carry(self.receiver.entries_durable(last, self.now))
             case InstallSnapshot(manifest, live):
                 assert self.incoming is not None
-                with log.pin(live):
-                    store.adopt(self.incoming, live)
-                    log.install(SnapshotMeta(manifest.index, manifest.term, live))
+                put_in_force(log, store, self.incoming, manifest, live)
                 self.carry(self.receiver.installed(self.now))
             case DiscardInstall():
                 raise AssertionError(effect)
@@ -201,6 +200,74 @@ def test_a_crash_at_any_step_leaves_the_old_state_or_the_new_one(limit: int, tmp
     report = explore(record(place, work), check, rng=random.Random(1), limit_per_point=limit)
     assert report.points > 40
     members.leader.close()
+
+
+class Behind:
+    """A follower whose log goes on behind what it has applied: acknowledged, and not known to be committed."""
+
+    def __init__(self, folder: Path, files: Files, entries: Sequence[Entry], applied: int) -> None:
+        self.snapshots = SnapshotFolder(folder / "snapshots", files=files)
+        self.log = open_log(str(folder / "log"), options(files))
+        self.machine = KvMachine()
+        self.machine.begin_after(applied)
+        if self.log.last_index < 0:
+            self.log.append(entries)
+            self.log.sync()
+        self.log.attach(self.snapshots, applied=applied)
+
+
+@pytest.mark.parametrize("limit", [pytest.param(2, id="ordinary"),
+                                   pytest.param(100, id="soak", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("last", "stale"), [(20, False), (35, False), (20, True)],
+                         ids=["shorter", "longer", "stale"])
+def test_a_crash_at_any_step_takes_nothing_back_that_does_not_contradict_the_snapshot(
+        last: int, stale: bool, limit: int, tmp_path: Path) -> None:
+    rng = random.Random(5)
+    leader = KvStore(str(tmp_path / "leader"), options(UnsyncedFiles()), with_worker=False)
+    leader.write([Put(f"k{number if number in (12, 14) else rng.randrange(6)}", b"%d" % number)
+                  for number in range(30)])
+    held = [entry for entry in map(leader.log.read, range(30)) if isinstance(entry, Entry)]
+    leader.snapshot()
+    index, applied = leader.machine.applied, 9
+    live = leader.machine.live_set()
+    assert any(applied < each <= 15 for each in live), "some of what comes is in the follower's log"
+    assert any(each > 20 for each in live), "and some is not"
+    # Terms above the snapshot's are the next leader's; a stale end is an earlier leader's, whom nobody followed.
+    more = [Entry(number, 2, b"later") for number in range(30, 40)]
+    mine = [*held, *more][:last]
+    if stale:
+        mine = [Entry(entry.index, 0, b"?") if entry.index > 15 else entry for entry in mine]
+    place = tmp_path / "disk"
+    place.mkdir()
+    follower = Behind(place, UnsyncedFiles(), mine, applied)
+    follower.log.close()
+
+    def work(folder: Path, files: RecordingFiles) -> None:
+        follower = Behind(folder, files, (), applied)
+        install = Install(leader, follower)
+        install.run()
+        assert isinstance(install.outcome, Done), install.outcome
+        files.acknowledge("installed")
+
+    def check(folder: Path, promised: Sequence[Any]) -> None:
+        follower = Behind(folder, UnsyncedFiles(), (), applied)
+        log = follower.log
+        if log.state.index == index:
+            assert [log.read(each) for each in live] == [held[each] for each in live]
+            assert log.last_index == max(last - 1, index)
+            assert [log.read(entry.index) for entry in mine if entry.index > index] == mine[index + 1:]
+        else:
+            assert not promised
+            sure = mine[:16] if stale else mine
+            assert log.last_index >= len(sure) - 1
+            assert [log.read(entry.index) for entry in sure] == sure
+            if log.last_index == last - 1:
+                assert [log.read(entry.index) for entry in mine] == mine
+        log.close()
+
+    report = explore(record(place, work), check, rng=random.Random(1), limit_per_point=limit)
+    assert report.points > 20
+    leader.close()
 
 
 def old_first(members: Members) -> dict[str, bytes]:

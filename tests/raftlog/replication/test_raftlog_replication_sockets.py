@@ -17,16 +17,30 @@ from typing import Any
 
 import pytest
 
-from compactlib.app.kv_machine import Put
+from compactlib.app.kv_machine import KvMachine, Put
 from compactlib.errors import Closed, NotFound, StorageError
 from compactlib.hosting import SnapshotServer, send_snapshot
+from compactlib.hosting.transfer.lines import read_message
+from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import LogOptions, SegmentLimits, SnapshotFolder
+from compactlib.raftlog import Entry, LogOptions, SegmentLimits, SnapshotFolder
 from compactlib.raftlog.replication.effects import TransferLimits
 from compactlib.raftlog.replication.errors import AbortReason, TransferAborted
-from compactlib.raftlog.replication.messages import Envelope, Probe
+from compactlib.raftlog.replication.messages import (
+    EntryChunk,
+    Envelope,
+    LiveChunk,
+    Offer,
+    Probe,
+    Progress,
+    Refusal,
+    SentEntry,
+    StateChunk,
+    TransferMessage,
+)
 from compactlib.raftlog.replication.wire import encode
-from compactlib.raftlog.store.store import StoreOptions
+from compactlib.raftlog.snapshots.model import SnapshotManifest
+from compactlib.raftlog.store.store import StoreOptions, open_log
 from compactlib.testing import FailingFiles
 from examples.raft_kv import KvStore
 from tests.raftlog.wrapped_files import UnsyncedFiles
@@ -143,6 +157,74 @@ def test_nobody_listens_and_a_follower_that_shuts_down(tmp_path: Path) -> None:
             # The pins are gone: nothing keeps what dies now.
             fill(leader, random.Random(4), 3000)
             leader.snapshot()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("messages", range(5))
+def test_a_transfer_that_breaks_leaves_the_log_as_it_was(messages: int, tmp_path: Path) -> None:
+    """Entries that were acknowledged and not yet applied are all there, however far it came."""
+    async def run() -> None:
+        live, state = IndexSet.from_iterable([30, 60]), b"the state"
+        manifest = SnapshotManifest.of(90, 1, live, state_bytes=len(state) + 1, state_crc=0)
+        entries = [SentEntry.of(Entry(index, 1, b"other")) for index in live]
+        envelope = Envelope(1, 1, (1 << 64) - 1)
+        said: list[TransferMessage] = [Offer(envelope, manifest), LiveChunk(envelope, 0, live.to_bytes()),
+                                       EntryChunk(envelope, 20, tuple(entries)), StateChunk(envelope, 0, state),
+                                       StateChunk(envelope, len(state), b"?")]
+        with open_log(tmp_path / "log", SMALL) as log:
+            log.append([(index, 1, b"acknowledged") for index in range(50)])
+            log.sync()
+            snapshots = SnapshotFolder(tmp_path / "snapshots")
+            async with SnapshotServer(log, snapshots, listen=("127.0.0.1", 0), term=1, applied=lambda: 20,
+                                      installed=lambda meta, state: None) as server:
+                reader, writer = await asyncio.open_connection(*server.address)
+                for message in said[:messages + 1]:
+                    writer.write(encode(message))
+                    answer = await read_message(reader)
+                assert isinstance(answer, Progress if messages < 4 else Refusal)
+                assert log.last_index == 49
+                writer.close()
+            assert log.last_index == 49
+            assert all(log.read(index) == Entry(index, 1, b"acknowledged") for index in range(50))
+            assert snapshots.manifest is None
+
+    asyncio.run(run())
+
+
+def test_what_the_log_holds_behind_the_snapshot_stays(tmp_path: Path) -> None:
+    async def run() -> None:
+        with KvStore(str(tmp_path / "leader"), SMALL) as leader, open_log(tmp_path / "log", SMALL) as log:
+            fill(leader, random.Random(2), 300)
+            log.append(entry for entry in map(leader.log.read, range(300)) if isinstance(entry, Entry))
+            leader.snapshot()
+            log.append([(index, 1, b"not applied yet") for index in range(300, 320)])
+            log.sync()
+            snapshots = SnapshotFolder(tmp_path / "snapshots", machine=KvMachine)
+            log.attach(snapshots)
+            async with SnapshotServer(log, snapshots, listen=("127.0.0.1", 0), term=1, applied=lambda: 100,
+                                      installed=lambda meta, state: None) as server:
+                outcome = await send_snapshot(leader.log, leader.snapshots, server.address, term=1, limits=LIMITS)
+                assert isinstance(outcome, Done), outcome
+            assert (log.state, log.last_index) == (leader.log.state, 319)
+            assert log.read(319) == Entry(319, 1, b"not applied yet")
+
+    asyncio.run(run())
+
+
+def test_a_live_set_that_cannot_be_is_refused_and_the_server_stays_sound(tmp_path: Path) -> None:
+    async def run() -> None:
+        with KvStore(str(tmp_path / "f"), SMALL) as follower:
+            async with serving(follower) as server:
+                reader, writer = await asyncio.open_connection(*server.address)
+                empty = SnapshotManifest(index=9, term=1, live_count=0, live_bytes=0, live_crc=0, state_bytes=1,
+                                         state_crc=0)
+                writer.write(encode(Offer(Envelope(1, 1, 1), empty)))
+                answer = await read_message(reader)
+                assert isinstance(answer, Refusal)
+                assert answer.reason is AbortReason.DAMAGED
+                writer.close()
+                assert server.stage == "idle"
 
     asyncio.run(run())
 

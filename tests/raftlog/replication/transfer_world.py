@@ -116,6 +116,8 @@ class Follower:
         self.durable: set[int] = set()
         self.last_applied = -1
         self.places: dict[str, int] = {}
+        self.aside: dict[int, Entry] = {}
+        self.is_aside_durable = False
         self.staging = bytearray()
         self.staged_manifest: SnapshotManifest | None = None
         self.term = 1
@@ -129,6 +131,7 @@ class Follower:
     def crash(self) -> None:
         """Lose what is not durable, and (as recovery does) every sparse leftover above what was applied."""
         self.log = {index: entry for index, entry in self.log.items() if index in self.durable}
+        self.aside = {}
         self.reset(self.last_applied)
 
     def install(self, manifest: SnapshotManifest, live: IndexSet) -> None:
@@ -136,10 +139,15 @@ class Follower:
         state = bytes(self.staging)
         assert manifest.index > self.last_applied
         assert (len(state), crc32(state)) == (manifest.state_bytes, manifest.state_crc)
+        assert self.is_aside_durable, "installed before what was received was durable"
+        if any(self.log.get(index) != entry for index, entry in self.aside.items()):
+            self.reset(self.last_applied)
+        self.log.update(self.aside)
+        self.durable |= self.log.keys()
+        self.aside = {}
         missing = [index for index in live if index not in self.log]
         if missing:
             raise LiveIndexMissing("gone", missing=len(missing), first=missing[0])
-        assert all(index in self.durable for index in live), "installed before its entries were durable"
         self.places = places_of(state)
         self.log = {index: entry for index, entry in self.log.items() if index in live}
         self.last_applied = manifest.index
@@ -323,15 +331,14 @@ class World:
                 case TermSeen(term):
                     assert term > follower.term or term == self.leader.term
                     follower.term = max(term, follower.term)
-                case BeginInstall(manifest, last_applied, keep_bytes):
-                    assert last_applied == follower.last_applied
-                    follower.reset(last_applied)
+                case BeginInstall(manifest, keep_bytes):
+                    follower.aside, follower.is_aside_durable = {}, False
                     del follower.staging[keep_bytes:]
                     follower.staged_manifest = manifest
                 case WriteEntries(previous, entries):
-                    assert previous == max(follower.log, default=-1) or previous == follower.last_applied
+                    assert previous == max(follower.aside, default=follower.last_applied)
                     assert all(entry.index > follower.last_applied for entry in entries)
-                    follower.log.update((entry.index, entry) for entry in entries)
+                    follower.aside.update((entry.index, entry) for entry in entries)
                 case WriteState(offset, data):
                     assert offset <= len(follower.staging)
                     follower.staging[offset:offset + len(data)] = data
@@ -342,8 +349,8 @@ class World:
                 case InstallSnapshot(manifest, live):
                     follower.install(manifest, live)
                     self.by_receiver(self.receiver.installed(self.now))
-                case DiscardInstall(manifest, last_applied, keep_state):
-                    follower.reset(last_applied)
+                case DiscardInstall(manifest, keep_state):
+                    follower.aside = {}
                     if not keep_state:
                         follower.staging.clear()
                         follower.staged_manifest = None
@@ -354,8 +361,8 @@ class World:
         self.receiver.audit()
 
     def make_durable(self, asked: AwaitEntries) -> None:
-        """Everything in the follower's log is durable now."""
-        self.follower.durable |= self.follower.log.keys()
+        """What the follower has put aside is durable now."""
+        self.follower.is_aside_durable = True
         self.by_receiver(self.receiver.entries_durable(asked.last, self.now))
 
     # -- judgement
