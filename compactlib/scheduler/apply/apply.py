@@ -243,7 +243,7 @@ def _requeue(effects: Effects, operation: Requeue) -> Requeued:
     for name in operation.names:
         given_up = state.quarantine.pop(name, None)
         if given_up is None:
-            fresh = _begin_anew(effects, name)
+            fresh = begin_anew(effects, name)
             blocks += fresh
             (done if fresh else unknown).append(name)
             continue
@@ -259,7 +259,7 @@ def _requeue(effects: Effects, operation: Requeue) -> Requeued:
     return Requeued(tuple(done), tuple(unknown), blocks)
 
 
-def _begin_anew(effects: Effects, name: str) -> int:
+def begin_anew(effects: Effects, name: str) -> int:
     """A queued job that has failed and has no holder counts no failure any more; how many sources it has, or 0."""
     jobs, command = effects.state.jobs, effects.command
     job = jobs.get(name)

@@ -19,7 +19,7 @@ import attrs
 from compactlib.errors import AuditFailed, MissingDependency
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model.poll import PollRequest, PollResponse, StatusUpdate, Verdict
-from compactlib.scheduler.model.update import AddBlocks, Applied, Operation, PlanUpdate, Requeue, Retain, Tick
+from compactlib.scheduler.model.update import AddBlocks, Applied, Operation, PlanUpdate, Requeue, Requeued, Retain, Tick
 from compactlib.scheduler.model.values import (
     BlockMeta,
     Command,
@@ -260,11 +260,16 @@ class SchedulerHistory:
             for name in names)))
 
     def _requeue(self, step: RequeueOne) -> None:
-        names = sorted(self.service.state.quarantine)
+        state = self.service.state
+        names = sorted([*state.quarantine, *(job.state.name for job in state.jobs if job.state.failures)])
         if names:
             name = names[step.which % len(names)]
-            self._tokens.pop(name, None)
-            self._apply(Requeue((name,)))
+            if name in state.quarantine:
+                self._tokens.pop(name, None)
+            requeued, held = self._apply(Requeue((name,))), self._holder.get(name)
+            if isinstance(requeued, Requeued) and name in requeued.jobs:
+                _require(held is None or held[1] < self._now, f"{name} is queued again, its lease lasts until {held}")
+                self._holder.pop(name, None)
 
     def _update(self, said: Said) -> StatusUpdate:
         held = self._workers[said.which % len(self._workers)]

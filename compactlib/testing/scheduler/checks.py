@@ -9,7 +9,6 @@ held against the state before it.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Mapping, Set
 from typing import Any, TypeAlias
@@ -24,6 +23,7 @@ from compactlib.scheduler.model.update import (
     BlocksAdded,
     Operation,
     PlanUpdate,
+    Requeue,
     Retain,
 )
 from compactlib.scheduler.model.values import (
@@ -36,7 +36,7 @@ from compactlib.scheduler.model.values import (
     JobStatus,
     Tombstone,
 )
-from compactlib.scheduler.persistence.state_rows import dump_rows
+from compactlib.scheduler.persistence.state_rows import encode_state
 from compactlib.scheduler.queue.state import SchedulerState
 from compactlib.scheduler.service.service import SchedulerService
 from compactlib.testing.scheduler.log import Node, World
@@ -93,7 +93,7 @@ class Objects:
 
 def fingerprint(state: SchedulerState) -> str:
     """A hash of everything that a replica has to have alike."""
-    return hashlib.sha256(json.dumps(list(dump_rows(state))).encode()).hexdigest()
+    return hashlib.sha256(encode_state(state)).hexdigest()
 
 
 class Checks:
@@ -151,6 +151,8 @@ class Checks:
             self._indexed |= {key_of(block) for block in operation.blocks if block.id in new}
         elif isinstance(operation, PlanUpdate) and isinstance(result, Applied):
             self._check_update(state, command, operation, result.response)
+        elif isinstance(operation, Requeue):
+            self._check_retried(command)
         if isinstance(operation, Retain) or (isinstance(operation, PlanUpdate) and operation.completed_jobs):
             self._check_rows(state, retained=isinstance(operation, Retain))
         if command.index % self._sim.settings.check_every == 0:
@@ -163,7 +165,7 @@ class Checks:
 
     def _check_jobs(self, state: SchedulerState, operation: Operation) -> None:
         """Tokens only grow, the queue keeps its limit, and no block is in two jobs."""
-        limit = self._sim.config.max_queue_size
+        limit = state.config.max_queue_size
         if limit and len(state.jobs) > limit:
             self._sim.fail(f"{len(state.jobs)} jobs are queued, the limit is {limit}")
         states: dict[str, JobState] = {}
@@ -217,9 +219,18 @@ class Checks:
             if now <= before.lease_expires_at:
                 self._sim.fail(f"{name} is taken away at {now:.3f}, its lease lasts until "
                                f"{before.lease_expires_at:.3f}")
-            limit = self._sim.config.max_failures
+            limit = self.service.config.max_failures
             if limit and before.failures >= limit:
                 self._sim.fail(f"{name} is given away once more after {before.failures} failures")
+
+    def _check_retried(self, command: Command) -> None:
+        for name, after in self._states.items():
+            before = self._before.get(name, after)
+            if before.token != after.token:
+                self.counts["tried again"] += 1
+                if before.status is JobStatus.IN_PROGRESS and command.appended_at <= before.lease_expires_at:
+                    self._sim.fail(f"{name} is taken away at {command.appended_at:.3f} to be tried again, its lease "
+                                   f"lasts until {before.lease_expires_at:.3f}")
 
     def _check_rows(self, state: SchedulerState, *, retained: bool = False) -> None:
         """Every acknowledged row is in exactly one block of the index, unless retention has dropped it."""
@@ -266,7 +277,7 @@ class Checks:
         shown = {job.name: phase for phase, job in node.service.jobs(node.now)}
         if shown.keys() != self._states.keys():
             self._sim.fail(f"jobs {shown.keys() ^ self._states.keys()} are not shown")
-        limit = self._sim.config.max_failures
+        limit = state.config.max_failures
         for name, job in self._states.items():
             over = job.status is not JobStatus.IN_PROGRESS or node.now > job.lease_expires_at
             if limit and job.failures >= limit and over and shown[name] is not JobPhase.EXCLUDED:

@@ -30,7 +30,7 @@ from compactlib.scheduler.model.update import (
 )
 from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.codec import decode_command, encode_command
-from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
+from compactlib.scheduler.persistence.state_rows import decode_state, encode_state
 from compactlib.scheduler.queue.state import SchedulerState
 from compactlib.scheduler.service.service import SchedulerService
 from compactlib.scheduler.workers.worker_core import WorkerCore
@@ -153,7 +153,7 @@ class Node:
         self.term: int = 0
         self.log: TermLog = TermLog(0, [])
         self.length: int = 0
-        self.snapshot: tuple[int, list[Any]] | None = None
+        self.snapshot: tuple[int, bytes] | None = None
         self.service: SchedulerService = sim.new_service()
         self.applied: int = 0
         self.committed: int = 0
@@ -317,7 +317,7 @@ class Node:
     def take_snapshot(self) -> None:
         """Keep the state, to come back from."""
         if self.is_up:
-            self.snapshot = self.applied, list(dump_rows(self.service.state))
+            self.snapshot = self.applied, encode_state(self.service.state)
 
     def crash(self) -> None:
         """Everything in memory is gone."""
@@ -328,8 +328,8 @@ class Node:
 
     def restart(self) -> None:
         """Come back from the snapshot; the log's entries follow as the leader reports what is committed."""
-        index, rows = self.snapshot or (0, None)
-        self.service = self.sim.new_service(None if rows is None else load_rows(rows, self.sim.config))
+        index, data = self.snapshot or (0, None)
+        self.service = self.sim.new_service(None if data is None else decode_state(data, "a snapshot"))
         # A host may hand over entries that the snapshot has already.
         self.applied = max(index - self.sim.rng.randrange(3), 0)
         self.committed = self.applied

@@ -54,6 +54,8 @@ class SimulationSettings:
         careless_leaders: whether a leader may propose what was prepared in an earlier term of its own.
         over_the_wire: whether polls, answers and what followers apply were encoded and decoded.
         trouble: whether a faulty client polls that says what no worker should.
+        raised_limits: whether the operator raises limits now and then.
+        retried_jobs: whether the operator has jobs that are queued tried again once they have failed.
         check_every: after so many entries everything is checked.
         start: the time at the beginning, seconds since the epoch.
         age_hours: how old old data is.
@@ -93,6 +95,8 @@ class SimulationSettings:
     careless_leaders: bool = True
     over_the_wire: bool = False
     trouble: bool = False
+    raised_limits: bool = False
+    retried_jobs: bool = False
     check_every: int = 32
     start: float = 1_000_000.0
     age_hours: float = 48.0
@@ -127,4 +131,5 @@ class SimulationSettings:
             careless_leaders=rng.random() < 0.5, over_the_wire=rng.random() < 0.1, trouble=rng.random() < 0.2,
             policies=(ByPriority(share),) if rules == "one" else (FairTenants({"A": 2}, higher_level_share=share),
                                                                   SmallestFirst(window=2), ByPriority()),
-            config=config, cut_off_rate=rng.choice([0.0, 0.0, 0.5]), in_place=rng.random() < 0.5)
+            config=config, cut_off_rate=rng.choice([0.0, 0.0, 0.5]), in_place=rng.random() < 0.5,
+            raised_limits=rng.random() < 0.3, retried_jobs=rng.random() < 0.5)

@@ -5,12 +5,24 @@ from __future__ import annotations
 
 from functools import partial
 
+import attrs
+
 from compactlib.clock import ManualClock
 from compactlib.runtime.budget import Budget
+from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.errors import FencedOff
 from compactlib.scheduler.fences.fence import LockingFence
 from compactlib.scheduler.model.poll import PollRequest, PollResponse, StatusUpdate, Verdict
-from compactlib.scheduler.model.update import AddBlocks, Applied, ApplyResult, BlocksAdded, Requeue, Retain, Tick
+from compactlib.scheduler.model.update import (
+    AddBlocks,
+    Applied,
+    ApplyResult,
+    BlocksAdded,
+    Configure,
+    Requeue,
+    Retain,
+    Tick,
+)
 from compactlib.scheduler.model.values import BlockMeta, CompactedBlocks, NoOutput, Tombstone
 from compactlib.scheduler.persistence.codec import decode_message, encode_message
 from compactlib.scheduler.workers.running_job import RunningJob
@@ -303,7 +315,18 @@ def tend(sim: World) -> None:
     settings, rng = sim.settings, sim.rng
     if settings.retention and sim.is_rough and rng.random() < 0.3:
         leader.propose(Retain(settings.start - settings.age_hours * _HOUR / 2))
+    if settings.raised_limits and sim.is_rough and rng.random() < 0.3:
+        leader.propose(Configure(_raised(leader.service.config)))
     given_up = [job.plan.name for job in leader.service.quarantine()]
+    if settings.retried_jobs:
+        # Also those that somebody has at the moment, which are to be left alone.
+        given_up += [job.name for _, job in leader.service.jobs(leader.now) if job.failures]
     if given_up and rng.random() < (0.3 if sim.is_rough else 1.0):
         leader.propose(Requeue(tuple(given_up)))
     sim.after(settings.tick_seconds, tend, sim)
+
+
+def _raised(config: SchedulerConfig) -> SchedulerConfig:
+    """One more of what is limited; 0 stays no limit."""
+    return attrs.evolve(config, max_failures=config.max_failures and config.max_failures + 1,
+                        max_queue_size=config.max_queue_size and config.max_queue_size + 1)

@@ -6,7 +6,7 @@
     poll ann 2                a worker polls with room for 2; it may add, each for a job named by its sources:
         renew a,b   done a,b > x y   empty a,b   missing a,b   failed a,b why   released a,b   cleaned t
     prepare ann 2 ...         the first phase alone; `apply` does the second
-    time +10    term 2    tick    retain 100    requeue a,b
+    time +10    term 2    tick    retain 100    requeue a,b    configure max_failures=5
     show                      every job with its phase, the quarantine and the tombstones
 
 A job is called by its sources everywhere, for brevity. Tokens are the numbers of commands; each line but `show`,
@@ -40,6 +40,7 @@ from compactlib.scheduler.model.update import (
     Applied,
     ApplyResult,
     BlocksAdded,
+    Configure,
     PlanUpdate,
     Requeue,
     Requeued,
@@ -50,6 +51,12 @@ from compactlib.scheduler.model.update import (
     Ticked,
 )
 from compactlib.scheduler.model.values import BlockTombstones, Command, Tombstone
+
+
+def _settings(words: tuple[str, ...]) -> dict[str, Any]:
+    pairs = dict(word.split("=") for word in words)
+    return {name: float(value) if "." in value else int(value) for name, value in pairs.items()}
+
 
 _REPORTS = {"renew": JobStatus.IN_PROGRESS, "done": JobStatus.SUCCESS, "empty": JobStatus.SUCCESS,
             "missing": JobStatus.SUCCESS, "failed": JobStatus.FAILED, "released": JobStatus.RELEASED}
@@ -92,14 +99,16 @@ class Story:
 
     def _levels(self, *limits: str) -> list[str]:
         parts = [limit.split("/") for limit in limits]
-        return self._configure(levels=tuple(LevelConfig(max_blocks=int(blocks), max_age_seconds=float(age))
-                                            for blocks, age in parts))
+        return self._begin(levels=tuple(LevelConfig(max_blocks=int(blocks), max_age_seconds=float(age))
+                                        for blocks, age in parts))
 
     def _set(self, *settings: str) -> list[str]:
-        pairs = dict(setting.split("=") for setting in settings)
-        return self._configure(**{name: float(value) if "." in value else int(value) for name, value in pairs.items()})
+        return self._begin(**_settings(settings))
 
-    def _configure(self, **changes: Any) -> list[str]:
+    def _configure(self, *settings: str) -> list[str]:
+        return self._apply_now(Configure(attrs.evolve(self._service.config, **_settings(settings))))
+
+    def _begin(self, **changes: Any) -> list[str]:
         assert self._index == 0, "settings come first"
         self._config = attrs.evolve(self._config, **changes)
         self._service = SchedulerService(self._config)
@@ -161,7 +170,7 @@ class Story:
         self._index += 1
         return Command(self._index, self._term, self._now)
 
-    def _apply_now(self, operation: AddBlocks | Tick | Retain | Requeue) -> list[str]:
+    def _apply_now(self, operation: AddBlocks | Tick | Retain | Requeue | Configure) -> list[str]:
         return self._told(self._service.apply(self._next(), operation))
 
     def _reports(self, worker: str, words: list[str]) -> tuple[list[StatusUpdate], list[str]]:

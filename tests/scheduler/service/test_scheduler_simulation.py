@@ -18,6 +18,7 @@ from compactlib.scheduler.fences.fence import Admission, LockingFence, MemoryFen
 from compactlib.scheduler.model.poll import Assignment, PollRequest, PollResponse, StatusUpdate, Verdict
 from compactlib.scheduler.model.update import ApplyResult, Operation, PlanUpdate
 from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, Command, JobPlan, JobStatus
+from compactlib.scheduler.persistence.state_rows import under
 from compactlib.scheduler.plan.schedule import Schedule
 from compactlib.scheduler.queue.due_jobs import DueJobs
 from compactlib.scheduler.queue.job import Job
@@ -45,7 +46,7 @@ def test_many_seeds_go_well_and_nothing_that_can_happen_is_left_out() -> None:
     total = simulate_many(range(EVERYDAY))
     assert total["seeds"] == EVERYDAY
     for what in ("assigned", "reassigned", "completed", "evicted", "excluded", "deleted", "same states", "accepted",
-                 "stale token", "not found", "superseded", "sources gone", "future token"):
+                 "stale token", "not found", "superseded", "sources gone", "future token", "tried again"):
         assert total[what] >= 5, (what, total)
 
 
@@ -256,6 +257,23 @@ def drop_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Effects, "quarantine", lambda *_, **__: None)
 
 
+def begin_with_the_first_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that comes back from a snapshot goes on under the settings that it was made with."""
+    real = Simulation.new_service
+    monkeypatch.setattr(Simulation, "new_service", lambda self, state=None: real(
+        self, None if state is None else under(state, self.config)))
+
+
+def try_again_what_somebody_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = apply_module.begin_anew
+
+    def begin_anew(effects: Effects, name: str) -> int:
+        effects.expiry = float("inf")
+        return real(effects, name)
+
+    monkeypatch.setattr(apply_module, "begin_anew", begin_anew)
+
+
 def let_replicas_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     """What apply does depends on which service does it."""
     real, services = SchedulerService.apply, dict[int, int]()
@@ -284,6 +302,10 @@ BUGS: dict[str, tuple[Any, ...]] = {
                           "config": {"cleanup_delay_seconds": 1.0}}),
     "outputs are deleted without a look": (throw_away_what_is_owned, "was deleted for|is gone"),
     "given up without a word": (drop_without_a_word, "not in quarantine|wait for nothing"),
+    "settings of a snapshot are forgotten": (begin_with_the_first_settings, "another state",
+                                             {"raised_limits": True, "crash_rate": 0.3}),
+    "a retry ignores the lease": (try_again_what_somebody_has, "to be tried again, its lease lasts until",
+                                  {"retried_jobs": True, "failure_rate": 0.5}),
     "replicas differ": (let_replicas_differ, "another state|the token of .* falls"),
 }
 
@@ -424,5 +446,5 @@ def test_a_worker_that_does_not_stop_costs_work_but_harms_nothing() -> None:
 def test_the_queue_of_pyroscope_stands_still_behind_excluded_jobs() -> None:
     """At the limit nothing is evicted, so nothing is queued any more."""
     failure = first_failure(config={"evict_at_limit": False, "max_failures": 1, "max_queue_size": 1},
-                            failure_rate=0.5, retention=False)
+                            failure_rate=0.5, retention=False, raised_limits=False, retried_jobs=False)
     assert re.search("work is left: .*'blocks'", failure.what)
