@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from compactlib.app.kv_machine import Command, Delete, KvMachine, Put, decode_command, encode_command
+from compactlib.app.kv_machine import Command, Delete, KvMachine, Put, Rewrite, decode_command, encode_command
 from compactlib.errors import CorruptData
 from compactlib.files import LocalFiles
 from compactlib.outcome import Done, Failed, Skipped
@@ -130,9 +130,15 @@ class KvStore:
     def clump(self, max_runs: int) -> ClumpPlan:
         """Write scattered old values again at the head, so that the live set has at most `max_runs` runs."""
         plan = plan_clump(self.machine.live_set(), max_runs, segments=self.log.segments.stats())
-        keys = {place: key for key, place in self.machine.places.items()}
-        self.write([Put(keys[index], self.get(keys[index])) for index in plan.indexes])
+        self.write(self.rewrites(plan))
         return plan
+
+    def rewrites(self, plan: ClumpPlan) -> list[Rewrite]:
+        """What to propose for a plan. Whatever others write before it is applied stays as they wrote it."""
+        # What has died since is not worth writing again.
+        alive = [entry for entry in self.log.read_many(list(plan.indexes)) if isinstance(entry, Entry)]
+        return [Rewrite(command.key, command.value, entry.index) for entry in alive
+                if isinstance(command := decode_command(entry.payload), Put)]
 
     def close(self) -> None:
         """Let the log go."""

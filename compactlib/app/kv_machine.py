@@ -9,9 +9,10 @@ A command is one log entry's payload:
 
 | offset | size | what |
 | --- | --- | --- |
-| 0 | 1 | 1 for a put, 2 for a delete |
+| 0 | 1 | 1 for a put, 2 for a delete, 3 for a rewrite |
 | 1 | 4 | length of the key in bytes, little-endian |
 | 5 | that | the key, UTF-8; bytes that are none travel as Python's lone surrogates |
+| behind it | 8 | of a rewrite: the index whose place it takes, little-endian |
 | behind it | the rest | the value; nothing for a delete |
 """
 
@@ -30,7 +31,8 @@ from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.snapshots.machine import LiveTracker
 
 _HEAD = struct.Struct("<BI")
-_PUT, _DELETE = 1, 2
+_INDEX = struct.Struct("<Q")
+_PUT, _DELETE, _REWRITE = 1, 2, 3
 _ERRORS = "surrogateescape"
 _KEYS_PER_LINE = 1000
 
@@ -50,6 +52,17 @@ class Delete:
     key: str
 
 
+@attrs.frozen
+class Rewrite(Put):
+    """Keep the value that `key` has from the entry `of` in this entry from now on, if it still has it from there.
+
+    The key may have been put or deleted between the moment when this was proposed and the one when it is applied; then
+    it changes nothing. So an old value is never brought back: see `plan_clump`.
+    """
+
+    of: int
+
+
 Command: TypeAlias = Put | Delete
 """What one log entry asks of the machine."""
 
@@ -57,6 +70,8 @@ Command: TypeAlias = Put | Delete
 def encode_command(command: Command) -> bytes:
     """The payload of a command's log entry."""
     key = command.key.encode("utf-8", _ERRORS)
+    if isinstance(command, Rewrite):
+        return _HEAD.pack(_REWRITE, len(key)) + key + _INDEX.pack(command.of) + command.value
     if isinstance(command, Put):
         return _HEAD.pack(_PUT, len(key)) + key + command.value
     return _HEAD.pack(_DELETE, len(key)) + key
@@ -73,10 +88,14 @@ def decode_command(payload: bytes) -> Command:
                            f"is this the log of another state machine?")
     operation, size = _HEAD.unpack_from(payload)
     end = _HEAD.size + size
-    if operation not in (_PUT, _DELETE) or end > len(payload) or (operation == _DELETE and end < len(payload)):
-        raise InvalidInput(f"a command of {len(payload)} bytes cannot have operation {operation} (1 put, 2 delete) and "
-                           f"a key of {size} bytes; is this the log of another state machine?")
+    least = end + _INDEX.size if operation == _REWRITE else end
+    if operation not in (_PUT, _DELETE, _REWRITE) or least > len(payload) or \
+            (operation == _DELETE and end < len(payload)):
+        raise InvalidInput(f"a command of {len(payload)} bytes cannot have operation {operation} (1 put, 2 delete, 3 "
+                           f"rewrite) and a key of {size} bytes; is this the log of another state machine?")
     key = payload[_HEAD.size:end].decode("utf-8", _ERRORS)
+    if operation == _REWRITE:
+        return Rewrite(key, payload[least:], *_INDEX.unpack_from(payload, end))
     return Put(key, payload[end:]) if operation == _PUT else Delete(key)
 
 
@@ -92,15 +111,19 @@ class KvMachine:
         self._tracker: LiveTracker = LiveTracker()
 
     @classmethod
-    def rebuilt(cls, entries: Iterable[Entry]) -> KvMachine:
+    def rebuilt(cls, entries: Iterable[Entry], *, snapshot: int = -1) -> KvMachine:
         """The machine that `entries` lead to: what survives in a log, in order.
+
+        Args:
+            entries: the log's.
+            snapshot: up to this index they are the live ones that a snapshot has left.
 
         Raises:
             InvalidInput: an entry's payload is no command.
         """
         machine = cls()
         for entry in entries:
-            machine.apply(entry)
+            machine._carry_out(entry, is_live=entry.index <= snapshot)
         return machine
 
     def apply(self, entry: Entry) -> bool:
@@ -110,8 +133,15 @@ class KvMachine:
             InvalidInput: the payload is no command.
             Unsorted: an entry of this index or a later one was applied before.
         """
+        return self._carry_out(entry)
+
+    def _carry_out(self, entry: Entry, *, is_live: bool = False) -> bool:
         command = decode_command(entry.payload)
         self._tracker.apply(entry.index)
+        # That a rewrite is live says that it has taken the place of an entry which is not there any more.
+        if isinstance(command, Rewrite) and self._places.get(command.key) != command.of and not is_live:
+            self._tracker.mark_dead([entry.index])
+            return command.key in self._places
         before = self._places.pop(command.key, None)
         if before is not None:
             self._tracker.mark_dead([before])
@@ -144,7 +174,8 @@ class KvMachine:
             raise NotFound(f"there is no key {key!r}") from None
 
     def live_indexes(self) -> IndexSet:
-        """What a snapshot taken now needs of the log: the last put of each key that exists. A walk over all keys."""
+        """What a snapshot taken now needs of the log: where the value of each key that exists is. A walk over all keys.
+        """
         return IndexSet.from_iterable(self._places.values())
 
     def live_set(self) -> IndexSet:

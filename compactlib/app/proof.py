@@ -29,7 +29,8 @@ def problems_in(folder: str, written: WrittenLog) -> Iterator[str]:
         with LogReader(folder) as reader:
             yield from _wrong_values(reader, written)
             yield from _wrong_dead(reader, written)
-            if KvMachine.rebuilt(reader.entries()) != written.machine:
+            snapshot = -1 if reader.snapshot is None else reader.snapshot.index
+            if KvMachine.rebuilt(reader.entries(), snapshot=snapshot) != written.machine:
                 yield "a state machine rebuilt from the log differs from the one that wrote it"
             yield from (str(finding.error) for finding in reader.verify().findings if finding.error is not None)
     except CompactlibError as error:

@@ -6,11 +6,12 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import attrs
 import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from compactlib.app.kv_machine import Command, Delete, KvMachine, Put, decode_command, encode_command
+from compactlib.app.kv_machine import Command, Delete, KvMachine, Put, Rewrite, decode_command, encode_command
 from compactlib.errors import CompactlibError, InvalidInput, Unsorted
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Failed
@@ -18,6 +19,7 @@ from compactlib.raftlog import Entry, LogOptions, LogReader, SegmentLimits, Segm
 
 keys = st.sampled_from("abcde")
 commands = st.one_of(st.builds(Put, keys, st.binary(max_size=8)), st.builds(Delete, keys))
+rewrites = st.builds(Rewrite, keys, st.binary(max_size=8), st.integers(0, 2**64 - 1))
 
 
 def state_of(history: list[Command]) -> dict[str, bytes]:
@@ -61,6 +63,42 @@ def test_the_live_entries_of_a_snapshot_and_what_follows_it_rebuild_the_store(hi
     assert values_of(machine_of(kept), kept) == state_of(history)
 
 
+@attrs.frozen
+class Propose:
+    """A rewrite of the n-th entry so far, as somebody saw it then; that it is live is not said."""
+
+    which: int
+
+
+@given(st.lists(st.one_of(commands, st.builds(Propose, st.integers(0, 30)))), st.data())
+def test_a_rewrite_changes_no_value_whatever_came_before_it_was_applied(history: list[Command | Propose],
+                                                                        data: st.DataObject) -> None:
+    """The proposal may be older than any put or delete of its key, and be made again after it has taken effect."""
+    machine, entries, plain = KvMachine(), dict[int, bytes](), list[Command]()
+    for index, step in enumerate(history, 1):
+        if isinstance(step, Propose):
+            # The content of an entry never changes, so it is what was read when the proposal was made, too.
+            of = step.which % index
+            old = decode_command(entries[of]) if of in entries else Put("a", b"never written")
+            command: Command = Rewrite(old.key, old.value, of) if isinstance(old, Put) else old
+        else:
+            command = step
+        if not isinstance(command, Rewrite):
+            plain.append(command)
+        entries[index] = encode_command(command)
+        live = machine.live_indexes()
+        machine.apply(Entry(index, 1, entries[index]))
+        if isinstance(command, Rewrite):
+            assert (index in machine.live_indexes()) == (command.of in live)
+        machine.audit()
+    assert values_of(machine, entries) == state_of(plain)
+    # What a snapshot leaves, and what follows it, says the same.
+    snapshot = data.draw(st.integers(0, len(history)))
+    live = machine_of({index: payload for index, payload in entries.items() if index <= snapshot}).live_indexes()
+    kept = (Entry(index, 1, payload) for index, payload in entries.items() if index in live or index > snapshot)
+    assert KvMachine.rebuilt(kept, snapshot=snapshot) == machine
+
+
 @given(st.lists(commands))
 def test_no_live_entry_can_be_spared(history: list[Command]) -> None:
     entries = {index: encode_command(command) for index, command in enumerate(history, 1)}
@@ -71,7 +109,7 @@ def test_no_live_entry_can_be_spared(history: list[Command]) -> None:
         assert machine_of({index: entries[index] for index in live if index != spared}) != machine
 
 
-@given(commands)
+@given(st.one_of(commands, rewrites))
 def test_a_command_survives_the_log(command: Command) -> None:
     assert decode_command(encode_command(command)) == command
 
@@ -79,6 +117,7 @@ def test_a_command_survives_the_log(command: Command) -> None:
 def test_the_encoding_is_the_documented_one() -> None:
     assert encode_command(Put("käse", b"\0x")) == b"\x01\x05\0\0\0k\xc3\xa4se\0x"
     assert encode_command(Delete("a")) == b"\x02\x01\0\0\0a"
+    assert encode_command(Rewrite("a", b"x", 258)) == b"\x03\x01\0\0\0a\x02\x01\0\0\0\0\0\0x"
 
 
 def test_a_key_that_is_no_utf_8_is_kept_as_it_is() -> None:
@@ -96,7 +135,8 @@ def test_any_bytes_are_a_command_or_refused_by_name(payload: bytes) -> None:
         assert isinstance(command, Put | Delete)
 
 
-@pytest.mark.parametrize("payload", [b"", b"\x01\0\0\0", b"\x03\0\0\0\0", b"\x01\x02\0\0\0a", b"\x02\x01\0\0\0ab"])
+@pytest.mark.parametrize("payload", [b"", b"\x01\0\0\0", b"\x04\0\0\0\0", b"\x03\0\0\0\0seven b", b"\x01\x02\0\0\0a",
+                                     b"\x02\x01\0\0\0ab"])
 def test_what_is_no_command_is_refused(payload: bytes) -> None:
     with pytest.raises(InvalidInput, match="another state machine"):
         decode_command(payload)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from compactlib.app.kv_machine import KvMachine, Put
 from compactlib.errors import NotFound
 from compactlib.raftlog import LogOptions, SegmentLimits, SnapshotFolder
+from compactlib.raftlog.compaction.plan.clump import plan_clump
 from compactlib.raftlog.errors import LiveSetLost
 from compactlib.raftlog.log.worker import LogCompactionWorker
 from compactlib.raftlog.store.store import StoreOptions
@@ -122,6 +124,69 @@ def test_clumping_shortens_the_live_set_and_changes_no_value(tmp_path: Path) -> 
         settle(store)
         store.compact()
         assert store.items() == before
+
+
+def test_what_is_written_between_a_plan_to_clump_and_its_rewrites_is_not_undone(tmp_path: Path) -> None:
+    with KvStore(str(tmp_path / "kv"), options()) as store:
+        for number in range(60):
+            store.put(f"k{number}" if number % 9 == 0 else "other", b"%d" % number)
+        plan = plan_clump(store.machine.live_set(), 2)
+        proposed = store.rewrites(plan)
+        assert [command.of for command in proposed] == list(plan.indexes)
+        store.put("k9", b"newer")
+        store.delete("k18")
+        store.delete("k27")
+        store.put("k27", b"newer, too")
+        expected = store.items()
+        # Two members may have proposed the same.
+        store.write([*proposed, *proposed])
+        assert store.items() == expected
+        assert [index for index in plan.indexes if index in store.machine.live_set()] == []
+        store.machine.audit()
+        store.snapshot()
+        settle(store)
+    with KvStore(str(tmp_path / "kv"), options()) as store:
+        assert store.items() == expected
+
+
+def test_clumping_beside_writers_loses_no_update(tmp_path: Path) -> None:
+    """Three threads propose; the log puts what they propose into an order, as a leader does."""
+    expected: dict[str, bytes] = {}
+    with KvStore(str(tmp_path / "kv"), options()) as store:
+        store.write([Put(f"k{key}" if key % 3 == 0 else "other", b"%d" % key) for key in range(90)])
+        order, done, written = threading.Lock(), threading.Event(), threading.Event()
+
+        def write(keys: range) -> None:
+            for number in range(60):
+                key, value = f"k{keys[number % len(keys)]}", b"%d of %d" % (number, keys.start)
+                with order:
+                    store.put(key, value)
+                    expected[key] = value
+                    written.set()
+
+        def clump() -> None:
+            while not done.is_set():
+                with order:
+                    plan = plan_clump(store.machine.live_set(), 2)
+                    proposed = store.rewrites(plan)
+                    written.clear()
+                # Another's write comes in between, as long as anybody writes.
+                while not (written.wait(0.01) or done.is_set()):
+                    pass
+                for command in proposed:
+                    with order:
+                        store.write([command])
+
+        writers = [threading.Thread(target=write, args=[range(start, 90, 6)]) for start in (0, 3)]
+        clumper = threading.Thread(target=clump)
+        for thread in (*writers, clumper):
+            thread.start()
+        for thread in writers:
+            thread.join()
+        done.set()
+        clumper.join()
+        assert {key: value for key, value in store.items().items() if key != "other"} == expected
+        store.machine.audit()
 
 
 def test_a_lost_live_set_is_rebuilt_from_the_machine(tmp_path: Path) -> None:
