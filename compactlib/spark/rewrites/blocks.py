@@ -49,7 +49,8 @@ class MergeOptions:
         target_bytes: about how large an output may become, counted in bytes of the sources' files; `None` for one
             output, whatever its size. Rows with equal keys stay together, so one key can make a block larger.
         time_column: a column of times (timestamps, dates, or numbers of seconds) from which the outputs' `min_time`
-            and `max_time` are taken; both are 0.0 without it, and retention by time then makes no sense.
+            and `max_time` are taken. Without it each output has the span of all sources, as the scheduler's metadata
+            index knows it (`RunningJob.blocks`); 0.0 if it knows none, and retention by time then makes no sense.
         row_group_rows: rows of one row group in the files.
         compression: of the files, as pyarrow names it.
 
@@ -127,7 +128,7 @@ class MergeBlocks:
         try:
             _require_all_rows(written, sources)
             job.check()
-            blocks = self._publish(written, plan, token)
+            blocks = self._publish(written, job)
         except BaseException:
             self._remove_private(written)
             raise
@@ -215,13 +216,16 @@ class MergeBlocks:
 
     # -- publishing
 
-    def _publish(self, written: Sequence[WrittenBlock], plan: JobPlan, token: int) -> tuple[BlockMeta, ...]:
-        files = self._folder.files
+    def _publish(self, written: Sequence[WrittenBlock], job: RunningJob) -> tuple[BlockMeta, ...]:
+        files, plan, token = self._folder.files, job.plan, job.token
+        span: tuple[float, float] | None = None
+        if self._options.time_column is None:
+            span = (min((block.min_time for block in job.blocks), default=0.0),
+                    max((block.max_time for block in job.blocks), default=0.0))
         blocks = tuple(
             BlockMeta(id=output_block_id(plan, token, number=number), tenant=plan.tenant, shard=plan.shard,
-                      level=plan.compaction_level + 1, min_time=block.min_time, max_time=block.max_time,
-                      size_bytes=block.size_bytes)
-            for number, block in enumerate(written))
+                      level=plan.compaction_level + 1, min_time=begin, max_time=end, size_bytes=block.size_bytes)
+            for number, block in enumerate(written) for begin, end in [span or (block.min_time, block.max_time)])
         paths = [self._folder.path_of(block.tenant, block.shard, block.id) for block in blocks]
         self._folder.make_folder(os.path.dirname(paths[0]))
         for block, path in zip(written, paths, strict=True):

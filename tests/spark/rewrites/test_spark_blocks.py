@@ -86,6 +86,21 @@ def files_of(folder: BlockFolder) -> set[str]:
     return {str(path.relative_to(folder.folder)) for path in Path(folder.folder).rglob("*") if path.is_file()}
 
 
+def test_without_a_column_of_times_the_outputs_have_the_span_of_the_sources(spark: SparkSession,
+                                                                            tmp_path: Path) -> None:
+    folder = BlockFolder(tmp_path / "blocks")
+    known = tuple(BlockMeta(id=f"b{number}", tenant="acme", shard=3, level=0, min_time=1e6 + number,
+                            max_time=2e6 + number) for number in range(3))
+    for number, block in enumerate(known):
+        write_block(folder, block.id, rows(number, 40))
+    given = running([block.id for block in known])
+    job = RunningJob(Start(1, given.plan, 7, 100.0, known), Budget(), ManualClock(0.0))
+    options = MergeOptions(sort_by=("at",), target_bytes=2_000)
+    blocks = MergeBlocks(spark, folder, MemoryFence(), options)(job).new_blocks
+    assert len(blocks) > 1
+    assert {(block.min_time, block.max_time) for block in blocks} == {(1e6, 2e6 + 2)}
+
+
 def test_blocks_become_one_sorted_block(spark: SparkSession, tmp_path: Path) -> None:
     folder = BlockFolder(tmp_path / "blocks")
     contents = [rows(seed, 40) for seed in range(5)]
