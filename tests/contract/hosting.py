@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server that takes snapshots from a leader."""
+"""The server that takes snapshots from a leader, and the election of the catalog's coordinator by a log."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 from compactlib.clock import SystemClock
 from compactlib.hosting import SnapshotServer
+from compactlib.hosting.log_election import LogElection
 from compactlib.raftlog.store.store import StoreOptions
 from compactlib.runtime.observe import Observer
-from compactlib.testing import AsyncServiceFactory
+from compactlib.testing import AsyncServiceFactory, ServiceFactory
 from compactlib.testing.services.factory import ServiceHooks
 from examples.raft_kv import KvStore
 
@@ -46,3 +47,31 @@ class SnapshotServers(AsyncServiceFactory):
 
 
 ASYNC_SERVICES = (SnapshotServers(),)
+
+
+class _Followed:
+    """A log that another node leads."""
+
+    def __init__(self, hooks: ServiceHooks) -> None:
+        self._hooks = hooks
+
+    @property
+    def is_leader(self) -> bool:
+        self._hooks.decides()
+        return False
+
+    def propose(self, payload: bytes) -> None:
+        raise AssertionError("nothing is claimed in it")
+
+
+class LogElections(ServiceFactory):
+    has_budget = False
+
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> LogElection:
+        return LogElection(_Followed(hooks), "a", lambda term, node: None, every_seconds=0.05, observer=observer)
+
+    def wake(self, service: LogElection) -> None:
+        service.nudge()
+
+
+SERVICES = (LogElections(),)

@@ -84,7 +84,9 @@ def _refused(key: str, name: str, found: int, known: int) -> RecordTooNew:
     return RecordTooNew(key=key, found=found, supported=known)
 
 
-_FRAME = RecordFrame("catalog record", b"CLCT", 1, "<HHI", damaged=_damaged, refused=_refused)
+MAGIC = b"CLCT"
+"""What every record begins with."""
+_FRAME = RecordFrame("catalog record", MAGIC, 1, "<HHI", damaged=_damaged, refused=_refused)
 """Type and length of the payload, then the payload; the CRC starts from that of the key."""
 
 

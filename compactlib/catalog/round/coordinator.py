@@ -11,8 +11,8 @@ from __future__ import annotations
 from compactlib.catalog.errors import EmptyTopology, NotInTopology, StaleTerm
 from compactlib.catalog.model.values import NodeId, Topology
 from compactlib.catalog.round.effects import Broke, Decided, SnapshotWritten, Tell, TopologyConfirmed
-from compactlib.catalog.round.election import Election, Heard
-from compactlib.catalog.round.messages import PublishAnswer, Refusal, RefusalReason, ReportAnswer, ReportFailed, RoundId
+from compactlib.catalog.round.election import Election
+from compactlib.catalog.round.messages import PublishAnswer, Refusal, ReportAnswer, ReportFailed, RoundId
 from compactlib.catalog.round.outbox import NodeOptions, Outbox
 from compactlib.catalog.round.report import RoundReport, Trigger
 from compactlib.catalog.round.state import (
@@ -127,12 +127,9 @@ class Coordinator:
         self._end_if_done(now)
 
     def refused(self, sender: str, message: Refusal, now: float) -> None:
-        """A node did not accept a message: give up on it, or give up coordinating."""
+        """A node did not accept a message: give up on it. What it says of terms is the host's to say."""
         self._out.note("catalog_refused", node=sender, reason=message.reason.name, term=message.term,
                        detail=message.detail)
-        if message.reason is RefusalReason.STALE_TERM and self._election.hear_term(message.term) is Heard.NEWER:
-            self.check_leadership(now)
-            return
         running = self._round
         if running is not None and (message.round is None or message.round == running.id):
             running.report_failed(sender, f"{message.reason.name}: {message.detail}", now)

@@ -2,8 +2,10 @@
 """Election of the coordinator: the node that was elected in the highest term known.
 
 The host has an election of its own (the leader of its metastore group, in Ignite) and notifies each node of its
-outcome through `CompactionService.elected`. Nodes also learn terms from each other's messages, so a deposed coordinator
-is refused by every node that knows a higher one, from wherever it heard. Terms only grow; one term belongs to one node.
+outcome through `CompactionService.elected`. Terms move by that alone: a message of a higher term is left unanswered until
+the host has told of it, and one of a lower term is refused. Only a node that was told of no election yet, since it has
+just begun, goes by the coordinators' messages, and forgets what they said at the first word of its host. Terms only
+grow; one term belongs to one node.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ class Heard(Enum):
     NEWER = "newer"
     """The term is higher than any before; its coordinator counts from now on."""
     KNOWN = "known"
-    """It says what was known, or names the coordinator of a term that had been known without one."""
+    """It says what was known."""
     STALE = "stale"
     """The term is over."""
     CONTRADICTION = "contradiction"
     """Another node is the coordinator of this term."""
+    UNKNOWN = "unknown"
+    """The host has not told of so high a term."""
 
 
 class Election:
@@ -34,20 +38,35 @@ class Election:
     bounded by reports that stay true (docs/catalog-protocol.md).
     """
 
-    __slots__ = ("coordinator", "term")
+    __slots__ = ("coordinator", "is_told", "term")
 
     def __init__(self) -> None:
         self.term: int = 0
         """The highest term known; 0 before the first."""
         self.coordinator: str | None = None
-        """The name of its coordinator; `None` while only the term is known."""
+        """The name of its coordinator; `None` before the first."""
+        self.is_told: bool = False
+        """Whether the host has told of an election."""
 
     def hear(self, term: int, coordinator: str) -> Heard:
-        """Take in that `coordinator` was elected in `term`. O(1).
+        """Take in that `coordinator` was elected in `term`, as the host says. O(1).
 
         Raises:
             InvalidInput: the term is below 1, or the name is empty.
         """
+        if not self.is_told and (self.term, self.coordinator) != (term, coordinator):
+            # Whatever a peer may have claimed before.
+            self.term, self.coordinator = 0, None
+        self.is_told = True
+        return self._take(term, coordinator)
+
+    def claimed(self, term: int, coordinator: str) -> Heard:
+        """What a node's claim comes to that `coordinator` was elected in `term`. O(1). Raises as `hear`."""
+        if self.is_told and term > self.term:
+            return Heard.UNKNOWN
+        return self._take(term, coordinator)
+
+    def _take(self, term: int, coordinator: str) -> Heard:
         if term < 1 or not coordinator:
             raise InvalidInput(f"term {term}, coordinator {coordinator!r}: terms count from 1 and have a coordinator")
         if term > self.term:
@@ -55,16 +74,7 @@ class Election:
             return Heard.NEWER
         if term < self.term:
             return Heard.STALE
-        if self.coordinator is None:
-            self.coordinator = coordinator
         return Heard.KNOWN if self.coordinator == coordinator else Heard.CONTRADICTION
-
-    def hear_term(self, term: int) -> Heard:
-        """Take in that there is such a term, whichever node coordinates it. O(1)."""
-        if term > self.term:
-            self.term, self.coordinator = term, None
-            return Heard.NEWER
-        return Heard.KNOWN if term == self.term else Heard.STALE
 
     def error(self, heard: Heard, term: int, coordinator: str) -> StaleTerm | TwoCoordinators | None:
         """Why `coordinator` was refused in `term`; `None` if it was not."""

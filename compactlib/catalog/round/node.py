@@ -146,6 +146,7 @@ class CatalogNode:
     def _elected(self, term: int, coordinator: str, now: float) -> None:
         knew = self._election.term, self._election.coordinator
         heard = self._election.hear(term, coordinator)
+        self._participant.told_of(self._election.term)
         if (self._election.term, self._election.coordinator) != knew:
             self._coordinator.term_changed(now)
         if heard is Heard.CONTRADICTION:
@@ -157,10 +158,13 @@ class CatalogNode:
             return
         match message:
             case ReportRequest() | PublishTime():
-                heard = self._election.hear(message.round.term, message.round.coordinator.name)
-                if heard is Heard.NEWER:
-                    self._coordinator.check_leadership(now)
-                if heard in (Heard.STALE, Heard.CONTRADICTION):
+                heard = self._election.claimed(message.round.term, message.round.coordinator.name)
+                if heard is Heard.UNKNOWN:
+                    # No answer: the coordinator repeats itself, and by then the host may have told of its election.
+                    self._participant.note_refused(
+                        sender, "UNKNOWN_TERM", f"{message.round}, but the host has told of terms up to "
+                        f"{self._election.term} only")
+                elif heard in (Heard.STALE, Heard.CONTRADICTION):
                     self._participant.refuse(message.round, heard)
                 elif isinstance(message, ReportRequest):
                     self._participant.report_requested(message, now)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import attrs
 
 from compactlib.catalog.errors import DeadlinePassed
+from compactlib.catalog.model.timestamp import Timestamp, show
 from compactlib.catalog.model.values import NodeId
 from compactlib.catalog.round.effects import (
     Broke,
@@ -76,6 +77,7 @@ class Participant:
         self._out = outbox
         self._report: _Report | None = None
         self._publication: _Publication | None = None
+        self._reported: tuple[RoundId, Timestamp] | None = None
 
     def report_requested(self, request: ReportRequest, now: float) -> None:
         """Start a report, unless one for this round is under way or a newer round is known."""
@@ -94,10 +96,14 @@ class Participant:
         if self._report is None or self._report.ticket != event.ticket:
             return
         round_id = self._end_report()
+        self._reported = round_id, event.report.transactions_from
         self._out.send(round_id.coordinator.name, ReportAnswer(round_id, event.report))
 
     def time_to_publish(self, request: PublishTime, now: float) -> None:
-        """Start publishing, unless this round's time is on its way already or a newer round is known."""
+        """Start publishing, unless this round's time is on its way already or a newer round is known.
+
+        A time above what this node reported in that round is refused: the round's lowest time is no higher than that.
+        """
         running = self._publication
         if running is not None:
             if running.request.round == request.round:
@@ -106,11 +112,27 @@ class Participant:
                 return
             if _is_older(request.round, running.request.round):
                 return
-            self._drop_publication()
+        if not self._is_founded(request):
+            return
+        self._drop_publication()
         ticket = self._out.ticket()
         self._publication = _Publication(request, ticket)
         self._out.set_timer(ZONES_TIMER, now + self._options.zones_seconds)
         self._out.put(ListZones(ticket, request.time))
+
+    def _is_founded(self, request: PublishTime) -> bool:
+        """Whether the time can come from this round's reports, of which this node's own is one; refuses it if not."""
+        round_id, reported = self._reported or (None, None)
+        if round_id != request.round or reported is None:
+            error = f"{self._me} has not reported in {request.round}, so no time can come from it"
+        elif request.time > reported:
+            error = f"time {show(request.time)} of {request.round} is above {show(reported)}, which {self._me} reported"
+        else:
+            return True
+        self.note_refused(request.round.coordinator.name, "UNFOUNDED_TIME", error)
+        self._out.send(request.round.coordinator.name,
+                       PublishAnswer(request.round, self._me, error=short_text(error)))
+        return False
 
     def zones_listed(self, event: ZonesListed) -> None:
         """Hand the time to every zone at once."""
@@ -164,8 +186,18 @@ class Participant:
         error = self._election.error(heard, round_id.term, round_id.coordinator.name)
         reason = RefusalReason.STALE_TERM if heard is Heard.STALE else RefusalReason.TWO_COORDINATORS
         self._refuse(round_id, reason, str(error))
-        self._out.note("catalog_message_refused", sender=round_id.coordinator.name, error=str(error),
-                       reason=reason.name)
+        self.note_refused(round_id.coordinator.name, reason.name, str(error))
+
+    def note_refused(self, sender: str, reason: str, error: str) -> None:
+        """Tell the observer of a message that was not accepted."""
+        self._out.note("catalog_message_refused", sender=sender, error=error, reason=reason)
+
+    def told_of(self, term: int) -> None:
+        """The host has told of its election: what claimed a higher term is dropped."""
+        if self._report is not None and self._report.round.term > term:
+            self._drop_report()
+        if self._publication is not None and self._publication.request.round.term > term:
+            self._drop_publication()
 
     def refuse_stopping(self, round_id: RoundId) -> None:
         """Report to the sender that this node goes down."""
