@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 
 import attrs
@@ -21,6 +22,7 @@ from compactlib.errors import AuditFailed
 
 _BY_SEQUENCE = attrgetter("sequence")
 _BY_LAST_SEQUENCE = attrgetter("last_sequence")
+_BY_NAME, _BY_FILLED = attrgetter("name"), attrgetter("filled")
 
 
 @attrs.frozen
@@ -38,9 +40,14 @@ class LogSegment:
     index: tuple[IndexSegment, ...] = ()
 
     @cached_property
+    def filled(self) -> tuple[IndexSegment, ...]:
+        """The index segments that hold anything."""
+        return tuple(index for index in self.index if len(index))
+
+    @cached_property
     def info(self) -> SegmentInfo:
         """What a snapshot says of it."""
-        filled = [index for index in self.index if len(index)]
+        filled = self.filled
         return SegmentInfo(
             name=self.name, end=self.end, records=sum(map(len, filled)),
             last_modified_ms=max((index.last_modified_ms for index in filled), default=0),
@@ -69,9 +76,9 @@ class LogContents:
     directory: IndexDirectory = attrs.field(factory=IndexDirectory, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        sealed = tuple(index for segment in self.segments for index in segment.index if len(index))
+        sealed = tuple(chain.from_iterable(map(_BY_FILLED, self.segments)))
         object.__setattr__(self, "sealed", sealed)
-        object.__setattr__(self, "by_name", {segment.name: segment for segment in self.segments})
+        object.__setattr__(self, "by_name", dict(zip(map(_BY_NAME, self.segments), self.segments, strict=True)))
         # Made from that of the contents before, of which most stays as it is.
         object.__setattr__(self, "directory", self.directory.updated(sealed))
 
@@ -119,7 +126,7 @@ class LogContents:
         """The contents after a compaction: `add` instead of `remove`. The open index stays the same object."""
         gone = set(remove)
         kept = [segment for segment in self.segments if segment.name not in gone]
-        return LogContents(self.key, tuple(sorted([*kept, *add], key=attrgetter("name"))), self.open, self.directory)
+        return LogContents(self.key, tuple(sorted([*kept, *add], key=_BY_NAME)), self.open, self.directory)
 
     def snapshot(self, journal_floor: SegmentName | None, segment_bytes: int) -> LogSnapshot:
         """A frozen look at these contents."""

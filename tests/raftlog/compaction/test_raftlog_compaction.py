@@ -254,7 +254,7 @@ def test_a_second_request_while_one_runs_is_skipped_and_a_later_one_works(tmp_pa
 
 
 def test_every_second_minor_is_followed_by_a_major(tmp_path: Path) -> None:
-    """Notes 1.7: with N = 2, requests 1 and 2 are minor, request 3 is major, and so on."""
+    """With N = 2, requests 1 and 2 are minor, request 3 is major, and so on."""
     policies: list[str] = []
     with SegmentLog(tmp_path, options(trigger=EveryNMinors(2))) as log:
         for request in range(7):

@@ -88,7 +88,7 @@ def test_a_stale_newest_segment_gets_a_successor(newest: NewestStats, row: Snaps
 
 
 def test_a_segment_that_has_gone_stale_is_dropped_after_the_flush_that_replaced_it(tmp_path: Path) -> None:
-    """Notes 5.3: it was pinned for ever, because the newest segment is never compacted."""
+    """It was pinned for ever, because the newest segment is never compacted."""
     with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
         log = store.log("a")
         log.append((index, 1, bytes(300)) for index in range(1, 11))

@@ -301,7 +301,7 @@ def test_the_range_follows_a_compaction(log: RaftLog) -> None:
 
 
 def test_a_row_is_never_seen_half_changed() -> None:
-    """Notes 5.3: the index of one snapshot was read with the live set of another."""
+    """The index of one snapshot was read with the live set of another."""
     states, torn, done = LogRows(), [], threading.Event()
 
     def read() -> None:

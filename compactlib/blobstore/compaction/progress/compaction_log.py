@@ -10,12 +10,16 @@ PREPARE --start_copy--> COPY --copied*--> COPY --start_commit--> COMMIT --start_
                                                                           no victim is left: DONE <-------------+
 ```
 
-The step to COMMIT is the commit: before it the victims count, from it on the new segments. Notes 1.8.
+The step to COMMIT is the commit: before it the victims count, from it on the new segments.
 """
 
 from __future__ import annotations
 
 import enum
+from bisect import bisect_right
+from functools import cached_property
+from itertools import islice
+from operator import lt
 from typing import Any
 
 import attrs
@@ -125,7 +129,7 @@ class CompactionLog(Printed):
         if min(self.number, self.swap_segments) < 1 or self.reference_ms < 0:
             raise InvalidInput(f"compaction {self.number} with {self.swap_segments} swap segments and reference time "
                                f"{self.reference_ms} ms: give a number and swaps >= 1, and a time >= 0")
-        if not self.victims or any(a >= b for a, b in zip(self.victims, self.victims[1:], strict=False)):
+        if not self.victims or not all(map(lt, self.victims, islice(self.victims, 1, None))):
             raise InvalidInput(f"a compaction needs segments in ascending order, found {_named(self.victims)}")
 
     @property
@@ -141,23 +145,25 @@ class CompactionLog(Printed):
             return cycle.phase
         return Phase.PREPARE if self.remaining and not self.dropped else Phase.DONE
 
-    @property
+    @cached_property
     def remaining(self) -> tuple[SegmentName, ...]:
         """The victims that later cycles have to take."""
-        gone = {*self.left_out, *(name for cycle in self.cycles for name in cycle.sources)}
-        return tuple(name for name in self.victims if name not in gone)
+        # Each cycle has taken the first of those that remained.
+        last = next((cycle.sources[-1] for cycle in reversed(self.cycles) if cycle.sources), None)
+        rest = self.victims if last is None else self.victims[bisect_right(self.victims, last):]
+        return tuple(name for name in rest if name not in self.left_out) if self.left_out else rest
 
     @property
     def copied_before(self) -> LogPosition | None:
         """The place up to which the first of the remaining victims was copied by an earlier cycle."""
-        ended = [cycle for cycle in self.cycles if cycle.ended_ms is not None]
+        ended = self.cycles[:-1] if self.cycle is not None else self.cycles
         partial = ended[-1].partial if ended else None
         return partial if partial is not None and self.remaining[:1] == (partial.segment,) else None
 
     @property
     def committed(self) -> tuple[Cycle, ...]:
         """The cycles whose new segments are in force."""
-        return tuple(cycle for cycle in self.cycles if cycle.commit_started_ms is not None)
+        return self.cycles[:-1] if self.cycles and self.cycles[-1].commit_started_ms is None else self.cycles
 
     @property
     def next_number(self) -> int:

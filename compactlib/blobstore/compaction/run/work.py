@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import attrs
@@ -21,7 +21,6 @@ from compactlib.blobstore.compaction.commit.publish import (
     place_targets,
     private_name,
     remove_names,
-    remove_sources,
 )
 from compactlib.blobstore.compaction.commit.recover import leftovers
 from compactlib.blobstore.compaction.progress.compaction_file import CompactionFile
@@ -414,10 +413,13 @@ class CompactionWork:
 
     def _clean_up(self) -> None:
         cycle = self.log.cycles[-1]
-        written = self._bytes_of(target.name for target in cycle.targets)
-        freed = self._bytes_of(cycle.sources) - written
+        listed = files_of(self._folder, [*(target.name for target in cycle.targets), *cycle.sources])
+        gone = [name for name in listed if name.startswith(tuple(f"{source}." for source in cycle.sources))]
+        before = bytes_of(self._folder, gone)
+        written = bytes_of(self._folder, listed) - before
+        freed = before - written
         # Readers that still hold a source keep its bytes; only the names go.
-        remove_sources(self._files, self._folder, cycle.sources)
+        remove_names(self._files, self._folder, gone)
         self.bytes_written += written
         self.bytes_freed += freed
         number = self.log.next_number - 1
@@ -429,9 +431,6 @@ class CompactionWork:
         self.events.cycle_ended(number, cycle, verdicts)
         self._plan = None
         self._has_leftovers = False
-
-    def _bytes_of(self, segments: Iterable[SegmentName]) -> int:
-        return bytes_of(self._folder, files_of(self._folder, segments))
 
     def _breather(self, budget: Budget | None) -> Breather:
         return Breather(self._store.clock, budget)
