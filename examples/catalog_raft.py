@@ -76,11 +76,14 @@ class Partition:
 
     def dump(self) -> bytes:
         """The whole state."""
-        return pickle.dumps((self.applied_index, self.times))
+        return pickle.dumps((self.applied_index, self.times, self._node.election.elected))
 
     def load(self, data: bytes) -> None:
         """Become the state that gave these bytes."""
-        self.applied_index, self.times = pickle.loads(data)
+        self.applied_index, self.times, elected = pickle.loads(data)
+        self._node.election.restored(elected)
+        if self.times:
+            self._node.published.applied(self._node.table, 0, 1, index=self.applied_index, time=max(self.times))
 
 
 class Node:

@@ -36,15 +36,16 @@ class LeaderLog(Protocol):
 
 
 class LogElection(ServiceFace):
-    """A `Service` that claims the coordination in a log that this node leads, and tells its listener of every claim.
+    """A `Service` that claims the coordination in a log that this node leads, and tells its listener of the last claim.
 
-    The log's state machine hands each command to `applied`, on every node. A claim may be forgotten in a snapshot:
-    nodes learn the term from the coordinator's messages as well.
+    The log's state machine hands each command to `applied`, on every node, keeps `elected` in its snapshots, and gives
+    it back to `restored` when it becomes one.
 
     Args:
         log: of the group whose leader is to coordinate.
         node: this node's name.
-        listener: told of each claim that is applied: `CompactionService.elected`, whether it runs or not.
+        listener: told of each claim that is applied, and again after each look: `CompactionService.elected`, whether it
+            was started yet or is stopped by then.
         every_seconds: how often to look whether this node leads, > 0.
         observer: notified of claims that fail (`catalog_election_failed`); they are tried again.
         clock: for when a look is due.
@@ -92,11 +93,21 @@ class LogElection(ServiceFace):
             return False
         if not isinstance(claim, Claim):
             return False
-        self._elected = command.index, claim.node
-        tell(self._listener, command.index, claim.node, expected=(Closed,))
+        self.restored((command.index, claim.node))
         return True
 
+    def restored(self, elected: tuple[int, str] | None) -> None:
+        """The log's state machine has become a snapshot, in which `elected` was this. Never raises."""
+        self._elected = elected
+        self._tell()
+
+    def _tell(self) -> None:
+        elected = self._elected
+        if elected is not None:
+            tell(self._listener, *elected, expected=(Closed,))
+
     def _look(self, job: Job) -> Outcome[tuple[int, str] | None]:
+        self._tell()
         if not self._log.is_leader:
             return Skipped("another node leads the log, or none")
         if self._has_claimed and self._elected is not None and self._elected[1] == self._node:
