@@ -46,7 +46,6 @@ from compactlib.staging import (
     DeletesPolicy,
     ListingCostPolicy,
     Record,
-    Repository,
     SealedTokensPolicy,
     StagingOptions,
     StagingPlan,
@@ -152,9 +151,9 @@ class Catalogue:
         self._ranges = LocalObjects(folder / "ranges")
         self._data = LocalObjects(folder / "data")
         self.sensor = CompactionSensor(AnyOf((DeletesPolicy(50), SealedTokensPolicy(8), ListingCostPolicy(1000))))
-        self.repository = Repository(self._store, CommittedRanges(self._ranges), name=REPOSITORY, clock=self.clock,
-                                     options=StagingOptions(owns_ranges=True), events=self.sensor.events(REPOSITORY))
-        self.worker = StagingWorker(self.sensor, [self.repository], clock=self.clock)
+        self.worker = StagingWorker(self.sensor, clock=self.clock)
+        self.repository = self.worker.open(self._store, CommittedRanges(self._ranges), name=REPOSITORY,
+                                           options=StagingOptions(owns_ranges=True))
 
     def branch(self, name: str, source: str | None = None) -> CatalogueBranch:
         """A branch; made (from `source`, or empty) if there is none of this name."""

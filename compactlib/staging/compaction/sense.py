@@ -183,7 +183,8 @@ class CompactionSensor:
 
     def seed(self, repository: str, branch: str, record: BranchRecord, *,
              tombstones: Mapping[StagingToken, int]) -> None:
-        """Count what an earlier process left on a branch, so that a start does not begin from nothing.
+        """Count what lies on a branch, so that a start does not begin from nothing; also what a trigger has reported,
+        which nobody may have heeded.
 
         Args:
             repository: whose branch.
@@ -197,6 +198,7 @@ class CompactionSensor:
         require_type("tombstones", tombstones, Mapping)
 
         def count(counts: _Counts) -> None:
+            counts.told, counts.sealed_told = {}, 0
             for token, found in tombstones.items():
                 counts.add_deletes(token, max(found - counts.deletes.get(token, 0), 0))
 

@@ -11,25 +11,32 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from functools import partial
+from random import Random
 from typing import Any
 
 import attrs
 
 from compactlib._arguments import require_method, require_policy, require_type
 from compactlib.clock import Clock
-from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput
+from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, NotFound
+from compactlib.kv import KVStore
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
-from compactlib.runtime.services.agenda import Removed
+from compactlib.runtime.services.agenda import Refused, Removed
 from compactlib.runtime.services.service_face import ServiceFace
 from compactlib.runtime.services.work_report import WorkReport
 from compactlib.runtime.services.work_service import Job, WorkService
+from compactlib.staging.committed.committed_ranges import CommittedRanges
+from compactlib.staging.compaction.metrics import StagingMetrics
 from compactlib.staging.compaction.outcome import PutOff
 from compactlib.staging.compaction.policies import StagingPolicy
+from compactlib.staging.compaction.rewrite import RewriteStores
 from compactlib.staging.compaction.sense import CompactionSensor
 from compactlib.staging.errors import BranchNotFound
+from compactlib.staging.options import StagingOptions
+from compactlib.staging.records.events import StagingEvents
 from compactlib.staging.repository.repository import Repository
 
 DEFAULT_RECLAIM_SECONDS = 600.0
@@ -42,11 +49,14 @@ _MAX_LISTED = 1000
 class StagingWorker(ServiceFace):
     """Compacts the branches that a sensor names, and reclaims. It owns neither the sensor nor the repositories.
 
+    `open` makes a repository that is joined to the worker's sensor and observer, and takes it in; one that was made
+    elsewhere (with `events=worker.sensor.events(name)`) is given to `add`. Both may be called at any time.
+
     Without `start`, `run_pending` does in the caller's thread what is due. The work of a worker is done one after the
     other, in one thread.
 
     Args:
-        sensor: names the branches.
+        sensor: names the branches; default one of the worker's own, with the default policy.
         repositories: whose branches; triggers of other repositories are reported to the observer and dropped.
         policy: decides what is carried out, instead of each repository's own.
         executor: who rewrites.
@@ -54,18 +64,19 @@ class StagingWorker(ServiceFace):
         surveys: whether it begins by showing the sensor what earlier processes left on each branch; see `survey`.
         clock: for what is due when.
         budget: what the work may use up together; cancel it to stop.
-        observer: notified of triggers and of work that failed; the repositories' own are notified of compactions.
+        observer: notified of triggers and of work that failed; the repositories' own are notified of compactions. Those
+            that `open` makes have this one.
 
     Raises:
         InvalidInput: two repositories have one name, `reclaim_seconds` is not positive, or an argument is not what it
             should be.
     """
 
-    def __init__(self, sensor: CompactionSensor, repositories: Iterable[Repository], *,
+    def __init__(self, sensor: CompactionSensor | None = None, repositories: Iterable[Repository] = (), *,
                  policy: StagingPolicy | None = None, executor: Executor | None = None,
                  reclaim_seconds: float | None = DEFAULT_RECLAIM_SECONDS, surveys: bool = True,
                  clock: Clock | None = None, budget: Budget | None = None, observer: Observer | None = None) -> None:
-        require_type("the sensor", sensor, CompactionSensor)
+        require_type("the sensor", sensor, CompactionSensor, or_none=True)
         require_policy("the policy", policy, or_none=True)
         require_method("the executor", executor, "run", or_none=True)
         require_method("the clock", clock, "monotonic", or_none=True)
@@ -76,29 +87,106 @@ class StagingWorker(ServiceFace):
         require_type("surveys", surveys, bool)
         if reclaim_seconds is not None and not reclaim_seconds > 0:
             raise InvalidInput(f"reclaim_seconds is {reclaim_seconds}; give more than 0, or None")
-        self._sensor = sensor
-        self._repositories: dict[str, Repository] = {}
-        for repository in repositories:
+        given = tuple(repositories)
+        for repository in given:
             require_type("each repository", repository, Repository)
-            if self._repositories.setdefault(repository.name, repository) is not repository:
-                raise InvalidInput(f"two repositories are named {repository.name!r}; give one of each name")
+        self._sensor = CompactionSensor(clock=clock) if sensor is None else sensor
         self._policy = policy
         self._executor = executor
+        self._reclaim_seconds = reclaim_seconds
+        self._surveys = surveys
+        self._clock = clock
         self._observer = telling(observer)
-        names = ", ".join(map(repr, self._repositories))
-        self._service = WorkService(f"the compaction worker of {names or 'no repository'}",
-                                    event="staging_worker_failed", clock=clock, budget=budget, observer=observer)
-        self._listed: set[str] = set()
+        names = ", ".join(repr(repository.name) for repository in given)
+        self._service = WorkService(f"the compaction worker{names and ' of '}{names}", event="staging_worker_failed",
+                                    clock=clock, budget=budget, observer=observer)
+        self._repositories: dict[str, Repository] = {}
+        # Of each branch that is listed as work, whose it is.
+        self._listed: dict[str, str] = {}
         self._pending: set[str] = set()
         self._lock = threading.Lock()
-        for name, repository in self._repositories.items():
-            if surveys:
-                # Owed from the beginning, as what was interrupted is, until it was done once.
-                self._service.add(f"survey {name}", partial(self._survey, repository), resumes=True,
-                                  retries=_is_tried_again)
-            if reclaim_seconds is not None:
-                self._service.add(f"reclaim {name}", partial(_reclaim, repository), every_seconds=reclaim_seconds,
-                                  retries=_is_tried_again)
+        for repository in given:
+            self.add(repository)
+
+    @property
+    def sensor(self) -> CompactionSensor:
+        """What names the branches: `events=worker.sensor.events(name)` joins a repository to it."""
+        return self._sensor
+
+    def open(self, store: KVStore, committed: CommittedRanges, *, name: str = "main",
+             policy: StagingPolicy | None = None, options: StagingOptions | None = None,
+             stores: RewriteStores | None = None, rng: Random | None = None,
+             events: StagingEvents | None = None) -> Repository:
+        """Make a repository whose branches the sensor counts, the observer is told of, and this worker compacts.
+
+        Arguments and errors are those of `Repository`; its clock is the worker's, its observer too, with the numbers
+        of `StagingMetrics`. Close it yourself.
+
+        Raises:
+            InvalidInput: there is a repository of this name, or an argument is not what it should be.
+        """
+        require_type("the name", name, str)
+        require_type("events", events, StagingEvents, or_none=True)
+        others = () if events is None else (events,)
+        repository = Repository(
+            store, committed, name=name, policy=policy, options=options, stores=stores, clock=self._clock, rng=rng,
+            events=StagingMetrics(self._observer, name, self._sensor.events(name), *others), observer=self._observer)
+        self.add(repository)
+        return repository
+
+    def add(self, repository: Repository) -> None:
+        """Look after a repository from now on: survey it, reclaim, and compact what the sensor names.
+
+        Adding it again does nothing.
+
+        Raises:
+            InvalidInput: there is another one of this name.
+        """
+        require_type("the repository", repository, Repository)
+        name = repository.name
+        with self._lock:
+            known = self._repositories.get(name)
+            if known is repository:
+                return
+            if known is not None:
+                raise InvalidInput(f"two repositories are named {name!r}; give one of each name, or remove one first")
+            self._repositories[name] = repository
+        if self._surveys:
+            # Owed from the beginning, as what was interrupted is, until it was done once.
+            self._service.add(f"survey {name}", partial(self._survey, repository), resumes=True,
+                              retries=_is_tried_again)
+        if self._reclaim_seconds is not None:
+            self._service.add(f"reclaim {name}", partial(_reclaim, repository), every_seconds=self._reclaim_seconds,
+                              retries=_is_tried_again)
+
+    def remove(self, name: str) -> Removed | Refused:
+        """Look after a repository no more, before it is closed, say. What is done with it is cancelled, and begins no
+        more.
+
+        Returns:
+            `Refused` while something of it still runs: try again when it has stopped.
+
+        Raises:
+            NotFound: there is no repository of this name.
+        """
+        require_type("the name", name, str)
+        with self._lock:
+            if name not in self._repositories:
+                known = ", ".join(map(repr, self._repositories)) or "none"
+                raise NotFound(f"there is no repository {name!r}; known is {known}")
+            branches = [work for work, repository in self._listed.items() if repository == name]
+            works = [work for work in (f"survey {name}", f"reclaim {name}", *branches)
+                     if self._service.report().row(work) is not None]
+            for work in works:
+                self._service.disable(work)
+            for work in works:
+                answer = self._service.remove(work)
+                if isinstance(answer, Refused):
+                    return answer
+                self._listed.pop(work, None)
+                self._pending.discard(work)
+            del self._repositories[name]
+            return Removed(name)
 
     def start(self) -> None:
         """See `Service.start`: in one thread of its own. After `stop` it begins anew."""
@@ -106,7 +194,7 @@ class StagingWorker(ServiceFace):
         self._sensor.listen(self._take_triggers)
         self._take_triggers()
         with self._lock:
-            for name in self._pending:
+            for name in sorted(self._pending):
                 self._service.request(name)  # A stop forgets what had been requested.
 
     def run_pending(self) -> Sequence[Outcome[Any]]:
@@ -141,7 +229,7 @@ class StagingWorker(ServiceFace):
 
         It does so by itself at its start (`surveys`). Reads the staged entries of each, up to `max_scanned`.
         """
-        return sum(self._surveyed(repository, None) for repository in self._repositories.values())
+        return sum(self._surveyed(repository, None) for repository in tuple(self._repositories.values()))
 
     def _surveyed(self, repository: Repository, budget: Budget | None) -> int:
         count = 0
@@ -171,25 +259,27 @@ class StagingWorker(ServiceFace):
             else:
                 self._observer.event("staging_trigger_dropped", {**fields, "reason": "no such repository is given"})
 
-    def _request(self, repository: str, branch: str) -> None:
-        name = f"{repository}/{branch}"
+    def _request(self, name: str, branch: str) -> None:
+        work = f"{name}/{branch}"
         with self._lock:
-            if name not in self._listed:
+            repository = self._repositories.get(name)
+            if repository is None:
+                return  # Removed meanwhile.
+            if work not in self._listed:
                 if len(self._listed) >= _MAX_LISTED:
                     self._forget_idle()
-                self._listed.add(name)
-                self._service.add(name, partial(self._compact, self._repositories[repository], branch),
-                                  retries=_is_tried_again)
-            self._pending.add(name)
-            self._service.request(name)
+                self._listed[work] = name
+                self._service.add(work, partial(self._compact, repository, branch), retries=_is_tried_again)
+            self._pending.add(work)
+            self._service.request(work)
 
     def _forget_idle(self) -> None:
         """Drop the work of branches with which nothing is to be done."""
         for row in self._service.report().rows:
-            if row.work in self._listed - self._pending and row.condition == "waiting":
+            if row.work in self._listed and row.work not in self._pending and row.condition == "waiting":
                 self._service.disable(row.work)
                 if isinstance(self._service.remove(row.work), Removed):
-                    self._listed.remove(row.work)
+                    del self._listed[row.work]
 
     def _compact(self, repository: Repository, branch: str, job: Job) -> Outcome[Any]:
         name = job.turn.name
@@ -209,8 +299,8 @@ class StagingWorker(ServiceFace):
             is_pending = False
             return Skipped(str(error))
         finally:
-            if is_pending:
-                with self._lock:
+            with self._lock:
+                if is_pending and name in self._listed:
                     self._pending.add(name)
 
     def _is_pending(self, outcome: Outcome[Any], job: Job) -> bool:

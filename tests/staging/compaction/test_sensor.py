@@ -189,13 +189,13 @@ def test_what_is_found_at_the_start_is_not_counted_twice() -> None:
     sensor = sensor_of(10)
     delete(sensor, "b", 6)
     for _ in range(2):
-        sensor.seed("repo", "b", record(), tombstones={token(1): 9, token(7): 50})  # a token that is gone
+        sensor.seed("repo", "b", record(), tombstones={token(1): 9, token(7): 50})  # the other token is gone
     assert sensor.pressure("repo", "b").deletes == 9
     assert not fired(sensor)
     delete(sensor, "b", 1)
     assert fired(sensor) == {"b": 1}
     sensor.seed("repo", "b", record(), tombstones={token(1): 10})
-    assert not fired(sensor)
+    assert fired(sensor) == {"b": 1}, "who surveys has not heard of it"
     assert sensor.pressure("repo", "b").deletes == 10
 
 

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput
+from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput, NotFound
 from compactlib.executors import LocalExecutor
 from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects, MeteredObjects, ObjectStoreFailed
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.runtime.services.agenda import Refused, Removed
 from compactlib.staging import (
     Branch,
     BranchNotFound,
@@ -34,6 +35,8 @@ from compactlib.staging.compaction.outcome import LostRace, PutOff
 from compactlib.staging.compaction.reclaim.reclaim import StagingReclaimReport
 from compactlib.staging.compaction.sense import CompactionSensor
 from compactlib.staging.compaction.sense_policies import AnyOf, DeletesPolicy, ListingCostPolicy, SealedTokensPolicy
+from compactlib.staging.records.events import StagingEvents
+from compactlib.staging.records.record import BranchRecord
 from compactlib.testing import FaultyStore, KVFault
 from compactlib.testing.faults.kv_faults import KVOperation
 from tests.staging.hooked_objects import HookedObjects
@@ -267,8 +270,8 @@ def test_a_process_that_starts_learns_what_earlier_ones_left_and_opens_no_range(
     assert worker.survey() == 2
     assert not observer.counters
     world.clock.advance(0.1)
-    refused, surveyed = worker.run_pending()
-    assert isinstance(refused, Skipped)
+    refused, surveyed, again = worker.run_pending()
+    assert refused == again == Skipped("not worth its cost")
     assert isinstance(surveyed, Done)
     assert surveyed.stats.branches == 2
     assert sensor.pressure("main", "main").deletes == 2
@@ -438,6 +441,22 @@ def test_what_is_pending_when_a_worker_stops_is_done_when_it_starts_again() -> N
     assert branch.list(limit=9).tombstones == 0
 
 
+def test_what_one_worker_took_and_could_not_do_another_one_finds() -> None:
+    world, sensor, branch = deletes(10)
+    first = worker_of(sensor, world, budget=Budget(total_bytes=1))
+    branch.delete_many(keys(0, 10))
+    (failed,) = first.run_pending()
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, BudgetSpent)
+    world.clock.advance(300)
+    assert first.run_pending() == []  # its budget is spent for good
+    first.stop()
+    surveyed, compacted = worker_of(sensor, world, surveys=True).run_pending()
+    assert isinstance(surveyed, Done)
+    assert isinstance(compacted, Done)
+    assert branch.list(limit=1).tombstones == 0
+
+
 def test_a_policy_that_says_when_is_asked_then_whatever_it_says() -> None:
     world, sensor, branch = deletes(1)
     again_at = [float("inf"), float("-inf")]
@@ -487,6 +506,85 @@ def test_counts_follow_the_tombstones_that_there_are() -> None:
         check(count)
     branch.reset()
     check(0)
+
+
+# --- repositories come and go
+
+
+def test_one_constructor_wires_all_of_a_repository() -> None:
+    clock, observer = ManualClock(1_000_000.0), RecordingObserver()
+    with StagingWorker(clock=clock, observer=observer) as worker:
+        heard = Told()
+        repo = worker.open(MemoryStore(), CommittedRanges(MemoryObjects(clock=clock)), name="logs", events=heard,
+                           options=StagingOptions(owns_ranges=True, grace_seconds=0))
+        assert repo.name == "logs"
+        with pytest.raises(InvalidInput, match="two repositories are named 'logs'"):
+            worker.open(MemoryStore(), CommittedRanges(MemoryObjects()), name="logs")
+        main = repo.create_branch("main")
+        main.put_many({b"%04d" % number: b"" for number in range(1000)})
+        main.delete_many([b"%04d" % number for number in range(1000)])
+        worker.wait_until_idle(30)
+        assert main.list(limit=1).scanned <= 1
+        assert isinstance(worker.run_pending(), list)
+    assert worker.sensor.pressure("logs", "main").deletes == 0
+    assert heard.tombstones == 1000
+    assert observer.counters["staging_compactions", (("outcome", "compacted"), ("repository", "logs"))] == 1
+    assert observer.counters["staging_tombstones_written", (("repository", "logs"),)] == 1000
+    told = [name for name, _ in observer.events]
+    assert told.count("staging_compaction_triggered") == told.count("staging_compaction") == 1
+    assert {row.work for row in worker.status().rows} == {"survey logs", "reclaim logs", "logs/main"}
+    repo.close()
+
+
+class Told(StagingEvents):
+    tombstones = 0
+
+    def tombstones_written(self, branch: str, record: BranchRecord, count: int) -> None:
+        self.tombstones += count
+
+
+def test_repositories_are_added_and_removed_while_it_works() -> None:
+    removals: list[object] = []
+
+    class Removes:
+        name = "removes"
+        is_asked = False
+
+        def choose(self, view: StagingView, now: float) -> StagingChoice:
+            if self.is_asked:
+                removals.append(worker.remove("main"))
+            return NOW.choose(view, now)
+
+    observer, policy = RecordingObserver(), Removes()
+    sensor = CompactionSensor(DeletesPolicy(2))
+    world = World(events=sensor.events("main"))
+    branch = world.branch({"a": "1", "b": "2", "c": "3"}, staged={"a": None, "b": None})
+    worker = StagingWorker(sensor, clock=world.clock, policy=policy, observer=observer)
+    assert worker.run_pending() == []
+    for _ in range(2):
+        worker.add(world.repo)
+    with pytest.raises(InvalidInput, match="remove one first"):
+        worker.add(world.another_repo())
+    assert len(worker.run_pending()) == 3  # surveyed, compacted what was found, reclaimed
+    assert branch.list().tombstones == 0
+    branch.put_many({b"x": b"1", b"y": b"1"})
+    branch.delete_many([b"x", b"y"])
+    policy.is_asked = True
+    worker.run_pending()
+    assert isinstance(removals[0], Refused)
+    assert worker.remove("main") == Removed("main")
+    assert worker.status().rows == ()
+    worker.audit()
+    with pytest.raises(NotFound, match="known is none"):
+        worker.remove("main")
+    branch.put_many({b"x": b"1", b"y": b"1"})
+    branch.delete_many([b"x", b"y"])
+    assert worker.run_pending() == []
+    assert observer.events[-1][0] == "staging_trigger_dropped"
+    policy.is_asked = False
+    worker.add(world.another_repo())
+    assert [type(outcome) for outcome in worker.run_pending()][:2] == [Done, Done]
+    assert branch.list().tombstones == 0
 
 
 def test_what_makes_no_sense_is_refused() -> None:

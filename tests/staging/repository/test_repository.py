@@ -482,7 +482,8 @@ def _valid(parameter: inspect.Parameter) -> object:
                                 "items": {b"a": b"1"}, "keys": [b"a"], "expected": None, "message": "m",
                                 "change": lambda record: b"2", "ref": "main", "source": "main", "commit": "main",
                                 "commit_id": "0" * 64, "metarange_id": "0" * 40, "repository": "main",
-                                "listener": lambda: None, "tombstones": {}, "record": None}
+                                "listener": lambda: None, "tombstones": {}, "record": None,
+                                "store": MemoryStore(), "committed": CommittedRanges(MemoryObjects())}
     return known[parameter.name]
 
 
