@@ -4,6 +4,9 @@
 Records go to the active segment until one does not fit; then the next segment begins. A compaction copies what is
 valid of its victims, in log order, packed tightly, into segments that take the victims' first places: as the real one
 does (`blobstore.cycle_plan`), and with the same names.
+
+With a placement there is an open segment for each of its classes, and compactions go on in these: a segment is closed
+when it is full, and not before. New segments are then always the last of the log.
 """
 
 from __future__ import annotations
@@ -21,7 +24,11 @@ from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobView, Dy
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName
 from compactlib.errors import AuditFailed, InvalidInput
+from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim
 from compactlib.lab.blobstore.records import DEAD, NEVER, Records, put_plainly
+
+NO_ROW = -1
+"""The row of a class without an open segment."""
 
 
 @attrs.frozen(kw_only=True)
@@ -77,6 +84,14 @@ class Layout(Protocol):
         """How long a delete is not yet in effect."""
 
     @property
+    def placement(self) -> Placement | None:
+        """Which open segment a record goes to; `None`: all that users write to one, survivors into closed ones."""
+
+    @property
+    def copies_renew(self) -> bool:
+        """Whether a copy counts as a write for `SegmentView.last_modified`."""
+
+    @property
     def forecast_seconds(self) -> float:
         """How far ahead the policy is shown what dies when; 0: not at all."""
 
@@ -108,7 +123,16 @@ class BlobLog:
         self._moments: array[float] = array("d")
         self._views: list[SegmentView | None] = []
         self._free_rows: list[int] = []
+        self._classes: list[int] = []
+        self._begun: list[int] = []
+        self._held_bytes = self._died_bytes = 0
         self._order: list[int] = [self._new_row(FIRST_SEGMENT)]
+        self._open: list[int] = [self._order[0]]
+        self.placer: Placer | None = None
+        if settings.placement is not None:
+            self._open += [NO_ROW] * (settings.placement.classes - 1)
+            self.placer = settings.placement.placer()
+            self.placer.valid_records = self._valid_records
 
     # ------------------------------------------------------------------------------------------------------ segments
 
@@ -119,10 +143,11 @@ class BlobLog:
             self._used[row] = self._valid[row] = self._newest[row] = 0
             self._moments[row] = 0.0
             self._views[row] = None
+            self._classes[row] = self._begun[row] = 0
             return row
         self._names.append(name)
         self._members.append(array("i"))
-        for column in (self._used, self._valid, self._newest):
+        for column in (self._used, self._valid, self._newest, self._classes, self._begun):
             column.append(0)
         self._moments.append(0.0)
         self._views.append(None)
@@ -130,7 +155,7 @@ class BlobLog:
 
     @property
     def active(self) -> int:
-        """The row of the segment that is written to."""
+        """The row of the newest segment; without a placement, the one that is written to."""
         return self._order[-1]
 
     @property
@@ -164,22 +189,84 @@ class BlobLog:
         """The segments' names, in log order."""
         return tuple(self._names[row] for row in self._order)
 
-    def room(self, size: int) -> int:
-        """How many records of `size` bytes the active segment still takes.
+    def room(self, size: int, placed: int = 0) -> int:
+        """How many records of `size` bytes the open segment of a class still takes.
 
         Raises:
             InvalidInput: an empty segment does not take one.
         """
         if not 0 < size <= self.settings.room_bytes:
             raise InvalidInput(f"a record of {size} bytes; a segment has room for {self.settings.room_bytes}")
-        return (self.settings.room_bytes - self._used[self.active]) // size
+        row = self._open[placed]
+        return 0 if row == NO_ROW else (self.settings.room_bytes - self._used[row]) // size
 
-    def roll(self) -> bool:
-        """Begin the next segment; `False` if the log is full."""
+    def roll(self, placed: int = 0) -> bool:
+        """Begin the next segment, of a class; `False` if the log is full."""
         if not self.free_segments:
             return False
-        self._order.append(self._new_row(self._names[self.active].next_position))
+        self._begin(placed)
         return True
+
+    def _begin(self, placed: int) -> None:
+        if self._open[placed] != NO_ROW:
+            self._close(placed)
+        row = self._new_row(self._names[self.active].next_position)
+        self._order.append(row)
+        self._open[placed], self._classes[row] = row, placed
+        if self.placer is not None:
+            self._begun[row] = self.placer.writes
+
+    def _close(self, placed: int) -> None:
+        if self.placer is not None:
+            self.placer.closed(self._open[placed], placed)
+        self._open[placed] = NO_ROW
+
+    # ------------------------------------------------------------------------------------------------------- placing
+
+    def _valid_records(self) -> float:
+        """How many records are valid, or died in a segment that is open; about so many if sizes differ."""
+        if not self._held_bytes:
+            return 0.0
+        return (self._held_bytes - self._closed_dead_bytes) / self._record_bytes
+
+    @property
+    def _record_bytes(self) -> int:
+        size, records = self.records.one_size, len(self.records.place) - len(self.records.free)
+        return size if size > 0 else max(self._held_bytes // max(records, 1), 1)
+
+    @property
+    def _closed_dead_bytes(self) -> int:
+        used, valid = self._used, self._valid
+        return self._died_bytes - sum(used[row] - valid[row] for row in self._open if row != NO_ROW)
+
+    def has_dead_beyond(self, fraction: float) -> bool:
+        """Whether what is dead in closed segments is more than this part of what the log holds. O(classes).
+
+        Only in a log that is told of each death by `kill` or `advance`, and does not put plainly.
+        """
+        most = fraction * self._held_bytes
+        return self._died_bytes > most and self._closed_dead_bytes > most
+
+    def place(self, key: int, size: int, at_ms: int) -> int:
+        """The class of a record that the user writes now; 0 without a placement."""
+        if self.placer is None:
+            return 0
+        self.placer.writes += 1
+        self.placer.segment_records = self.settings.room_bytes // size
+        return self.placer.write(key, at_ms)
+
+    def kill(self, record: int, at_ms: int) -> None:
+        """A record is dead at once."""
+        records = self.records
+        row, size = records.place[record], records.size[record]
+        if row == DEAD:
+            return
+        self._valid[row] -= size
+        self._moments[row] += (at_ms - records.since) * size
+        records.place[record] = DEAD
+        self._died_bytes += size
+        if self.placer is not None:
+            self.placer.left(records.key[record], row, self._classes[row])
 
     def put_plainly(self, keys: array[int], times: array[int], size: int) -> None:
         """Write records of one size that live until they are replaced; the active segment has room for them.
@@ -191,7 +278,7 @@ class BlobLog:
             times: when, ascending, milliseconds.
             size: of each.
         """
-        records, row, count = self.records, self.active, len(keys)
+        records, row, count = self.records, self._open[0], len(keys)
         records.sized(size)
         records.reserve(count)
         given = records.free[-count:]
@@ -202,13 +289,13 @@ class BlobLog:
         self._valid[row] += count * size
         self._newest[row] = max(self._newest[row], times[-1])
 
-    def append(self, size: int, at_ms: int, until_ms: int = NEVER, key: int = -1) -> int:
-        """Write one record; the active segment has room for it. O(1)."""
+    def append(self, size: int, at_ms: int, until_ms: int = NEVER, key: int = -1, placed: int = 0) -> int:
+        """Write one record; the open segment of its class has room for it. O(1)."""
         records = self.records
         records.sized(size)
         records.reserve(1)
         record = records.free.pop()
-        row = self._order[-1]
+        row = self._open[placed]
         records.place[record] = row
         records.size[record] = size
         records.until[record] = until_ms
@@ -221,7 +308,16 @@ class BlobLog:
         self._valid[row] += size
         if at_ms > self._newest[row]:
             self._newest[row] = at_ms
+        self._held_bytes += size
+        if self.placer is not None:
+            self._stored(key, row, placed, size)
         return record
+
+    def _stored(self, key: int, row: int, placed: int, size: int) -> None:
+        assert self.placer is not None
+        self.placer.stored(key, row)
+        if self._used[row] + size > self.settings.room_bytes:
+            self._close(placed)
 
     # ---------------------------------------------------------------------------------------------------------- time
 
@@ -234,7 +330,12 @@ class BlobLog:
 
     def advance(self, now_ms: int) -> None:
         """Take off what has died by `now_ms`. O(what has died)."""
-        self.records.bury(self._horizon(now_ms), self._valid, self._moments)
+        told = None if self.placer is None else self._tell_expired
+        self._died_bytes += self.records.bury(self._horizon(now_ms), self._valid, self._moments, told)
+
+    def _tell_expired(self, record: int, row: int) -> None:
+        assert self.placer is not None
+        self.placer.left(self.records.key[record], row, self._classes[row])
 
     # ---------------------------------------------------------------------------------------------------------- views
 
@@ -248,16 +349,16 @@ class BlobLog:
         settings = self.settings
         horizon = self._horizon(now_ms)
         dying = self._dying(horizon) if settings.forecast_seconds else {}
-        active = self.active
+        written_to = {self.active, *self._open}
         names, used, valid, newest, views = self._names, self._used, self._valid, self._newest, self._views
         segments: list[SegmentView] = []
         for row in self._order:
             view = views[row]
-            if view is None or view.valid_bytes != valid[row] or dying or row == active:
+            if view is None or view.valid_bytes != valid[row] or dying or row in written_to:
                 view = SegmentView(name=names[row], used_bytes=used[row], valid_bytes=valid[row],
-                                   eligible=row != active, last_modified=newest[row] / 1000,
+                                   eligible=row not in written_to, last_modified=newest[row] / 1000,
                                    dying=dying.get(row, ()))
-                views[row] = None if dying or row == active else view
+                views[row] = None if dying or row in written_to else view
             segments.append(view)
         return BlobView(
             store=self.name, capacity_bytes=settings.segments * settings.segment_bytes,
@@ -290,21 +391,27 @@ class BlobLog:
         Raises:
             PlanDoesNotFit: it names a segment that the log does not have, or the one that is written to.
         """
-        names = sorted(choice.victims)
-        wanted = set(names)
-        by_name = {self._names[row]: row for row in self._order[:-1] if self._names[row] in wanted}
-        stray = [str(name) for name in names if name not in by_name]
+        taken = set(choice.victims)
+        written_to = {self.active, *self._open}
+        by_name = {self._names[row]: row for row in self._order if row not in written_to and self._names[row] in taken}
+        stray = [str(name) for name in sorted(taken) if name not in by_name]
         if stray:
             raise PlanDoesNotFit(f"the choice names {', '.join(stray)}, which may not be compacted; choose again")
-        victims = [by_name[name] for name in names]
+        victims = [by_name[name] for name in choice.copied]
         done = _Copy(self, now_ms)
         for row in victims:
             done.take(row)
         outputs = done.finish()
         gone = set(victims)
-        replaced = {self._names[row].position: row for row in outputs}
-        self._order = [row if row not in gone else replaced[self._names[row].position] for row in self._order
-                       if row not in gone or self._names[row].position in replaced]
+        if self.placer is None:
+            replaced = {self._names[row].position: row for row in outputs}
+            self._order = [row if row not in gone else replaced[self._names[row].position] for row in self._order
+                           if row not in gone or self._names[row].position in replaced]
+        else:
+            self._order = [row for row in self._order if row not in gone]
+        for row in victims:
+            self._held_bytes -= self._used[row] - self._valid[row]
+            self._died_bytes -= self._used[row] - self._valid[row]
         self._release(victims)
         if self.history is not None:
             self.history = self.history.after(choice.kind, now_ms / 1000)
@@ -360,6 +467,8 @@ class _Copy:
         self._sources: list[SegmentName] = []
         self.copied_bytes = self.read_bytes = self.reclaimed_bytes = 0
         self.waited = 0.0
+        # Segments that are given back when all is copied, and count as free until then.
+        self._room_segments = 0
 
     def take(self, row: int) -> None:
         """Copy what is valid of one victim; the numbers of the dead are free again."""
@@ -370,7 +479,14 @@ class _Copy:
         self.read_bytes += log._used[row] if valid else 0
         self.reclaimed_bytes += dead_bytes
         self.waited += (self._now_ms - records.since) * dead_bytes - log._moments[row]
+        if log.placer is not None:
+            log.placer.taken(Victim(row, log._classes[row], log._begun[row], len(log._members[row]),
+                                    valid * len(log._members[row]) // log._used[row]))
         kept = _sorted_out(log._members[row], row, records.place, records.free)
+        if log.placer is not None:
+            self._room_segments += 1
+            self._place(kept, log.placer)
+            return
         done = 0
         while done < len(kept):
             if not self._in_cycle:
@@ -385,6 +501,31 @@ class _Copy:
             if done < len(kept):
                 self._begin_output()
         self._sources.append(log._names[row])
+
+    def _place(self, kept: array[int], placer: Placer) -> None:
+        """Put records into the open segments of their classes; where no segment is left to begin, into any with room.
+        """
+        log, now_ms = self._log, self._now_ms
+        records, renew, room = log.records, log.settings.copies_renew, log.settings.room_bytes
+        for record in kept:
+            size = records.size[record]
+            placer.segment_records = room // size
+            placed = placer.copy(records.key[record], now_ms)
+            row = log._open[placed]
+            if row == NO_ROW or log._used[row] + size > room:
+                if log.free_segments + self._room_segments:
+                    log._begin(placed)
+                    self._outputs.append(log._open[placed])
+                else:
+                    placed = next(each for each, open_row in enumerate(log._open)
+                                  if open_row != NO_ROW and log._used[open_row] + size <= room)
+                row = log._open[placed]
+            records.place[record] = row
+            log._members[row].append(record)
+            log._used[row] += size
+            log._valid[row] += size
+            log._newest[row] = max(log._newest[row], now_ms if renew else records.written[record])
+            log._stored(records.key[record], row, placed, size)
 
     def _begin_output(self) -> None:
         if len(self._in_cycle) == self._log.settings.swap_segments:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Callable
 
 from compactlib.errors import AuditFailed
 
@@ -31,7 +32,7 @@ class Records:
         size: bytes of each.
         until: the last millisecond at which each is kept; `NEVER` where it has no end, or where it is not asked for.
         written: when its operation was made, milliseconds.
-        key: whose PUT it is; -1 for a tombstone. Kept for those with a time to live alone.
+        key: whose PUT it is; -1 for a tombstone. Not kept for those that are put plainly.
         free: numbers that can be given again.
         current: the record of each key, -1 for none.
         has_lives: whether any record was given a time to live.
@@ -95,29 +96,37 @@ class Records:
         self._due.append(due)
         self._leaving.append(record)
 
-    def bury(self, horizon: int, valid: array[int], moments: array[float]) -> None:
+    def bury(self, horizon: int, valid: array[int], moments: array[float],
+             told: Callable[[int, int], None] | None = None) -> int:
         """Take off what dies before `horizon` (milliseconds): strictly, as a compaction's reference time does.
+
+        Gives how many bytes that were.
 
         Args:
             horizon: does not go back.
             valid: valid bytes of each row, lowered by what dies.
             moments: for each row the sum over what has died of time of death (from `since`) and size, raised.
+            told: called with each record, and the row that it lay in.
         """
         if horizon <= self._horizon:
-            return
+            return 0
         self._horizon = horizon
+        died = 0
         count = bisect_left(self._due, horizon)
         if count:
-            self._take_off(self._due[:count], self._leaving[:count], valid, moments)
+            died += self._take_off(self._due[:count], self._leaving[:count], valid, moments, told)
             del self._due[:count]
             del self._leaving[:count]
         for bucket in sorted(bucket for bucket in self._expiring if bucket * _BUCKET_MS < horizon):
-            rest = self._expire(self._expiring.pop(bucket), bucket, horizon, valid, moments)
+            expired, rest = self._expire(self._expiring.pop(bucket), bucket, horizon, valid, moments, told)
+            died += expired
             if rest:
                 self._expiring[bucket] = rest
+        return died
 
-    def _take_off(self, due: array[int], leaving: array[int], valid: array[int], moments: array[float]) -> None:
-        place, size, since = self.place, self.size, self.since
+    def _take_off(self, due: array[int], leaving: array[int], valid: array[int], moments: array[float],
+                  told: Callable[[int, int], None] | None) -> int:
+        place, size, since, died = self.place, self.size, self.since, 0
         for at, record in zip(due, leaving, strict=True):
             row = place[record]
             if row >= 0:
@@ -125,10 +134,14 @@ class Records:
                 valid[row] -= dead
                 moments[row] += (at - since) * dead
                 place[record] = DEAD
+                died += dead
+                if told is not None:
+                    told(record, row)
+        return died
 
-    def _expire(self, held: array[int], bucket: int, horizon: int, valid: array[int],
-                moments: array[float]) -> array[int]:
-        place, until, since = self.place, self.until, self.since
+    def _expire(self, held: array[int], bucket: int, horizon: int, valid: array[int], moments: array[float],
+                told: Callable[[int, int], None] | None) -> tuple[int, array[int]]:
+        place, until, since, died = self.place, self.until, self.since, 0
         rest = array("i")
         for record in held:
             row = place[record]
@@ -142,10 +155,13 @@ class Records:
             valid[row] -= self.size[record]
             moments[row] += (at - since) * self.size[record]
             place[record] = DEAD
+            died += self.size[record]
+            if told is not None:
+                told(record, row)
             owner = self.key[record]
             if owner >= 0 and self.current[owner] == record:
                 self.current[owner] = -1
-        return rest
+        return died, rest
 
     @property
     def waiting_bytes(self) -> int:

@@ -19,6 +19,7 @@ from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment.records import record_size
 from compactlib.errors import InvalidInput
 from compactlib.lab.blobstore.log import BlobLog
+from compactlib.lab.blobstore.placement.placement import Placement
 from compactlib.lab.blobstore.records import NEVER
 from compactlib.lab.results.measures import Measures
 from compactlib.lab.results.reports import ReplayReport
@@ -51,9 +52,16 @@ class BlobSettings:
         forecast_seconds: how far ahead the policy is shown what dies when; 0: not at all.
         bucket_seconds: if there is a forecast, its steps.
         intervals: into about how many parts the report is cut, if the length of the workload is known, >= 1.
+        max_dead_fraction: also ask, once after the operations of each moment, while more than this part of what the log
+            holds is dead in segments that are closed; 0 to 1, 1: not by that.
+        placement: which open segment a record goes to (`compactlib.lab.blobstore.placement`); survivors then go on in
+            segments that stay open between compactions. `None`: as in a store, what users write goes to one segment,
+            and survivors into segments that are closed at the end of each compaction.
+        copies_renew: whether a copy counts as a write for `SegmentView.last_modified`. In a store it does not.
 
     Raises:
-        InvalidInput: a number is out of its range.
+        InvalidInput: a number is out of its range, or a placement has more classes than the log has room for, or is
+            to place tombstones.
     """
 
     capacity_bytes: int
@@ -69,6 +77,9 @@ class BlobSettings:
     forecast_seconds: float = 0.0
     bucket_seconds: float = 3600.0
     intervals: int = 20
+    max_dead_fraction: float = 1.0
+    placement: Placement | None = None
+    copies_renew: bool = False
 
     def __attrs_post_init__(self) -> None:
         if not 0 <= self.header_bytes < self.segment_bytes <= self.capacity_bytes:
@@ -83,6 +94,13 @@ class BlobSettings:
         if self.swap_segments < 1 or self.intervals < 1 or self.bucket_seconds <= 0:
             raise InvalidInput(f"swap_segments {self.swap_segments}, intervals {self.intervals}, bucket_seconds "
                                f"{self.bucket_seconds}: give positive numbers")
+        if not 0 <= self.max_dead_fraction <= 1:
+            raise InvalidInput(f"max_dead_fraction is {self.max_dead_fraction}; it is a part of the log, 0 to 1")
+        if self.placement is not None and self.tombstone_bytes:
+            raise InvalidInput("a placement has no class for tombstones; give tombstone_bytes=0")
+        if self.placement is not None and self.segments <= self.placement.classes:
+            raise InvalidInput(f"{self.placement.classes} classes in a log of {self.segments} segments; each takes one "
+                               f"segment, and compactions need room")
 
     @property
     def segments(self) -> int:
@@ -198,6 +216,11 @@ class BlobReplay:
         self._intervals: list[Measures] = []
         self._until_check = settings.check_every_operations
         self._ask_again_at = 0
+        # Where deaths are watched, what is replaced is dead at once, not only at the next moment.
+        self._watched = settings.placement is not None or settings.max_dead_fraction < 1
+        self._min_free = settings.min_free_segments
+        if settings.placement is not None:
+            self._min_free = max(self._min_free, settings.placement.classes)
         self._fresh_counts()
 
     def _fresh_counts(self) -> None:
@@ -223,7 +246,7 @@ class BlobReplay:
             self._now_ms = self._started_ms = self.log.records.since = piece.times_ms[0]
         self.log.records.know_keys(max(piece.keys) + 1)
         plain = (piece.are_plain_puts and not self._settings.tombstone_bytes and not self.log.records.has_lives
-                 and not self._settings.forecast_seconds and not self._retention_ms)
+                 and not self._settings.forecast_seconds and not self._retention_ms and not self._watched)
         if plain:
             self._feed_plain(piece)
         else:
@@ -242,7 +265,7 @@ class BlobReplay:
             room = log.room(size)
             if not room:
                 self._now_ms = times[done]
-                if not self._make_room():
+                if not self._make_room(size):
                     self._count_refused(1)
                     done += 1
                 continue
@@ -256,7 +279,9 @@ class BlobReplay:
     def _feed_rows(self, piece: Operations) -> None:
         overhead = self._settings.record_overhead_bytes
         for kind, key, size, life, at in piece.rows():
-            self._now_ms = at
+            if at != self._now_ms:
+                self._ask_about_the_dead()
+                self._now_ms = at
             if kind == PUT:
                 self._put(key, size + overhead, NEVER if life == FOREVER else at + life, at)
             elif kind == DELETE:
@@ -264,15 +289,27 @@ class BlobReplay:
             else:
                 self._counts["reads"] += 1
             self._made(1)
+        self._ask_about_the_dead()
+
+    def _ask_about_the_dead(self) -> None:
+        if self._settings.max_dead_fraction < 1 and self.log.has_dead_beyond(self._settings.max_dead_fraction):
+            self.check()
 
     def _put(self, key: int, size: int, until: int, at: int) -> None:
-        log = self.log
-        if not self._has_room_for(size):
+        log, current = self.log, self.log.records.current
+        old = current[key]
+        placed = 0
+        if self._watched:
+            log.advance(at)
+            if old >= 0:
+                self._leave(old, at)
+                old = current[key] = -1
+            placed = log.place(key, size, at)
+        if not self._has_room_for(size, placed):
             self._count_refused(0)
             return
-        record = log.append(size, at, until, key)
+        current[key] = log.append(size, at, until, key, placed)
         self._counts["user_bytes"] += size
-        old, log.records.current[key] = log.records.current[key], record
         if old >= 0:
             self._leave(old, at)
 
@@ -289,7 +326,9 @@ class BlobReplay:
         due, until = at + self._retention_ms, records.until[record]
         if until < at:
             return
-        if due < until:
+        if self._watched and not self._retention_ms:
+            self.log.kill(record, at)
+        elif due < until:
             # Only then does the delete decide when it dies.
             records.leaves(record, due)
             if records.has_lives or self._settings.forecast_seconds:
@@ -299,18 +338,20 @@ class BlobReplay:
             self.log.tombstone_bytes += tombstone
             self._counts["user_bytes"] += tombstone
 
-    def _has_room_for(self, size: int) -> bool:
-        return bool(self.log.room(size)) or (self._make_room() and bool(self.log.room(size)))
+    def _has_room_for(self, size: int, placed: int = 0) -> bool:
+        log = self.log
+        return bool(log.room(size, placed)) or (self._make_room(size, placed) and bool(log.room(size, placed)))
 
-    def _make_room(self) -> bool:
-        """Begin a segment; ask the policy first if too few are free."""
+    def _make_room(self, size: int, placed: int = 0) -> bool:
+        """Begin a segment of a class; ask the policy first if too few are free."""
         free = self.log.free_segments
-        if free <= self._settings.min_free_segments and (free or self.operations >= self._ask_again_at):
+        if free <= self._min_free and (free or self.operations >= self._ask_again_at):
             self._ask_until_free()
             if not self.log.free_segments:
                 # A writer that fills a full log asks with every operation; the answer changes less often.
                 self._ask_again_at = self.operations + _PATIENCE
-        return self.log.roll()
+        # What was copied just now may have begun one.
+        return bool(self.log.room(size, placed)) or self.log.roll(placed)
 
     def _count_refused(self, operations: int) -> None:
         self._counts["refused"] += 1
@@ -356,7 +397,7 @@ class BlobReplay:
             before = self.log.free_segments
             if self.check().is_empty or self.log.free_segments <= before:
                 return
-            if self.log.free_segments > self._settings.min_free_segments:
+            if self.log.free_segments > self._min_free:
                 return
 
     # ----------------------------------------------------------------------------------------------------- reporting

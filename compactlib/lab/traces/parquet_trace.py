@@ -10,7 +10,7 @@ import attrs
 
 from compactlib.errors import CorruptData, MissingDependency
 from compactlib.lab.traces.operations import Operations
-from compactlib.lab.traces.traces import COLUMNS, REQUIRED, path_text, pieces_of
+from compactlib.lab.traces.traces import COLUMNS, REQUIRED, path_text, pieces_of, tick_field
 from compactlib.lab.traces.workloads import PIECE
 
 try:
@@ -26,9 +26,14 @@ class ParquetTrace:
 
     Attributes:
         path: of the file.
+        tick_seconds: how coarse its times are, see `traces`.
+
+    Raises:
+        InvalidInput: that is no time.
     """
 
     path: str = attrs.field(converter=path_text)
+    tick_seconds: float = tick_field()
 
     name: ClassVar[str] = "parquet_trace"
     operations: ClassVar[int] = 0
@@ -40,7 +45,7 @@ class ParquetTrace:
             CorruptData: the file is no Parquet file, lacks a column, or holds a row that is not in the schema; the
                 row's number, counted from 1, is the index.
         """
-        yield from pieces_of(self._rows(), self.path, first=1)
+        yield from pieces_of(self._rows(), self.path, self.tick_seconds, first=1)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         try:

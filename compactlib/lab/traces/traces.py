@@ -12,6 +12,10 @@ The schema: a header line, then one operation a line, ascending in time.
 | `ttl` | seconds, a decimal number | time to live of a put; empty or no column: none |
 
 Other columns are ignored. The same columns make a Parquet trace (`parquet_trace.ParquetTrace`).
+
+Operations that share a time are spread evenly from it on, over `tick_seconds` at most and never past the next time
+(`OperationsBuilder`); the pages of one request stay together. Give `tick_seconds` the resolution of the trace's clock;
+0 leaves all times as they are.
 """
 
 from __future__ import annotations
@@ -50,6 +54,15 @@ def path_text(path: StrPath) -> str:
     return os.fspath(path)
 
 
+def tick_field() -> Any:
+    """The setting `tick_seconds` of a trace, for `attrs`; `InvalidInput` if it is negative, or more than a day."""
+    def check(_: object, field: attrs.Attribute[Any], value: object) -> None:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 86_400:
+            raise InvalidInput(f"{field.name} is {value!r}; give a number of seconds, 0 to 86,400")
+
+    return attrs.field(default=1.0, validator=check)
+
+
 @attrs.frozen
 class CsvTrace:
     """A trace in CSV, plain or `.gz`, in the schema of this module.
@@ -59,9 +72,14 @@ class CsvTrace:
 
     Attributes:
         path: of the file.
+        tick_seconds: how coarse its times are.
+
+    Raises:
+        InvalidInput: that is no time.
     """
 
     path: str = attrs.field(converter=path_text)
+    tick_seconds: float = tick_field()
 
     name: ClassVar[str] = "csv_trace"
     operations: ClassVar[int] = 0
@@ -74,7 +92,7 @@ class CsvTrace:
             if missing:
                 raise CorruptData(path=self.path, offset=0, index=1, found=f"the columns {rows.fieldnames}",
                                   expected=f"the columns {', '.join(REQUIRED)}")
-            yield from pieces_of(rows, self.path)
+            yield from pieces_of(rows, self.path, self.tick_seconds)
 
     def __str__(self) -> str:
         return f"{self.name}({self.path})"
@@ -89,13 +107,15 @@ class CloudPhysicsTrace:
     Attributes:
         path: of the file.
         page_bytes: size of a page, a multiple of 512.
+        tick_seconds: how coarse its times are: they are whole seconds.
 
     Raises:
-        InvalidInput: the page's size is none.
+        InvalidInput: the page's size is none, or the tick is no time.
     """
 
     path: str = attrs.field(converter=path_text)
     page_bytes: int = 4_096
+    tick_seconds: float = tick_field()
 
     name: ClassVar[str] = "cloudphysics"
     operations: ClassVar[int] = 0
@@ -110,7 +130,7 @@ class CloudPhysicsTrace:
         Raises:
             CorruptData: a line is not of the trace's kind.
         """
-        builder = OperationsBuilder()
+        builder = OperationsBuilder(tick_ms=round(self.tick_seconds * 1000))
         latest = 0
         with opened(self.path) as lines:
             for number, row in enumerate(csv.DictReader(lines), 2):
@@ -121,10 +141,12 @@ class CloudPhysicsTrace:
                     latest = max(latest, round(float(row["time"]) * 1000))
                 except (KeyError, TypeError, ValueError) as error:
                     raise _damaged(self.path, number, row, "version,time,op,size,lbn with op 28 or 2a") from error
-                for page in range(first // self.page_bytes, (first + max(size, 1) - 1) // self.page_bytes + 1):
-                    builder.add(kind, str(page), self.page_bytes, FOREVER, latest)
+                pages = range(first // self.page_bytes, (first + max(size, 1) - 1) // self.page_bytes + 1)
+                for page in pages:
+                    builder.add(kind, str(page), self.page_bytes, FOREVER, latest, joins=page != pages[0])
                 if len(builder) >= PIECE:
                     yield builder.take()
+        builder.finish()
         if len(builder):
             yield builder.take()
 
@@ -143,18 +165,20 @@ def opened(path: str) -> Iterator[IO[str]]:
             yield plain
 
 
-def pieces_of(rows: Iterable[Mapping[str, Any]], path: str, *, first: int = 2) -> Iterator[Operations]:
+def pieces_of(rows: Iterable[Mapping[str, Any]], path: str, tick_seconds: float, *,
+              first: int = 2) -> Iterator[Operations]:
     """Rows in the schema of this module as pieces of a workload.
 
     Args:
         rows: in order.
         path: of the file, for errors.
+        tick_seconds: how coarse times are.
         first: number of the first row: 2 for lines behind a header.
 
     Raises:
         CorruptData: a row is not in the schema, or goes back in time; its number is the index.
     """
-    builder = OperationsBuilder()
+    builder = OperationsBuilder(tick_ms=round(tick_seconds * 1000))
     before = -math.inf
     for number, row in enumerate(rows, first):
         try:
@@ -168,6 +192,7 @@ def pieces_of(rows: Iterable[Mapping[str, Any]], path: str, *, first: int = 2) -
         builder.add(kind, key, size, life_ms, time_ms)
         if len(builder) >= PIECE:
             yield builder.take()
+    builder.finish()
     if len(builder):
         yield builder.take()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from compactlib.blobstore import Greedy
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.lab import BlobSettings, CsvTrace, replay_blobs
 from compactlib.lab.traces.traces import CloudPhysicsTrace
+from compactlib.lab.traces.workloads import PIECE
 
 CLOUDPHYSICS = Path(__file__).parents[4] / "shared" / "data" / "cloudphysics_io.csv.gz"
 LINES = ["time,op,key,size,ttl", "0,put,a,20,", "0.5,put,b,30,60", "1,read,a,20,", "2,delete,b,,"]
@@ -94,12 +96,55 @@ def test_a_page_is_made_of_blocks() -> None:
 
 def test_a_request_touches_each_of_its_pages(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("version,time,op,size,lbn\n1,5,2a,8192,7\n1,4,28,512,0\n")
-    [piece] = CloudPhysicsTrace(tmp_path / "t.csv").pieces(0)
+    [piece] = CloudPhysicsTrace(tmp_path / "t.csv", tick_seconds=0).pieces(0)
     assert [(kind, key, at) for kind, key, _, _, at in piece.rows()] == [
         (0, 0, 5_000), (0, 1, 5_000), (0, 2, 5_000), (2, 0, 5_000)]
     (tmp_path / "t.csv").write_text("version,time,op,size,lbn\n1,5,99,8192,7\n")
     with pytest.raises(CorruptData, match="28 or 2a"):
         list(CloudPhysicsTrace(tmp_path / "t.csv").pieces(0))
+
+
+def times(trace: CsvTrace | CloudPhysicsTrace) -> list[int]:
+    return [at for piece in trace.pieces(0) for *_, at in piece.rows()]
+
+
+def test_what_shares_a_second_is_spread_over_it_in_order(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("version,time,op,size,lbn\n1,5,2a,8192,7\n1,4,28,512,0\n1,7,28,512,0\n")
+    assert times(CloudPhysicsTrace(tmp_path / "t.csv")) == [5_000, 5_000, 5_000, 5_500, 7_000]
+
+
+def test_times_are_spread_up_to_the_next_one_at_most(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("time,op,key,size\n" + "".join(
+        f"{at},put,k{number},1\n" for number, at in enumerate([1, 1, 1.5, 1.5, 4, 4, 4, 4])))
+    assert times(CsvTrace(tmp_path / "t.csv")) == [1_000, 1_250, 1_500, 2_000, 4_000, 4_250, 4_500, 4_750]
+    assert times(CsvTrace(tmp_path / "t.csv", tick_seconds=2)) == [
+        1_000, 1_250, 1_500, 2_500, 4_000, 4_500, 5_000, 5_500]
+    assert times(CsvTrace(tmp_path / "t.csv", tick_seconds=0)) == [1_000] * 2 + [1_500] * 2 + [4_000] * 4
+
+
+def test_a_tick_longer_than_a_piece_stays_together(tmp_path: Path) -> None:
+    count = 3 * PIECE + 5
+    (tmp_path / "t.csv").write_text("time,op,key,size\n" + "2,put,a,1\n" * count + "3,put,a,1\n")
+    found = times(CsvTrace(tmp_path / "t.csv"))
+    assert len(found) == count + 1
+    assert found == sorted(found)
+    assert found[count // 2] == pytest.approx(2_500, abs=1)
+
+
+@pytest.mark.parametrize("tick", [-1.0, 1e9, "1"])
+def test_a_tick_is_a_length_of_time(tick: Any) -> None:
+    with pytest.raises(InvalidInput, match="tick_seconds"):
+        CsvTrace("x", tick_seconds=tick)
+
+
+def test_what_a_second_replaces_is_dead_within_it(tmp_path: Path) -> None:
+    """5,000 writes of 50 keys in one second fit a log of 200 records; they did not when all were made at once."""
+    (tmp_path / "t.csv").write_text("time,op,key,size\n" + "".join(
+        f"1,put,k{number % 50},1\n" for number in range(5_000)))
+    settings = BlobSettings.of_slots(20, 10)
+    policy = Greedy(min_used_fraction=0)
+    assert replay_blobs(CsvTrace(tmp_path / "t.csv"), policy, settings).total.refused == 0
+    assert replay_blobs(CsvTrace(tmp_path / "t.csv", tick_seconds=0), policy, settings).total.refused > 4_000
 
 
 @pytest.mark.skipif(not CLOUDPHYSICS.exists(), reason=f"{CLOUDPHYSICS} is not here")

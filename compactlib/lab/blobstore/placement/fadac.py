@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FADaC: counts of writes that fade with each copy, held against an average that fades, too."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import attrs
+
+from compactlib.errors import InvalidInput
+from compactlib.lab.blobstore.placement.placement import Placer, class_count
+
+
+@attrs.frozen(kw_only=True)
+class FADaC:
+    """A key's count rises by one with each write and falls with each copy; its class is its distance from the average.
+
+    The average fades over as many requests as there are valid records. A class spans a factor of `step`: 0 is at or
+    below the average. K. Kremer, A. Brinkmann, "FADaC: a self-adapting data classifier for flash memory", SYSTOR 2019.
+
+    Attributes:
+        classes: at least 2.
+        step: the factor from one class to the next, above 1.
+        request_records: how many records a request of the user writes, on average; above 0. The average counts what a
+            request brings, so that it nears this number.
+
+    Raises:
+        InvalidInput: a setting is out of its range.
+    """
+
+    classes: int = class_count(6, least=2)
+    step: float = 10.0
+    request_records: float = 1.0
+
+    name: ClassVar[str] = "fadac"
+
+    def __attrs_post_init__(self) -> None:
+        if not self.step > 1 or not self.request_records > 0:
+            raise InvalidInput(f"step is {self.step} and request_records {self.request_records}; give a step above 1, "
+                               f"and a number of records above 0")
+
+    def placer(self) -> Placer:
+        """See `Placement.placer`."""
+        return _Fading(self)
+
+
+class _Fading(Placer):
+    def __init__(self, settings: FADaC) -> None:
+        self._step, self._hottest = settings.step, settings.classes - 1
+        self._request = settings.request_records
+        self._average = 0.0
+        self._count: dict[int, int] = {}
+
+    def write(self, key: int, now_ms: int) -> int:
+        count = self._count[key] = self._count.get(key, 0) + 1
+        valid = self.valid_records()
+        if valid:
+            # Of a request of r records each brings 1 / r of the request's step.
+            self._average += (self._request - self._average) / valid / self._request
+        return self._class_of(count)
+
+    def copy(self, key: int, now_ms: int) -> int:
+        count = self._count[key] = max(self._count[key] - 1, 0)
+        return self._class_of(count)
+
+    def _class_of(self, count: int) -> int:
+        bound, found = self._average, 0
+        while bound and count > bound and found < self._hottest:
+            bound *= self._step
+            found += 1
+        return found

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract between a log and the placement that decides which open segment a record goes to.
+
+A `Placement` is a frozen value: the settings of a scheme. `placer()` begins its memory for one log, a `Placer`, which
+the log asks once for each record that it stores: `write` for a record of the user, `copy` for one that a compaction
+keeps. The answer is a class from 0 to `classes - 1`; each class has one open segment, which stays open between
+compactions. A log also tells its placer what happens to records and segments; a scheme keeps of that what it needs.
+
+Times are milliseconds; a scheme may also count in writes of the user, as most papers do (`Placer.writes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import attrs
+
+from compactlib.errors import InvalidInput
+
+
+@attrs.frozen
+class Victim:
+    """A segment whose records a compaction is about to copy.
+
+    Attributes:
+        row: the segment's number, that of `Placer.stored` and `Placer.left`.
+        placed: its class.
+        begun: how many writes the user had made when it was opened.
+        records: how many it was given.
+        valid: how many of them are copied.
+    """
+
+    row: int
+    placed: int
+    begun: int
+    records: int
+    valid: int
+
+
+class Placer:
+    """What a placement knows of one log; a scheme overrides what it needs. One thread at a time.
+
+    Attributes:
+        writes: how many writes the user has made, the one that is being placed included.
+        valid_records: how many records are valid, those counted that died in a segment that is still open.
+        segment_records: how many records of the kind at hand a segment takes.
+    """
+
+    writes: int = 0
+    valid_records: Callable[[], float]
+    segment_records: int = 0
+
+    def write(self, key: int, now_ms: int) -> int:
+        """The class of a record that the user writes; an earlier one of its key has been told by `left`."""
+        raise NotImplementedError
+
+    def copy(self, key: int, now_ms: int) -> int:
+        """The class of a record that a compaction copies."""
+        raise NotImplementedError
+
+    def stored(self, key: int, row: int) -> None:
+        """The record of `key` was stored in segment `row`, which `write` or `copy` has just chosen."""
+
+    def left(self, key: int, row: int, placed: int) -> None:
+        """The record of `key` in segment `row`, of class `placed`, was replaced or deleted, or has expired."""
+
+    def closed(self, row: int, placed: int) -> None:
+        """Segment `row` of class `placed` is full."""
+
+    def taken(self, victim: Victim) -> None:
+        """A compaction is about to copy what is valid of a segment."""
+
+
+class Placement(Protocol):
+    """A scheme and its settings; a frozen attrs class. Those that come with the library have a file each here."""
+
+    @property
+    def name(self) -> str:
+        """A short name for reports."""
+
+    @property
+    def classes(self) -> int:
+        """How many segments are open at once."""
+
+    def placer(self) -> Placer:
+        """The memory of a new log."""
+
+
+def class_count(default: int, *, least: int) -> int:
+    """The setting `classes` of a scheme, for `attrs`; `InvalidInput` if it is no whole number from `least` to 64."""
+    def check(_: object, field: attrs.Attribute[int], value: object) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= 64:
+            raise InvalidInput(f"{field.name} is {value!r}; give a whole number from {least} to 64")
+
+    return attrs.field(default=default, validator=check)

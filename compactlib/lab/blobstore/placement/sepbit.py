@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SepBIT: a record's invalidation time is inferred from what it replaces, and from how long it has survived."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import attrs
+
+from compactlib.errors import InvalidInput
+from compactlib.lab.blobstore.placement.placement import Placer, Victim, class_count
+
+
+@attrs.frozen(kw_only=True)
+class SepBIT:
+    """What replaces a short-lived record is short-lived, and what has lived long lives on. Lives count in writes.
+
+    A write goes to class 0 if what it replaces lived less than l, else to class 1. What is copied out of class 0 goes
+    to class 2; the rest by its age, below 4 l, 16 l and so on, to the others. l is the mean life of the last
+    `segments` segments of class 0, from opening to collection. As the paper's own queue of recent writes does, only the
+    last l writes are remembered, and at most as many as there are valid records. Q. Wang, J. Li, P. P. C. Lee,
+    T. Ouyang, C. Shi, L. Huang, "Separating data via block invalidation time inference for write amplification
+    reduction in log-structured storage", FAST 2022.
+
+    Attributes:
+        classes: at least 4.
+        segments: how many segments of class 0 the mean life is taken of, at least 1.
+        step: the factor from one age to the next, above 1.
+
+    Raises:
+        InvalidInput: a setting is out of its range.
+    """
+
+    classes: int = class_count(6, least=4)
+    segments: int = 16
+    step: float = 4.0
+
+    name: ClassVar[str] = "sepbit"
+
+    def __attrs_post_init__(self) -> None:
+        if self.segments < 1 or not self.step > 1:
+            raise InvalidInput(f"segments is {self.segments} and step {self.step}; give at least one segment, and a "
+                               f"step above 1")
+
+    def placer(self) -> Placer:
+        """See `Placement.placer`."""
+        return _Inferred(self)
+
+
+class _Inferred(Placer):
+    def __init__(self, settings: SepBIT) -> None:
+        self._settings = settings
+        self._short = math.inf
+        self._lives = self._collected = 0
+        self._from_short = False
+        self._remembered = 0
+        self._last: dict[int, int] = {}
+
+    def write(self, key: int, now_ms: int) -> int:
+        last = self._last.get(key)
+        is_short = last is not None and self.writes - last < min(self._short, self._remembered)
+        self._last[key] = self.writes
+        self._remembered += 1
+        # Two go at most, so that a mean life that falls costs no write much.
+        if self._remembered > min(self._short, self.valid_records()):
+            self._remembered -= 1
+            if self._remembered > self._short:
+                self._remembered -= 1
+        return 0 if is_short else 1
+
+    def taken(self, victim: Victim) -> None:
+        self._from_short = victim.placed == 0
+        if self._from_short:
+            self._lives += self.writes - victim.begun
+            self._collected += 1
+            if self._collected == self._settings.segments:
+                self._short = self._lives / self._collected
+                self._lives = self._collected = 0
+
+    def copy(self, key: int, now_ms: int) -> int:
+        if self._from_short:
+            return 2
+        age, found, bound = self.writes - self._last[key], 3, self._short * self._settings.step
+        while age >= bound and found < self._settings.classes - 1:
+            bound *= self._settings.step
+            found += 1
+        return found

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SFS: records of like hotness share a segment, in groups that segments themselves form."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import ClassVar
+
+import attrs
+
+from compactlib.errors import InvalidInput
+from compactlib.lab.blobstore.placement.placement import Placer, Victim, class_count
+
+
+@attrs.frozen(kw_only=True)
+class SFS:
+    """A record's hotness is its writes for each millisecond since the last; it joins the group of the nearest hotness.
+
+    Groups are found by k-means over the hotness of the closed segments, a few rounds with each segment collected. A
+    segment's hotness is that of its valid records together. A key's first record counts as hottest. C. Min, K. Kim,
+    H. Cho, S.-W. Lee, Y. I. Eom, "SFS: random write considered harmful in solid state drives", FAST 2012.
+
+    Attributes:
+        classes: groups, at least 2.
+        rounds: of k-means with each segment collected, at least 1.
+
+    Raises:
+        InvalidInput: a setting is out of its range.
+    """
+
+    classes: int = class_count(6, least=2)
+    rounds: int = 3
+
+    name: ClassVar[str] = "sfs"
+
+    def __attrs_post_init__(self) -> None:
+        if self.rounds < 1:
+            raise InvalidInput(f"rounds is {self.rounds}; give at least 1")
+
+    def placer(self) -> Placer:
+        """See `Placement.placer`."""
+        return _Groups(self)
+
+
+class _Groups(Placer):
+    def __init__(self, settings: SFS) -> None:
+        self._rounds = settings.rounds
+        self._centres = [0.0] * settings.classes
+        self._borders = self._between()
+        self._writes: dict[int, int] = {}
+        self._at: dict[int, int] = {}
+        # Of the valid records of each segment: how many, the sum of their writes, the sum of their times.
+        self._sums: dict[int, list[int]] = {}
+        self._closed: set[int] = set()
+        self._now = 0
+        self._sorted: list[float] = []
+        self._sorted_at: tuple[int, int] = (-1, -1)
+
+    # Centres ascend here; class 0 is the hottest group.
+
+    def _between(self) -> list[float]:
+        return [(low + high) / 2 for low, high in pairwise(self._centres)]
+
+    def _group(self, hotness: float) -> int:
+        return len(self._centres) - 1 - bisect_left(self._borders, hotness)
+
+    def write(self, key: int, now_ms: int) -> int:
+        self._now = now_ms
+        writes = self._writes.get(key, 0)
+        before = self._at.get(key)
+        self._writes[key], self._at[key] = writes + 1, now_ms
+        return 0 if before is None else self._group(writes / max(now_ms - before, 1))
+
+    def copy(self, key: int, now_ms: int) -> int:
+        return self._group(self._writes[key] / max(now_ms - self._at[key], 1))
+
+    def stored(self, key: int, row: int) -> None:
+        sums = self._sums.get(row)
+        if sums is None:
+            sums = self._sums[row] = [0, 0, 0]
+        sums[0] += 1
+        sums[1] += self._writes[key]
+        sums[2] += self._at[key]
+
+    def left(self, key: int, row: int, placed: int) -> None:
+        sums = self._sums[row]
+        sums[0] -= 1
+        sums[1] -= self._writes[key]
+        sums[2] -= self._at[key]
+
+    def closed(self, row: int, placed: int) -> None:
+        self._closed.add(row)
+
+    def taken(self, victim: Victim) -> None:
+        # All victims of one compaction see the segments as they were when it began.
+        if self._sorted_at != (self.writes, self._now):
+            self._sorted_at = (self.writes, self._now)
+            self._sorted = sorted(writes / max(count * self._now - times, 1)
+                                  for count, writes, times in map(self._sums.__getitem__, self._closed))
+        self._regroup(self._sorted)
+        self._closed.discard(victim.row)
+        self._sums.pop(victim.row, None)
+
+    def _regroup(self, hotness: Sequence[float]) -> None:
+        count = len(self._centres)
+        if len(hotness) <= count:
+            if hotness:
+                self._centres = sorted(hotness[number % len(hotness)] for number in range(count))
+        else:
+            totals = list(accumulate(hotness, initial=0.0))
+            for _ in range(self._rounds):
+                self._centres.sort()
+                bounds = [0, *(bisect_left(hotness, border) for border in self._between()), len(hotness)]
+                self._centres = [(totals[end] - totals[start]) / (end - start) if end > start else 0.0
+                                 for start, end in pairwise(bounds)]
+            self._centres.sort()
+        self._borders = self._between()

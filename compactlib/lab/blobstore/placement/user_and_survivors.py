@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simplest separation: what survived a compaction is likely to live on, so it does not meet new records."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import attrs
+
+from compactlib.lab.blobstore.placement.mixed import OneForEach
+from compactlib.lab.blobstore.placement.placement import Placer
+
+
+@attrs.frozen
+class UserAndSurvivors:
+    """The user's records go to one segment, survivors to another; both stay open between compactions."""
+
+    name: ClassVar[str] = "user_and_survivors"
+    classes: ClassVar[int] = 2
+
+    def placer(self) -> Placer:
+        """See `Placement.placer`."""
+        return OneForEach(survivors=1)

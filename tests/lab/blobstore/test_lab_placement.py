@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placements: cases with known answers for each scheme, and what holds of a log whatever the scheme."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from compactlib.blobstore import BlobChoice, CostBenefit, Greedy
+from compactlib.blobstore.errors import PlanDoesNotFit
+from compactlib.errors import InvalidInput
+from compactlib.lab import BlobSettings, HotCold, Operations, TtlMix, Uniform, Zipf, replay_blobs
+from compactlib.lab.blobstore.fixed_number import FixedNumber
+from compactlib.lab.blobstore.placement.dac import DAC
+from compactlib.lab.blobstore.placement.fadac import FADaC
+from compactlib.lab.blobstore.placement.mixed import Mixed
+from compactlib.lab.blobstore.placement.multi_log import MultiLog
+from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim
+from compactlib.lab.blobstore.placement.sepbit import SepBIT
+from compactlib.lab.blobstore.placement.sfs import SFS
+from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
+from compactlib.lab.blobstore.placement.warcip import WARCIP
+from compactlib.lab.blobstore.replay import BlobReplay
+from compactlib.lab.traces.operations import FOREVER, PUT
+from compactlib.lab.traces.workloads import Bursts, Workload
+
+SCHEMES: list[Placement] = [Mixed(), UserAndSurvivors(), MultiLog(), SFS(), WARCIP(segments=8), DAC(), FADaC(),
+                            SepBIT()]
+ALL = pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
+
+
+def settings(scheme: Placement | None, *, dead: float = 0.2, segments: int = 200, **more: Any) -> BlobSettings:
+    return BlobSettings.of_slots(segments, 16, max_dead_fraction=dead, placement=scheme, copies_renew=True, **more)
+
+
+def fed(workload: Workload, scheme: Placement | None, **more: Any) -> BlobReplay:
+    replay = BlobReplay(FixedNumber(victims=4, min_dead_fraction=0.2, prefers="root benefit"), settings(scheme, **more))
+    for piece in workload.pieces(3):
+        replay.feed(piece)
+        replay.log.audit()
+    return replay
+
+
+@ALL
+@pytest.mark.parametrize("workload", [
+    Zipf(keys=500, writes=2_500), TtlMix(keys=500, writes=2_000, lives_seconds=((0.3, 1.0), (0.3, 0.2))),
+    Bursts(keys=500, writes=2_000, every=400, burst_keys=100),
+    Uniform(keys=300, writes=2_000, record_bytes=3, spread=0.6),
+], ids=lambda workload: workload.name)
+def test_a_placed_log_holds_what_it_was_given(scheme: Placement, workload: Workload) -> None:
+    replay, plain = fed(workload, scheme), fed(workload, None, dead=1.0)
+    assert replay.log.live_bytes == plain.log.live_bytes
+    total = replay.report("").total
+    assert total.refused == 0
+    assert total.compactions > 10
+    assert total.user_bytes == plain.report("").total.user_bytes
+    assert not replay.log.has_dead_beyond(0.3)
+
+
+@ALL
+def test_equal_arguments_give_equal_reports(scheme: Placement) -> None:
+    workload = Zipf(keys=400, writes=1_500)
+    policy = FixedNumber(victims=4, min_dead_fraction=0.2)
+    first = replay_blobs(workload, policy, settings(scheme), seed=9)
+    assert replay_blobs(workload, policy, settings(scheme), seed=9) == first
+
+
+@ALL
+def test_a_placed_log_of_a_fixed_size_stays_within_it(scheme: Placement) -> None:
+    """Four fifths full, and classes take a segment each: no write is refused, and no plan outgrows the log."""
+    replay = BlobReplay(CostBenefit(min_used_fraction=0, min_reclaimed_segments=2),
+                        BlobSettings.of_slots(100, 8, placement=scheme))
+    for piece in HotCold(keys=600, writes=3_000).pieces(1):
+        replay.feed(piece)
+        replay.log.audit()
+    total = replay.report("").total
+    assert (total.refused, total.live_bytes) == (0, 600)
+
+
+def test_survivors_that_stay_open_leave_no_segment_half_empty() -> None:
+    """Each plan of the sealed log closes an output that is part-filled; an open one is filled by the next plan."""
+    policy = Greedy(min_used_fraction=0)
+    workload = Uniform(keys=2_400, writes=9_000)
+    closed = replay_blobs(workload, policy, BlobSettings.of_slots(200, 16), seed=2).steady()
+    kept = replay_blobs(workload, policy, BlobSettings.of_slots(200, 16, placement=UserAndSurvivors()), seed=2).steady()
+    assert kept.write_amplification < 0.97 * closed.write_amplification
+
+
+@pytest.mark.parametrize("scheme", [scheme for scheme in SCHEMES if scheme.classes > 2], ids=lambda scheme: scheme.name)
+def test_on_a_skewed_load_each_scheme_copies_less_than_mixing(scheme: Placement) -> None:
+    policy = FixedNumber(victims=4, min_dead_fraction=0.2, prefers="root benefit")
+    workload = Zipf(keys=2_000, writes=16_000, exponent=1.0)
+
+    def copies(each: Placement) -> float:
+        return replay_blobs(workload, policy, settings(each), seed=5).total.write_amplification - 1
+
+    assert copies(scheme) < 0.93 * copies(Mixed())
+
+
+def began(scheme: Placement, valid: float = 100.0) -> Placer:
+    placer = scheme.placer()
+    placer.valid_records = lambda: valid
+    placer.segment_records = 4
+    return placer
+
+
+def write(placer: Placer, key: int, at: int = 0) -> int:
+    placer.writes += 1
+    return placer.write(key, at)
+
+
+def test_dac_raises_a_key_with_each_write_and_lowers_it_with_each_copy() -> None:
+    placer = began(DAC(classes=3))
+    assert [write(placer, 7) for _ in range(4)] == [0, 1, 2, 2]
+    assert [placer.copy(7, 0) for _ in range(3)] == [1, 0, 0]
+    assert write(placer, 8) == 0
+
+
+def test_fadac_counts_against_an_average_that_nears_one() -> None:
+    placer = began(FADaC(), valid=10.0)
+    assert write(placer, 7) == 1            # 1 is above the average, 0.1, and not above ten times that
+    for key in range(100, 300):
+        write(placer, key)
+    assert write(placer, 300) == 1          # the average is a little below 1
+    assert write(placer, 7) == 1            # 2
+    for _ in range(9):
+        found = write(placer, 7)
+    assert found == 2                       # 11
+    assert [placer.copy(7, 0) for _ in range(11)][-1] == 0
+
+
+def test_sepbit_tells_short_lives_by_what_they_replace_and_survivors_by_age() -> None:
+    placer = began(SepBIT(segments=1))
+    assert write(placer, 1) == 1
+    assert write(placer, 2) == 1
+    assert write(placer, 2) == 0            # nothing is known of lives yet, and any that is remembered is short
+    for number in range(10):
+        write(placer, 10 + number)
+    placer.taken(Victim(row=0, placed=0, begun=placer.writes - 5, records=4, valid=1))      # the mean life is 5
+    assert placer.copy(1, 0) == 2
+    placer.taken(Victim(row=0, placed=1, begun=0, records=4, valid=1))
+    assert write(placer, 19) == 0
+    assert write(placer, 10) == 1           # ten writes ago
+    assert placer.copy(19, 0) == 3
+    for number in range(30):
+        write(placer, 100 + number)
+    assert placer.copy(19, 0) == 4          # an age of 32: four times the mean life or more, below sixteen times that
+    for number in range(60):
+        write(placer, 200 + number)
+    assert placer.copy(19, 0) == 5
+
+
+def test_warcip_joins_the_cluster_of_the_nearest_interval_and_punishes_what_is_copied() -> None:
+    placer = began(WARCIP(classes=3))
+    for key in range(5):
+        assert write(placer, key, at=0) == 2
+    assert write(placer, 0, at=100) == 2    # both means are 0, and the last cluster wins; its mean is 100 / 6 now
+    assert write(placer, 1, at=101) == 2
+    assert write(placer, 1, at=102) == 1    # an interval of 1
+    assert placer.copy(2, 90) == 0
+    assert write(placer, 2, at=103) == 2    # 103 and 90 more
+
+
+def test_multi_log_lowers_a_record_with_each_copy_once_the_coldest_log_fills_a_segment() -> None:
+    placer = began(MultiLog(classes=3))
+    assert [write(placer, key) for key in range(4)] == [0] * 4
+    placer.taken(Victim(row=0, placed=0, begun=0, records=4, valid=1))
+    assert placer.copy(0, 0) == 0           # three records, one fewer than a segment takes, lie in the only log
+    write(placer, 9)
+    write(placer, 10)
+    assert placer.copy(0, 0) == 1
+    assert placer.copy(1, 0) == 1
+    assert write(placer, 0) == 1            # nothing of that log was collected yet, so that it expects nothing
+
+
+def test_sfs_groups_records_by_the_hotness_of_segments() -> None:
+    placer = began(SFS(classes=2))
+    for key in range(8):
+        assert write(placer, key, at=key) == 0          # new ones count as hottest
+        placer.stored(key, 0 if key < 4 else 1)
+    for time in range(10, 200):
+        placer.left(5, 1, 0)
+        write(placer, 5, at=time)
+        placer.stored(5, 1)
+    for row in (0, 1, 2):
+        placer.stored(row, row)
+        placer.closed(row, 0)
+    placer.taken(Victim(row=2, placed=0, begun=0, records=1, valid=1))
+    assert placer.copy(0, 200) == 1
+    placer.left(5, 1, 0)
+    assert write(placer, 5, at=201) == 0
+
+
+@pytest.mark.parametrize("make", [
+    lambda: DAC(classes=1), lambda: FADaC(step=1.0), lambda: FADaC(request_records=0), lambda: SepBIT(classes=3),
+    lambda: SepBIT(segments=0), lambda: SFS(rounds=0), lambda: WARCIP(segments=0), lambda: MultiLog(classes=65),
+    lambda: BlobSettings.of_slots(6, 16, placement=SepBIT()), lambda: settings(None, dead=1.5),
+    lambda: BlobSettings.of_slots(60, 16, placement=DAC(), tombstone_bytes=5),
+    lambda: FixedNumber(prefers="luck"),  # type: ignore[arg-type]
+])
+def test_settings_that_cannot_be_are_refused(make: Any) -> None:
+    with pytest.raises(InvalidInput):
+        make()
+
+
+def test_a_segment_that_is_open_may_not_be_taken() -> None:
+    replay = BlobReplay(Greedy(), settings(UserAndSurvivors()))
+    replay.feed(Operations(kinds=bytes([PUT]), keys=[1], sizes=1, lives_ms=FOREVER, times_ms=[0]))
+    with pytest.raises(PlanDoesNotFit, match="may not be compacted"):
+        replay.log.compact(BlobChoice(replay.log.names, why="all"), 0)
+
+
+def test_what_is_dead_enough_is_taken_in_the_order_that_was_asked_for() -> None:
+    replay = BlobReplay(Greedy(), settings(None, dead=1.0))
+    keys = [*range(64), *range(16), *range(20, 24), *range(40, 42)]
+    replay.feed(Operations(kinds=bytes(len(keys)), keys=keys, sizes=1, times_ms=range(len(keys))))
+    view = replay.log.view(1_000)
+
+    def chosen(**asked: Any) -> list[int]:
+        return [name.position for name in FixedNumber(**asked).choose(view, 1.0).copied]
+
+    assert chosen(victims=3) == [0, 1, 2]
+    assert chosen(victims=2, min_dead_fraction=0.25, prefers="valid bytes") == [0, 1]
+    assert chosen(victims=5, prefers="benefit", in_order=False) == [0, 1, 2, 3, 4]
+    assert chosen(victims=5, ties_modulo=4) == [0, 1, 2, 4, 3]
+    assert FixedNumber(min_dead_fraction=0.9).choose(replay.log.view(1_000), 1.0).victims[0].position == 0
+    assert "lower it, or wait" in FixedNumber(min_dead_fraction=0.9).choose(
+        BlobReplay(Greedy(), settings(None)).log.view(0), 1.0).why
