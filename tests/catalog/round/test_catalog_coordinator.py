@@ -522,23 +522,30 @@ def test_a_round_of_an_old_term_ends_when_the_same_node_is_elected_again() -> No
     assert isinstance(node.reports[0].compaction, Failed)
 
 
-def test_a_deposed_coordinator_learns_it_from_any_node() -> None:
+def test_a_deposed_coordinator_cuts_nothing_and_learns_of_its_end_from_its_host() -> None:
     node = Driven()
     round_id = node.coordinate("b", "c")
+    node.all_report("a", "b")
     node.receive("c", Refusal(NodeId("c"), RefusalReason.STALE_TERM, 7, round_id, "term 1 is over"))
-    assert (node.node.term, node.node.coordinator, node.node.running) == (7, None, None)
-    assert not node.node.coordinating
+    assert (node.node.term, node.node.coordinator) == (1, "a")
+    node(Decided(node.decide.ticket, HOLD))
+    [report] = node.reports
+    assert [(missing.node, missing.reason) for missing in report.missing] == [("c", "STALE_TERM: term 1 is over")]
     node(Elected(7, "a"))
     assert node.round.term == 7
 
 
-def test_a_coordinator_that_is_asked_by_a_newer_one_answers_it() -> None:
+def test_a_coordinator_that_is_asked_by_a_newer_one_waits_for_its_hosts_word() -> None:
     node = Driven()
     node.coordinate("b")
     newer = RoundId(2, NodeId("b"), 1)
-    node.receive("b", ReportRequest(newer))
+    [note] = node.receive("b", ReportRequest(newer))
+    assert isinstance(note, Note)
+    assert (node.node.coordinator, node.reports) == ("a", [])
+    node(Elected(2, "b"))
     assert (node.node.coordinator, node.node.running) == ("b", None)
     assert isinstance(node.reports[0].compaction, Failed)
+    assert node.receive("b", ReportRequest(newer))
 
 
 @pytest.mark.parametrize(("term", "name"), [(0, "a"), (-1, "a"), (1, "")])

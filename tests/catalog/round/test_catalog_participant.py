@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from compactlib.catalog.errors import HostFailed, StaleTerm, TwoCoordinators
@@ -88,12 +90,20 @@ def test_sources_that_fail_or_hang_are_told() -> None:
     assert failed.reason.startswith("DeadlinePassed: asking this node's sources took longer than 8.0 s")
 
 
+def reported(round_id: RoundId = ROUND, node: Driven | None = None) -> Driven:
+    """A node that has told the coordinator that it has no transaction from before 80."""
+    node = node or Driven()
+    node.receive("c", ReportRequest(round_id))
+    node(Reported(ticket_of(node), report_of("a", 80)))
+    return node
+
+
 def publishing(zones: dict[int, int]) -> Driven:
     """A node that hands a time to these zones."""
-    node = Driven()
+    node = reported()
     node.receive("c", PublishTime(ROUND, 70))
-    assert (node.last(ListZones).time, node.last(ListZones).ticket) == (70, 1)
-    node(ZonesListed(1, zones))
+    assert (node.last(ListZones).time, node.last(ListZones).ticket) == (70, 2)
+    node(ZonesListed(2, zones))
     return node
 
 
@@ -132,10 +142,11 @@ def test_a_node_without_zones_answers_at_once() -> None:
 
 
 def test_zones_that_cannot_be_listed_are_told() -> None:
-    node = Driven()
+    node = reported()
     node.receive("c", PublishTime(ROUND, 70))
-    node(Broke(1, BROKEN))
+    node(Broke(2, BROKEN))
     assert answer_of(node).error == f"HostFailed: {BROKEN}"
+    reported(NEXT, node)
     node.receive("c", PublishTime(NEXT, 71))
     node(TimerFired("zones"), after=25.0)
     assert answer_of(node).error.startswith("DeadlinePassed")
@@ -144,18 +155,32 @@ def test_zones_that_cannot_be_listed_are_told() -> None:
 def test_a_repeated_time_is_answered_again_and_published_once() -> None:
     node = publishing({1: 1})
     assert node.receive("c", PublishTime(ROUND, 70)) == []
-    node(ZonePublished(2, ZoneResult(1, published=1)))
+    node(ZonePublished(3, ZoneResult(1, published=1)))
     assert node.receive("c", PublishTime(ROUND, 70)) == [Send("c", answer_of(node))]
     assert len(node.all(PublishZone)) == 1
 
 
 def test_a_newer_time_takes_the_place_of_the_one_under_way() -> None:
     node = publishing({1: 1})
-    assert CancelCall(2) in node.receive("c", PublishTime(NEXT, 80))
+    reported(NEXT, node)
+    assert CancelCall(3) in node.receive("c", PublishTime(NEXT, 80))
     assert node.receive("c", PublishTime(ROUND, 70)) == []
-    assert node(ZonePublished(2, ZoneResult(1, published=1))) == []
+    assert node(ZonePublished(3, ZoneResult(1, published=1))) == []
     node(ZonesListed(node.last(ListZones).ticket, {1: 1}))
     assert node.last(PublishZone).time == 80
+
+
+@pytest.mark.parametrize(("message", "why"), [
+    (PublishTime(ROUND, 81), "is above .* which a#1 reported"), (PublishTime(ROUND, 1 << 62), "is above"),
+    (PublishTime(NEXT, 70), "a#1 has not reported in round 6")])
+def test_a_time_that_cannot_come_from_what_this_node_reported_is_refused(message: PublishTime, why: str) -> None:
+    node = reported()
+    notes = [effect for effect in node.receive("c", message) if isinstance(effect, Note)]
+    assert [(note.name, note.fields["reason"]) for note in notes] == [("catalog_message_refused", "UNFOUNDED_TIME")]
+    assert re.search(why, answer_of(node).error)
+    assert not node.all(ListZones)
+    node.receive("c", PublishTime(ROUND, 80))
+    assert node.last(ListZones).time == 80
 
 
 # ---- terms
@@ -182,10 +207,42 @@ def test_a_second_coordinator_of_the_term_is_refused() -> None:
                               str(TwoCoordinators(term=3, known="b", claims="c")))
 
 
-def test_a_message_of_a_new_term_teaches_the_node_its_coordinator() -> None:
+def test_a_node_that_was_told_of_no_election_yet_goes_by_the_coordinators_messages() -> None:
     node = Driven()
     node.receive("c", ReportRequest(ROUND))
     assert (node.node.term, node.node.coordinator) == (3, "c")
+
+
+@pytest.mark.parametrize("message", [ReportRequest(RoundId((1 << 64) - 1, NodeId("c"), 5)),
+                                     PublishTime(RoundId((1 << 64) - 1, NodeId("c"), 5), 7)])
+def test_terms_move_by_the_hosts_election_alone(message: ReportRequest | PublishTime) -> None:
+    node = Driven()
+    node(Elected(2, "b"))
+    [note] = node.receive("c", message)
+    assert isinstance(note, Note)
+    assert (note.name, note.fields["reason"]) == ("catalog_message_refused", "UNKNOWN_TERM")
+    assert (node.node.term, node.node.coordinator) == (2, "b")
+    assert not node.all(Collect)
+    node(Elected(3, "c"))
+    node.receive("c", ReportRequest(ROUND))
+    assert node.all(Collect)
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_the_hosts_first_word_ends_what_a_peer_has_claimed(is_answered: bool) -> None:
+    node, claimed = Driven(), RoundId((1 << 64) - 1, NodeId("x"), 1)
+    node.receive("x", ReportRequest(claimed))
+    node(Reported(ticket_of(node), report_of("a", 80)))
+    node.receive("x", PublishTime(claimed, 70))
+    if is_answered:
+        node(ZonesListed(node.last(ListZones).ticket, {}))
+    node.receive("x", ReportRequest(claimed))
+    node(Elected(3, "c"))
+    assert (node.node.term, node.node.coordinator) == (3, "c")
+    reported(node=node)
+    node.receive("c", PublishTime(ROUND, 70))
+    node(ZonesListed(node.last(ListZones).ticket, {}))
+    assert answer_of(node) == PublishAnswer(ROUND, NodeId("a"))
 
 
 def test_a_stopping_node_says_so() -> None:
@@ -206,11 +263,13 @@ def test_terms_only_grow_and_belong_to_one_node() -> None:
     assert election.hear(1, "b") is Heard.STALE
     assert election.hear(2, "b") is Heard.CONTRADICTION
     assert (election.term, election.coordinator) == (2, "a")
-    assert election.hear_term(2) is Heard.KNOWN
-    assert election.hear_term(1) is Heard.STALE
-    assert election.hear_term(5) is Heard.NEWER
-    assert (election.term, election.coordinator) == (5, None)
-    assert election.hear(5, "b") is Heard.KNOWN
+    assert election.claimed(2, "a") is Heard.KNOWN
+    assert election.claimed(1, "b") is Heard.STALE
+    assert election.claimed(2, "b") is Heard.CONTRADICTION
+    assert election.claimed(5, "b") is Heard.UNKNOWN
+    assert (election.term, election.coordinator) == (2, "a")
+    assert election.hear(5, "b") is Heard.NEWER
+    assert election.claimed(5, "b") is Heard.KNOWN
     assert repr(election) == "Election(term=5, coordinator='b')"
     election.audit()
     assert isinstance(election.error(Heard.STALE, 4, "x"), StaleTerm)
