@@ -337,13 +337,16 @@ class PublishedTimes:
         """Delete kept times of partitions that are not registered here; returns how many. Call once all are.
 
         Args:
-            history: delete only those of tables that none of these versions has: at any time, whatever is registered.
+            history: delete only those of tables that none of these versions has: at any time, whatever is registered;
+                nothing before the first partition is, since this object owns no times until then.
 
         Raises:
             StaleIncarnation: a later life of this node owns its kept times; nothing was deleted.
             OutcomeUnknown: the store did not say whether it deleted some, and it could not be seen.
         """
         with self._writing:
+            if history is not None and self._epoch is None:
+                return 0
             with self._store.scan(self._partition, prefix=keys.published_prefix(self._node)) as kept:
                 with self._lock:
                     alive = {keys.published_key(self._node, *place) for place in self._replicas}

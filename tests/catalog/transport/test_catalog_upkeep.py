@@ -24,7 +24,7 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing.faults.kv_faults import FaultyStore, KVFault
 from tests.catalog.cluster import NAMES, PARTITIONS, Cluster
-from tests.catalog.services import cut, grown, service_in, sound
+from tests.catalog.services import create_table, cut, grown, service_in, sound
 
 OPTIONS = NodeOptions(interval_seconds=None, retry_seconds=0.05)
 
@@ -127,6 +127,21 @@ def test_expired_pins_and_the_times_of_dropped_tables_are_forgotten() -> None:
     assert node.service.pins.all() == []
     cluster.wall.advance(2000.0)
     assert isinstance(upkeep.run_pending()[1], Skipped)
+
+
+def test_an_earlier_life_that_hosts_nothing_takes_no_times_away_from_a_later_one() -> None:
+    """It wakes up and tidies, which must not make it the owner of what the later life keeps."""
+    cluster = Cluster()
+    node = cluster.nodes["A"]
+    table = cluster.add_table(1)
+    sleeper = CatalogUpkeep(node.service, node.watermark, published=PublishedTimes(cluster.store, "A"))
+    other = service_in(cluster.store, clock=cluster.wall, seed=9)
+    other.execute([DropTable(schema="PUBLIC", name="T1")], wait=False)
+    other.execute([create_table(2)], wait=False)
+    cluster.settle()
+    assert isinstance(cut(other, 4), Done)
+    assert isinstance(sleeper.run_pending()[1], Skipped)
+    node.published.publish(table.id, 0, 1, node.service.clock.now())
 
 
 def test_what_a_cut_has_left_behind_is_removed_though_no_other_cut_follows() -> None:
