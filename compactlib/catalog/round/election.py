@@ -3,9 +3,9 @@
 
 The host has an election of its own (the leader of its metastore group, in Ignite) and notifies each node of its
 outcome through `CompactionService.elected`. Terms move by that alone: a message of a higher term is left unanswered
-until the host has told of it, and one of a lower term is refused. Only a node that was told of no election yet, since it has
-just begun, goes by the coordinators' messages, and forgets what they said at the first word of its host. Terms only
-grow; one term belongs to one node.
+until the host has told of it, and one of a lower term is refused. Only a node that was told of no election yet, since
+it has just begun, goes by the coordinators' messages, and forgets what they said at the first word of its host. Terms
+only grow; one term belongs to one node.
 """
 
 from __future__ import annotations
