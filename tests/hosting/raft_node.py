@@ -2,7 +2,7 @@
 """One node of a group of schedulers: `python -m tests.hosting.raft_node ADDRESS PEER,PEER FOLDER`.
 
 Each line of its standard input is a request, each line of its output the answer: `status`, `dump`, `audit`, `compact`,
-`add MESSAGE`, `poll MESSAGE`, with messages in hex.
+`add MESSAGE`, `configure MESSAGE`, `poll MESSAGE`, with messages in hex.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from compactlib.errors import CompactlibError
 from compactlib.hosting import SchedulerHost
 from compactlib.hosting.raft import RaftCommandLog
 from compactlib.scheduler import AddBlocks, PollRequest
+from compactlib.scheduler.model.update import Configure
 from compactlib.scheduler.persistence.codec import decode_message, encode_message
 from tests.hosting.workload import CONFIG
 
@@ -43,6 +44,9 @@ def answer(host: SchedulerHost, log: RaftCommandLog, line: str) -> dict[str, Any
             return {}
         case "add", AddBlocks():
             return {"queued": len(host.add_blocks(message.blocks).queued)}
+        case "configure", Configure():
+            host.configure(message.config)
+            return {}
         case "poll", PollRequest():
             return {"response": encode_message(host.poll(message)).hex(), "leads": log.is_leader}
     raise AssertionError(line)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from compactlib.clock import ManualClock
@@ -25,8 +26,10 @@ from compactlib.hosting import LogBroken, NotLeader, NotStarted, SchedulerMachin
 from compactlib.hosting.raft import RaftCommandLog
 from compactlib.scheduler import AddBlocks, PollRequest
 from compactlib.scheduler.model.poll import PollResponse
+from compactlib.scheduler.model.update import Configure
 from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.codec import RecordKind, decode_message, decode_record, encode_message
+from compactlib.scheduler.persistence.plain import from_plain
 from compactlib.testing.kit.forks import in_a_fork
 from tests.hosting.machines import Journal
 from tests.hosting.raft_node import QUICK
@@ -176,6 +179,9 @@ def test_the_leader_is_killed_and_jobs_go_on(group: Group) -> None:
     workers = [PlainWorker(seed, diligent=seed % 2 == 0) for seed in range(4)]
     last: dict[str, int] = {}
     terms = []
+    # The leaders that follow were given other settings, and so are those who come back.
+    raised = attrs.evolve(CONFIG, max_failures=CONFIG.max_failures + 2)
+    group.request("configure " + encode_message(Configure(raised)).hex())
     for turn in range(2):
         reply = group.request("add " + encode_message(AddBlocks(tuple(blocks(100 * turn, 24)))).hex())
         assert reply["queued"] in (24, 0), "asked twice, if the first answer was lost"
@@ -203,6 +209,7 @@ def test_the_leader_is_killed_and_jobs_go_on(group: Group) -> None:
     first, *others = group.dumps()
     for other in others:
         assert rows_of(other) == rows_of(first)
+    assert from_plain(rows_of(first)[0]) == raised
     for node in group.nodes.values():
         node.ask("audit")
 

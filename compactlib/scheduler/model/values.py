@@ -241,7 +241,8 @@ class JobState:
         name: the plan's name.
         compaction_level: the plan's level.
         status: `UNSPECIFIED` or `IN_PROGRESS` when stored.
-        token: the fencing token: log index of the command that created, assigned or took back the job; only grows.
+        token: the fencing token: log index of the command that created, assigned or took back the job, and
+            `SchedulerConfig.tokens_above` more; only grows.
         lease_expires_at: end of the lease, seconds; 0 if unassigned.
         added_at: when the job was created, seconds.
         failures: how often it was given up.

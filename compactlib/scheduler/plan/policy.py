@@ -152,8 +152,8 @@ class AssignmentView(Printed):
                     "its max_age_seconds; add blocks, or let a Tick flush old ones")
         return (f"none of {self.queued} queued jobs is free: {self.leased} are leased (lease_seconds="
                 f"{self.lease_seconds}), {self.delayed} wait for their back-off, {self.excluded} failed max_failures="
-                f"{self.max_failures} times, and the rest was made or reported in this very poll; wait, or requeue "
-                f"what failed")
+                f"{self.max_failures} times, and the rest was made or reported in this very poll; wait, requeue "
+                f"what failed, or raise the limit")
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row a job that may be assigned."""
