@@ -507,22 +507,43 @@ def test_a_build_below_the_low_watermark_is_refused(version: int, low_watermark:
     assert len(builds) == is_taken
 
 
-def test_a_build_that_begins_while_its_node_reports_needs_nothing_below_the_report() -> None:
-    """Whichever order a host names its sources in: the build begins, and then the low watermark passes it."""
+@pytest.mark.parametrize("begins", range(4))
+@pytest.mark.parametrize("rises", range(4))
+@pytest.mark.parametrize("low_watermark_first", [True, False])
+def test_a_build_that_begins_while_its_node_reports_needs_nothing_below_the_report(
+        begins: int, rises: int, low_watermark_first: bool) -> None:
+    """A build begins and the low watermark passes its version, each before, between or after the asking of the two.
+
+    Whichever order a host names its sources in: no build goes on that needs less than the report says.
+    """
     view = with_table_x({5: index(9, IndexStatus.BUILDING), 7: index(9, IndexStatus.AVAILABLE)})
     clock = HybridClock(ManualClock(1000.0))
     watermark = LowWatermark(MemoryStore(), "A", clock)
     watermark.advance(50)
     builds = IndexBuilds(lambda: view, watermark)
+    refused = []
 
     class Meanwhile:
-        def need(self, view: RetainedVersions) -> None:
-            builds.begin(9, 5)
-            watermark.advance(80)
+        def __init__(self, at: int) -> None:
+            self.at = at
 
+        def need(self, view: RetainedVersions) -> None:
+            if rises == self.at:
+                watermark.advance(80)
+            if begins == self.at:
+                try:
+                    builds.begin(9, 5)
+                except BelowLowWatermark as error:
+                    refused.append(error)
+
+    pair = (watermark, builds) if low_watermark_first else (builds, watermark)
     needs = LocalNeeds(NodeId("A"), lambda: view, transactions=ActiveTransactions(lambda: view, clock),
-                       sources=[builds, Meanwhile(), watermark])
-    assert needs.report().minimum() == 50
+                       sources=[Meanwhile(0), pair[0], Meanwhile(1), Meanwhile(2), pair[1], Meanwhile(3)])
+    minimum = needs.report().minimum()
+    assert minimum is not None
+    assert refused or view.version_at(minimum) <= 5
+    assert bool(refused) == (rises <= begins)
+    assert watermark.value.time == 80
 
 
 # --- pins ---------------------------------------------------------------------------------------------------------
