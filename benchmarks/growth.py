@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the CPU time of each step grows with the number of segments, entries, blobs, jobs and versions.
+
+    python benchmarks/growth.py [--quick] [--only NAME ...] [--json FILE] [--folder FOLDER]
+
+Each step runs at n, 4n and 16n, in a folder in memory, where a sync costs next to nothing; the least of some runs
+counts. What grows as n log n keeps `time / (n log n)`: from 4n to 16n that may rise by a quarter. Above it the exit
+code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+
+from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll
+from compactlib.indexset import IndexSet
+from compactlib.kv import MemoryStore
+from compactlib.outcome import Done
+from compactlib.raftlog import LogOptions, RaftLogStore, SeedPolicy, SegmentLimits, SegmentLog, StoreOptions
+from compactlib.report import Table
+from compactlib.scheduler import AddBlocks, BlockMeta, PollRequest, SchedulerConfig, SchedulerService
+from compactlib.scheduler.model.values import Command
+
+MOST_RISE = 1.25
+_IN_MEMORY = "/dev/shm"
+
+
+class Stopwatch:
+    """Counts the CPU seconds of this process, its threads included, inside `with watch:`."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __enter__(self) -> Stopwatch:
+        self._began = time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.process_time() - self._began
+
+
+Step = Callable[[int, Path, Stopwatch], None]
+
+
+def _require_done(outcome: object) -> None:
+    if not isinstance(outcome, Done):
+        raise SystemExit(f"nothing was measured: {outcome}")
+
+
+@attrs.frozen
+class Growth:
+    """One step at three sizes.
+
+    Attributes:
+        step: its name.
+        unit: what n counts.
+        sizes: n, 4n, 16n.
+        seconds: CPU time of each.
+    """
+
+    step: str
+    unit: str
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    @property
+    def rise(self) -> float:
+        """`time / (n log n)` at 16n over that at 4n."""
+        (_, middle, most), (_, before, after) = self.sizes, self.seconds
+        return (after / (most * math.log(most))) / (before / (middle * math.log(middle)))
+
+    def row(self) -> dict[str, object]:
+        """One row of the table."""
+        return {"step": self.step, "n": f"{self.sizes[0]:,} {self.unit}",
+                **{f"{times}n ms": round(seconds * 1000, 1) for times, seconds in zip((1, 4, 16), self.seconds,
+                                                                                      strict=True)},
+                "rise": round(self.rise, 2), "at most": MOST_RISE, "kept": self.rise <= MOST_RISE}
+
+
+# ------------------------------------------------------------------------------------------------------------ raft log
+
+_OPTIONS = LogOptions(limits=SegmentLimits(max_entries=8), keep_links_seconds=0.0)
+_ENTRIES = 8
+
+
+@contextmanager
+def _log_of(segments: int, folder: Path) -> Iterator[SegmentLog]:
+    with SegmentLog(folder / "log", _OPTIONS) as log:
+        log.extend((index, 1, b"x" * 32) for index in range(1, _ENTRIES * segments + 1))
+        log.sync()
+        yield log
+
+
+def log_append(n: int, folder: Path, watch: Stopwatch) -> None:
+    with watch, _log_of(n, folder):
+        pass
+
+
+def log_major(n: int, folder: Path, watch: Stopwatch) -> None:
+    with _log_of(n, folder) as log:
+        log.record_snapshot(_ENTRIES * n - 1, range(1, _ENTRIES * n, 3))
+        with watch:
+            _require_done(log.compact(policy=SeedPolicy()))
+
+
+def log_plan(n: int, folder: Path, watch: Stopwatch) -> None:
+    with _log_of(n, folder) as log:
+        log.record_snapshot(_ENTRIES * n - 1, range(1, _ENTRIES * n, 3))
+        with watch:
+            log.plan(SeedPolicy())
+
+
+def log_open(n: int, folder: Path, watch: Stopwatch) -> None:
+    with _log_of(n, folder):
+        pass
+    with watch:
+        SegmentLog(folder / "log", _OPTIONS).close()
+
+
+def log_snapshot(n: int, folder: Path, watch: Stopwatch) -> None:
+    with _log_of(n, folder) as log, watch:
+        log.record_snapshot(_ENTRIES * n - 1, range(1, _ENTRIES * n, 3))
+
+
+def log_spark_plan(n: int, folder: Path, watch: Stopwatch) -> None:
+    try:
+        from compactlib.spark.sources.raftlog.rows import SourceOptions, plan_slices
+    except ImportError:
+        return
+    with _log_of(n, folder) as log:
+        log.record_snapshot(_ENTRIES * n - 1, range(1, _ENTRIES * n, 3))
+    with watch:
+        plan_slices(SourceOptions.parse({"path": str(folder / "log")}))
+
+
+def store_append(n: int, folder: Path, watch: Stopwatch) -> None:
+    with RaftLogStore(folder / "store", StoreOptions(log=_OPTIONS, background=False)) as store:
+        log = store.log("a")
+        with watch:
+            for index in range(1, n + 1):
+                log.append_run(index, 1, [b"x" * 32])
+            log.sync()
+            store.flush()
+
+
+# ----------------------------------------------------------------------------------------------------------- blob store
+
+_SEGMENT_BYTES = 1 << 14
+
+
+def _config(segments: int) -> BlobStoreConfig:
+    return BlobStoreConfig(capacity_bytes=_SEGMENT_BYTES * (2 * segments + 16), segment_bytes=_SEGMENT_BYTES,
+                           journal_max_entries=0, max_blob_bytes=0, durability="interval")
+
+
+@contextmanager
+def _blobs_of(segments: int, folder: Path) -> Iterator[BlobStore]:
+    with BlobStore(folder / "blobs", _config(segments)) as store:
+        for number in range(7 * segments):
+            store.put(b"%d" % number, b"x" * 2000)
+        yield store
+
+
+def blob_put(n: int, folder: Path, watch: Stopwatch) -> None:
+    with watch, _blobs_of(n, folder):
+        pass
+
+
+def blob_get(n: int, folder: Path, watch: Stopwatch) -> None:
+    with _blobs_of(n, folder) as store, watch:
+        for number in range(7 * n):
+            store.get(b"%d" % number)
+
+
+def blob_view(n: int, folder: Path, watch: Stopwatch) -> None:
+    with _blobs_of(n, folder) as store, watch:
+        store.view()
+
+
+def blob_open(n: int, folder: Path, watch: Stopwatch) -> None:
+    with _blobs_of(n, folder):
+        pass
+    with watch:
+        BlobStore(folder / "blobs", _config(n)).close()
+
+
+def blob_compaction(n: int, folder: Path, watch: Stopwatch) -> None:
+    with _blobs_of(n, folder) as store:
+        for number in range(0, 7 * n, 2):
+            store.delete(b"%d" % number)
+        with watch:
+            _require_done(store.compact(policy=CompactAll(min_used_fraction=0.0)))
+
+
+# ------------------------------------------------------------------------------------------- index sets and scheduler
+
+
+def index_set_algebra(n: int, folder: Path, watch: Stopwatch) -> None:
+    left, right = IndexSet.from_sorted(range(0, 6 * n, 3)), IndexSet.from_sorted(range(0, 6 * n, 2))
+    with watch:
+        for found in (left | right, left & right, left - right):
+            len(found)
+
+
+def scheduler_jobs(n: int, folder: Path, watch: Stopwatch) -> None:
+    service = SchedulerService(SchedulerConfig(max_queue_size=0, max_jobs_per_poll=1 << 19), index=None)
+    blocks = [BlockMeta(id=f"{number:012}", tenant="", shard=number % 16, level=0) for number in range(n)]
+    with watch:
+        for start in range(0, n, 100):
+            service.apply(Command(start // 100 + 1, 1, 1000.0), AddBlocks(tuple(blocks[start:start + 100])))
+        service.poll(Command(n, 1, 1000.0), PollRequest((), n))
+
+
+def kv_scan(n: int, folder: Path, watch: Stopwatch) -> None:
+    store = MemoryStore()
+    with watch:
+        for number in range(n):
+            store.set(b"p", b"%09d" % number, b"value")
+        sum(1 for _ in store.scan(b"p"))
+
+
+STEPS: dict[str, tuple[Step, int, str]] = {
+    "raft log: append": (log_append, 128, "segments"), "raft log: major": (log_major, 128, "segments"),
+    "raft log: plan": (log_plan, 128, "segments"), "raft log: open": (log_open, 128, "segments"),
+    "raft log: snapshot": (log_snapshot, 128, "segments"),
+    "raft log: Spark's slices": (log_spark_plan, 128, "segments"),
+    "raft log store: append, flush": (store_append, 2000, "entries"),
+    "blob store: put": (blob_put, 50, "segments"), "blob store: get": (blob_get, 50, "segments"),
+    "blob store: view": (blob_view, 50, "segments"), "blob store: open": (blob_open, 50, "segments"),
+    "blob store: compaction": (blob_compaction, 50, "segments"),
+    "index sets": (index_set_algebra, 20_000, "indexes"), "scheduler: jobs": (scheduler_jobs, 1000, "blocks"),
+    "key-value store in memory": (kv_scan, 5000, "keys")}
+
+
+def measured(name: str, *, runs: int, base: str | None, shrink: int) -> Growth | None:
+    """One step at its three sizes; `None` if what it needs is not installed."""
+    step, smallest, unit = STEPS[name]
+    sizes = tuple(max(smallest // shrink, 2) * times for times in (1, 4, 16))
+    seconds = []
+    for size in sizes:
+        found = []
+        for _ in range(runs):
+            watch, folder = Stopwatch(), tempfile.mkdtemp(dir=base)
+            try:
+                step(size, Path(folder), watch)
+            finally:
+                shutil.rmtree(folder)
+            found.append(watch.seconds)
+        seconds.append(min(found))
+    return Growth(name, unit, sizes, tuple(seconds)) if all(seconds) else None
+
+
+def main() -> int:
+    """Measure, print the table, and say by the exit code whether all steps keep their growth."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="an eighth of each size, once: whether it runs at all")
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=tuple(STEPS), default=tuple(STEPS))
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--folder", metavar="FOLDER", default=_IN_MEMORY if os.path.isdir(_IN_MEMORY) else None)
+    arguments = parser.parse_args()
+    rows = [found for name in arguments.only
+            if (found := measured(name, runs=1 if arguments.quick else arguments.runs, base=arguments.folder,
+                                  shrink=8 if arguments.quick else 1)) is not None]
+    print(Table.from_dicts([each.row() for each in rows], title="CPU time as the work grows"))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps([each.row() for each in rows], indent=2) + "\n")
+    return 0 if arguments.quick or all(each.rise <= MOST_RISE for each in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
