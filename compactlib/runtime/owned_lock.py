@@ -13,7 +13,7 @@ class OwnedLock:
     """A re-entrant lock of the process that made it, for `with`; a fork of that process is refused at once.
 
     A fork has one thread. What another thread held when it was made stays held there for ever, so that the first call
-    would hang: whoever guards a store by such a lock says instead that the store is not the fork's. About 0.3
+    would hang. A store guarded by this lock says instead that it is not the fork's. About 0.3
     microseconds.
 
     Args:
