@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from compactlib.blobstore.errors import (
     AlreadyUndeleted,
     BlobDeleted,
@@ -158,6 +160,32 @@ def draft_replicated(kind: RecordKind, blob_id: BlobId, content: bytes, *, op_ti
     flags = RecordFlag.TTL_UPDATED if permanent or kind == RecordKind.TTL_UPDATE else RecordFlag.NONE
     return draft_of(id_bytes(blob_id), kind, content_bytes=len(content), flags=flags, life_version=life_version,
                     op_time_ms=milliseconds(op_time), expires_ms=expires_ms, account=account, container=container)
+
+
+def said_before(draft: IndexEntry, state: BlobState | None, history: Sequence[IndexEntry]) -> IndexEntry | None:
+    """The record that is here and says what a peer's record says, or what came after it; `None` if that is news.
+
+    A life of a blob begins with its PUT or UNDELETE and ends with its DELETE, so that of two records the one of the
+    later life is the newer one, and in one life the DELETE; a TTL update holds for all lives. So a peer may bring all
+    its records again, in their order, and nothing is written twice, and nothing older comes back. A PUT is asked about
+    only if none is here; it is for the caller to see whether one that is here is the same.
+    """
+    if state is None:
+        return None
+    if draft.kind == RecordKind.TTL_UPDATE:
+        return state.newest if state.is_permanent else next(
+            (entry for entry in history if entry.kind == RecordKind.TTL_UPDATE), None)
+    deciding = state.deciding
+    if deciding is None:
+        return None
+    life, life_here = draft.life_version, deciding.life_version
+    if draft.kind == RecordKind.UNDELETE:
+        is_known = life <= life_here
+    elif draft.kind == RecordKind.DELETE:
+        is_known = life < life_here or (life == life_here and state.is_deleted)
+    else:
+        is_known = state.is_deleted and life <= life_here
+    return deciding if is_known else None
 
 
 def _known(blob_id: bytes, state: BlobState | None) -> BlobState:

@@ -63,6 +63,7 @@ from compactlib.blobstore.store.operations import (
     draft_replicated,
     draft_ttl_update,
     draft_undelete,
+    said_before,
 )
 from compactlib.blobstore.store.replication import FoundEntries, ReplicationToken, entries_since
 from compactlib.blobstore.store.state import BlobState, blob_state
@@ -340,9 +341,11 @@ class BlobStore:
     def append_replicated(self, kind: RecordKind, blob_id: BlobId, content: bytes = b"", *, op_time: float,
                           life_version: int = 0, expires_at: float | None = None, permanent: bool = False,
                           account: int = 0, container: int = 0) -> IndexEntry:
-        """Append a record as a peer has it, whatever the blob's state here; what it is to mean is the host's concern.
+        """Append a record as a peer has it, unless the same or a later word on its blob is here: then that is answered.
 
-        A PUT that is here already is not written again: the answer is the entry of the one that is.
+        So a peer may begin again from its first record, as often as it likes: nothing is written twice, no deleted blob
+        comes back and no live one goes. Of two records of a blob the one of the later life counts, in one life the
+        DELETE; a PUT whose blob is deleted here, and whose content is gone, counts only in a later life.
 
         Raises:
             InvalidInput: a field is out of its range, or a record other than a PUT has content.
@@ -355,11 +358,12 @@ class BlobStore:
         draft = draft_replicated(kind, blob_id, content, op_time=op_time, life_version=life_version,
                                  expires_at=expires_at, permanent=permanent, account=account, container=container)
         with self._writing() as log:
-            known = blob_state(log.contents.find(draft.id)) if draft.kind == RecordKind.PUT else None
-            if known is not None and known.put is not None:
-                entry = self._same_put(known.put, draft, content)
+            history = log.contents.find(draft.id)
+            state = blob_state(history)
+            if draft.kind == RecordKind.PUT and state is not None and state.put is not None:
+                entry = self._same_put(state.put, draft, content, is_permanent=state.is_permanent)
             else:
-                entry = log.append(draft, content)
+                entry = said_before(draft, state, history) or log.append(draft, content)
         log.wait_for(entry)
         return entry
 
@@ -706,11 +710,14 @@ class BlobStore:
             self._log.observer.deliver()
         return found
 
-    def _same_put(self, known: IndexEntry, draft: IndexEntry, content: bytes) -> IndexEntry:
+    def _same_put(self, known: IndexEntry, draft: IndexEntry, content: bytes, *, is_permanent: bool) -> IndexEntry:
         """The PUT that is here, if it is the one that a peer brings once more."""
         erased = bool(known.flags & RecordFlag.ERASED)
-        same = (known.size, known.op_time_ms, known.expires_ms, known.account, known.container) == (
-            draft.size, draft.op_time_ms, draft.expires_ms, draft.account, draft.container)
+        same = (known.size, known.op_time_ms, known.account, known.container) == (
+            draft.size, draft.op_time_ms, draft.account, draft.container)
+        # Where a TTL update is known, here or there, the PUT may be told with its expiry or without.
+        same = same and (known.expires_ms == draft.expires_ms or is_permanent
+                         or bool(draft.flags & RecordFlag.TTL_UPDATED))
         if not same or not (erased or self._read(known) == content):
             raise BlobExists(f"blob {draft.id!r} was put at {known.op_time_ms / 1000:.3f} with "
                              f"{content_range(known)[1]} bytes, and this is another PUT of the same id, of "

@@ -238,7 +238,8 @@ def judge(history: Sequence[IndexEntry], rules: Rules, compacting: Collection[Se
             in another.
 
     Raises:
-        CorruptData: the history holds two PUTs, or two different records of one sequence.
+        CorruptData: the history holds two PUTs of a blob that is not deleted for good or expired, or two different
+            records of one sequence.
     """
     if len(history) == 1:
         # Most blobs were put once and never touched again.
@@ -248,6 +249,10 @@ def judge(history: Sequence[IndexEntry], rules: Rules, compacting: Collection[Se
     blob = BlobEnd.of([history[place] for place in distinct])
     for place in distinct:
         verdicts[place] = _judge(history[place], blob, history, rules, compacting)
+    puts = [place for place in distinct if history[place].kind == _PUT]
+    if len(puts) > 1 and any(verdicts[place] is Verdict.KEEP for place in puts):
+        # Which of them counts cannot be known; where none does, all may go.
+        raise _duplicate(history[puts[0]], history[puts[1]], "one PUT of a blob")
     return verdicts
 
 
@@ -260,10 +265,9 @@ def _judge(entry: IndexEntry, blob: BlobEnd, history: Sequence[IndexEntry], rule
 
 
 def _without_duplicates(history: Sequence[IndexEntry]) -> list[int]:
-    """One place a sequence, that of the first segment. What the copies say has to be the same; a blob has one PUT."""
+    """One place a sequence, that of the first segment. What the copies say has to be the same."""
     order = sorted(range(len(history)), key=lambda place: (history[place].sequence, history[place].segment))
     kept: list[int] = []
-    put: IndexEntry | None = None
     for place in order:
         entry = history[place]
         if kept and history[kept[-1]].sequence == entry.sequence:
@@ -271,10 +275,6 @@ def _without_duplicates(history: Sequence[IndexEntry]) -> list[int]:
             if _content(first) != _content(entry):
                 raise _duplicate(first, entry, "no two different records of one sequence")
             continue
-        if entry.kind == _PUT:
-            if put is not None:
-                raise _duplicate(put, entry, "one PUT of a blob")
-            put = entry
         kept.append(place)
     return kept
 

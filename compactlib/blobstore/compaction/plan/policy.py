@@ -249,12 +249,11 @@ class BlobChoice:
     """What a policy wants compacted, and why; or nothing, and why not.
 
     Attributes:
-        victims: the names of the segments to take, each once, of `view.eligible` alone; empty for nothing. The
-            segments themselves will do.
+        victims: the names of the segments to take, in any order, each once, of `view.eligible` alone; empty for
+            nothing. The segments themselves will do.
         why: one sentence with the numbers in it; for nothing: which gate is shut, its value, and what to change.
         kind: which schedule it answers to; a `"full"` one also drops what statistics that look ahead still count.
         weighted_cost: what the cost counted in the comparison, in bytes, if not the valid bytes.
-        in_order: whether what is valid is copied in the order of `victims`; otherwise, in that of the log.
 
     Raises:
         InvalidInput: the victims are no names of segments, there is no reason, or there is no such kind.
@@ -264,7 +263,6 @@ class BlobChoice:
     why: str = attrs.field(kw_only=True)
     kind: PlanKind = attrs.field(default="normal", kw_only=True)
     weighted_cost: int | None = attrs.field(default=None, kw_only=True)
-    in_order: bool = attrs.field(default=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         why: object = self.why
@@ -278,11 +276,6 @@ class BlobChoice:
     def is_empty(self) -> bool:
         """Whether nothing is to be compacted."""
         return not self.victims
-
-    @property
-    def copied(self) -> tuple[SegmentName, ...]:
-        """The victims in the order in which they are copied."""
-        return self.victims if self.in_order else tuple(sorted(self.victims))
 
 
 class BlobPolicy(Protocol):

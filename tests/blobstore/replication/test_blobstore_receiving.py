@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store takes over what a peer has, from the beginning if need be, as often as the peer likes."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from compactlib.blobstore import CompactAll
+from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.errors import BlobConflict, BlobMissing
+from compactlib.blobstore.model.values import Blob, Deleted, GetOptions, Missing, RecordKind
+from compactlib.blobstore.store.replication import ReplicaEntry
+from compactlib.blobstore.store.store import BlobStore
+from compactlib.clock import ManualClock
+from compactlib.outcome import Failed
+from compactlib.runtime.budget import Budget
+from tests.blobstore.compaction_stores import RETENTION, compact_all, fill, garbage_store, put_twice
+
+CONFIG = BlobStoreConfig(capacity_bytes=1 << 18, segment_bytes=1 << 10, journal_max_entries=0, max_blob_bytes=0,
+                         deleted_retention_seconds=10.0, ttl_update_buffer_seconds=0.0, pace=None,
+                         stats_entries_per_second=None, durability="interval")
+EVERYTHING = CompactAll(min_used_fraction=0.0)
+KEYS = [b"a", b"b", b"c"]
+
+
+def opened(folder: Path, clock: ManualClock) -> BlobStore:
+    return BlobStore(folder, CONFIG, clock=clock, policy=EVERYTHING)
+
+
+def take_over(peer: BlobStore, store: BlobStore, entry: ReplicaEntry) -> None:
+    """As `docs/blobstore.md` has it: the blob's state now, as the records that lead to it."""
+    told: dict[str, Any] = {"life_version": entry.life_version, "account": entry.account, "container": entry.container}
+    blob = peer.get(entry.id, GetOptions(include_deleted=True, include_expired=True))
+    if isinstance(blob, Blob):
+        store.append_replicated(RecordKind.PUT, entry.id, blob.content, op_time=blob.info.put_at,
+                                expires_at=entry.expires_at, permanent=entry.is_permanent, **told)
+    told |= {"op_time": entry.changed_at, "expires_at": entry.expires_at, "permanent": entry.is_permanent}
+    if entry.is_permanent:
+        store.append_replicated(RecordKind.TTL_UPDATE, entry.id, **told)
+    if entry.is_deleted:
+        store.append_replicated(RecordKind.DELETE, entry.id, **told)
+    elif entry.life_version:
+        store.append_replicated(RecordKind.UNDELETE, entry.id, **told)
+
+
+def follow(peer: BlobStore, store: BlobStore) -> None:
+    """All that the peer has, from its first record on."""
+    token = None
+    while True:
+        found = peer.entries_since(token)
+        for entry in found.entries:
+            take_over(peer, store, entry)
+        token = found.token
+        if found.at_end:
+            return
+
+
+STEPS = st.lists(st.tuples(st.sampled_from(["put", "put for a while", "delete", "undelete", "permanent", "wait",
+                                            "follow", "compact the peer", "compact the store"]),
+                           st.sampled_from(KEYS)), max_size=30)
+
+
+@given(STEPS)
+def test_a_peer_may_begin_again_from_the_start_at_any_time(steps: list[tuple[str, bytes]]) -> None:
+    clock = ManualClock(1_000_000.0)
+    with (tempfile.TemporaryDirectory() as folder, opened(Path(folder) / "peer", clock) as peer,
+          opened(Path(folder) / "store", clock) as store):
+        used: set[bytes] = set()
+        for step, key in steps:
+            clock.advance(1.0)
+            if step.startswith("put"):
+                # An id is used once, also where a compaction has removed all trace of it.
+                if key in used:
+                    continue
+                used.add(key)
+            try:
+                do(step, key, peer, store, clock)
+            except (BlobConflict, BlobMissing):
+                continue
+        follow(peer, store)
+        for key in KEYS:
+            here, there = store.get(key), peer.get(key)
+            if isinstance(there, Blob):
+                assert isinstance(here, Blob), (key, here, there)
+                assert (here.content, here.info.expires_at) == (there.content, there.info.expires_at)
+                assert here.info.life_version == there.info.life_version
+            else:
+                assert not isinstance(here, Blob), (key, here, there)
+        records = store.status().records
+        for _ in range(2):
+            follow(peer, store)
+        assert store.status().records == records
+        assert not store.verify().findings
+        store.audit()
+
+
+def do(step: str, key: bytes, peer: BlobStore, store: BlobStore, clock: ManualClock) -> None:
+    """One step of the two stores' lives."""
+    match step:
+        case "put":
+            peer.put(key, key * 50)
+        case "put for a while":
+            peer.put(key, key * 50, ttl_seconds=15.0)
+        case "delete":
+            peer.delete(key)
+        case "undelete":
+            peer.undelete(key)
+        case "permanent":
+            peer.ttl_update(key)
+        case "wait":
+            clock.advance(6.0)
+        case "follow":
+            follow(peer, store)
+        case _:
+            chosen = peer if step == "compact the peer" else store
+            chosen.close_active_segment()
+            assert not isinstance(chosen.compact(budget=Budget()), Failed)
+
+
+def test_a_put_from_the_start_does_not_bring_a_deleted_blob_back(scratch: Path) -> None:
+    """Its content was compacted away, so that its PUT is unknown; that used to be written again."""
+    clock = ManualClock(1_000_000.0)
+    with opened(scratch / "store", clock) as store:
+        put = {"op_time": clock.now(), "expires_at": None}
+        store.append_replicated(RecordKind.PUT, b"a", b"content", **put)  # type: ignore[arg-type]
+        deleted = store.delete(b"a")
+        clock.advance(11.0)
+        store.close_active_segment()
+        store.compact()
+        assert [entry.kind for entry in store.snapshot().history(b"a")] == [RecordKind.DELETE]
+        answered = store.append_replicated(RecordKind.PUT, b"a", b"content", **put)  # type: ignore[arg-type]
+        assert answered.kind == RecordKind.DELETE
+        assert isinstance(store.get(b"a"), Deleted)
+        assert deleted.life_version == 0
+        # In a later life it is news.
+        store.append_replicated(RecordKind.PUT, b"a", b"content", life_version=1, **put)  # type: ignore[arg-type]
+        assert isinstance(store.get(b"a"), Blob)
+
+
+def test_an_old_delete_does_not_end_a_later_life(scratch: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with opened(scratch / "store", clock) as store:
+        store.put(b"a", b"content")
+        store.delete(b"a")
+        store.undelete(b"a")
+        store.close_active_segment()
+        store.compact()
+        assert [entry.kind for entry in store.snapshot().history(b"a")] == [RecordKind.PUT, RecordKind.UNDELETE]
+        store.append_replicated(RecordKind.DELETE, b"a", op_time=clock.now())
+        assert isinstance(store.get(b"a"), Blob)
+        store.append_replicated(RecordKind.DELETE, b"a", op_time=clock.now(), life_version=1)
+        store.append_replicated(RecordKind.UNDELETE, b"a", op_time=clock.now(), life_version=1)
+        assert isinstance(store.get(b"a"), Deleted)
+
+
+def test_a_put_is_the_same_with_or_without_its_expiry_once_it_is_permanent(scratch: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with opened(scratch / "peer", clock) as peer, opened(scratch / "store", clock) as store:
+        peer.put(b"a", b"content", ttl_seconds=1_000.0)
+        follow(peer, store)
+        peer.ttl_update(b"a")
+        follow(peer, store)
+        follow(peer, store)
+        clock.advance(2_000.0)
+        assert isinstance(store.get(b"a"), Blob)
+        assert [entry.kind for entry in store.snapshot().history(b"a")] == [RecordKind.PUT, RecordKind.TTL_UPDATE]
+
+
+def test_two_puts_of_one_blob_are_found_and_go_when_it_is_deleted(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock) as store:
+        put_twice(store, b"b0")
+        fill(store, 10, random.Random(1), first=100)
+        store.close_active_segment()
+        (finding,) = store.verify().findings
+        assert finding.kind == "twice"
+        assert "b'b0' was put twice" in finding.what
+        assert compact_all(store).left_out
+        store.delete(b"b0")
+        store.close_active_segment()
+        clock.advance(RETENTION + 1)
+        assert not compact_all(store).left_out
+        assert not store.verify().findings
+        assert isinstance(store.get(b"b0"), Deleted | Missing)
+        assert [entry.kind for entry in store.snapshot().history(b"b0")] == [RecordKind.DELETE]
+
+
+@pytest.mark.parametrize("word", list(RecordKind))
+def test_an_unknown_blob_is_taken_over_as_it_is(word: RecordKind, scratch: Path) -> None:
+    with opened(scratch / "store", ManualClock(1_000_000.0)) as store:
+        entry = store.append_replicated(word, b"a", op_time=5.0, life_version=word == RecordKind.UNDELETE)
+        assert (entry.kind, entry.op_time_ms) == (word, 5_000)
+        assert store.append_replicated(word, b"a", op_time=5.0, life_version=word == RecordKind.UNDELETE) == entry
