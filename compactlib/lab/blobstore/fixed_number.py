@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 import attrs
 
-from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobView, SegmentView, flag, fraction, whole
+from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobView, SegmentView, fraction, whole
 from compactlib.errors import InvalidInput
 
 Preference: TypeAlias = Literal["dead share", "valid bytes", "benefit", "root benefit"]
@@ -26,10 +26,9 @@ class FixedNumber:
     Attributes:
         victims: at most so many, >= 1.
         min_dead_fraction: of what a segment holds, so much has to be dead, 0.0 to 1.0.
-        prefers: which ones come first; of equals, the lower position.
+        prefers: which ones come first; of equals, the lower position. The choice names them in that order.
         ties_modulo: of equals, the lower remainder of the position by this instead, as a hash table of so many places
             lists them; 0: not so.
-        in_order: whether they are copied in that order; otherwise, in that of the log.
 
     Raises:
         InvalidInput: a setting is out of its range.
@@ -38,7 +37,6 @@ class FixedNumber:
     victims: int = whole(16, least=1)
     min_dead_fraction: float = fraction(0.0)
     prefers: Preference = "dead share"
-    in_order: bool = flag(True)
     ties_modulo: int = whole(0)
 
     name: ClassVar[str] = "fixed_number"
@@ -60,8 +58,7 @@ class FixedNumber:
             dead_enough.sort(key=lambda each: each.name.position % self.ties_modulo)
         dead_enough.sort(key=lambda each: -worth(each, now))
         taken = dead_enough[:self.victims]
-        return BlobChoice(taken, why=f"the first {len(taken)} of {len(dead_enough)} by {self.prefers}",
-                          in_order=self.in_order)
+        return BlobChoice(taken, why=f"the first {len(taken)} of {len(dead_enough)} by {self.prefers}")
 
 
 def _benefit(segment: SegmentView, now: float) -> float:
