@@ -24,6 +24,7 @@ from compactlib.staging.committed.merge import merge_metaranges
 from compactlib.staging.committed.ranges.range_collect import RangeCollector
 from compactlib.staging.committed.ranges.range_cursor import RangeLookup, RangeScan
 from compactlib.staging.committed.ranges.range_files import METARANGES, RANGES, RangeFiles
+from compactlib.staging.committed.ranges.range_tier import RangeTier
 from compactlib.staging.committed.ranges.range_verify import RangeVerifier
 from compactlib.staging.model.values import (
     Applied,
@@ -63,12 +64,19 @@ class CommittedRanges:
             caller's thread; the result is the same. The host starts it and shuts it down.
         clock: for the ages of files in `collect`.
         new_name: names the marks that keep writers and `collect` apart; for tests that need names to repeat.
+        near: keeps the files that reads have fetched, so that a restart does not fetch them again: most often
+            `LocalObjects` in a folder of this process's own, in front of a remote store. Nothing depends on it: what is
+            missing or damaged there is fetched. It stays open.
+        near_bytes: how much they may take there together; the least recently used ones are deleted.
     """
 
     def __init__(self, objects: ObjectStore, *, range_format: RangeFormat | None = None, rule: SplitRule | None = None,
                  cache_bytes: int = 64 << 20, prefix: str = "", background: Executor | None = None,
-                 clock: Clock | None = None, new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
+                 clock: Clock | None = None, new_name: Callable[[], str] = lambda: uuid.uuid4().hex,
+                 near: ObjectStore | None = None, near_bytes: int = 10 << 30) -> None:
         require_method("the object store", objects, "create", "get", "list")
+        require_method("near", near, "create", "get", "list", "delete", or_none=True)
+        require_type("near_bytes", near_bytes, int)
         require_method("the range format", range_format, "encode", "decode", or_none=True)
         require_method("the clock", clock, "now", or_none=True)
         require_method("background", background, "submit", or_none=True)
@@ -78,7 +86,8 @@ class CommittedRanges:
         self._clock: Clock = SystemClock() if clock is None else clock
         chosen: RangeFormat = PlainFormat() if range_format is None else range_format
         self._files: RangeFiles = RangeFiles(objects, prefix=prefix, range_format=chosen, cache_bytes=cache_bytes,
-                                             new_name=new_name)
+                                             new_name=new_name,
+                                             tier=None if near is None else RangeTier(near, near_bytes))
 
     @property
     def rule(self) -> SplitRule:
@@ -215,12 +224,14 @@ class CommittedRanges:
         return self._files.cache.stats()
 
     def audit(self) -> None:
-        """Check the cache's books.
+        """Check the books of the caches.
 
         Raises:
             CompactlibError: they are wrong; the message has the numbers.
         """
         self._files.cache.audit()
+        if self._files.tier is not None:
+            self._files.tier.audit()
 
     def _metarange(self, metarange_id: MetaRangeId | None) -> MetaRange:
         return self._files.read_metarange(metarange_id, self._rule)

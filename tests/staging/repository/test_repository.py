@@ -494,7 +494,7 @@ def _valid(parameter: inspect.Parameter) -> object:
       for name in ("name", "policy", "options", "stores", "clock", "rng", "events", "observer")),
     CommittedRanges,
     *(lambda wrong, name=name: CommittedRanges(MemoryObjects(), **{name: wrong})
-      for name in ("range_format", "rule", "cache_bytes", "prefix", "clock")),
+      for name in ("range_format", "rule", "cache_bytes", "prefix", "clock", "near", "near_bytes")),
     CompactionSensor,
     *(lambda wrong, name=name: StagingWorker(CompactionSensor(), [], **{name: wrong})
       for name in ("policy", "executor", "reclaim_seconds", "surveys", "clock", "budget", "observer")),

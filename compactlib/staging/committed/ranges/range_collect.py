@@ -139,7 +139,7 @@ class RangeCollector:
         for folder, file in deleted:
             self._budget.check()
             self._files.objects.delete(self._files.prefix + folder + file.id)
-            self._files.cache.drop(file.id)
+            self._files.forget(file.id)
         return deleted
 
     def _look(self) -> tuple[set[str], list[tuple[str, StoredFile]], int]:

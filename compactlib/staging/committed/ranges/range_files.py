@@ -15,18 +15,21 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from compactlib._arguments import require_type
-from compactlib.errors import InvalidInput
+from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.objects import ObjectExists, ObjectNotFound, ObjectStore
 from compactlib.runtime.lru import Lru
 from compactlib.staging.committed.formats.metarange import MetaRange
 from compactlib.staging.committed.formats.plain_format import PlainFormat
 from compactlib.staging.committed.formats.rows import RangeFormat, Rows, check_id
 from compactlib.staging.committed.formats.split import SplitRule
+from compactlib.staging.committed.ranges.range_tier import RangeTier
 from compactlib.staging.errors import BeingCollected, DamagedRange, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.model.values import MetaRangeId, RangeEntry, RangeId, StoredFile
+
+_T = TypeVar("_T")
 
 RANGES: Final = "ranges/"
 METARANGES: Final = "metaranges/"
@@ -49,10 +52,11 @@ class RangeFiles:
         range_format: how new ranges are written, and the rows of all of them look in memory.
         cache_bytes: logical bytes of ranges and metaranges to keep in memory.
         new_name: gives each mark its name.
+        tier: keeps files that were read near by; `None`: nothing does.
     """
 
     def __init__(self, objects: ObjectStore, *, prefix: str, range_format: RangeFormat, cache_bytes: int,
-                 new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
+                 new_name: Callable[[], str] = lambda: uuid.uuid4().hex, tier: RangeTier | None = None) -> None:
         require_type("the prefix", prefix, str)
         if prefix and not prefix.endswith("/"):
             raise InvalidInput(f"the prefix {prefix!r} must be empty or end with a slash")
@@ -62,6 +66,7 @@ class RangeFiles:
         require_type("cache_bytes", cache_bytes, int)
         self.cache: Lru[str, Rows | MetaRange] = Lru(max_bytes=cache_bytes)
         self.new_name: Callable[[], str] = new_name
+        self.tier: RangeTier | None = tier
         self.collections: frozenset[str] | None = None
         """The collections that `confirm` has seen traces of; `None` before the first time."""
 
@@ -81,17 +86,43 @@ class RangeFiles:
         if held is not None and not isinstance(held, MetaRange):
             return held
         path = self.path_of_range(entry.range_id)
-        try:
-            data = self.objects.get(path)
-        except ObjectNotFound:
-            raise RangeNotFound(range_id=entry.range_id, path=path) from None
+        rows = self._near(RANGES + entry.range_id, lambda data: self._rows_of(entry, data, path))
+        if rows is None:
+            try:
+                data = self.objects.get(path)
+            except ObjectNotFound:
+                raise RangeNotFound(range_id=entry.range_id, path=path) from None
+            rows = self._rows_of(entry, data, path)
+            if keep and self.tier is not None:
+                self.tier.put(RANGES + entry.range_id, data)
+        if keep:
+            self.cache.put(entry.range_id, rows, entry.size_bytes)
+        return rows
+
+    def _rows_of(self, entry: RangeEntry, data: bytes, path: str) -> Rows:
         rows = self._decode(data, entry.range_id, path)
         if (len(rows), rows.key(0), rows.key(len(rows) - 1)) != (entry.count, entry.min_key, entry.max_key):
             raise DamagedRange(path=path, offset=0, expected=f"{entry.count} records as the metarange says",
                                found=f"{len(rows)} records, or other first and last keys")
-        if keep:
-            self.cache.put(entry.range_id, rows, entry.size_bytes)
         return rows
+
+    def _near(self, name: str, decoded: Callable[[bytes], _T]) -> _T | None:
+        """What a file says that is kept near by; `None` if none is, or it is damaged there."""
+        data = None if self.tier is None else self.tier.get(name)
+        if data is None or self.tier is None:
+            return None
+        try:
+            return decoded(data)
+        except (CorruptData, Unsupported) as error:
+            self.tier.drop(name, error)
+            return None
+
+    def forget(self, id_: str) -> None:
+        """Read a range or metarange from the store itself when it is asked for next."""
+        self.cache.drop(id_)
+        if self.tier is not None:
+            self.tier.drop(RANGES + id_)
+            self.tier.drop(METARANGES + id_)
 
     def _decode(self, data: bytes, range_id: RangeId, path: str) -> Rows:
         own = self.range_format
@@ -117,12 +148,18 @@ class RangeFiles:
             return held
         check_id(metarange_id)
         path = self.path_of_metarange(metarange_id)
-        try:
-            data = self.objects.get(path)
-        except ObjectNotFound:
-            raise MetaRangeNotFound(metarange_id=metarange_id, path=path) from None
-        found = MetaRange.decode(data, metarange_id, path)
-        self.cache.put(metarange_id, found, len(data))
+        name = METARANGES + metarange_id
+        near = self._near(name, lambda data: (MetaRange.decode(data, metarange_id, path), len(data)))
+        if near is None:
+            try:
+                data = self.objects.get(path)
+            except ObjectNotFound:
+                raise MetaRangeNotFound(metarange_id=metarange_id, path=path) from None
+            near = MetaRange.decode(data, metarange_id, path), len(data)
+            if self.tier is not None:
+                self.tier.put(name, data)
+        found, size_bytes = near
+        self.cache.put(metarange_id, found, size_bytes)
         return found
 
     def write_range(self, range_id: RangeId, rows: Rows) -> bool:

@@ -47,7 +47,7 @@ class RangeVerifier:
             is_history: a commit before HEAD has it, so that it may have been collected while no branch reached that.
         """
         self._budget.check()
-        self._files.cache.drop(metarange_id)
+        self._files.forget(metarange_id)
         path = self._files.path_of_metarange(metarange_id)
         try:
             metarange = self._files.read_metarange(metarange_id, SplitRule())
@@ -74,7 +74,7 @@ class RangeVerifier:
             self.findings.append(_finding(metarange_path, DamagedRange(
                 path=metarange_path, offset=0, expected=f"range {place} to lie above {before[:100]!r}",
                 found=repr(entry.min_key[:100]))))
-        self._files.cache.drop(entry.range_id)
+        self._files.forget(entry.range_id)
         try:
             rows = self._files.read_range(entry, keep=False)
         except (CorruptData, Unsupported, RangeNotFound) as error:
