@@ -16,17 +16,17 @@ MAX_REASONS = 3
 
 _ADVICE = {
     Factor.ACTIVE_TRANSACTIONS: "end them, or wait",
-    Factor.RAFT_RECOVERY: "flush these partitions, or wait",
+    Factor.RAFT_RECOVERY: "flush these partitions, remove those of dropped tables, or wait",
     Factor.INDEX_BUILD: "wait until it is built, or drop the index",
     Factor.REBALANCE: "wait until it is through",
-    Factor.LOW_WATERMARK: "wait until it has moved, or lower data_availability_seconds",
+    Factor.LOW_WATERMARK: "wait until CatalogUpkeep or the host raises it, or lower data_availability_seconds",
     Factor.PIN: "release it, or wait until it expires",
     Factor.MISSING_NODE: "start the node, or assign its partitions to others",
     Factor.MISSING_PARTITION: "register the partition on its node, or assign it to another",
     Factor.DROPPED_TABLE: "wait until the low watermark has passed the drop",
     Factor.NO_ASSIGNMENTS: "look the assignments up again",
     Factor.NO_ANSWER: "give the reports of these nodes, or take them out of the topology",
-    Factor.UNAVAILABLE: "wait until it is known",
+    Factor.UNAVAILABLE: "wait until it is known; a low watermark is when CatalogUpkeep or the host has raised it",
 }
 
 

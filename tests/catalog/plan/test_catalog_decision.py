@@ -23,13 +23,14 @@ from compactlib.catalog.model.values import (
     Unavailable,
     ZoneAssignments,
 )
-from compactlib.catalog.plan.decision import decide
+from compactlib.catalog.plan.decision import CatalogView, decide
 from compactlib.catalog.plan.verdict import Compact, Hold
 from compactlib.catalog.schema.catalog import PutObject
 from compactlib.catalog.schema.descriptors import IndexStatus, Zone
 from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.errors import InvalidInput
 from tests.catalog.cases import (
+    ALL_NODES,
     TABLE_X,
     ZONE,
     decided,
@@ -367,3 +368,13 @@ def test_the_same_input_gives_the_same_decision_and_after_it_nothing_is_left_to_
 
 def test_a_schema_without_tables_needs_no_assignments() -> None:
     assert target(decided(history({1: schema_and_zone()}), assignments=Assignments())) == 8
+
+
+@pytest.mark.parametrize(("asked", "advice"), [
+    (given(with_table_x(), low_watermark=None), "a low watermark is when CatalogUpkeep or the host has raised it"),
+    (given(with_table_x(), low_watermark=1), "wait until CatalogUpkeep or the host raises it"),
+    (given(with_table_x(), [report(name, 1) for name in ALL_NODES]), "remove those of dropped tables, or wait"),
+])
+def test_what_holds_everything_says_what_would_end_that(asked: CatalogView, advice: str) -> None:
+    assert isinstance(asked.decision, Hold)
+    assert advice in asked.decision.reason()
