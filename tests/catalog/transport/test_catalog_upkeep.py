@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from compactlib.catalog.log import keys
-from compactlib.catalog.model.values import NodeId
+from compactlib.catalog.model.values import NodeId, Topology
 from compactlib.catalog.round.outbox import NodeOptions
 from compactlib.catalog.schema.table_commands import DropTable
 from compactlib.catalog.sense.published import PublishedTimes
 from compactlib.catalog.sense.watermark import LowWatermark
+from compactlib.catalog.service.lease_election import LeaseElection
 from compactlib.catalog.service.upkeep import CatalogUpkeep
 from compactlib.catalog.transport.memory import MemoryHub
 from compactlib.catalog.transport.node_service import CompactionService
@@ -76,6 +77,49 @@ def test_three_nodes_cut_their_history_when_their_low_watermarks_rise(caplog: py
 
     run(story)
     assert caplog.messages == []
+
+
+def test_another_node_goes_on_when_the_coordinator_gives_no_sign() -> None:
+    """Elected by a lease in the store that all share; the former coordinator has left the topology by then."""
+    cluster, hub = Cluster(), MemoryHub()
+    compactions = {name: CompactionService(NodeId(name), node.host, hub.transport(name), options=OPTIONS)
+                   for name, node in cluster.nodes.items()}
+    upkeep = {name: CatalogUpkeep(node.service, node.watermark, clock=cluster.wall)
+              for name, node in cluster.nodes.items()}
+    elections = {name: LeaseElection(cluster.store, name, compactions[name].elected, lease_seconds=9.0,
+                                     clock=cluster.wall) for name in NAMES}
+    for name, node in cluster.nodes.items():
+        node.watermark.listen(compactions[name].watermark_moved)
+
+    def passes(names: str, seconds: float) -> None:
+        for _ in range(4):
+            cluster.wall.advance(seconds / 4)
+            for name in names:
+                elections[name].run_pending()
+        for name in reversed(names):
+            upkeep[name].run_pending()
+
+    async def story() -> None:
+        for name in NAMES:
+            await compactions[name].start()
+            compactions[name].topology_is(cluster.topology)
+        cluster.grow(5)
+        passes("ABC", 2000.0)
+        await until(cluster.is_shortest)
+        await compactions["A"].stop()
+        cluster.topology = Topology.of("B", "C", epoch=1)
+        for name in "BC":
+            compactions[name].topology_is(cluster.topology)
+        cluster.grow(8)
+        passes("BC", 2000.0)
+        cluster.nodes["B"].service.poll()
+        await until(lambda: cluster.nodes["B"].service.history.earliest == 8)
+        assert elections["B"].elected == elections["C"].elected
+        assert (compactions["B"].node.term, compactions["C"].node.coordinator) == (2, "B")
+        for name in "BC":
+            await compactions[name].stop()
+
+    run(story)
 
 
 def test_a_listener_that_fails_is_logged_and_keeps_nobody_from_hearing(caplog: pytest.LogCaptureFixture) -> None:
