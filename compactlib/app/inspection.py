@@ -12,6 +12,7 @@ from compactlib.files.disk import list_folder
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog import LogReader, LogView, SegmentLimits
 from compactlib.raftlog.model.names import (
+    CADENCE_NAME,
     LOCK_NAME,
     SNAPSHOT_NAME,
     compacting_members,
@@ -97,7 +98,7 @@ def inspect_log(reader: LogReader) -> Inspection:
     view = reader.view()
     listed = {segment_name(stats.number) for stats in view.segments}
     others = [OtherName(name, _meaning(reader.folder, name)) for name in list_folder(reader.folder)
-              if name not in listed and name not in (LOCK_NAME, SNAPSHOT_NAME)]
+              if name not in listed and name not in (LOCK_NAME, SNAPSHOT_NAME, CADENCE_NAME)]
     sizes = tuple(_size(os.path.join(reader.folder, segment_name(stats.number))) for stats in view.segments)
     return Inspection(folder=reader.folder, view=view, file_bytes=sizes, snapshot=reader.snapshot,
                       unflushed=reader.unflushed, others=tuple(others))

@@ -13,7 +13,7 @@ from compactlib.errors import CompactlibError
 from compactlib.files.disk import list_folder
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog import DeadEntry, Entry, LogReader
-from compactlib.raftlog.model.names import LOCK_NAME
+from compactlib.raftlog.model.names import CADENCE_NAME, LOCK_NAME
 from compactlib.raftlog.model.values import Answer
 
 
@@ -38,8 +38,11 @@ def problems_in(folder: str, written: WrittenLog) -> Iterator[str]:
 
 
 def differing_files(folder: str, other: str) -> list[str]:
-    """Names in the folders of two logs that are not the same file, byte by byte, or the same link."""
-    names = {*list_folder(folder), *list_folder(other)} - {LOCK_NAME}
+    """Names in the folders of two logs that are not the same file, byte by byte, or the same link.
+
+    When the last major was is not compared.
+    """
+    names = {*list_folder(folder), *list_folder(other)} - {LOCK_NAME, CADENCE_NAME}
     return [name for name in sorted(names)
             if _content(os.path.join(folder, name)) != _content(os.path.join(other, name))]
 

@@ -135,7 +135,6 @@ class SegmentLog:
             self._open(stack)
             self._opened = stack.pop_all()
         self._owner = Ownership(f"the log in {self._folder}")
-        self._cadence = MajorCadence(self._options.trigger, self._options.clock)
 
     def _open(self, stack: contextlib.ExitStack) -> None:
         folder, files, options = self._folder, self._files, self._options
@@ -168,6 +167,8 @@ class SegmentLog:
         self._compactor.discard([*self._segments.covered, *empty])
         self._compactor.reclaim()
         self._tail.note()
+        self._cadence = MajorCadence(options.trigger, options.clock, files=files, folder=folder,
+                                     observer=self._observer)
         self._tell_recovery()
 
     def _make_folder(self, folder: str) -> None:

@@ -9,6 +9,7 @@
 | `<any name>.tmp` | a file about to be renamed into place |
 | `rewrite-<job>/` | the private folder of one compaction run |
 | `SNAPSHOT` | the snapshot index and the live set |
+| `CADENCE` | how long ago the last major compaction was |
 | `LOCK` | locked by the process that writes |
 
 In a store the folders of its logs lie in `logs/`, beside `wal/`.
@@ -24,6 +25,7 @@ from operator import lt
 WAL_FOLDER = "wal"
 LOGS_FOLDER = "logs"
 SNAPSHOT_NAME = "SNAPSHOT"
+CADENCE_NAME = "CADENCE"
 LOCK_NAME = "LOCK"
 LINK_SUFFIX = ".link"
 SWAP_SUFFIX = ".swap"
@@ -34,7 +36,7 @@ REWRITE_PREFIX = "rewrite-"
 _SEGMENT = re.compile(r"(\d{16})\.segment")
 _PRIVATE = re.compile(r"\d{16}\.segment\.[^/]+")
 _COMPACTING = re.compile(r"(\d{16}(?:-\d{16})*)\.compacting")
-_TEMPORARY = re.compile(r"\d{16}\.segment\.(?:link|swap|tmp)|SNAPSHOT\.tmp")
+_TEMPORARY = re.compile(r"\d{16}\.segment\.(?:link|swap|tmp)|(?:SNAPSHOT|CADENCE)\.tmp")
 
 
 def segment_name(number: int) -> str:

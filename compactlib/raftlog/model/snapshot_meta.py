@@ -126,6 +126,21 @@ def read_snapshot_meta(folder: StrPath) -> SnapshotMeta | None:
         StorageError: it cannot be read.
     """
     path = os.path.join(folder, SNAPSHOT_NAME)
+    data = read_own_file(path, "the last snapshot's index")
+    return None if data is None else decode_snapshot_meta(data, path)
+
+
+def read_own_file(path: str, holds: str) -> bytes | None:
+    """All of a file that is replaced as a whole; `None` if it is not there.
+
+    Args:
+        path: its path.
+        holds: what is in it, for errors.
+
+    Raises:
+        CorruptData: there is no file, but something else.
+        StorageError: it cannot be read.
+    """
     try:
         # Without waiting, in case the name is a pipe's, and without following a link.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -133,22 +148,21 @@ def read_snapshot_meta(folder: StrPath) -> SnapshotMeta | None:
         return None
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise _no_file(path, "a symbolic link") from None
+            raise _no_file(path, holds, "a symbolic link") from None
         raise StorageError.from_os(error, "read", path) from error
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise _no_file(path, kind_of(found.st_mode))
-        data = read_exactly(descriptor, found.st_size, 0)
+            raise _no_file(path, holds, kind_of(found.st_mode))
+        return read_exactly(descriptor, found.st_size, 0)
     except OSError as error:
         raise StorageError.from_os(error, "read", path) from error
     finally:
         os.close(descriptor)
-    return decode_snapshot_meta(data, path)
 
 
-def _no_file(path: str, found: str) -> CorruptData:
-    return CorruptData(path=path, offset=0, expected="a file with the last snapshot's index", found=found)
+def _no_file(path: str, holds: str, found: str) -> CorruptData:
+    return CorruptData(path=path, offset=0, expected=f"a file with {holds}", found=found)
 
 
 def snapshot_version(folder: StrPath) -> SnapshotVersion | None:

@@ -156,7 +156,8 @@ class Story:
         assert self.log is not None
 
     def do_wait(self, seconds: str, _: str) -> None:
-        self.clock.advance(float(seconds))
+        # Links have their times from the system: however long the story has taken so far, they are older then.
+        self.clock.advance(max(time.time() - self.clock.now(), 0.0) + float(seconds))
 
     def do_snapshot(self, index: str, _: str, live: str) -> None:
         self.log.record_snapshot(int(index), numbers(live))
@@ -259,13 +260,13 @@ class Story:
         return Expected.of(self.written.values(), *self.snapshot)
 
     def do_expect_files(self, *files: str) -> None:
-        """The segment files and links, and nothing else but the snapshot and the lock."""
+        """The segment files and links, and nothing else but the snapshot, the cadence and the lock."""
         leads = links(self.folder)
         found = [f"{number}->{segment_number(leads[number])}" if number in leads else str(number)
                  for name in sorted(os.listdir(self.folder)) if (number := segment_number(name)) is not None]
         assert found == list(files), found
-        others = {name for name in os.listdir(self.folder) if segment_number(name) is None} - {"LOCK", "SNAPSHOT"}
-        assert not others, others
+        others = {name for name in os.listdir(self.folder) if segment_number(name) is None}
+        assert others <= {"LOCK", "SNAPSHOT", "CADENCE"}, others
 
     def do_expect_refs(self, *refs: str) -> None:
         found = [f"{ref.number}{{{ref.first},{ref.last}}}" for ref in self.log.refs]

@@ -67,7 +67,7 @@ def test_three_segments_become_one(tmp_path: Path) -> None:
         log.record_snapshot(48, [])
         done(log.compact(policy=DropDead()))
         assert log.refs == (SegmentRef(4, 49, 49),)
-        assert set(os.listdir(tmp_path)) == {segment_name(4), "SNAPSHOT", "LOCK"}
+        assert set(os.listdir(tmp_path)) == {segment_name(4), "SNAPSHOT", "CADENCE", "LOCK"}
 
 
 def test_a_major_after_a_minor_rewrites_the_first_in_place(tmp_path: Path) -> None:

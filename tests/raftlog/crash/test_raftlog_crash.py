@@ -21,6 +21,7 @@ from compactlib.errors import StorageError
 from compactlib.files import Files
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import DropDead, LogPolicy, LogReader, SeedPolicy, SegmentLog
+from compactlib.raftlog.model.names import CADENCE_NAME
 from compactlib.testing import FailingFiles, explore, explore_recovery, record
 from compactlib.testing.crash.harness import CrashReport
 from compactlib.testing.crash.operations import Recording, Write
@@ -81,7 +82,8 @@ class Story:
         with SegmentLog(folder, options(policy=self.policy)) as log:
             assert not log.recovery
             expected.check_live(log)
-        return resolved(folder)
+        # A crash may cost what was counted towards the next major.
+        return {name: content for name, content in resolved(folder).items() if name != CADENCE_NAME}
 
 
 def two_groups_and_a_drop(folder: Path) -> Expected:

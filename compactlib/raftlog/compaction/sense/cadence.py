@@ -1,31 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sense: how long ago the last major compaction was, in minors and in seconds, and whether the next one is due."""
+"""Sense: how long ago the last major compaction was, in minors and in seconds, and whether the next one is due.
+
+It is kept over restarts in the log's `CADENCE` file (`docs/formats/raftlog-snapshot.md`), which is written when the
+count changes. Losing it costs a major that comes later, or one that comes earlier and finds less to do, never data.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Sequence
 
 from compactlib.clock import Clock
-from compactlib.errors import Busy, StorageError
+from compactlib.errors import Busy, CorruptData, StorageError
+from compactlib.files.disk import Files, write_durably
+from compactlib.files.record_frame import RecordFrame
 from compactlib.raftlog.compaction.plan.plan import GroupFailed, LogPlan
 from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.compaction.sense.trigger import CompactionState, Trigger, why_not
+from compactlib.raftlog.model.names import CADENCE_NAME, TEMPORARY_SUFFIX
+from compactlib.raftlog.model.snapshot_meta import read_own_file
+from compactlib.runtime.observe import Observer
+
+CADENCE_LOST = "raftlog_cadence_lost"
+"""A log's `CADENCE` file is damaged, and the next major is counted to anew: `error`."""
+
+_FRAME = RecordFrame("cadence", b"CLRAFCAD", 1, "<H6xQQ")
+_MAX_SECONDS = 1e10
+"""Later than any clock that goes right: in the year 2286."""
 
 
 class MajorCadence:
-    """Counts towards the next major compaction. Losing it costs a later major, never data.
+    """Counts towards the next major compaction.
 
     Args:
         trigger: decides from what was counted.
         clock: when a major ran.
+        files: the disk.
+        folder: the log's.
+        observer: notified if what was kept is damaged.
+
+    Raises:
+        Unsupported: a later release wrote what was kept.
+        StorageError: it cannot be read.
     """
 
-    def __init__(self, trigger: Trigger, clock: Clock) -> None:
+    def __init__(self, trigger: Trigger, clock: Clock, *, files: Files, folder: str, observer: Observer) -> None:
         self._trigger = trigger
         self._clock = clock
+        self._files = files
+        self._path = os.path.join(folder, CADENCE_NAME)
         self._minors_since_major = 0
-        # By the monotonic clock: what a wall clock says that went wrong once must not keep the next major waiting.
-        self._last_major_tick = clock.monotonic()
+        since_ns = self._now_ns()
+        try:
+            data = read_own_file(self._path, "the cadence of majors")
+            if data is not None:
+                self._minors_since_major, since_ns, _ = _FRAME.decode(data, self._path)
+        except CorruptData as error:
+            observer.event(CADENCE_LOST, {"error": str(error)})
+        # By the monotonic clock: what a wall clock says that goes wrong once must not keep the next major waiting.
+        self._since_ns = min(since_ns, self._now_ns())
+        self._last_major_tick = clock.monotonic() - (self._now_ns() - self._since_ns) / 1e9
 
     def reason_for_major(self, view: LogView) -> str:
         """Why a major is due, or an empty text."""
@@ -44,8 +79,22 @@ class MajorCadence:
         """A compaction was planned; minors count if there was anything to look at."""
         if plan.drops_only and view.compactable:
             self._minors_since_major += 1
+            self._keep()
 
     def ended(self, plan: LogPlan, failed: Sequence[GroupFailed]) -> None:
         """A compaction ended. One that a lease or the disk cut short is to go on, not to wait for its turn again."""
         if not plan.drops_only and not any(isinstance(group.error, Busy | StorageError) for group in failed):
-            self._minors_since_major, self._last_major_tick = 0, self._clock.monotonic()
+            self._since_ns, self._last_major_tick = self._now_ns(), self._clock.monotonic()
+            if self._minors_since_major:
+                self._minors_since_major = 0
+                self._keep()
+
+    def _now_ns(self) -> int:
+        now = self._clock.now()
+        return round(now * 1e9) if 0 <= now < _MAX_SECONDS else 0
+
+    def _keep(self) -> None:
+        # A compaction makes room on a disk that is full, and must not fail for want of it.
+        with contextlib.suppress(StorageError):
+            write_durably(self._files, self._path, [_FRAME.encode(self._minors_since_major, self._since_ns)],
+                          temporary_suffix=TEMPORARY_SUFFIX)

@@ -37,7 +37,8 @@ class CompactionState:
         dead_entries: entries that it would free.
         live_bytes: stored bytes of the live entries: payloads and index records.
         dead_bytes: stored bytes of the dead ones.
-        last_major_at: when the last major ended, or the log was opened if none has run since; seconds since the epoch.
+        last_major_at: when the last major ended, in an earlier life of the log too, or the log was first opened if none
+            has run; seconds since the epoch.
         now: seconds since the epoch.
     """
 
