@@ -183,17 +183,26 @@ class SnapshotFolder:
         for old in self._listed("checkpoint")[:-self._max_checkpoints or None]:
             self._remove(old)
 
+    def checkpoint_below(self, index: int) -> SnapshotMeta | None:
+        """The newest checkpoint at or below `index` and above the snapshot, `None` if there is none; as `latest`."""
+        chosen = self._checkpoint_below(index)
+        if chosen is None:
+            return None
+        manifest = self._read_manifest(chosen)
+        return SnapshotMeta(manifest.index, manifest.term, self.live_set(manifest))
+
     def promote(self, index: int) -> SnapshotManifest:
         """Make the newest checkpoint at or below `index` the snapshot in force: one renaming.
+
+        Of a log that this store was attached to, `RaftLog.promote` does it: the log's row has to follow.
 
         Raises:
             NotFound: there is none above the snapshot.
             StorageError: the disk refused.
         """
-        below = [listed for listed in self._listed("checkpoint") if listed.index <= index]
-        if not below:
+        chosen = self._checkpoint_below(index)
+        if chosen is None:
             raise NotFound(f"no checkpoint at or below {index} in {self._folder}; write one, or take a snapshot")
-        chosen = below[-1]
         manifest = self._read_manifest(chosen)
         # Both must be whole before the log forgets what lies below.
         self.live_set(manifest)
@@ -286,6 +295,12 @@ class SnapshotFolder:
 
     def _path(self, manifest: SnapshotManifest, suffix: str) -> str:
         return os.path.join(self._folder, stem_of(manifest.index, manifest.term) + suffix)
+
+    def _checkpoint_below(self, index: int) -> Listed | None:
+        snapshots = self._listed("snapshot")
+        above = snapshots[-1].index if snapshots else -1
+        found = [listed for listed in self._listed("checkpoint") if above < listed.index <= index]
+        return found[-1] if found else None
 
     def _listed(self, kind: SnapshotKind) -> list[Listed]:
         return listed_in(self._folder, kind)

@@ -46,6 +46,34 @@ class SnapshotStore(Protocol):
         """Remove every snapshot older than the latest. Called once the log's row names the latest."""
 
 
+class CheckpointStore(SnapshotStore, Protocol):
+    """A snapshot store that keeps checkpoints too, as `SnapshotFolder` does. `RaftLog.checkpoint` and `promote` use it.
+    """
+
+    def write_checkpoint(self, meta: SnapshotMeta, state: Iterable[Buffer]) -> None:
+        """Put a checkpoint in force durably, in one step.
+
+        Raises:
+            Stale: a snapshot or checkpoint of the same or a higher index is in force.
+            StorageError: the disk refused; nothing has changed.
+        """
+
+    def checkpoint_below(self, index: int) -> SnapshotMeta | None:
+        """The newest checkpoint at or below `index` and above the snapshot, its live set included; or `None`.
+
+        Raises:
+            CorruptData: it is damaged.
+        """
+
+    def promote(self, index: int) -> object:
+        """Make that checkpoint the snapshot in force, durably, in one step.
+
+        Raises:
+            NotFound: there is none.
+            StorageError: the disk refused.
+        """
+
+
 class LogWorker(Protocol):
     """Who compacts a log, off the threads that append: the part of a `contract.Service` that the facade needs.
 

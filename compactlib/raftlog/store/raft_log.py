@@ -13,11 +13,11 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from compactlib._arguments import require_method, require_type
 from compactlib.contract import CommitFence
-from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, Stale
+from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, NotFound, Stale
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.arguments import index_set, listed, require_budget, whole
@@ -36,7 +36,7 @@ from compactlib.raftlog.model.status import LogStatus, told
 from compactlib.raftlog.model.values import MAX_INDEX, Answer, DeadEntry, Entry, MissingEntry
 from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.raftlog.store.pins import Pin
-from compactlib.raftlog.store.protocols import LogWorker, SnapshotStore, WorkerFactory
+from compactlib.raftlog.store.protocols import CheckpointStore, LogWorker, SnapshotStore, WorkerFactory
 from compactlib.raftlog.store.read_path import RaftReadPath
 from compactlib.raftlog.store.write_path import (
     RaftWritePath,
@@ -469,25 +469,8 @@ class RaftLog:
         require_method("the state", state, "__iter__", or_none=True)
         _require_index(index)
         with self._outbox.held(), self._snapshotting:
-            self._require_open()
-            self._owner()
-            found = None
-            if self._row_may_be_behind and self._snapshots is not None:
-                found = self._follow_snapshots(self._snapshots)
-            if index < self.state.index:
-                raise Stale(f"snapshot {index} is older than {self.state.index}, which is in force")
-            if index > self.last_index:
-                raise InvalidInput(f"snapshot {index} lies above the last index {self.last_index}; apply entries first")
-            through = self.contiguous_through
-            if index > through:
-                raise InvalidInput(f"snapshot {index} lies behind a gap: the log holds everything up to {through} "
-                                   f"only, so no machine has applied what follows; take back what is behind the gap "
-                                   f"with reset({through})")
-            term = self.term_of(index)
-            if term is None and index != self.state.index:
-                raise InvalidInput(f"the log does not hold index {index}, so its term is unknown; take the "
-                                   f"snapshot at the index that was applied last")
-            meta = SnapshotMeta(index, self.state.term if term is None else term, live_set)
+            found = self._caught_up()
+            meta = self._meta_at(index, live_set)
             if meta == found:
                 # It is there already, and in the row by now.
                 return
@@ -498,6 +481,94 @@ class RaftLog:
                 self._snapshots.write(meta, state)
             self._record(meta)
             self._row_may_be_behind = False
+
+    def checkpoint(self, index: int, live: IndexSet | Iterable[int], state: Iterable[Buffer]) -> None:
+        """Write a checkpoint: the machine's state for a fast start, while the log forgets nothing; see `promote`.
+
+        Args:
+            index: at most the last index.
+            live: as of a snapshot that would be taken there.
+            state: the machine's state.
+
+        Raises:
+            Stale: a snapshot or checkpoint of the same or a higher index is there.
+            InvalidInput: as `snapshot`, or the snapshot store that was attached keeps no checkpoints, or there is none.
+            LiveAboveSnapshot, LiveIndexMissing, StorageError: nothing changed.
+        """
+        live_set = index_set("the live indexes", live)
+        require_method("the state", state, "__iter__")
+        _require_index(index)
+        with self._outbox.held(), self._snapshotting:
+            self._caught_up()
+            store = self._checkpoint_store()
+            meta = self._meta_at(index, live_set)
+            self.sync()
+            self._log.require_held(meta)
+            store.write_checkpoint(meta, state)
+
+    def promote(self, index: int) -> SnapshotMeta:
+        """Make the newest checkpoint at or below `index` the snapshot in force, in its store and in the log's row.
+
+        Returns the row.
+
+        Raises:
+            NotFound: there is none above the snapshot.
+            InvalidInput: the snapshot store that was attached keeps no checkpoints, or there is none.
+            CorruptData: the checkpoint is damaged.
+            LiveIndexMissing: the log does not hold what it needs; nothing was changed.
+            StorageError, LogStopped, Closed: as `snapshot`. Call again.
+        """
+        _require_index(index)
+        with self._outbox.held(), self._snapshotting:
+            found = self._caught_up()
+            store = self._checkpoint_store()
+            meta = store.checkpoint_below(index)
+            if meta is None and found is not None and found.index <= index:
+                # The disk refused the rest of an earlier try.
+                return found
+            if meta is None:
+                raise NotFound(f"no checkpoint at or below {index} that is above the snapshot {self.state.index}; "
+                               f"write one with checkpoint(), or take a snapshot")
+            self.sync()
+            self._log.require_held(meta)
+            self._row_may_be_behind = True
+            store.promote(meta.index)
+            self._record(meta)
+            self._row_may_be_behind = False
+            return meta
+
+    def _caught_up(self) -> SnapshotMeta | None:
+        """Before a snapshot: bring the row up to what an earlier try has left in the store, and return that."""
+        self._require_open()
+        self._owner()
+        if self._row_may_be_behind and self._snapshots is not None:
+            return self._follow_snapshots(self._snapshots)
+        return None
+
+    def _checkpoint_store(self) -> CheckpointStore:
+        store: Any = self._snapshots
+        if store is None or not callable(getattr(store, "write_checkpoint", None)):
+            raise InvalidInput(f"checkpoints need a snapshot store that keeps them, such as a SnapshotFolder; attached "
+                               f"is {store!r:.100}: see RaftLog.attach")
+        found: CheckpointStore = store
+        return found
+
+    def _meta_at(self, index: int, live: IndexSet) -> SnapshotMeta:
+        """A snapshot at `index`, which the log must reach without a gap."""
+        if index < self.state.index:
+            raise Stale(f"snapshot {index} is older than {self.state.index}, which is in force")
+        if index > self.last_index:
+            raise InvalidInput(f"snapshot {index} lies above the last index {self.last_index}; apply entries first")
+        through = self.contiguous_through
+        if index > through:
+            raise InvalidInput(f"snapshot {index} lies behind a gap: the log holds everything up to {through} only, so "
+                               f"no machine has applied what follows; take back what is behind the gap with "
+                               f"reset({through})")
+        term = self.term_of(index)
+        if term is None and index != self.state.index:
+            raise InvalidInput(f"the log does not hold index {index}, so its term is unknown; take the snapshot at the "
+                               f"index that was applied last")
+        return SnapshotMeta(index, self.state.term if term is None else term, live)
 
     def install(self, meta: SnapshotMeta) -> None:
         """Put the row of a snapshot in force that came from elsewhere; see `ReplicatedLog.install`.

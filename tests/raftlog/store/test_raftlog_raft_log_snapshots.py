@@ -3,19 +3,25 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from compactlib.errors import DiskFull, InvalidInput, NotFound, Stale
 from compactlib.files import Files, LocalFiles
 from compactlib.indexset import IndexSet
-from compactlib.raftlog import Entry, RaftLog, SnapshotFolder, open_log
+from compactlib.outcome import Done, Skipped
+from compactlib.raftlog import DeadEntry, Entry, RaftLog, SnapshotFolder, open_log
 from compactlib.raftlog.log.worker import LogCompactionWorker
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.testing import explore, record
 from compactlib.testing.crash.recorder import RecordingFiles
 from tests.raftlog.raft_host import held
 from tests.raftlog.raft_world import RaftModel, check_log, found_state, install_plain, store_options
+from tests.raftlog.wrapped_files import WatchedFiles
 
 LIVE = {9: [2, 5], 14: [5, 12], 30: [5, 17, 22]}
 
@@ -116,3 +122,91 @@ def test_a_worker_compacts_after_snapshots_while_entries_come_in(tmp_path: Path)
         assert held(log).between(1, 100).issubset(IndexSet.from_runs([(5, 8), (17, 20)]))
         assert [log.read(index) for index in (7, 19)] == [Entry(7, 1, b"7 in 1"), Entry(19, 1, b"19 in 1")]
     assert log.is_closed
+
+
+def promoted_through_checkpoints(folder: Path, files: RecordingFiles) -> None:
+    """Two checkpoints, of which one becomes the snapshot; a compaction after it."""
+    log, _ = opened(folder, files)
+    log.append(rows(1, 30, 1))
+    log.flush()
+    log.checkpoint(10, [2, 5], [b"state at 10"])
+    log.checkpoint(20, [5, 17], [b"state at 20"])
+    files.acknowledge("checkpoints")
+    assert log.state.index == -1
+    assert log.promote(25) == SnapshotMeta(20, 1, IndexSet.from_sorted([5, 17]))
+    files.acknowledge("promoted")
+    log.compact(policy=log.policy)
+    log.close()
+
+
+def test_a_crash_at_any_step_of_a_promotion_leaves_row_and_store_together(tmp_path: Path) -> None:
+    def check(folder: Path, acknowledged: Sequence[Any]) -> None:
+        log, snapshots = opened(folder, LocalFiles())
+        with log:
+            found = snapshots.latest()
+            if "promoted" in acknowledged:
+                assert found is not None
+            if found is None:
+                assert log.state.index == -1
+                if "checkpoints" in acknowledged:
+                    assert [each.index for each in snapshots.checkpoints] == [10, 20]
+                    log.promote(20)
+                    found = snapshots.latest()
+            if found is not None:
+                assert log.state == found == SnapshotMeta(20, 1, IndexSet.from_sorted([5, 17]))
+                assert [log.read(index).term for index in (5, 17)] == [1, 1]  # type: ignore[union-attr]
+                assert snapshots.checkpoints == ()
+            snapshots.audit()
+            log.audit()
+
+    explore(record(tmp_path, promoted_through_checkpoints), check, limit_per_point=2)
+
+
+def test_a_checkpoint_that_is_promoted_frees_what_it_leaves_dead(tmp_path: Path) -> None:
+    log, snapshots = opened(tmp_path, LocalFiles())
+    with log:
+        log.append(rows(1, 40, 1))
+        log.flush()
+        with pytest.raises(NotFound, match="no checkpoint at or below 40"):
+            log.promote(40)
+        log.checkpoint(30, [7], [b"thirty"])
+        assert isinstance(log.compact(), Skipped)
+        assert log.read(8) == Entry(8, 1, b"8 in 1")
+        with pytest.raises(Stale, match="checkpoint 30 is not above 30"):
+            log.checkpoint(30, [7], [b"again"])
+        with pytest.raises(InvalidInput, match="above the last index 40"):
+            log.checkpoint(41, [7], [b"too far"])
+        log.promote(40)
+        assert log.read(8) == DeadEntry(8, 30)
+        assert isinstance(log.compact(), Done)
+        # The row goes on from there, and so do snapshots.
+        log.snapshot(40, [7], [b"forty"])
+        assert (log.state.index, [each.index for each in snapshots.checkpoints]) == (40, [])
+        with pytest.raises(NotFound, match="above the snapshot 40"):
+            log.promote(40)
+
+
+def test_a_promotion_that_the_disk_refused_half_way_is_done_when_it_is_asked_for_again(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def refuse(operation: str, path: str) -> None:
+        if refused and path.endswith("SNAPSHOT.tmp"):
+            raise DiskFull.from_os(OSError(errno.ENOSPC, refused.pop()), "write", path)
+
+    log, snapshots = opened(tmp_path, WatchedFiles(refuse))
+    with log:
+        log.append(rows(1, 40, 1))
+        log.checkpoint(30, [7], [b"thirty"])
+        refused.append("no room")
+        with pytest.raises(DiskFull):
+            log.promote(30)
+        assert log.state.index == -1
+        assert log.promote(30) == log.state == snapshots.latest()
+
+
+def test_checkpoints_need_a_store_that_keeps_them(tmp_path: Path) -> None:
+    with open_log(tmp_path, store_options(LocalFiles())) as log:
+        log.append(rows(1, 4, 1))
+        for call in (lambda: log.checkpoint(4, [], [b""]), lambda: log.promote(4)):
+            with pytest.raises(InvalidInput, match="attached is None"):
+                call()
