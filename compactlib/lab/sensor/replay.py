@@ -222,13 +222,15 @@ class SensorBranch:
         """Stage a tombstone if the base or the staging token holds anything of the key, as the real branch does."""
         if key not in self._base and key not in self._staged:
             return
+        is_fresh = key not in self._tombstones
         self._live.discard(key)
         self._tombstones.add(key)
         self._stage(key, None)
         self._counts["deletes"] += 1
         self._peak_tombstones = max(self._peak_tombstones, len(self._tombstones))
         self._clock.set_now(self.now_ms / 1000)
-        self._events.tombstones_written(_BRANCH, self._record, 1)
+        if is_fresh:
+            self._events.tombstones_written(_BRANCH, self._record, 1)
 
     def _stage(self, key: int, size: int | None) -> None:
         tombstone = self._settings.tombstone_bytes

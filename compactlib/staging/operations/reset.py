@@ -66,7 +66,7 @@ def reset_key(context: StagingContext, branch: str, key: bytes) -> ResetOutcome:
         record = found.record
         must_write = (record.staging_token, record.commit_id) != (first.staging_token, first.commit_id)
         try:
-            staged = _restored(BranchView.of(context, branch, record), key, must_write=must_write)
+            staged, is_fresh = _restored(BranchView.of(context, branch, record), key, must_write=must_write)
             if staged is not None:
                 context.tokens.set(record.staging_token, key, staged)
         except SlowDown as error:
@@ -83,7 +83,7 @@ def reset_key(context: StagingContext, branch: str, key: bytes) -> ResetOutcome:
             return Skipped("the key is what it is in HEAD")
         if staged is not None and (now.record.staging_token, now.record.commit_id) == (
                 record.staging_token, record.commit_id):
-            if staged.is_tombstone:
+            if staged.is_tombstone and is_fresh:
                 context.events.tombstones_written(branch, now.record, 1)
             return Done(ResetStats(records_restored=int(not staged.is_tombstone),
                                    tombstones=int(staged.is_tombstone)))
@@ -121,15 +121,18 @@ def reset_prefix(context: StagingContext, branch: str, prefix: bytes, cache: Dif
     return Done(stats)
 
 
-def _restored(view: BranchView, key: bytes, *, must_write: bool) -> Staged | None:
-    """What makes the key as it is in HEAD; `None` if no layer above HEAD has anything of it that differs."""
+def _restored(view: BranchView, key: bytes, *, must_write: bool) -> tuple[Staged | None, bool]:
+    """What makes the key as it is in HEAD; `None` if no layer above HEAD has anything of it that differs. And whether
+    it is no tombstone in the staging token yet.
+    """
     staged = view.find_staged(key)
+    is_fresh = not (staged.in_staging_token and staged.record is None)
     head = view.context.committed.get(view.head, key)
     if not must_write and staged.layer is None:
         base = head if view.base == view.head else view.context.committed.get(view.base, key)
         if base == head:
-            return None
-    return Staged(head)
+            return None, is_fresh
+    return Staged(head), is_fresh
 
 
 def _restore_prefix(view: BranchView, token: StagingToken, prefix: bytes, cache: DiffCache) -> ResetStats:

@@ -148,7 +148,7 @@ def delete_many(context: StagingContext, branch: str, keys: Iterable[bytes]) -> 
         found = attempts.found
         hide_all = found.record.staging_token != first_token
         try:
-            hidden = _hide(BranchView.of(context, branch, found.record), wanted, hide_all=hide_all)
+            hidden, fresh = _hide(BranchView.of(context, branch, found.record), wanted, hide_all=hide_all)
         except SlowDown as error:
             attempts.again(refused=error)
             continue
@@ -161,16 +161,21 @@ def delete_many(context: StagingContext, branch: str, keys: Iterable[bytes]) -> 
         now = attempts.confirm() if hidden else attempts.read_again()
         token_held = now.record.staging_token == found.record.staging_token
         if now.record == found.record or (token_held and hidden == len(wanted)):
-            if hidden:
-                context.events.tombstones_written(branch, now.record, hidden)
+            if fresh:
+                context.events.tombstones_written(branch, now.record, fresh)
             return
         attempts.again(now)
 
 
-def _hide(view: BranchView, keys: Sequence[bytes], *, hide_all: bool) -> int:
-    """Write tombstones for the keys of which any layer holds anything, or for all; gives how many."""
+def _hide(view: BranchView, keys: Sequence[bytes], *, hide_all: bool) -> tuple[int, int]:
+    """Write tombstones for the keys of which any layer holds anything, or for all; gives how many, and how many of them
+    were not known to be tombstones in the staging token before.
+    """
+    again = 0
     if not hide_all:
-        keys = [key for key, found in view.find_many(keys).items() if found.layer is not None]
+        found = view.find_many(keys)
+        keys = [key for key, place in found.items() if place.layer is not None]
+        again = sum(place.in_staging_token and place.record is None for place in found.values())
     for key in keys:
         view.context.tokens.set(view.record.staging_token, key, Staged(None))
-    return len(keys)
+    return len(keys), len(keys) - again

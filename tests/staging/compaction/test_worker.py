@@ -72,6 +72,11 @@ def test_what_counts_as_a_delete() -> None:
     assert deletes() == 4
     branch.reset_key(b"a")  # HEAD has a: a value
     assert deletes() == 4
+    for _ in range(3):  # a tombstone that there is already
+        branch.delete(b"b")
+        branch.delete_many([b"b", b"x"])
+        branch.reset_key(b"y")
+    assert deletes() == 4
 
 
 def test_commits_and_resets_of_real_branches_begin_anew() -> None:

@@ -171,6 +171,8 @@ def test_the_sensor_is_told_what_counts() -> None:
     main.delete_many([b"a", b"c"])
     main.delete_if(b"b", EXISTS)
     main.list()
+    main.reset_key(b"c")  # which is a tombstone already
+    main.put(b"c", b"5")
     main.reset_key(b"c")
     main.reset_prefix(b"c")
     main.commit("x")
