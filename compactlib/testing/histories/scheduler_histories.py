@@ -333,7 +333,8 @@ class SchedulerHistory:
         for plan in response.compaction_jobs:
             lease = leases[plan.name]
             held = self._holder.get(plan.name)
-            _require(lease.token == command.index, f"{plan.name} has token {lease.token} in entry {command.index}")
+            token = command.index + self.service.state.tokens_above
+            _require(lease.token == token, f"{plan.name} has token {lease.token} in entry {command.index}, not {token}")
             _require(lease.token > self._tokens.get(plan.name, 0),
                      f"the token of {plan.name} went back to {lease.token}")
             _require(held is None or held[1] < self._now, f"{plan.name} was given away, its lease lasts until {held}")

@@ -46,6 +46,7 @@ def configs(**fixed: Any) -> st.SearchStrategy[SchedulerConfig]:
         "max_tombstones": st.sampled_from([1, 3, 1000]), "cleanup_lease_seconds": st.sampled_from([0.0, 20.0]),
         "standalone_cleanup": st.booleans(), "evict_at_limit": st.booleans(), "check_results": st.booleans(),
         "strict_states": st.booleans(), "refuse_future_tokens": st.booleans(),
+        "max_releases": st.integers(0, 3), "tokens_above": st.sampled_from([0, 0, 7, 1 << 40]),
     }
     return st.builds(SchedulerConfig, **{name: strategy for name, strategy in drawn.items() if name not in fixed},
                      **{name: st.just(value) for name, value in fixed.items()})
@@ -64,7 +65,7 @@ def acknowledged(state: SchedulerState, levels: int) -> dict[str, Any]:
         "tombstones": sorted((attrs.astuple(entry, recurse=False) for entry in state.tombstones), key=repr),
         "quarantine": state.quarantine,
         "forgotten": (state.quarantine_dropped, state.tombstones_dropped),
-        "applied": (state.applied, state.timeline),
+        "applied": (state.applied, state.timeline, state.polled_term, state.tokens_above),
     }
 
 

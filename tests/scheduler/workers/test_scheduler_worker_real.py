@@ -8,6 +8,7 @@ import random
 import threading
 from pathlib import Path
 
+import attrs
 import pytest
 
 from compactlib.clock import ManualClock
@@ -35,8 +36,8 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.fences.token import TokenSealer
 from compactlib.scheduler.model.poll import PollResponse, Verdict
-from compactlib.scheduler.model.update import Retain
-from compactlib.scheduler.model.values import BlockTombstones, Command, ShardTombstone, Tombstone
+from compactlib.scheduler.model.update import Requeue, Retain
+from compactlib.scheduler.model.values import BlockTombstones, Command, JobPhase, ShardTombstone, Tombstone
 from compactlib.scheduler.queue.tombstones import Tombstones
 from compactlib.scheduler.workers.running_job import RunningJob
 
@@ -230,6 +231,42 @@ def test_a_job_is_told_what_the_index_knows_of_its_sources_in_their_order(*, sea
     [job] = told
     assert job.plan.source_blocks == ("b", "old", "a")
     assert job.blocks == (added[0], added[2])
+
+
+def test_a_scheduler_whose_log_was_lost_goes_on_beside_a_fence_that_remembers_its_tokens(tmp_path: Path) -> None:
+    fence, clock = FileFence(tmp_path), ManualClock(1000.0)
+    config = SchedulerConfig(levels=(LevelConfig(max_blocks=2),), backoff_seconds=1.0, max_failures=1)
+    kv, done = MemoryStore(), list[int]()
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        with fence.guard(job.plan.name, job.token):
+            done.append(job.token)
+        return CompactedBlocks(tenant="A", shard=1, source_blocks=job.plan.source_blocks, no_output=NoOutput.EMPTY)
+
+    def worked(scheduler: StoredScheduler, rounds: int) -> StoredScheduler:
+        worker = Worker(scheduler, execute, clock=clock)
+        for _ in range(rounds):
+            worker.run_pending()
+            clock.advance(301)
+        worker.stop()
+        return scheduler
+
+    scheduler = StoredScheduler(kv, config, clock=clock)
+    scheduler.apply(AddBlocks(tuple(BlockMeta(id=name, tenant="A", shard=1, level=0) for name in "ab")))
+    scheduler.poll(PollRequest(job_capacity=1))
+    [(_, job)] = scheduler.service.jobs(clock.now())
+    fence.admit(job.name, 70_000)            # under the scheduler before
+    worked(scheduler, 20)
+    [(phase, job)] = scheduler.service.jobs(clock.now())
+    assert (phase, done) == (JobPhase.EXCLUDED, [])
+    assert "70000" in job.last_failure       # an operator sees why
+    above = attrs.evolve(config, tokens_above=1 << 20)
+    again = StoredScheduler(kv, above, clock=clock)
+    again.apply(Requeue((job.name,)))
+    worked(again, 3)
+    assert list(again.service.jobs(clock.now())) == []
+    [token] = done
+    assert token > 1 << 20
 
 
 def test_without_an_index_nothing_is_known_of_a_job_s_sources() -> None:
