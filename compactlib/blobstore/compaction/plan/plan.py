@@ -238,7 +238,8 @@ def plan_for_choice(view: BlobView, choice: BlobChoice, policy: BlobPolicy, now:
         left=tuple(LeftSegment(each.name, each.used_bytes, each.valid_bytes, _why_left(each, view))
                    for each in view.segments if each.name not in wanted),
         reference_time=max(reference_time, 0.0), planned_at=now, policy=PolicyRecord.of(policy),
-        why=choice.why + _told_damage(view), kind=choice.kind,
+        why=_never(view) if choice.is_empty and len(view.segments) == 1 and view.segment_bytes >= view.capacity_bytes
+        else choice.why + _told_damage(view), kind=choice.kind,
         benefit_segments=view.benefit(len(victims), valid), weighted_cost=choice.weighted_cost,
         bytes_to_copy=reckoned.written,
         bytes_freed=sum(each.used_bytes + view.header_bytes if each.disk_bytes is None else each.disk_bytes
@@ -269,6 +270,13 @@ def _why_left(segment: SegmentView, view: BlobView) -> str:
     if segment is view.segments[-1]:
         return "the newest one, still written to"
     return "not chosen" if segment.eligible else segment.damage or "the journal reaches it"
+
+
+def _never(view: BlobView) -> str:
+    """Why a log of one segment is left alone."""
+    return (f"the log has one segment, capacity_bytes={view.capacity_bytes} and segment_bytes={view.segment_bytes}, "
+            f"and what is written to is never compacted; copy the store into one of smaller segments with "
+            f"copy_store()")
 
 
 def _told_damage(view: BlobView) -> str:
