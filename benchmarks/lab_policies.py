@@ -25,6 +25,10 @@ from compactlib.lab import (
     run_experiments,
 )
 from compactlib.lab.blobstore.fifo import OldestFirst
+from compactlib.lab.blobstore.placement.dac import DAC
+from compactlib.lab.blobstore.placement.fadac import FADaC
+from compactlib.lab.blobstore.placement.sepbit import SepBIT
+from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
 from compactlib.lab.results.experiments import Comparison, grid
 from compactlib.lab.traces.workloads import Bursts, WithReads, Workload
 from compactlib.raftlog import (
@@ -61,6 +65,23 @@ def blob_policies() -> Table:
     for row in _run(compare(policies, workloads, settings)).to_dicts():
         found.setdefault(row["policy"], {"policy": row["policy"]})[row["workload"]] = row["write_amplification"]
     return Table.from_dicts(list(found.values()), title="blob store: write amplification")
+
+
+def blob_placements() -> Table:
+    """The same log and load by how survivors are laid out: in which order, and into which segments."""
+    base = BlobSettings.of_slots(400, 32)
+    setups = {"as in a store": base, "choice order": attrs.evolve(base, copy_order="choice"),
+              "age order": attrs.evolve(base, copy_order="age"),
+              **{placement.name: attrs.evolve(base, copy_order="choice", placement=placement)
+                 for placement in (UserAndSurvivors(), DAC(), FADaC(), SepBIT())}}
+    trigger: dict[str, Any] = {"min_used_fraction": 0.0, "min_reclaimed_segments": 4}
+    workloads = [kind(keys=9_600, writes=50_000) for kind in (Uniform, HotCold, Zipf)]
+    found: dict[tuple[str, str], dict[str, object]] = {}
+    for row in _run(compare([Greedy(**trigger), CostBenefit(**trigger)], workloads, setups)).to_dicts():
+        key = (row["policy"], row["setup"])
+        found.setdefault(key, dict(zip(("policy", "survivors"), key, strict=True)))[row["workload"]] = row[
+            "write_amplification"]
+    return Table.from_dicts(list(found.values()), title="blob store: write amplification by how survivors are laid out")
 
 
 def raftlog_triggers() -> Table:
@@ -109,6 +130,6 @@ def _columns(rows: Sequence[dict[str, Any]], names: Sequence[str], title: str) -
 
 
 def policy_tables() -> Iterator[Table]:
-    """All four, one after the other. A minute or two."""
-    for measure in (scheduler_leases, sensor_thresholds, raftlog_triggers, blob_policies):
+    """All five, one after the other. A few minutes."""
+    for measure in (scheduler_leases, sensor_thresholds, raftlog_triggers, blob_policies, blob_placements):
         yield measure()

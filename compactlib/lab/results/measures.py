@@ -104,6 +104,12 @@ class Measures:
         return part(self.live_sum, self.record_sum)
 
     @property
+    def filled(self) -> float:
+        """Which part of the used segments holds records, on average over the samples; the rest is what segments that
+        were closed part-filled leave unused. What it is below 1, `utilisation` is above that of the whole log."""
+        return part(self.record_sum, self.used_sum)
+
+    @property
     def copied_per_reclaimed(self) -> float:
         """Bytes copied for each byte of dead records that went."""
         return part(self.copied_bytes, self.reclaimed_bytes)

@@ -17,6 +17,8 @@ from compactlib.lab.blobstore.closed_forms import (
     random_write_amplification,
 )
 from compactlib.lab.blobstore.fifo import OldestFirst
+from compactlib.lab.blobstore.placement.placement import Placement
+from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
 from compactlib.lab.results.measures import Measures
 
 SEGMENTS = 800
@@ -28,11 +30,11 @@ _TRIGGER: dict[str, Any] = {"min_used_fraction": 0.0, "min_reclaimed_segments": 
 
 
 def steady(policy: BlobPolicy, fill: float, *, hot: bool = False, overwrites: int = 4,
-           segments: int = SEGMENTS) -> Measures:
+           segments: int = SEGMENTS, placement: Placement | None = None) -> Measures:
     slots = segments * PER_SEGMENT
     kind = HotCold if hot else Uniform
     report = replay_blobs(kind(keys=int(fill * slots), writes=overwrites * slots), policy,
-                          BlobSettings.of_slots(segments, PER_SEGMENT), seed=7)
+                          BlobSettings.of_slots(segments, PER_SEGMENT, placement=placement), seed=7)
     assert report.total.refused == 0
     return report.steady(0.5)
 
@@ -60,6 +62,28 @@ def test_both_match_their_closed_forms_in_a_log_that_is_nearly_full(fill: float)
     oldest = steady(OldestFirst(**trigger), fill, segments=3_200, overwrites=3)
     assert oldest.write_amplification == pytest.approx(fifo_write_amplification(oldest.utilisation), rel=0.03)
     assert greedy.write_amplification < oldest.write_amplification
+
+
+@pytest.mark.parametrize("fill", [0.5, 0.8])
+def test_with_survivors_in_an_open_segment_greedy_matches_at_the_nominal_utilisation(fill: float) -> None:
+    """Also with the default of one segment a plan, where a store that closes its outputs is far above."""
+    found = steady(Greedy(min_used_fraction=0), fill, overwrites=3, placement=UserAndSurvivors())
+    assert found.write_amplification == pytest.approx(greedy_write_amplification(fill, PER_SEGMENT), rel=0.03)
+    assert found.filled > 0.99
+
+
+def test_what_closed_outputs_leave_empty_is_what_they_cost() -> None:
+    """With one segment a plan, outputs are closed a third empty on average, and the log acts as one that is fuller."""
+    found = steady(Greedy(min_used_fraction=0), 0.5, overwrites=3)
+    assert found.filled < 0.9
+    assert found.utilisation * found.filled == pytest.approx(0.5, rel=0.02)
+    assert found.write_amplification > 1.1 * greedy_write_amplification(0.5, PER_SEGMENT)
+
+
+@pytest.mark.soak
+def test_in_a_large_log_that_is_nearly_full_greedy_matches_at_the_nominal_utilisation() -> None:
+    found = steady(Greedy(min_used_fraction=0), 0.9, overwrites=3, segments=3_200, placement=UserAndSurvivors())
+    assert found.write_amplification == pytest.approx(greedy_write_amplification(0.9, PER_SEGMENT), rel=0.03)
 
 
 @pytest.mark.parametrize("fill", [0.75, 0.8])
