@@ -70,7 +70,9 @@ def reclaim(store: OwnedStore, budget: Budget | None, *, erases: bool) -> Outcom
     erased: HardDeleteReport | None = None
     if erases:
         limit = Budget(clock=store.clock) if budget is None else budget
-        own = limit.beside(attrs.evolve(limit.remaining, bytes_per_second=store.config.hard_delete_bytes_per_second))
+        left = limit.remaining
+        own = limit.beside(attrs.evolve(
+            left, bytes_per_second=left.bytes_per_second or store.config.hard_delete_bytes_per_second))
         outcome = hard_delete(store, own)
         limit.charge(own.spent_bytes)
         match outcome:

@@ -502,7 +502,7 @@ class BlobStore:
         files, and frees the segments that it has replaced; the hard delete belongs to this alone.
 
         Args:
-            budget: what the work may use up; but the rate of the hard delete is the configured one.
+            budget: what the work may use up. The hard delete has its rate; if it has none, the configured one.
 
         Raises:
             Closed: the store is closed.

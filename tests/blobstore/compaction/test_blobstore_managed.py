@@ -398,6 +398,15 @@ def test_the_hard_delete_has_a_rate_of_its_own(tmp_path: Path) -> None:
         assert secrets_on_disk(tmp_path / "one") == 5
 
 
+def test_the_rate_of_a_callers_budget_counts_for_the_hard_delete_of_a_reclaim(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with with_secrets(tmp_path / "one", clock, hard_delete=True, hard_delete_bytes_per_second=100.0) as store:
+        before = clock.now()
+        assert isinstance(store.reclaim(budget=Budget(bytes_per_second=5_000.0, clock=clock)), Done)
+        assert 0.5 < clock.now() - before < 3.0
+        assert secrets_on_disk(tmp_path / "one") == 5
+
+
 def test_a_store_that_is_disabled_stops_its_hard_delete(tmp_path: Path) -> None:
     class Disabling(RecordingObserver):
         def event(self, name: str, fields: Any) -> None:
