@@ -240,6 +240,7 @@ class StagingWorker(ServiceFace):
                 continue
             count += 1
             self._sensor.seed(repository.name, branch.name, record, tombstones=tombstones)
+            self._take_triggers()  # The sensor holds only so many.
         return count
 
     def status(self) -> WorkReport:
@@ -315,11 +316,9 @@ class StagingWorker(ServiceFace):
 
     def _survey(self, repository: Repository, job: Job) -> Outcome[Any]:
         try:
-            surveyed = Done(StagingSurvey(repository.name, self._surveyed(repository, job.budget)))
+            return Done(StagingSurvey(repository.name, self._surveyed(repository, job.budget)))
         except CompactlibError as error:
             return Failed(error)
-        self._take_triggers()
-        return surveyed
 
 
 @attrs.frozen

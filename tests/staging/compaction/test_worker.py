@@ -285,6 +285,16 @@ def test_a_process_that_starts_learns_what_earlier_ones_left_and_opens_no_range(
     assert worker.run_pending() == []
 
 
+def test_a_survey_finds_more_branches_than_the_sensor_holds_triggers() -> None:
+    world = World()
+    for number in range(5):
+        world.branch({"a": "1"}, name=f"b{number}", staged={"a": None})
+    sensor = CompactionSensor(DeletesPolicy(1), buffer=2)
+    outcomes = worker_of(sensor, world, surveys=True).run_pending()
+    assert [type(outcome) for outcome in outcomes] == [Done] * 6
+    assert all(branch.list().tombstones == 0 for branch in world.repo.branches())
+
+
 class Refuses:
     """A policy that finds nothing worth its cost."""
 
