@@ -33,7 +33,7 @@ from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.compaction.recover import LogRecoveryReport, leftovers, recover_folder
 from compactlib.raftlog.compaction.report import LogCompactionReport, LogReclaimReport, outcome_of
 from compactlib.raftlog.compaction.run import Compactor
-from compactlib.raftlog.compaction.sense.cadence import MajorCadence
+from compactlib.raftlog.compaction.sense.cadence import CadenceFile, MajorCadence
 from compactlib.raftlog.log.folder import (
     Examination,
     discard_headless_newest,
@@ -167,8 +167,7 @@ class SegmentLog:
         self._compactor.discard([*self._segments.covered, *empty])
         self._compactor.reclaim()
         self._tail.note()
-        self._cadence = MajorCadence(options.trigger, options.clock, files=files, folder=folder,
-                                     observer=self._observer)
+        self._cadence = MajorCadence(options.trigger, options.clock, CadenceFile(files, folder, self._observer))
         self._tell_recovery()
 
     def _make_folder(self, folder: str) -> None:

@@ -30,34 +30,63 @@ _MAX_SECONDS = 1e10
 """Later than any clock that goes right: in the year 2286."""
 
 
+class CadenceFile:
+    """Where a log keeps what was counted.
+
+    Args:
+        files: the disk.
+        folder: the log's.
+        observer: notified if what was kept is damaged.
+    """
+
+    def __init__(self, files: Files, folder: str, observer: Observer) -> None:
+        self._files = files
+        self._path = os.path.join(folder, CADENCE_NAME)
+        self._observer = observer
+
+    def read(self) -> tuple[int, int] | None:
+        """Minors since the last major, and its time in nanoseconds since the epoch; `None` if nothing is kept.
+
+        Raises:
+            Unsupported: a later release wrote it.
+            StorageError: it cannot be read.
+        """
+        try:
+            data = read_own_file(self._path, "the cadence of majors")
+            if data is None:
+                return None
+            minors, since_ns, _ = _FRAME.decode(data, self._path)
+            return minors, since_ns
+        except CorruptData as error:
+            self._observer.event(CADENCE_LOST, {"error": str(error)})
+            return None
+
+    def write(self, minors: int, since_ns: int) -> None:
+        """Keep both, if the disk takes them."""
+        # A compaction makes room on a disk that is full, and must not fail for want of it.
+        with contextlib.suppress(StorageError):
+            write_durably(self._files, self._path, [_FRAME.encode(minors, since_ns)],
+                          temporary_suffix=TEMPORARY_SUFFIX)
+
+
 class MajorCadence:
     """Counts towards the next major compaction.
 
     Args:
         trigger: decides from what was counted.
         clock: when a major ran.
-        files: the disk.
-        folder: the log's.
-        observer: notified if what was kept is damaged.
+        kept: keeps it over restarts; `None`: counted from now on.
 
     Raises:
-        Unsupported: a later release wrote what was kept.
-        StorageError: it cannot be read.
+        Unsupported, StorageError: as `CadenceFile.read`.
     """
 
-    def __init__(self, trigger: Trigger, clock: Clock, *, files: Files, folder: str, observer: Observer) -> None:
+    def __init__(self, trigger: Trigger, clock: Clock, kept: CadenceFile | None = None) -> None:
         self._trigger = trigger
         self._clock = clock
-        self._files = files
-        self._path = os.path.join(folder, CADENCE_NAME)
-        self._minors_since_major = 0
-        since_ns = self._now_ns()
-        try:
-            data = read_own_file(self._path, "the cadence of majors")
-            if data is not None:
-                self._minors_since_major, since_ns, _ = _FRAME.decode(data, self._path)
-        except CorruptData as error:
-            observer.event(CADENCE_LOST, {"error": str(error)})
+        self._kept = kept
+        found = None if kept is None else kept.read()
+        self._minors_since_major, since_ns = (0, self._now_ns()) if found is None else found
         # By the monotonic clock: what a wall clock says that goes wrong once must not keep the next major waiting.
         self._since_ns = min(since_ns, self._now_ns())
         self._last_major_tick = clock.monotonic() - (self._now_ns() - self._since_ns) / 1e9
@@ -94,7 +123,5 @@ class MajorCadence:
         return round(now * 1e9) if 0 <= now < _MAX_SECONDS else 0
 
     def _keep(self) -> None:
-        # A compaction makes room on a disk that is full, and must not fail for want of it.
-        with contextlib.suppress(StorageError):
-            write_durably(self._files, self._path, [_FRAME.encode(self._minors_since_major, self._since_ns)],
-                          temporary_suffix=TEMPORARY_SUFFIX)
+        if self._kept is not None:
+            self._kept.write(self._minors_since_major, self._since_ns)
