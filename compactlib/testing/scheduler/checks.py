@@ -129,13 +129,17 @@ class Checks:
         self._ever_indexed: set[BlockKey] = set()
         self._dropped: set[BlockKey] = set()
         self._before: dict[str, JobState] = {}
+        # A leader may learn last that its entry is committed, and answer when another node has applied later ones.
+        self._before_each: dict[int, dict[str, JobState]] = {}
+        self._answering = 0
         self._admitted: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
 
     # ----------------------------------------------------------------------------------------- each entry
 
     def applied(self, node: Node, command: Command, operation: Operation, result: ApplyResult) -> None:
-        """A node has applied an entry."""
+        """A node has applied an entry; what it answers next is the answer to that one."""
+        self._answering = command.index
         if command.index <= self.tip:
             picture = self._pictures.get(command.index)
             if picture is not None and command.index == node.service.state.applied_index:
@@ -183,6 +187,7 @@ class Checks:
         if not isinstance(operation, PlanUpdate) and self._states.keys() - states.keys():
             self._sim.fail(f"jobs {self._states.keys() - states.keys()} vanish with {operation}")
         self._before, self._states = self._states, states
+        self._before_each[self.tip] = self._before
 
     def _check_update(self, state: SchedulerState, command: Command, update: PlanUpdate,
                       response: PollResponse) -> None:
@@ -292,7 +297,7 @@ class Checks:
             self._sim.fail(f"the object of {key} was deleted for {tombstone.name!r}, but the block is indexed")
 
     def answered(self, request: PollRequest, response: PollResponse) -> None:
-        """A poll is answered, with the entry that was just applied: what was accepted has happened."""
+        """A poll is answered, with the entry that its node has just applied: what was accepted has happened."""
         if len(response.answers) != len(request.status_updates):
             self._sim.fail(f"{len(request.status_updates)} updates got {len(response.answers)} answers")
         renewed = {assignment.name for assignment in response.assignments}
@@ -304,7 +309,7 @@ class Checks:
                 if update.name in renewed and update.name not in {plan.name for plan in response.compaction_jobs}:
                     self._sim.fail(f"{update.name} was answered {answer.verdict}, and renewed")
                 continue
-            before = self._before.get(update.name)
+            before = self._before_each[self._answering].get(update.name)
             if before is None or update.token < before.token:
                 self._sim.fail(f"{update.name} was accepted with token {update.token}, and belongs to {before}")
             if update.status == JobStatus.IN_PROGRESS and update.name not in renewed:
