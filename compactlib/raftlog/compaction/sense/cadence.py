@@ -85,6 +85,7 @@ class MajorCadence:
         self._trigger = trigger
         self._clock = clock
         self._kept = kept
+        self._is_due = False
         found = None if kept is None else kept.read()
         self._minors_since_major, since_ns = (0, self._now_ns()) if found is None else found
         # By the monotonic clock: what a wall clock says that goes wrong once must not keep the next major waiting.
@@ -93,7 +94,9 @@ class MajorCadence:
 
     def reason_for_major(self, view: LogView) -> str:
         """Why a major is due, or an empty text."""
-        return self._trigger.wants_major(self._state_of(view)) or ""
+        reason = self._trigger.wants_major(self._state_of(view)) or ""
+        self._is_due = bool(reason)
+        return reason
 
     def why_not(self, view: LogView) -> str:
         """What holds a major back that is not due: which number is short of which setting."""
@@ -108,7 +111,10 @@ class MajorCadence:
         """A compaction was planned; minors count if there was anything to look at."""
         if plan.drops_only and view.compactable:
             self._minors_since_major += 1
-            self._keep()
+            # Once it is due, what keeps it from being done may be that there is no room.
+            if not self._is_due:
+                self._keep()
+            self._is_due = False
 
     def ended(self, plan: LogPlan, failed: Sequence[GroupFailed]) -> None:
         """A compaction ended. One that a lease or the disk cut short is to go on, not to wait for its turn again."""
