@@ -54,7 +54,7 @@ def server(folder: Path, host: str, **guards: Any) -> SnapshotServer:
 def sender(folder: Path, host: str, **guards: Any) -> None:
     with pytest.raises(NotFound):  # there is no snapshot, which is looked for once the address was taken
         asyncio.run(send_snapshot(Log(), SnapshotFolder(folder), (host, 1), term=1,  # type: ignore[arg-type]
-                                  **guards))
+                                  me="leader", **guards))
 
 
 def node(folder: Path, host: str, **guards: Any) -> RaftCommandLog:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, repeat
 from operator import itemgetter
 from typing import Any, final
 
@@ -99,6 +99,13 @@ class HostedPartitions:
             raise InvalidInput(f"a bitmap is negative or wider than {MAX_PARTITIONS} partitions")
         made = cls.__new__(cls)
         made._fill(tables, columns)
+        return made
+
+    @classmethod
+    def _of(cls, tables: array[int], masks: tuple[int, ...]) -> HostedPartitions:
+        made = cls.__new__(cls)
+        object.__setattr__(made, "_tables", tables)
+        object.__setattr__(made, "_masks", masks)
         return made
 
     @refuses_misfits
@@ -226,17 +233,27 @@ def _decoded(raw: bytes) -> HostedPartitions:
     for length in lengths:
         ends.append(ends[-1] + length)
     bitmaps = [int.from_bytes(raw[start:end], "little") for start, end in pairwise(ends)]
-    masks: dict[int, int] = {}
-    table = 0
+    is_shortest = len(set(bitmaps)) == len(bitmaps) and all(
+        bitmap and (bitmap.bit_length() + 7) // 8 == length for bitmap, length in zip(bitmaps, lengths, strict=True))
+    _limited(max(map(int.bit_length, bitmaps), default=0), MAX_PARTITIONS)
+    # A few bytes may stand for a million tables: everything is checked before they are made of it.
+    _limited(sum(body[1::3]), MAX_TABLES)
+    end, last, used = 0, -1, 0
     for gap, length, place in zip(body[::3], body[1::3], body[2::3], strict=True):
-        table += gap
-        _limited(len(masks) + length, MAX_TABLES)
-        masks.update(dict.fromkeys(range(table, table + length), bitmaps[place]))
-        table += length
-    made = HostedPartitions.from_masks(masks)
-    if made.to_bytes() != raw:
+        is_shortest = is_shortest and length > 0 and place <= used and (gap > 0 or place != last)
+        used = max(used, place + 1)
+        end, last = end + gap + length, place
+    _limited(end, 1 << 63)
+    if not is_shortest or used != len(bitmaps):
         raise ValueError("not in the shortest form")
-    return made
+    tables: array[int] = array("q")
+    masks: list[int] = []
+    end = 0
+    for gap, length, place in zip(body[::3], body[1::3], body[2::3], strict=True):
+        tables.extend(range(end + gap, end + gap + length))
+        masks += repeat(bitmaps[place], length)
+        end += gap + length
+    return HostedPartitions._of(tables, tuple(masks))
 
 
 def _limited(number: int, limit: int) -> int:

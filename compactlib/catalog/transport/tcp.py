@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages over TCP, with asyncio: one connection in each direction, opened when there is something to send.
 
-Each side begins with a `Hello`; a node of another cluster, or with another name than expected, is turned away. A
-frame of an unknown type or version is skipped and its sender notified; damaged bytes end the connection. Lost
-connections are opened again with growing pauses, and messages that cannot be sent meanwhile are lost, which the
-protocol expects.
+Who connects says `Hello` first, and gets one back if it may talk: its cluster is this one and, with TLS, its
+certificate carries the name that it gives itself, and `set_peers` has that name. A stranger is told nothing. A frame
+of an unknown type or version is skipped and its sender notified; damaged bytes end the connection. Lost connections
+are opened again with growing pauses, and messages that cannot be sent meanwhile are lost, which the protocol expects.
 
 There is no authentication but what `server_tls` and `client_tls` bring: without them only loopback addresses are taken,
-unless `insecure=True` says that every host of the network is trusted.
+unless `insecure=True` says that every host of the network is trusted. `docs/security.md` has all bounds.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 from collections import deque
 from collections.abc import Mapping
@@ -27,8 +26,19 @@ from compactlib.catalog.model.values import NodeId
 from compactlib.catalog.round.messages import Hello, Message, checked_name
 from compactlib.catalog.transport import wire
 from compactlib.catalog.transport.interface import Receive
-from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError, Unsupported
-from compactlib.runtime.doors import require_guarded
+from compactlib.errors import Closed, CompactlibError, StorageError, Unsupported
+from compactlib.runtime.doors import (
+    MAX_HELLO_BYTES,
+    Door,
+    DoorLimits,
+    Line,
+    TurnedAway,
+    hang_up,
+    in_time,
+    require_guarded,
+    require_mutual,
+    require_name,
+)
 from compactlib.runtime.observe import Observer, telling
 from compactlib.runtime.services.async_service import AsyncWork, KeptTask
 
@@ -37,14 +47,12 @@ Address: TypeAlias = tuple[str, int]
 
 
 @attrs.frozen(kw_only=True)
-class TcpOptions:
-    """Limits of a `TcpTransport`.
+class TcpOptions(DoorLimits):
+    """Limits of a `TcpTransport`: those of `DoorLimits`, and these.
 
     Attributes:
         max_message_bytes: the largest frame that is sent or read.
         max_queued: messages waiting for one node; the oldest goes when there are more.
-        max_connections: from other nodes at once; more are turned away.
-        hello_seconds: for connecting and for the other side's `Hello`.
         min_pause_seconds: before a lost connection is opened again; doubles with each failure.
         max_pause_seconds: where doubling ends.
 
@@ -54,15 +62,8 @@ class TcpOptions:
 
     max_message_bytes: int = wire.MAX_MESSAGE_BYTES
     max_queued: int = 1000
-    max_connections: int = 1000
-    hello_seconds: float = 5.0
     min_pause_seconds: float = 0.05
     max_pause_seconds: float = 2.0
-
-    def __attrs_post_init__(self) -> None:
-        for name, value in attrs.asdict(self).items():
-            if not value > 0:
-                raise InvalidInput(f"{name} is {value}; give a number above 0")
 
 
 class TcpTransport:
@@ -75,12 +76,14 @@ class TcpTransport:
         peers: where this node reaches others, by name.
         options: limits.
         observer: notified of connections, refusals and losses.
-        server_tls: for connections from others; plain TCP if `None`, which is for loopback addresses.
+        server_tls: for connections from others, whose certificates it must ask for; plain TCP if `None`, which is for
+            loopback addresses.
         client_tls: for connections to others; plain TCP if `None`, which is for loopback addresses.
         insecure: plain TCP with other addresses too, where whoever reaches them is believed.
 
     Raises:
-        InvalidInput: a name is empty, too long or not printable; or plain TCP would leave this machine.
+        InvalidInput: a name is empty, too long or not printable; plain TCP would leave this machine; or TLS asks for no
+            certificate.
     """
 
     def __init__(self, me: NodeId, *, cluster: str, listen: Address, peers: Mapping[str, Address] | None = None,
@@ -91,6 +94,8 @@ class TcpTransport:
         self._insecure = insecure
         require_guarded(f"the transport of {me}", listen[0], guard="server_tls=", is_guarded=server_tls is not None,
                         insecure=insecure)
+        require_mutual("server_tls", server_tls)
+        require_mutual("client_tls", client_tls)
         self._hello = Hello(checked_name(cluster, what="cluster"), me)
         self._listen = listen
         self._options = options or TcpOptions()
@@ -99,10 +104,10 @@ class TcpTransport:
         self._client_tls = client_tls
         self._work = AsyncWork(f"the transport of {me}", event="catalog_connection_failed", threads=1,
                                observer=observer)
+        self._door = Door(self._options, is_guarded=server_tls is not None)
         self._links: dict[str, _Link] = {}
         self._peers: dict[str, Address] = self._checked(peers or {})
         self._server: asyncio.Server | None = None
-        self._incoming = 0
         self._closed = False
 
     @property
@@ -157,8 +162,7 @@ class TcpTransport:
         if self._closed:
             raise Closed("the transport was closed; make a new one")
         try:
-            self._server = await asyncio.start_server(partial(self._accept, receive), *self._listen,
-                                                      ssl=self._server_tls)
+            self._server = await self._door.listen(partial(self._accept, receive), self._listen, self._server_tls)
         except OSError as error:
             raise StorageError.from_os(error, "listen on", "{}:{}".format(*self._listen)) from None
 
@@ -195,48 +199,47 @@ class TcpTransport:
     def _accept(self, receive: Receive, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not self._work.is_running:
             writer.close()
-        elif self._incoming >= self._options.max_connections:
-            error = f"too many connections: max_connections={self._options.max_connections} of them are open"
-            address = str(writer.get_extra_info("peername"))
-            self._observer.event("catalog_connection_ended", {"address": address, "error": error})
-            writer.close()
         else:
-            self._incoming += 1
-            self._work.spawn(self._incoming_from(receive, reader, writer), "a connection from another node")
-
-    async def _incoming_from(self, receive: Receive, reader: asyncio.StreamReader,
-                             writer: asyncio.StreamWriter) -> None:
-        try:
-            await self._serve(receive, reader, writer)
-        finally:
-            self._incoming -= 1
-            await _close(writer)
+            self._work.spawn(self._serve(receive, reader, writer), "a connection from another node")
 
     async def _serve(self, receive: Receive, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         where = str(writer.get_extra_info("peername"))
         try:
-            async with asyncio.timeout(self._options.hello_seconds):
-                # Our own first: a node that has reached the wrong address can then say so.
-                writer.write(wire.encode(self._hello))
-                hello = await self._read_hello(reader, where)
-            if hello.cluster != self._hello.cluster:
-                raise WrongCluster(expected=f"cluster {self._hello.cluster!r}", found=f"cluster {hello.cluster!r}",
-                                   address=where)
-            while await self._read_message(receive, reader, hello.node.name):
-                pass
+            async with self._door.line(reader, writer) as line:
+                async with in_time("a Hello", "hello_seconds", self._options.hello_seconds):
+                    name = await self._welcome(line, where)
+                while await self._read_message(receive, line, name):
+                    pass
         except (CompactlibError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             self._observer.event("catalog_connection_ended", {"address": where, "error": _told(error)})
         except Exception as error:  # a bug, ours or the receiver's: it ends this connection and nothing else
             self._observer.event("catalog_connection_ended", {"address": where, "error": _told(error)})
             raise
 
-    async def _read_message(self, receive: Receive, reader: asyncio.StreamReader, sender: str) -> bool:
+    async def _welcome(self, line: Line, where: str) -> str:
+        """The name of the node that has connected, which may talk; it is greeted."""
+        async with line.frame(partial(_length, MAX_HELLO_BYTES, where)) as frame:
+            hello = _hello_in(frame, where)
+        if hello.cluster != self._hello.cluster:
+            raise WrongCluster(expected=f"cluster {self._hello.cluster!r}", found=f"cluster {hello.cluster!r}",
+                               address=where)
+        if self._door.is_guarded and hello.node.name not in self._peers:
+            raise TurnedAway(f"the node {hello.node.name!r} is none of the peers; name it in set_peers")
+        await line.introduce(hello.node.name)
+        line.writer.write(wire.encode(self._hello))
+        return hello.node.name
+
+    async def _read_message(self, receive: Receive, line: Line, sender: str) -> bool:
         """Take in one frame; whether there was one."""
-        frame = await self._read_frame(reader, sender)
-        if frame is None:
-            return False
+        async with line.frame(partial(_length, self._options.max_message_bytes, sender)) as frame:
+            if frame is None:
+                return False
+            return await self._take_in(receive, frame, sender)
+
+    async def _take_in(self, receive: Receive, frame: bytes, sender: str) -> bool:
         try:
-            message = wire.decode(frame, sender=sender)
+            # A small frame may be a long report: it is not made of it in the thread of the event loop.
+            message = await self._work.call(wire.decode, frame, sender=sender)
         except Unsupported as error:
             self._observer.event("catalog_message_refused", {"sender": sender, "error": str(error)})
             refusal = wire.refusal_of(error, self._hello.node)
@@ -247,25 +250,6 @@ class TcpTransport:
             receive(sender, message)
         return True
 
-    async def _read_hello(self, reader: asyncio.StreamReader, where: str) -> Hello:
-        frame = await self._read_frame(reader, where)
-        hello = None if frame is None else wire.decode(frame, sender=where)
-        if not isinstance(hello, Hello):
-            raise MessageDamaged(sender=where, offset=0, expected="a Hello", found=type(hello).__name__)
-        return hello
-
-    async def _read_frame(self, reader: asyncio.StreamReader, sender: str) -> bytes | None:
-        """The next frame without its length; `None` at the end of the connection."""
-        try:
-            size = int.from_bytes(await reader.readexactly(wire.LENGTH_BYTES), "little")
-        except asyncio.IncompleteReadError as error:
-            if error.partial:
-                raise
-            return None
-        if size > self._options.max_message_bytes:
-            raise MessageTooLarge(size=size, limit=self._options.max_message_bytes, sender=sender)
-        return await reader.readexactly(size)
-
     # ---- outgoing
 
     async def connect(self, name: str, address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -273,22 +257,31 @@ class TcpTransport:
 
         Raises:
             WrongCluster: another node answered.
+            TurnedAway: its certificate is another node's, or it hung up without a word, as on a stranger.
             MessageDamaged: what answered speaks another language.
             OSError: no node answered.
             TimeoutError: no node answered in time.
         """
         async with asyncio.timeout(self._options.hello_seconds):
-            reader, writer = await asyncio.open_connection(*address, ssl=self._client_tls)
+            checks_name = self._client_tls is not None and self._client_tls.check_hostname
+            reader, writer = await asyncio.open_connection(*address, ssl=self._client_tls,
+                                                           server_hostname=name if checks_name else None)
             try:
+                require_name(writer, name)
                 writer.write(wire.encode(self._hello))
-                hello = await self._read_hello(reader, "{}:{}".format(*address))
+                try:
+                    size = _length(MAX_HELLO_BYTES, name, await reader.readexactly(wire.LENGTH_BYTES))
+                except (asyncio.IncompleteReadError, ConnectionError):
+                    raise TurnedAway("{}:{} hung up without a word: it is of another cluster, or does not know this "
+                                     "node".format(*address)) from None
+                hello = _hello_in(await reader.readexactly(size), "{}:{}".format(*address))
                 expected, found = (self._hello.cluster, name), (hello.cluster, hello.node.name)
                 if expected != found:
                     raise WrongCluster(expected="node {1!r} of cluster {0!r}".format(*expected),
                                        found="node {1!r} of cluster {0!r}".format(*found),
                                        address="{}:{}".format(*address))
             except BaseException:
-                await _close(writer)
+                await hang_up(writer)
                 raise
         return reader, writer
 
@@ -335,7 +328,7 @@ class _Link:
             try:
                 await self._write(reader, writer)
             finally:
-                await _close(writer)
+                await hang_up(writer)
         except (CompactlibError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             self._drop(f"no connection: {_told(error)}")
             await asyncio.sleep(self._pause)
@@ -371,10 +364,18 @@ class _Link:
         self._filled.clear()
 
 
-async def _close(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    with contextlib.suppress(OSError, ssl.SSLError):  # it was gone already
-        await writer.wait_closed()
+def _length(limit: int, sender: str, head: bytes) -> int:
+    size = int.from_bytes(head, "little")
+    if size > limit:
+        raise MessageTooLarge(size=size, limit=limit, sender=sender)
+    return size
+
+
+def _hello_in(frame: bytes | None, where: str) -> Hello:
+    hello = None if frame is None else wire.decode(frame, sender=where)
+    if not isinstance(hello, Hello):
+        raise MessageDamaged(sender=where, offset=0, expected="a Hello", found=type(hello).__name__)
+    return hello
 
 
 def _told(error: BaseException) -> str:

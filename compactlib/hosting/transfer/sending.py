@@ -13,8 +13,8 @@ import attrs
 
 from compactlib._arguments import require_method, require_type
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import CompactlibError, CorruptData, NotFound
-from compactlib.hosting.transfer.lines import Address, read_message, require_address
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotFound
+from compactlib.hosting.transfer.lines import Address, Hello, read_message, require_address
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.values import Entry
@@ -40,7 +40,7 @@ from compactlib.raftlog.snapshots.folder import SnapshotFolder
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.state_reader import StateReader
 from compactlib.raftlog.store.protocols import PinnedEntries, ReplicatedLog
-from compactlib.runtime.doors import require_guarded
+from compactlib.runtime.doors import TurnedAway, require_guarded, require_mutual, require_name
 
 _LOOKS = 10
 _MIN_PAUSE_SECONDS = 0.05
@@ -102,11 +102,13 @@ class _SendingSide:
     """One transfer, over as many connections as it takes."""
 
     def __init__(self, sender: SnapshotSender, source: _Source, address: Address, clock: Clock,
-                 tls: ssl.SSLContext | None) -> None:
+                 hello: Hello, follower: str | None, tls: ssl.SSLContext | None) -> None:
         self._sender = sender
         self._source = source
         self._address = address
         self._clock = clock
+        self._hello = hello.encode()
+        self._follower = follower
         self._tls = tls
         self._writer: asyncio.StreamWriter | None = None
         self._outcome: TransferOutcome | None = None
@@ -141,7 +143,16 @@ class _SendingSide:
         pause = _MIN_PAUSE_SECONDS
         while True:
             with contextlib.suppress(OSError, CompactlibError):
-                reader, writer = await asyncio.open_connection(*self._address, ssl=self._tls)
+                checks_name = self._tls is not None and self._tls.check_hostname
+                reader, writer = await asyncio.open_connection(
+                    *self._address, ssl=self._tls, server_hostname=self._follower if checks_name else None)
+                if self._follower is not None:
+                    try:
+                        require_name(writer, self._follower)
+                    except TurnedAway:
+                        writer.close()
+                        raise
+                writer.write(self._hello)
                 self._writer, pause = writer, _MIN_PAUSE_SECONDS
                 # What was said while there was no line is lost: say it again now rather than after a while.
                 await self._carry_out(self._sender.reconnected(self._clock.monotonic()))
@@ -195,7 +206,8 @@ class _SendingSide:
 
 async def send_snapshot(log: ReplicatedLog, snapshots: SnapshotFolder, address: Address, *, term: int,
                         limits: TransferLimits | None = None, clock: Clock | None = None,
-                        rng: random.Random | None = None, tls: ssl.SSLContext | None = None,
+                        rng: random.Random | None = None, cluster: str = "", me: str = "",
+                        follower: str | None = None, tls: ssl.SSLContext | None = None,
                         insecure: bool = False) -> TransferOutcome:
     """Send the newest snapshot and the live entries it needs to the `SnapshotServer` at `address`.
 
@@ -209,6 +221,10 @@ async def send_snapshot(log: ReplicatedLog, snapshots: SnapshotFolder, address: 
         limits: sizes and times.
         clock: for the times.
         rng: names the transfer.
+        cluster: the group's name, as the server was given it.
+        me: the name of this member; with `tls`, that of its certificate.
+        follower: the name that the follower's certificate must carry; `None`: it must be what `tls` asks for, which is
+            the host of `address` by default.
         tls: for the connection; plain TCP if `None`, which is for loopback addresses.
         insecure: plain TCP to other addresses too: whoever listens there gets the state.
 
@@ -227,12 +243,16 @@ async def send_snapshot(log: ReplicatedLog, snapshots: SnapshotFolder, address: 
     require_type("snapshots", snapshots, SnapshotFolder, "a SnapshotFolder")
     require_address("address", address)
     require_guarded("a snapshot", address[0], guard="tls=", is_guarded=tls is not None, insecure=insecure)
+    require_mutual("tls", tls)
     require_type("term", term, int, "a whole number")
+    hello = Hello(cluster, me)
+    if tls is not None and not me:
+        raise InvalidInput("me is ''; give this member's name, as its certificate says it")
     chosen_clock: Clock = SystemClock() if clock is None else clock
     transfer = (random.SystemRandom() if rng is None else rng).getrandbits(64)
     source = await asyncio.to_thread(_Source.held, log, snapshots)
     try:
         sender = SnapshotSender(source.manifest, source.live, term=term, transfer=transfer, limits=limits)
-        return await _SendingSide(sender, source, address, chosen_clock, tls).run()
+        return await _SendingSide(sender, source, address, chosen_clock, hello, follower, tls).run()
     finally:
         await asyncio.to_thread(source.release)

@@ -7,12 +7,13 @@ import asyncio
 import contextlib
 import random
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from compactlib._arguments import require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed, CompactlibError, CorruptData, StorageError, TaskFailed, Unsupported
-from compactlib.hosting.transfer.lines import Address, read_message, require_address
+from compactlib.hosting.transfer.lines import Address, Hello, hello_length, require_address
 from compactlib.outcome import Skipped
 from compactlib.raftlog.replication.effects import (
     AwaitEntries,
@@ -37,13 +38,21 @@ from compactlib.raftlog.replication.messages import (
     Unknown,
 )
 from compactlib.raftlog.replication.receiver import SnapshotReceiver
-from compactlib.raftlog.replication.wire import encode
+from compactlib.raftlog.replication.wire import decode, encode, frame_length
 from compactlib.raftlog.snapshots.folder import SnapshotFolder
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.staging import IncomingState
 from compactlib.raftlog.snapshots.state_reader import StateReader
 from compactlib.raftlog.store.protocols import ReplicatedLog
-from compactlib.runtime.doors import require_guarded
+from compactlib.runtime.doors import (
+    Door,
+    DoorLimits,
+    Line,
+    TurnedAway,
+    in_time,
+    require_guarded,
+    require_mutual,
+)
 from compactlib.runtime.observe import Observer
 from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork
 
@@ -73,26 +82,36 @@ class SnapshotServer(AsyncServiceFace):
         limits: sizes and times.
         clock: for the times.
         rng: names this life.
-        tls: for connections; plain TCP if `None`, which is for loopback addresses.
+        cluster: the group's name; a sender of another group is turned away.
+        senders: the members that may send, by name; empty: whoever has a certificate. A node that may not changes
+            nothing.
+        door: bounds of what listens.
+        tls: for connections, whose certificates it must ask for: a sender is who its certificate says. Plain TCP if
+            `None`, which is for loopback addresses.
         insecure: plain TCP on other addresses too: whoever reaches them can put snapshots in force.
-        observer: notified as `snapshot_server_failed`.
+        observer: notified as `snapshot_server_failed`, and as `snapshot_line_ended`.
 
     Raises:
-        InvalidInput: an argument is of another type than it should be, or plain TCP would listen beyond this machine.
+        InvalidInput: an argument is of another type than it should be, plain TCP would listen beyond this machine, or
+            TLS asks for no certificate.
     """
 
     def __init__(self, log: ReplicatedLog, snapshots: SnapshotFolder, *, listen: Address, term: int,
                  applied: Callable[[], int], installed: Callable[[SnapshotManifest, StateReader], object],
                  term_seen: Callable[[int], object] | None = None,
                  machine_versions: tuple[int, int] = (0, (1 << 32) - 1), limits: TransferLimits | None = None,
-                 clock: Clock | None = None, rng: random.Random | None = None,
+                 clock: Clock | None = None, rng: random.Random | None = None, cluster: str = "",
+                 senders: Collection[str] = (), door: DoorLimits | None = None,
                  tls: ssl.SSLContext | None = None, insecure: bool = False,
                  observer: Observer | None = None) -> None:
         require_method("log", log, "append_sparse", "install", "pin", "reset", "sync")
         require_type("snapshots", snapshots, SnapshotFolder, "a SnapshotFolder")
         require_address("listen", listen)
         require_guarded("the snapshot server", listen[0], guard="tls=", is_guarded=tls is not None, insecure=insecure)
+        require_mutual("tls", tls)
         require_type("term", term, int, "a whole number")
+        require_type("cluster", cluster, str, "text")
+        require_type("door", door, DoorLimits, "DoorLimits", or_none=True)
         for name, call in (("applied", applied), ("installed", installed), ("term_seen", term_seen or installed)):
             require_method(name, call, "__call__")
         self._work = AsyncWork(f"the snapshot server on {listen[0]}", event=SERVER_FAILED, observer=observer)
@@ -104,6 +123,9 @@ class SnapshotServer(AsyncServiceFace):
         self._term_seen = term_seen
         self._clock: Clock = SystemClock() if clock is None else clock
         self._tls = tls
+        self._cluster = cluster
+        self._senders = frozenset(senders)
+        self._door = Door(door or DoorLimits(), is_guarded=tls is not None)
         life = (random.SystemRandom() if rng is None else rng).getrandbits(64)
         self._receiver: SnapshotReceiver = SnapshotReceiver(
             term=term, life=life, machine_versions=machine_versions, limits=limits, staged=snapshots.staged())
@@ -141,7 +163,7 @@ class SnapshotServer(AsyncServiceFace):
         """
         self._closing.clear()
         try:
-            self._server = await asyncio.start_server(self._accept, *self._listen, ssl=self._tls)
+            self._server = await self._door.listen(self._accept, self._listen, self._tls)
         except OSError as error:
             raise StorageError.from_os(error, "listen on", "{}:{}".format(*self._listen)) from None
         self._work.keep_on(self._await_tick, "watching the clock of transfers")
@@ -207,28 +229,52 @@ class SnapshotServer(AsyncServiceFace):
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        where = str(writer.get_extra_info("peername"))
         self._lines.add(writer)
         try:
-            while not self._closing.is_set() and (message := await read_message(reader)) is not None:
-                if isinstance(message, Progress | Unknown | Installed | Refusal):
-                    continue
-                async with self._turn:
-                    # Closed while this task waited for its turn?
-                    if self._closing.is_set():
-                        break
-                    self._reply_to = writer
-                    applied = await self._work.call(self._applied)
-                    await self._carry_out(self._receiver.receive(message, self._clock.monotonic(),
-                                                                 last_applied=applied))
-                    self._ticked.set()
-        except (OSError, Unsupported, CorruptData):
-            # Damage on the way, or a line that was cut: the sender opens another and goes on.
-            pass
+            async with self._door.line(reader, writer) as line:
+                async with in_time("a Hello", "hello_seconds", self._door.limits.hello_seconds):
+                    sender = await self._welcome(line, where)
+                while not self._closing.is_set() and await self._take_in(line, sender):
+                    pass
+        except (OSError, Unsupported, CorruptData, TurnedAway, asyncio.IncompleteReadError) as error:
+            # A stranger, damage on the way, or a line that was cut: the sender opens another and goes on.
+            self._work.observer.event("snapshot_line_ended", {"address": where,
+                                                              "error": f"{type(error).__name__}: {error}"})
         finally:
             self._lines.discard(writer)
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+
+    async def _welcome(self, line: Line, where: str) -> str:
+        """The name of the member that has connected, which may send."""
+        async with line.frame(partial(hello_length, source=where)) as frame:
+            if frame is None:
+                raise TurnedAway("it left without a Hello")
+            hello = Hello.decode(frame, source=where)
+        if hello.cluster != self._cluster:
+            raise TurnedAway(f"a member of {hello.cluster!r}, this is one of {self._cluster!r}; correct cluster=")
+        if self._senders and hello.sender not in self._senders:
+            raise TurnedAway(f"{hello.sender!r} is none of those that may send: {', '.join(sorted(self._senders))}")
+        await line.introduce(hello.sender)
+        return hello.sender
+
+    async def _take_in(self, line: Line, sender: str) -> bool:
+        """Take in one message; whether there was one."""
+        async with line.frame(partial(frame_length, source=sender or "<peer>")) as frame:
+            if frame is None:
+                return False
+            message = await self._work.call(decode, frame, source=sender or "<peer>")
+            if isinstance(message, Progress | Unknown | Installed | Refusal):
+                return True
+            async with self._turn:
+                # Closed while this task waited for its turn?
+                if self._closing.is_set():
+                    return False
+                self._reply_to = line.writer
+                applied = await self._work.call(self._applied)
+                await self._carry_out(self._receiver.receive(message, self._clock.monotonic(), last_applied=applied,
+                                                             sender=sender))
+                self._ticked.set()
+        return True
 
     async def _await_tick(self) -> None:
         deadline = self._receiver.deadline

@@ -36,6 +36,8 @@ class AbortReason(Enum):
     """Something exceeds a limit of one side; the message says which."""
     OUT_OF_STEP = 12
     """One side said or did what the other cannot have caused: they disagree on the protocol, or on the log."""
+    OTHER_SENDER = 13
+    """Another member sends in the same term, which has one leader."""
 
 
 class TransferAborted(CompactlibError):

@@ -106,6 +106,7 @@ class SnapshotReceiver:
         self._machine_versions = machine_versions
         self._limits: TransferLimits = limits or TransferLimits()
         self._staged = staged
+        self._leader: tuple[int, str] = -1, ""
         self._stage: ReceiverStage = "idle"
         self._now: _Transfer | None = None
         self._heard_at = 0.0
@@ -113,19 +114,25 @@ class SnapshotReceiver:
 
     # -- what the host says
 
-    def receive(self, message: FromSender, now: float, *, last_applied: int) -> list[Effect]:
+    def receive(self, message: FromSender, now: float, *, last_applied: int, sender: str = "") -> list[Effect]:
         """Take a message of a sender.
 
         Args:
             message: what came.
             now: seconds on any clock that does not go back, the same for every call.
             last_applied: the last index that the host's state machine has applied, -1 if none.
+            sender: the name of the member that sent it. A term has one leader: in each the first name counts.
         """
         envelope = message.envelope
         if envelope.term < self._term:
             return [Send(Refusal(self._answer_to(envelope), AbortReason.HIGHER_TERM, last_applied,
                                  f"term {envelope.term} is over, {self._term} has begun"))]
+        if envelope.term == self._leader[0] and sender != self._leader[1]:
+            return [Send(Refusal(self._answer_to(envelope), AbortReason.OTHER_SENDER, last_applied,
+                                 f"{self._leader[1]!r} sends in term {envelope.term}, and a term has one leader"))]
         effects: list[Effect] = []
+        if isinstance(message, Offer):
+            self._leader = envelope.term, sender
         if envelope.term > self._term:
             effects.append(TermSeen(envelope.term))
             # A new leader may offer the very snapshot that is under way; whatever else it says, the old one is over.

@@ -20,7 +20,7 @@ import pytest
 from compactlib.app.kv_machine import KvMachine, Put
 from compactlib.errors import Closed, NotFound, StorageError
 from compactlib.hosting import SnapshotServer, send_snapshot
-from compactlib.hosting.transfer.lines import read_message
+from compactlib.hosting.transfer.lines import Hello, read_message
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import Entry, LogOptions, SegmentLimits, SnapshotFolder
@@ -179,6 +179,7 @@ def test_a_transfer_that_breaks_leaves_the_log_as_it_was(messages: int, tmp_path
             async with SnapshotServer(log, snapshots, listen=("127.0.0.1", 0), term=1, applied=lambda: 20,
                                       installed=lambda meta, state: None) as server:
                 reader, writer = await asyncio.open_connection(*server.address)
+                writer.write(Hello("", "").encode())
                 for message in said[:messages + 1]:
                     writer.write(encode(message))
                     answer = await read_message(reader)
@@ -217,6 +218,7 @@ def test_a_live_set_that_cannot_be_is_refused_and_the_server_stays_sound(tmp_pat
         with KvStore(str(tmp_path / "f"), SMALL) as follower:
             async with serving(follower) as server:
                 reader, writer = await asyncio.open_connection(*server.address)
+                writer.write(Hello("", "").encode())
                 empty = SnapshotManifest(index=9, term=1, live_count=0, live_bytes=0, live_crc=0, state_bytes=1,
                                          state_crc=0)
                 writer.write(encode(Offer(Envelope(1, 1, 1), empty)))
@@ -235,8 +237,9 @@ def test_garbage_on_the_line_ends_that_line_only(tmp_path: Path) -> None:
             fill(leader, random.Random(2), 100)
             leader.snapshot()
             async with serving(follower) as server:
-                good = encode(Probe(Envelope(1, 1, 1)))
-                for garbage in (b"GET / HTTP/1.1\r\n\r\n", good[:-1] + b"?", good[:20], b"\0\0\0\0"):
+                good, hello = encode(Probe(Envelope(1, 1, 1))), Hello("", "").encode()
+                for garbage in (b"GET / HTTP/1.1\r\n\r\n", good, hello[:-1] + b"?", hello + good[:-1] + b"?",
+                                hello + good[:20], hello + b"\0\0\0\0"):
                     reader, writer = await asyncio.open_connection(*server.address)
                     writer.write(garbage)
                     writer.write_eof()
