@@ -137,7 +137,7 @@ class StagingWorker(ServiceFace):
     def add(self, repository: Repository) -> None:
         """Look after a repository from now on: survey it, reclaim, and compact what the sensor names.
 
-        Adding it again does nothing.
+        Adding it again does nothing, unless it was about to be removed: then it stays.
 
         Raises:
             InvalidInput: there is another one of this name.
@@ -147,6 +147,8 @@ class StagingWorker(ServiceFace):
         with self._lock:
             known = self._repositories.get(name)
             if known is repository:
+                for work in self._works_of(name):
+                    self._service.enable(work)  # A removal that was refused has disabled them.
                 return
             if known is not None:
                 raise InvalidInput(f"two repositories are named {name!r}; give one of each name, or remove one first")
@@ -174,9 +176,7 @@ class StagingWorker(ServiceFace):
             if name not in self._repositories:
                 known = ", ".join(map(repr, self._repositories)) or "none"
                 raise NotFound(f"there is no repository {name!r}; known is {known}")
-            branches = [work for work, repository in self._listed.items() if repository == name]
-            works = [work for work in (f"survey {name}", f"reclaim {name}", *branches)
-                     if self._service.report().row(work) is not None]
+            works = self._works_of(name)
             for work in works:
                 self._service.disable(work)
             for work in works:
@@ -187,6 +187,12 @@ class StagingWorker(ServiceFace):
                 self._pending.discard(work)
             del self._repositories[name]
             return Removed(name)
+
+    def _works_of(self, name: str) -> list[str]:
+        """What is listed as work with a repository."""
+        branches = (work for work, repository in self._listed.items() if repository == name)
+        report = self._service.report()
+        return [work for work in (f"survey {name}", f"reclaim {name}", *branches) if report.row(work) is not None]
 
     def start(self) -> None:
         """See `Service.start`: in one thread of its own. After `stop` it begins anew."""
@@ -281,6 +287,8 @@ class StagingWorker(ServiceFace):
                 self._service.disable(row.work)
                 if isinstance(self._service.remove(row.work), Removed):
                     del self._listed[row.work]
+                else:
+                    self._service.enable(row.work)  # Its turn has come meanwhile.
 
     def _compact(self, repository: Repository, branch: str, job: Job) -> Outcome[Any]:
         name = job.turn.name

@@ -587,6 +587,12 @@ def test_repositories_are_added_and_removed_while_it_works() -> None:
     policy.is_asked = True
     worker.run_pending()
     assert isinstance(removals[0], Refused)
+    policy.is_asked = False
+    assert {row.condition for row in worker.status().rows} == {"disabled"}
+    worker.add(world.repo)  # it stays after all
+    world.clock.advance(0.1)
+    worker.run_pending()
+    assert branch.list().tombstones == 0
     assert worker.remove("main") == Removed("main")
     assert worker.status().rows == ()
     worker.audit()
