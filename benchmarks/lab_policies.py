@@ -60,9 +60,13 @@ def blob_policies() -> Table:
     workloads: list[Workload] = [
         Uniform(**shape), HotCold(**shape), Zipf(**shape), Bursts(**shape, every=8_000, burst_keys=1_500),
         TtlMix(**shape, lives_seconds=((0.4, 4.0), (0.2, 1.0)))]
-    settings = BlobSettings.of_slots(400, 32, forecast_seconds=30.0, bucket_seconds=0.2)
+    settings = BlobSettings.of_slots(400, 32)
+    # What looks ahead counts by buckets, so that it sees what has died a little later than the others do.
+    ahead = attrs.evolve(settings, forecast_seconds=30.0, bucket_seconds=0.2)
+    experiments = [each for policy in policies for each in compare(
+        [policy], workloads, ahead if isinstance(policy, ExpiryForecast) else settings)]
     found: dict[str, dict[str, object]] = {}
-    for row in _run(compare(policies, workloads, settings)).to_dicts():
+    for row in _run(experiments).to_dicts():
         found.setdefault(row["policy"], {"policy": row["policy"]})[row["workload"]] = row["write_amplification"]
     return Table.from_dicts(list(found.values()), title="blob store: write amplification")
 

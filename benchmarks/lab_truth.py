@@ -11,7 +11,8 @@ quarter of an hour on one core.
 
 Where the rules come from: a segment's dead share counts only once the segment is closed; equal segments are taken in
 the order of a hash table of 2,048 places (8,192 for many segments), as the simulator keeps them; times are numbers of
-writing requests; a copy renews a segment's age. FADaC's average counts by request: 9.8 pages each on the trace.
+writing requests; a copy renews the age by which `root benefit` goes. FADaC's average counts by request: 9.8 pages
+each on the trace.
 """
 
 from __future__ import annotations
@@ -122,14 +123,14 @@ def scheme(name: str, request: float) -> Placement:
 
 
 def collected(workload: Workload, live: int, per_segment: int, victims: int, dead: float, prefers: Preference,
-              placement: Placement | None) -> float:
+              placement: Placement) -> float:
     """Write amplification of collections that start, and choose, by what is dead."""
     segments = int(live * ROOM) // per_segment
-    ties = 0 if placement is None else 8_192 if segments > 3_072 else 2_048
+    ties = 8_192 if segments > 3_072 else 2_048
     found = replay_blobs(
         workload, FixedNumber(victims=victims, min_dead_fraction=dead, prefers=prefers, ties_modulo=ties),
         BlobSettings.of_slots(segments, per_segment, max_dead_fraction=dead, placement=placement,
-                              copy_order="choice", copies_renew=placement is not None), seed=1).total
+                              copy_order="choice", copies_renew=prefers == "root benefit"), seed=1).total
     assert found.refused == 0
     return found.write_amplification
 
@@ -155,11 +156,12 @@ def trace_rows(path: str) -> Iterator[Row]:
                    lambda dead=dead, size=size, name=name, prefers=prefers: collected(  # type: ignore[misc]
                        Requests(path), TRACE_PAGES, size, 16, dead, prefers, scheme(name, TRACE_REQUEST)))
     for (dead, size), (mixed, apart, by_valid, by_benefit) in TRACE_SEGMENTS.items():
-        kinds: Sequence[tuple[str, Preference, Placement | None, float]] = (
+        kinds: Sequence[tuple[str, Preference, Placement, float]] = (
             ("mixed", "dead share", Mixed(), mixed), ("user_and_survivors", "dead share", UserAndSurvivors(), apart),
-            ("closed", "valid bytes", None, by_valid), ("closed", "benefit", None, by_benefit))
+            ("closed", "valid bytes", UserAndSurvivors(keep_open=False), by_valid),
+            ("closed", "benefit", UserAndSurvivors(keep_open=False), by_benefit))
         for name, preference, placement, value in kinds:
-            if placement is None or dead not in (0.10, 0.15):
+            if name == "closed" or dead not in (0.10, 0.15):
                 yield (f"trace {dead:.0%} {size}.{name}.{_short(preference)}", value,
                        lambda dead=dead, size=size, preference=preference, placement=placement:  # type: ignore[misc]
                        collected(Requests(path), TRACE_PAGES, size, 16, dead, preference, placement))

@@ -416,6 +416,9 @@ class BlobLog:
                            if row not in gone or self._names[row].position in replaced]
         else:
             self._order = [row for row in self._order if row not in gone]
+            for placed in self.placer.brief:
+                if self._open[placed] != NO_ROW:
+                    self._close(placed)
         for row in victims:
             self._held_bytes -= self._used[row] - self._valid[row]
             self._died_bytes -= self._used[row] - self._valid[row]

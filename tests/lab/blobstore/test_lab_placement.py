@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 
 from compactlib.blobstore import BlobChoice, CostBenefit, Greedy
@@ -86,6 +87,17 @@ def test_survivors_that_stay_open_leave_no_segment_half_empty() -> None:
     closed = replay_blobs(workload, policy, BlobSettings.of_slots(200, 16), seed=2).steady()
     kept = replay_blobs(workload, policy, BlobSettings.of_slots(200, 16, placement=UserAndSurvivors()), seed=2).steady()
     assert kept.write_amplification < 0.97 * closed.write_amplification
+
+
+def test_survivors_closed_with_each_compaction_are_laid_out_as_without_a_placement() -> None:
+    """The segments have other names, and nothing else differs."""
+    policy = FixedNumber(victims=3, min_dead_fraction=0.2, prefers="valid bytes")
+    workload = Uniform(keys=600, writes=2_500)
+    plain, brief = (replay_blobs(workload, policy, attrs.evolve(settings(each), copies_renew=False),
+                                 seed=4).total for each in (None, UserAndSurvivors(keep_open=False)))
+    assert brief.write_amplification == pytest.approx(plain.write_amplification, rel=0.05)
+    assert brief.filled == pytest.approx(plain.filled, rel=0.02)
+    assert brief.filled < 0.97
 
 
 @pytest.mark.parametrize("scheme", [scheme for scheme in SCHEMES if scheme.classes > 2], ids=lambda scheme: scheme.name)

@@ -45,11 +45,13 @@ class Placer:
         writes: how many writes the user has made, the one that is being placed included.
         valid_records: how many records are valid, those counted that died in a segment that is still open.
         segment_records: how many records of the kind at hand a segment takes.
+        brief: classes whose open segment is closed at the end of each compaction, full or not.
     """
 
     writes: int = 0
     valid_records: Callable[[], float]
     segment_records: int = 0
+    brief: tuple[int, ...] = ()
 
     def write(self, key: int, now_ms: int) -> int:
         """The class of a record that the user writes; an earlier one of its key has been told by `left`."""

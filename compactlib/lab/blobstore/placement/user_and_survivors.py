@@ -13,11 +13,20 @@ from compactlib.lab.blobstore.placement.placement import Placer
 
 @attrs.frozen
 class UserAndSurvivors:
-    """The user's records go to one segment, survivors to another; both stay open between compactions."""
+    """The user's records go to one segment, survivors to another.
+
+    Attributes:
+        keep_open: whether the survivors' segment stays open between compactions; otherwise each compaction closes it
+            at its end, part-filled, as in a log without a placement.
+    """
+
+    keep_open: bool = True
 
     name: ClassVar[str] = "user_and_survivors"
     classes: ClassVar[int] = 2
 
     def placer(self) -> Placer:
         """See `Placement.placer`."""
-        return OneForEach(survivors=1)
+        placer = OneForEach(survivors=1)
+        placer.brief = () if self.keep_open else (1,)
+        return placer
