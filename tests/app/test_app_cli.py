@@ -180,7 +180,7 @@ def test_compact_rewrites_by_itself_when_more_is_dead_than_alive(
         tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_log(tmp_path / "log")
     assert "rewrite 4 into 1" in answer(capsys, "plan", folder)[1]
-    assert "at snapshot 72 (5,300 bytes dead beside 1,700 live" in answer(capsys, "compact", folder)[1]
+    assert "at snapshot 72 (7,420 bytes dead beside 2,380 live" in answer(capsys, "compact", folder)[1]
     mostly_live = tmp_path / "mostly"
     with SegmentLog(mostly_live) as log:
         log.extend((index, 1, b"x" * 100) for index in range(1, 10))
