@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import resource
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -16,8 +17,9 @@ import pytest
 from compactlib.app.kv_machine import Put
 from compactlib.catalog.model.partitions import MAX_TABLES, HostedPartitions
 from compactlib.catalog.model.values import NodeId, NodeReport
-from compactlib.catalog.round.messages import Hello as NodeHello, PublishTime, ReportAnswer, RoundId
+from compactlib.catalog.round.messages import Hello as NodeHello, PublishTime, ReportAnswer, ReportRequest, RoundId
 from compactlib.catalog.transport import wire
+from compactlib.catalog.transport.node_service import CompactionService
 from compactlib.catalog.transport.tcp import TcpOptions, TcpTransport
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.varints import encode_varints
@@ -35,7 +37,8 @@ from examples.raft_kv import KvStore
 from tests.hosting.certificates import Authority
 
 OFFERED = SnapshotManifest.of(90, 5, IndexSet(), state_bytes=1, state_crc=0)
-PUBLISH = wire.encode(PublishTime(RoundId((1 << 64) - 1, NodeId("a", 99), 1), 1 << 62))
+EVIL = RoundId((1 << 64) - 1, NodeId("a", 99), 1)
+PUBLISH = wire.encode(PublishTime(EVIL, 1 << 62))
 
 
 class Opened:
@@ -149,7 +152,7 @@ def test_every_wait_has_an_end(door: Opening, hello: Greeting, limits: dict[str,
 def test_in_plain_text_a_second_line_under_a_connected_nodes_name_is_refused(door: Opening, hello: Greeting,
                                                                              tmp_path: Path) -> None:
     async def story() -> None:
-        async with door(tmp_path, None, {"hello_seconds": 0.3}) as opened:
+        async with door(tmp_path, None, {"hello_seconds": 1.0}) as opened:
             reader, writer = await opened.connect()
             writer.write(hello("c", "a"))
             if hello is node_hello:
@@ -160,7 +163,7 @@ def test_in_plain_text_a_second_line_under_a_connected_nodes_name_is_refused(doo
             other, second = await opened.connect()
             second.write(hello("c", "a"))
             assert await other.read() == b""
-            await opened.ended("hello_seconds=0.3")
+            await opened.ended("hello_seconds=1.0")
             second.close()
             writer.close()
 
@@ -208,6 +211,63 @@ def test_with_tls_a_node_is_who_its_certificate_says_and_its_newest_line_counts(
                 each.close()
                 with contextlib.suppress(OSError):
                     await each.wait_closed()
+
+    run(story)
+
+
+class Unasked:
+    """A database that is asked nothing, since no message that a stranger sends may reach it."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: self.calls.append(name)
+
+
+def test_a_stranger_on_loopback_moves_no_term_and_publishes_no_time(tmp_path: Path) -> None:
+    async def story() -> None:
+        me, host, observer = NodeId("b", 1), Unasked(), RecordingObserver()
+        transport = TcpTransport(me, cluster="c", listen=("127.0.0.1", 0))
+        async with CompactionService(me, host, transport, observer=observer) as service:  # type: ignore[arg-type]
+            service.elected(5, "a")
+            _, writer = await asyncio.open_connection(*transport.address)
+            writer.write(node_hello("c", "a"))
+            for message in (ReportRequest(EVIL), PublishTime(EVIL, 1 << 62),
+                            PublishTime(RoundId(5, NodeId("a", 99), 1), 1 << 62)):
+                writer.write(wire.encode(message))
+            refused: list[object] = []
+            while len(refused) < 3:
+                refused = [fields["reason"] for name, fields in observer.events if name == "catalog_message_refused"]
+                await asyncio.sleep(0.005)
+            assert refused == ["UNKNOWN_TERM", "UNKNOWN_TERM", "UNFOUNDED_TIME"]
+            assert (service.node.term, service.node.coordinator, host.calls) == (5, "a", [])
+            service.elected(6, "a")
+            while service.node.term != 6:
+                await asyncio.sleep(0.005)
+            writer.close()
+
+    run(story)
+
+
+@pytest.mark.soak
+@DOORS
+def test_a_thousand_idle_strangers_cost_little_memory(door: Opening, hello: Greeting, tmp_path: Path) -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    async def story() -> None:
+        async with door(tmp_path, None, {"hello_seconds": 30.0}) as opened:
+            before = resident()
+            lines = []
+            for _ in range(1000 if resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 2100 else 300):
+                _, writer = await opened.connect()
+                writer.write((1000).to_bytes(4, "little") + bytes(900))
+                lines.append(writer)
+            # Both ends of each lie in this process.
+            assert resident() - before < 64 << 20
+            for writer in lines:
+                writer.close()
 
     run(story)
 

@@ -218,7 +218,7 @@ class TcpTransport:
 
     async def _welcome(self, line: Line, where: str) -> str:
         """The name of the node that has connected, which may talk; it is greeted."""
-        async with line.frame(partial(_length, MAX_HELLO_BYTES, where)) as frame:
+        async with line.frame(partial(_hello_length, where)) as frame:
             hello = _hello_in(frame, where)
         if hello.cluster != self._hello.cluster:
             raise WrongCluster(expected=f"cluster {self._hello.cluster!r}", found=f"cluster {hello.cluster!r}",
@@ -270,7 +270,7 @@ class TcpTransport:
                 require_name(writer, name)
                 writer.write(wire.encode(self._hello))
                 try:
-                    size = _length(MAX_HELLO_BYTES, name, await reader.readexactly(wire.LENGTH_BYTES))
+                    size = _hello_length(name, await reader.readexactly(wire.LENGTH_BYTES))
                 except (asyncio.IncompleteReadError, ConnectionError):
                     raise TurnedAway("{}:{} hung up without a word: it is of another cluster, or does not know this "
                                      "node".format(*address)) from None
@@ -368,6 +368,14 @@ def _length(limit: int, sender: str, head: bytes) -> int:
     size = int.from_bytes(head, "little")
     if size > limit:
         raise MessageTooLarge(size=size, limit=limit, sender=sender)
+    return size
+
+
+def _hello_length(sender: str, head: bytes) -> int:
+    size = int.from_bytes(head, "little")
+    if size > MAX_HELLO_BYTES:
+        raise MessageDamaged(sender=sender, offset=0, expected=f"a Hello of at most {MAX_HELLO_BYTES} bytes",
+                             found=f"{size} bytes")
     return size
 
 
