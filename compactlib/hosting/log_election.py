@@ -82,7 +82,7 @@ class LogElection(ServiceFace):
     def applied(self, command: Command, payload: bytes) -> bool:
         """A command of the log was applied here: whether it was a claim. Never raises; for state machines.
 
-        A claim that is damaged or of a later release elects nobody.
+        A claim that is damaged or of a later release elects no node.
         """
         if not is_command(payload):
             return False

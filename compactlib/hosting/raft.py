@@ -8,8 +8,8 @@ that a command has carried so far, which is a function of the log alone, and so 
 What pysyncobj promises, and what not: a command that was answered is in the memory of a majority of nodes. With a
 `folder` each node also keeps a journal through the page cache, which survives the process; it is synced once a second,
 so a power failure of a majority at once can take back the last second. Messages between nodes are pickles, which run
-code: whoever reaches a node's port without a `password` does what he likes in its process, and so does whoever knows
-it. Without one, only loopback addresses are taken. Tried with pysyncobj 0.3.17.
+code: a host that reaches a node's port runs what it likes in its process, with a `password` only if it knows that.
+Without one, only loopback addresses are taken. Tried with pysyncobj 0.3.17.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class RaftCommandLog:
             a node that was restarted gets everything from the others.
         password: encrypts the messages between nodes, with the package `cryptography`; the same everywhere. Without one
             all addresses have to be loopback's.
-        insecure: other addresses without a password too: whoever reaches this node's port runs code in its process.
+        insecure: other addresses without a password too: each host that reaches this node's port can run code here.
         wait_seconds: how long a command is waited for.
         clock: gives the commands that are proposed here their time, held against the monotonic clock (`SteadyClock`;
             give one of your own for other bounds, or to `accept` a jump).

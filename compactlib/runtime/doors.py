@@ -71,7 +71,7 @@ def require_guarded(what: str, host: str, *, guard: str, is_guarded: bool, insec
         insecure: whether the host wants it all the same.
 
     Raises:
-        InvalidInput: it would be open to whoever reaches the address, and nothing was said of that.
+        InvalidInput: it would be open to every host that reaches the address, and nothing was said of that.
     """
     if not (is_guarded or insecure or is_loopback(host)):
         raise InvalidInput(f"{what} was given {host or 'every address'!r} without {guard}, where whoever reaches it is "
@@ -92,7 +92,7 @@ def require_mutual(what: str, tls: ssl.SSLContext | None) -> None:
     """Return if TLS has the other side show a certificate.
 
     Raises:
-        InvalidInput: it has not, so nobody would know who talks.
+        InvalidInput: it has not, so it stays unknown who talks.
     """
     if tls is not None and tls.verify_mode is not ssl.CERT_REQUIRED:
         raise InvalidInput(f"{what} asks for no certificate, so whoever reaches it is believed; load the authority's "
@@ -114,7 +114,7 @@ def require_name(writer: asyncio.StreamWriter, name: str) -> None:
     names = [value for kind, value in shown.get("subjectAltName", ()) if kind == "DNS"]
     names = names or [value for part in shown.get("subject", ()) for kind, value in part if kind == "commonName"]
     if name not in names:
-        raise TurnedAway(f"the node {name!r} shows the certificate of {', '.join(map(repr, names)) or 'nobody'}; "
+        raise TurnedAway(f"the node {name!r} shows the certificate of {', '.join(map(repr, names)) or 'no node'}; "
                          f"issue one whose DNS name is the node's name")
 
 

@@ -35,7 +35,7 @@ from compactlib.runtime.observe import tell
 
 WatermarkListener = Callable[[Timestamp], None]
 """Called with each new value once it is in force; never the recovered one. What it raises is logged, and breaks
-nothing; that it is `Closed`, as a service that does not run, is nobody's surprise.
+nothing; `Closed`, as a service raises that does not run, is not even logged.
 """
 
 MAX_ATTEMPTS = 10

@@ -31,7 +31,7 @@ from compactlib.runtime.services.work_service import Job, WorkService
 
 ElectionListener: TypeAlias = Callable[[int, str], None]
 """Called with a term and the name of its coordinator, again and again. What it raises is logged, and breaks nothing;
-that it is `Closed`, as a service that does not run, is nobody's surprise.
+`Closed`, as a service raises that does not run, is not even logged.
 """
 
 _LOOK = "look"
@@ -56,7 +56,7 @@ class Elected:
 
 
 class LeaseElection(ServiceFace):
-    """A `Service` that takes part in the election on one node, and tells its listener of whoever is elected.
+    """A `Service` that takes part in the election on one node, and notifies its listener of each election.
 
     Args:
         store: shared by all nodes.
@@ -106,7 +106,7 @@ class LeaseElection(ServiceFace):
         self._service.request(_LOOK)
 
     def _look(self, job: Job) -> Outcome[Elected]:
-        """See who holds the record, and write it if it is this node's, or nobody's any more."""
+        """See who holds the record, and write it if it is this node's, or if its lease is over."""
         now = self._clock.monotonic()
         try:
             found, predicate = self._kept()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`CatalogUpkeep`: raises a node's low watermark as time goes by, and forgets what nobody needs any more, in a thread.
+"""`CatalogUpkeep`: raises a node's low watermark as time goes by, and forgets what is needed no more, in a thread.
 
 Without it, or a host that does the same, the low watermark stands still, and so does the history that it holds.
 """

@@ -79,7 +79,7 @@ class TcpTransport:
         server_tls: for connections from others, whose certificates it must ask for; plain TCP if `None`, which is for
             loopback addresses.
         client_tls: for connections to others; plain TCP if `None`, which is for loopback addresses.
-        insecure: plain TCP with other addresses too, where whoever reaches them is believed.
+        insecure: plain TCP with other addresses too, where every host that reaches them is believed.
 
     Raises:
         InvalidInput: a name is empty, too long or not printable; plain TCP would leave this machine; or TLS asks for no

@@ -226,7 +226,7 @@ async def send_snapshot(log: ReplicatedLog, snapshots: SnapshotFolder, address: 
         follower: the name that the follower's certificate must carry; `None`: it must be what `tls` asks for, which is
             the host of `address` by default.
         tls: for the connection; plain TCP if `None`, which is for loopback addresses.
-        insecure: plain TCP to other addresses too: whoever listens there gets the state.
+        insecure: plain TCP to other addresses too: the host that listens there gets the state.
 
     Returns:
         `Done` if the snapshot is in force there; `Skipped` if the follower was further already; `Failed` with a

@@ -83,12 +83,12 @@ class SnapshotServer(AsyncServiceFace):
         clock: for the times.
         rng: names this life.
         cluster: the group's name; a sender of another group is turned away.
-        senders: the members that may send, by name; empty: whoever has a certificate. A node that may not changes
+        senders: the members that may send, by name; empty: all that have a certificate. A node that may not changes
             nothing.
         door: bounds of what listens.
         tls: for connections, whose certificates it must ask for: a sender is who its certificate says. Plain TCP if
             `None`, which is for loopback addresses.
-        insecure: plain TCP on other addresses too: whoever reaches them can put snapshots in force.
+        insecure: plain TCP on other addresses too: each host that reaches them can put snapshots in force.
         observer: notified as `snapshot_server_failed`, and as `snapshot_line_ended`.
 
     Raises:

@@ -93,7 +93,7 @@ class Schedule:
             return changed(state, _SUCCESS, state.token, state.lease_expires_at, state.failures)
         releases, limit = state.releases + 1, self._config.max_releases
         if status == _RELEASED and not 0 < limit <= releases:
-            # A worker that shuts down harms nobody; a job that none of them can do must not go round for ever.
+            # A worker that shuts down does no harm; a job that none of them can do must not go round for ever.
             return self.released(state, self._backoff(releases - 1), reason, releases=releases)
         if status == _RELEASED:
             reason = f"given back {releases} times, the last time: {reason or 'without a reason'}"

@@ -97,7 +97,7 @@ class JobQueue:
         self._retired: set[tuple[str, int, int, str]] = set()
         # Jobs that failed too often, the worst first; their leases may still run.
         self._failed: SortedList[tuple[int, float, int, int | str, str]] = SortedList()
-        # Of them, those that nobody was told of yet, by the end of their last lease.
+        # Of them, those that were not reported yet, by the end of their last lease.
         self._untold: SortedSet[tuple[float, str]] = SortedSet()
 
     def __len__(self) -> int:

@@ -53,8 +53,8 @@ class CompactionTrigger:
 class _Counts:
     """What was counted for one branch, by the newest of its records that was seen.
 
-    Deletes are counted by the token that they went into: a seal keeps them, and they go with their token, whoever
-    committed, compacted or reset. What a listing meets is counted as long as no token goes.
+    Deletes are counted by the token that they went into: a seal keeps them, and they go with their token, by
+    whichever commit, compaction or reset. What a listing meets is counted as long as no token goes.
     """
 
     __slots__ = ("deletes", "listed", "record", "sealed_told", "told")
@@ -184,7 +184,7 @@ class CompactionSensor:
     def seed(self, repository: str, branch: str, record: BranchRecord, *,
              tombstones: Mapping[StagingToken, int]) -> None:
         """Count what lies on a branch, so that a start does not begin from nothing; also what a trigger has reported,
-        which nobody may have heeded.
+        which may have gone unheeded.
 
         Args:
             repository: whose branch.

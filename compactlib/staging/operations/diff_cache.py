@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`DiffCache`: differences between two metaranges, kept by the pair of ids, since neither ever changes.
 
-They are read as far as somebody asks for them, and what was read is kept: of each pair the *stretches* of keys between
+They are read as far as they are asked for, and what was read is kept: of each pair the *stretches* of keys between
 which all differences are known. A question about whether there is any costs the ranges of the first one.
 """
 
@@ -82,7 +82,7 @@ class DiffCache:
             start = reached
 
     def _read(self, pair: _Pair, start: bytes, end: bytes | None) -> Iterator[Difference]:
-        """The differences of a stretch; keeps those that were read, also if nobody asks for the last ones."""
+        """The differences of a stretch; keeps those that were read, also if the last ones are not asked for."""
         found: list[Difference] = []
         room = self._max_bytes - sum(each.size_bytes for each in self._diffs.get(pair) or ()) - _OVERHEAD_BYTES
         size = 0

@@ -319,7 +319,7 @@ def tend(sim: World) -> None:
         leader.propose(Configure(_raised(leader.service.config)))
     given_up = [job.plan.name for job in leader.service.quarantine()]
     if settings.retried_jobs:
-        # Also those that somebody has at the moment, which are to be left alone.
+        # Also those that a worker has at the moment, which are to be left alone.
         given_up += [job.name for _, job in leader.service.jobs(leader.now) if job.failures]
     if given_up and rng.random() < (0.3 if sim.is_rough else 1.0):
         leader.propose(Requeue(tuple(given_up)))
