@@ -6,10 +6,9 @@ A store is compacted by its owner, who alone knows how long deletes are kept: th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from compactlib.app.terminal import print_json, show_table, waiting
+from compactlib.app.terminal import print_json, show_left, show_table, show_verified, waiting
 from compactlib.blobstore import (
     BlobPlan,
     BlobPolicy,
@@ -64,16 +63,6 @@ def why(folder: str, *, policy: str | None, retention_seconds: float | None, as_
     return 0
 
 
-def show_left(left: dict[str, list[str]]) -> None:
-    """Print for each reason which segments are left by it."""
-    for reason, names in left.items():
-        print(f"{len(names):,} left, {reason}: {_some(names)}")
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
-
-
 def _planned(folder: str, policy: str | None, retention_seconds: float | None) -> BlobPlan:
     chosen = POLICIES[0] if policy is None else {each.name: each for each in POLICIES}[policy]
     settings: dict[str, Any] = {} if retention_seconds is None else {"deleted_retention_seconds": retention_seconds}
@@ -85,14 +74,4 @@ def verify(folder: str, *, as_json: bool) -> int:
     """Read everything in a store, and print what is damaged; returns the exit code: 1 if anything is."""
     with BlobReader(folder) as reader, waiting("verifying"):
         report = reader.verify()
-    if as_json:
-        print_json(report.to_dicts())
-        return 0 if report.is_sound else 1
-    if report.findings:
-        show_table(report.table())
-    if report.is_sound:
-        print(f"{folder}: {report.records:,} records in {report.bytes_read:,} bytes, all as they were written")
-        return 0
-    bad = sum(not finding.is_harmless for finding in report.findings)
-    print(f"{folder}: {bad:,} damaged or missing; restore the files from a copy")
-    return 1
+    return show_verified(folder, report, "records", as_json=as_json)

@@ -10,10 +10,9 @@ from typing import Any
 
 import attrs
 
-from compactlib.app.blob_commands import show_left
 from compactlib.app.executors import opened_executor
 from compactlib.app.inspection import inspect_log, limits_of
-from compactlib.app.terminal import print_json, progress_bar, show_table, waiting
+from compactlib.app.terminal import print_json, progress_bar, show_left, show_table, show_verified, waiting
 from compactlib.errors import CorruptData
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import (
@@ -186,18 +185,8 @@ def verify(folder: str, *, as_json: bool) -> int:
     found = {(each.kind, each.place, each.what): each for report in checked for each in report.findings}
     report = VerifyReport(tuple(found.values()), sum(each.records for each in checked),
                           sum(each.bytes_read for each in checked))
-    if as_json:
-        print_json(report.to_dicts())
-        return 0 if report.is_sound else 1
-    if report.findings:
-        show_table(report.table())
-    if report.is_sound:
-        print(f"{folder}: {'' if logs is None else f'{len(logs):,} logs, '}{report.records:,} entries in "
-              f"{report.bytes_read:,} bytes, all as they were written")
-        return 0
-    bad = sum(not finding.is_harmless for finding in report.findings)
-    print(f"{folder}: {bad:,} damaged or missing; restore the files from a copy")
-    return 1
+    return show_verified(folder, report, "entries", as_json=as_json,
+                         counted="" if logs is None else f"{len(logs):,} logs, ")
 
 
 def _verified(folder: str) -> VerifyReport:

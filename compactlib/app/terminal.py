@@ -8,11 +8,11 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from compactlib.errors import MissingDependency
-from compactlib.report import Table
+from compactlib.report import Table, VerifyReport
 from compactlib.runtime.observe import Observer, Progress, TqdmObserver
 
 _SHORT = {"live_entries": "live", "live_bytes": "live B", "data_bytes": "data B", "payload_bytes": "payload B",
@@ -39,6 +39,36 @@ def show_table(table: Table) -> None:
         print(textwrap.fill(table.title, columns))
     fitted = Table(tuple(_SHORT.get(name, name) for name in table.columns), table.rows)
     print(_last_cut(fitted, columns).to_text(max_width=None))
+
+
+def show_left(left: Mapping[str, Sequence[str]]) -> None:
+    """Print for each reason which segments are left by it, the first five by name."""
+    for reason, names in left.items():
+        more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+        print(f"{len(names):,} left, {reason}: {', '.join(names[:5])}{more}")
+
+
+def show_verified(folder: str, report: VerifyReport, unit: str, *, as_json: bool, counted: str = "") -> int:
+    """Print what a verification found; returns the exit code: 1 if anything is damaged or missing.
+
+    Args:
+        folder: what was verified.
+        report: of what was found.
+        unit: what its `records` are.
+        as_json: print `to_dicts()` instead.
+        counted: what else was counted, before the records.
+    """
+    if as_json:
+        print_json(report.to_dicts())
+        return 0 if report.is_sound else 1
+    if report.findings:
+        show_table(report.table())
+    if report.is_sound:
+        print(f"{folder}: {counted}{report.records:,} {unit} in {report.bytes_read:,} bytes, all as they were written")
+        return 0
+    bad = sum(not finding.is_harmless for finding in report.findings)
+    print(f"{folder}: {bad:,} damaged or missing; restore the files from a copy")
+    return 1
 
 
 def _last_cut(table: Table, columns: int) -> Table:
