@@ -31,6 +31,7 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import DropDead, Entry, LogOptions, SegmentLog
 from compactlib.runtime import SteadyClock
 from compactlib.runtime.later import LaterObserver
+from compactlib.runtime.owned_lock import OwnedLock
 from compactlib.scheduler.model.values import Command
 
 _HEAD = struct.Struct(">Bq")
@@ -73,9 +74,8 @@ class LocalLog:
         self._pending: list[_Pending] = []
         self._broken: str | None = None
         self._closed = False
-        self._pid = os.getpid()
         self._observer = LaterObserver(self._options.observer)
-        self._order = threading.Lock()
+        self._order = OwnedLock(f"the log in {os.fspath(folder)}")
         # The thread that a command, or the start, runs the host's callables in.
         self._holder: int | None = None
         self._syncs: GroupCommit[int, None] = GroupCommit(self._sync, max_batch=_MAX_BATCH)
@@ -264,7 +264,7 @@ class LocalLog:
         Raises:
             Busy: called from within a command; nothing was done.
         """
-        if self._pid != os.getpid():
+        if self._order.is_inherited:
             self._closed = True
             self._log.close()
             return
@@ -303,11 +303,8 @@ class LocalLog:
 
     @contextlib.contextmanager
     def _in_order(self) -> Iterator[None]:
-        # Before the lock: in a fork, the thread that held it may not be there to release it.
-        if self._pid != os.getpid():
-            raise Closed(f"the log in {self._log.folder} was opened by process {self._pid}, and this is process "
-                         f"{os.getpid()}; a fork must not use what its parent has open, open it here when it is closed "
-                         f"there")
+        # Before who is inside is looked at, which a fork may have copied in the middle of a command.
+        self._order.require_mine()
         self._require_outside()
         with self._order:
             self._holder = threading.get_ident()

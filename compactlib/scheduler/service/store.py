@@ -18,7 +18,6 @@ Keys and records: `docs/formats/scheduler-state.md`.
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import threading
 from collections.abc import Iterator
@@ -33,6 +32,7 @@ from compactlib.runtime import SteadyClock
 from compactlib.runtime.later import LaterObserver
 from compactlib.runtime.look import look_until_seen
 from compactlib.runtime.observe import Observer
+from compactlib.runtime.owned_lock import OwnedLock
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.errors import JournalConflict
 from compactlib.scheduler.model.poll import PollRequest, PollResponse
@@ -99,8 +99,7 @@ class StoredScheduler:
         self._rng = rng or random.Random()
         self._observer = LaterObserver(observer)
         self._every = checkpoint_every
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = OwnedLock("the scheduler")
         # The thread that carries out a command.
         self._holder: int | None = None
         self._broken: str | None = None
@@ -224,9 +223,8 @@ class StoredScheduler:
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
         """The lock; the observer is notified once it is released."""
-        if self._pid != os.getpid():
-            raise Closed(f"the scheduler was opened by process {self._pid}, and this is process {os.getpid()}; a fork "
-                         f"must not use what its parent has open, open it here when it is closed there")
+        # Before who is inside is looked at, which a fork may have copied in the middle of a command.
+        self._lock.require_mine()
         self._require_outside()
         try:
             with self._lock:
@@ -415,6 +413,10 @@ class StoredScheduler:
         Raises:
             Busy: called from within a command, by the policy, say; nothing was done.
         """
+        if self._lock.is_inherited:
+            # A fork: the thread that holds the lock does not exist here to release it.
+            self._closed = True
+            return
         self._require_outside()
         with self._lock:
             self._closed = True
