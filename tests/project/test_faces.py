@@ -95,8 +95,8 @@ def test_no_name_has_two_meanings() -> None:
 
 
 @pytest.mark.parametrize("package", DOCUMENTED)
-def test_a_page_begins_with_the_ten_names_that_every_user_needs(package: str) -> None:
-    page = (TOP.parent / "docs" / f"{package}.md").read_text()
+def test_a_reference_begins_with_the_ten_names_that_every_user_needs(package: str) -> None:
+    page = (TOP.parent / "docs" / "api" / f"{package}.md").read_text()
     _, _, after = page.partition("The ten names to begin with")
     rows = after.partition("\n\n")[2].partition("\n\n")[0].splitlines()[2:]
     named = [re.findall(r"`(\w+)`", row)[0] for row in rows]
