@@ -60,8 +60,9 @@ def wal_of(folder: StrPath) -> str | None:
     # Loaded for logs of a store only: a log that stands alone has no WAL.
     from compactlib.raftlog.wal.names import wal_number
 
-    # A store that was ever opened has a file there; folders of a host may have these names for other reasons.
-    return wal if any(wal_number(name) is not None for name in list_folder(wal)) else None
+    # A store that was ever opened has a file there; folders of a host may have these names for other reasons. A listing
+    # that runs while a new file takes the place of the only one may show neither.
+    return wal if any(wal_number(name) is not None for _ in range(2) for name in list_folder(wal)) else None
 
 
 def require_log(folder: StrPath, *, may_create: bool) -> bool:

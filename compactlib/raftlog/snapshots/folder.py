@@ -40,6 +40,7 @@ from compactlib.raftlog.snapshots.machine import StateMachine
 from compactlib.raftlog.snapshots.model import SnapshotManifest, StagedState
 from compactlib.raftlog.snapshots.staging import IncomingState, find_incoming, remove_stray
 from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.runtime.owned_lock import OwnedLock
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -48,9 +49,10 @@ _BATCH_BYTES = 1 << 20
 
 
 class SnapshotFolder:
-    """See the module. One process at a time writes it (that of the log); calls exclude each other by the caller's lock.
+    """See the module. One process at a time writes it (that of the log), one call at a time by the caller's lock.
 
-    Opening removes what a crash left unfinished; it keeps a state that was being received, see `staged`.
+    Any thread may ask at any time what is in force. Opening removes what a crash left unfinished; it keeps a state that
+    was being received, see `staged`.
 
     Args:
         folder: where; made if there is none.
@@ -69,6 +71,8 @@ class SnapshotFolder:
             raise InvalidInput(f"max_checkpoints is {max_checkpoints}; keep 0 or more")
         self._folder: str = os.path.abspath(folder)
         self._files: Files = LocalFiles() if files is None else files
+        # A listing that runs while one name comes and another goes may show neither.
+        self._names = OwnedLock(f"the snapshots in {self._folder}")
         self._machine = machine
         self._max_checkpoints = max_checkpoints
         if not os.path.isdir(self._folder):
@@ -103,13 +107,15 @@ class SnapshotFolder:
     @property
     def manifest(self) -> SnapshotManifest | None:
         """What the newest snapshot in force says of itself; `None` before the first. Raises as `latest`."""
-        listed = self._listed("snapshot")
-        return self._read_manifest(listed[-1]) if listed else None
+        with self._names:
+            listed = self._listed("snapshot")
+            return self._read_manifest(listed[-1]) if listed else None
 
     @property
     def checkpoints(self) -> tuple[SnapshotManifest, ...]:
         """The checkpoints above the snapshot, oldest first. Raises as `latest`."""
-        return tuple(map(self._read_manifest, self._listed("checkpoint")))
+        with self._names:
+            return tuple(map(self._read_manifest, self._listed("checkpoint")))
 
     def live_set(self, manifest: SnapshotManifest) -> IndexSet:
         """The live set of a snapshot or checkpoint. Raises as `latest`."""
@@ -185,10 +191,11 @@ class SnapshotFolder:
 
     def checkpoint_below(self, index: int) -> SnapshotMeta | None:
         """The newest checkpoint at or below `index` and above the snapshot, `None` if there is none; as `latest`."""
-        chosen = self._checkpoint_below(index)
-        if chosen is None:
-            return None
-        manifest = self._read_manifest(chosen)
+        with self._names:
+            chosen = self._checkpoint_below(index)
+            if chosen is None:
+                return None
+            manifest = self._read_manifest(chosen)
         return SnapshotMeta(manifest.index, manifest.term, self.live_set(manifest))
 
     def promote(self, index: int) -> SnapshotManifest:
@@ -208,7 +215,8 @@ class SnapshotFolder:
         self.live_set(manifest)
         self.open_state(manifest).close()
         self._names_unsynced = True
-        self._files.rename(chosen.path(self._folder), attrs.evolve(chosen, kind="snapshot").path(self._folder))
+        with self._names:
+            self._files.rename(chosen.path(self._folder), attrs.evolve(chosen, kind="snapshot").path(self._folder))
         self._files.sync_folder(self._folder)
         self._names_unsynced = False
         return manifest
@@ -287,9 +295,9 @@ class SnapshotFolder:
                     pass
 
     def __repr__(self) -> str:
-        listed = self._listed("snapshot")
+        listed = listed_in(self._folder, "snapshot")
         return f"SnapshotFolder({self._folder!r}, snapshot {listed[-1].index if listed else None}, " \
-               f"{len(self._listed('checkpoint'))} checkpoints)"
+               f"{len(listed_in(self._folder, 'checkpoint'))} checkpoints)"
 
     # -- inside
 
@@ -303,7 +311,8 @@ class SnapshotFolder:
         return found[-1] if found else None
 
     def _listed(self, kind: SnapshotKind) -> list[Listed]:
-        return listed_in(self._folder, kind)
+        with self._names:
+            return listed_in(self._folder, kind)
 
     def _read_manifest(self, listed: Listed) -> SnapshotManifest:
         return read_manifest(self._folder, listed)
@@ -370,7 +379,8 @@ class SnapshotFolder:
         # `_write_live` has synced the folder, so the names of both parts are durable by now.
         path = os.path.join(self._folder, manifest_name(manifest.index, manifest.term, kind))
         self._names_unsynced = True
-        write_durably(self._files, path, [encode_manifest(manifest)])
+        with self._names:
+            write_durably(self._files, path, [encode_manifest(manifest)])
         self._names_unsynced = False
 
     def _rebuild(self, manifest: SnapshotManifest, machine: StateMachine, lost: LiveSetLost) -> IndexSet:
@@ -388,14 +398,16 @@ class SnapshotFolder:
 
     def _remove(self, listed: Listed) -> None:
         # Manifest first, durably: parts without one are strays, a manifest without its parts would be damage.
-        self._files.unlink(listed.path(self._folder))
+        with self._names:
+            self._files.unlink(listed.path(self._folder))
         self._files.sync_folder(self._folder)
         self._remove_parts(listed.index, listed.term)
 
     def _remove_manifest(self, meta: SnapshotMeta | SnapshotManifest, kind: SnapshotKind) -> None:
         path = os.path.join(self._folder, manifest_name(meta.index, meta.term, kind))
         if os.path.lexists(path):
-            self._files.unlink(path)
+            with self._names:
+                self._files.unlink(path)
             self._files.sync_folder(self._folder)
 
     def _remove_parts(self, index: int, term: int) -> None:

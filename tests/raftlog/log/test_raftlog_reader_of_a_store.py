@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from compactlib.raftlog import (
     StoreOptions,
     open_log,
 )
+from compactlib.raftlog.model.names import WAL_FOLDER
 from compactlib.raftlog.wal.frames import Frame
 from tests.raftlog.wrapped_files import UnsyncedFiles
 
@@ -72,6 +74,26 @@ def test_what_leaves_the_wal_while_a_reader_looks_is_read_from_the_segments(tmp_
         reader._frames = flushed_first  # type: ignore[method-assign]  # noqa: SLF001
         reader.refresh()
         assert list(reader.entries()) == list(log.entries())
+
+
+def test_a_listing_that_shows_neither_the_old_file_nor_the_new_hides_no_wal(tmp_path: Path,
+                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder is listed while its only file is replaced: the system may show neither."""
+    with open_log(tmp_path / "store", OPTIONS) as log:
+        log.append(entries(1, 50))
+        log.sync()
+        listdir = os.listdir
+        torn: list[object] = []
+
+        def torn_once(path: str) -> list[str]:
+            if os.path.basename(path) == WAL_FOLDER and not torn:
+                torn.append(path)
+                return []
+            return listdir(path)
+
+        monkeypatch.setattr(os, "listdir", torn_once)
+        require_same(log, tmp_path / "store/logs/log")
+        assert torn
 
 
 def test_what_was_taken_back_in_the_wal_is_not_given_as_live(tmp_path: Path) -> None:

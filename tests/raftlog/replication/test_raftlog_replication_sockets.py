@@ -384,7 +384,6 @@ def transfer_between_processes(folder: Path, seed: int, *, cuts: int, kills: int
             async def run() -> int:
                 line = BadLine(port, rng)
                 server = await asyncio.start_server(line.accept, "127.0.0.1", 0)
-                load.thread.start()
                 sending = asyncio.create_task(send_snapshot(
                     leader.log, leader.snapshots, server.sockets[0].getsockname()[:2], term=1, limits=LIMITS, rng=rng))
                 for number in range(1, kills + 1):
@@ -402,9 +401,12 @@ def transfer_between_processes(folder: Path, seed: int, *, cuts: int, kills: int
                 await asyncio.wait(line.handlers)
                 return outcome.stats.index if isinstance(outcome, Done) else -1
 
-            index = asyncio.run(run())
-            load.stopping.set()
-            load.thread.join()
+            load.thread.start()
+            try:
+                index = asyncio.run(run())
+            finally:
+                load.stopping.set()
+                load.thread.join()
             assert leader.machine.applied > index, "the leader stood still meanwhile"
         last = processes[-1]
         assert last.stdout is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from compactlib.raftlog.snapshots.files_format import (
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.store.protocols import SnapshotStore
 from compactlib.testing import FailingFiles
+from tests.raftlog.wrapped_files import UnsyncedFiles
 
 LIVE = IndexSet.from_sorted([5, 10, 15])
 
@@ -494,3 +496,24 @@ def test_wrong_reports_are_refused_and_change_nothing() -> None:
         LiveTracker(LIVE, applied=20).audit(PlacesMachine())
     with pytest.raises(CompactlibError, match="entry 15 is live, 3 was applied last"):
         LiveTracker(LIVE, applied=3).audit()
+
+
+def test_what_is_in_force_can_be_asked_while_it_changes(tmp_path: Path) -> None:
+    """A listing that runs while one manifest comes and another goes may show neither of them."""
+    folder = SnapshotFolder(tmp_path, files=UnsyncedFiles())
+    folder.write(SnapshotMeta(0, 1, IndexSet()), [b"state"])
+
+    def renew() -> None:
+        for index in range(1, 400):
+            folder.write(SnapshotMeta(index, 1, IndexSet()), [b"state"])
+            folder.remove_older()
+
+    writing = threading.Thread(target=renew)
+    writing.start()
+    newest = 0
+    while writing.is_alive():
+        manifest = folder.manifest
+        assert manifest is not None
+        assert manifest.index >= newest
+        newest = manifest.index
+    writing.join()
