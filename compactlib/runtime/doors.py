@@ -11,19 +11,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from functools import partial
 from typing import TypeAlias
 
 import attrs
 
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError
+from compactlib.runtime.services.async_service import AsyncWork, KeptTask
 
 MAX_HELLO_BYTES = 1024
 """The longest first frame of a connection, its length not counted."""
 _LENGTH_BYTES = 4
 _BUFFER_BYTES = 16 << 10
+_LONGEST_PAUSE_SECONDS = 1.0
+"""Between two tries to accept, while the process has no descriptor left, for example."""
 
+Address: TypeAlias = tuple[str, int]
+"""A host and a port; port 0 lets the system choose when listening."""
 Measure: TypeAlias = Callable[[bytes], int]
 """Reads the length of a frame from its first 4 bytes; raises if it is none, or too long."""
 
@@ -37,10 +44,13 @@ class DoorLimits:
     """Bounds of what listens.
 
     Attributes:
-        max_connections: at once; more are turned away.
+        max_connections: at once; of more, the oldest is turned away that has not introduced itself, or the newest if
+            all have.
+        max_greetings: connections at once that have begun to speak and have not introduced themselves, each of which
+            may cost most of a MiB with TLS; of more, the oldest is turned away.
         max_bytes_in_flight: of frames that are being read or handled, all connections together; others wait their turn.
             One larger frame is read alone.
-        hello_seconds: for the TLS handshake, and for the first frame.
+        hello_seconds: from the connection's beginning to the end of its first frame, TLS handshake included.
         frame_seconds: from a frame's first bytes to its last, waiting for its turn included.
         idle_seconds: between two frames.
 
@@ -49,6 +59,7 @@ class DoorLimits:
     """
 
     max_connections: int = 1000
+    max_greetings: int = 50
     max_bytes_in_flight: int = 128 << 20
     hello_seconds: float = 5.0
     frame_seconds: float = 60.0
@@ -159,7 +170,7 @@ class Line:
             CompactlibError: what `measure` raises.
         """
         door, limits = self._door, self._door.limits
-        async with in_time("the next frame", "idle_seconds", limits.idle_seconds):
+        async with _in_time("the next frame", "idle_seconds", limits.idle_seconds):
             try:
                 size = measure(await self._reader.readexactly(_LENGTH_BYTES))
             except asyncio.IncompleteReadError as error:
@@ -171,7 +182,7 @@ class Line:
             return
         taken = False
         try:
-            async with in_time(f"a frame of {size} bytes", "frame_seconds", limits.frame_seconds):
+            async with _in_time(f"a frame of {size} bytes", "frame_seconds", limits.frame_seconds):
                 await door.take(size)
                 taken = True
                 data = await self._reader.readexactly(size)
@@ -185,48 +196,166 @@ class Line:
         if self._name is not None and self._door.lines.get(self._name) is self:
             del self._door.lines[self._name]
         self.ended.set()
+        self.writer.close()
+
+
+@attrs.define(eq=False)
+class Arrival:
+    """A connection that nothing is known of yet.
+
+    Attributes:
+        line: its socket.
+        where: its address, for messages.
+        turned_away: the limit for which it has to make room for another one; empty if it has not.
+    """
+
+    line: socket.socket
+    where: str
+    turned_away: str = ""
+
+
+Welcome: TypeAlias = Callable[[Line], Awaitable[str]]
+"""Reads the Hello of a connection, has it `introduce` its node, and answers the node's name."""
 
 
 class Door:
-    """The connections of one listening service, in one event loop.
+    """What listens, and its connections; in the event loop of its service.
 
     Args:
-        limits: their bounds.
-        is_guarded: whether TLS says who talks.
+        what: as messages name it, for example `"the snapshot server"`.
+        limits: bounds.
+        work: the service's, which `listen` needs running.
+        tls: says who talks, if it is given.
     """
 
-    def __init__(self, limits: DoorLimits, *, is_guarded: bool) -> None:
+    def __init__(self, what: str, limits: DoorLimits, work: AsyncWork, *, tls: ssl.SSLContext | None) -> None:
         self.limits: DoorLimits = limits
-        self.is_guarded: bool = is_guarded
+        self.is_guarded: bool = tls is not None
         self.lines: dict[str, Line] = {}
+        self._what = what
+        self._work = work
+        self._tls = tls
+        self._listening: list[tuple[socket.socket, KeptTask]] = []
+        self._arrived: set[Arrival] = set()
+        self._open: set[Line] = set()
         self._count = 0
+        self._strangers: dict[Arrival, asyncio.Timeout] = {}
+        self._greeting: dict[Arrival, asyncio.Timeout] = {}
         self._in_flight = 0
         self._freed = asyncio.Event()
 
-    async def listen(self, accept: Callable[[asyncio.StreamReader, asyncio.StreamWriter], None],
-                     address: tuple[str, int], tls: ssl.SSLContext | None) -> asyncio.Server:
-        """Listen. Raises `OSError`."""
-        return await asyncio.start_server(accept, *address, ssl=tls, limit=_BUFFER_BYTES,
-                                          ssl_handshake_timeout=None if tls is None else self.limits.hello_seconds)
-
-    @contextlib.asynccontextmanager
-    async def line(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AsyncIterator[Line]:
-        """A connection, which is closed when the block is left.
+    async def listen(self, address: Address, answer: Callable[[Arrival], Coroutine[None, None, object]]) -> None:
+        """Listen, and have each connection answered, in a task of its own.
 
         Raises:
-            TurnedAway: there are too many.
+            StorageError: the address cannot be listened on.
         """
-        made = Line(self, reader, writer)
+        host, port = address
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host or None, port, type=socket.SOCK_STREAM,
+                                                                 flags=socket.AI_PASSIVE)
+            for family, at in dict.fromkeys((family, at) for family, *_, at in found):
+                made = socket.create_server(at, family=family, backlog=100)
+                made.setblocking(False)
+                self._listening.append((made, self._work.keep_on(
+                    partial(self._accept, made, answer), "listening", longest_pause_seconds=_LONGEST_PAUSE_SECONDS)))
+        except OSError as error:
+            self.close()
+            raise StorageError.from_os(error, "listen on", f"{host}:{port}") from None
+
+    @property
+    def address(self) -> Address:
+        """Where it listens, with the port that the system chose.
+
+        Raises:
+            Closed: it was not started, or is closed.
+        """
+        if not self._listening:
+            raise Closed(f"{self._what} does not listen: start it first")
+        host, port = self._listening[0][0].getsockname()[:2]
+        return str(host), int(port)
+
+    def close(self) -> None:
+        """Listen no more, and end the connections."""
+        listening, self._listening = self._listening, []
+        for made, task in listening:
+            task.cancel()
+            made.close()
+        for arrival in self._arrived:
+            arrival.line.close()
+        self._arrived.clear()
+        for line in self._open:
+            line.writer.close()
+
+    async def _accept(self, listening: socket.socket,
+                      answer: Callable[[Arrival], Coroutine[None, None, object]]) -> None:
+        line, where = await asyncio.get_running_loop().sock_accept(listening)
+        arrival = Arrival(line, str(where))
+        self._arrived.add(arrival)
+        self._work.spawn(answer(arrival), "a connection")
+
+    @contextlib.asynccontextmanager
+    async def line(self, arrival: Arrival, welcome: Welcome) -> AsyncIterator[tuple[Line, str]]:
+        """A connection and the name of its node, which has introduced itself; it is closed when the block is left.
+
+        Raises:
+            TurnedAway: there are too many, or it did not introduce itself in time.
+            asyncio.IncompleteReadError: the connection ended within the Hello.
+            OSError: it broke, or TLS did not come about.
+            CompactlibError: what `welcome` raises.
+        """
+        made: Line | None = None
         self._count += 1
         try:
-            if self._count > self.limits.max_connections:
+            if arrival not in self._arrived:
+                raise TurnedAway(f"{self._what} is closing")
+            if self._count > self.limits.max_connections and not self._turn_away(
+                    self._strangers, f"max_connections={self.limits.max_connections}"):
                 raise TurnedAway(f"too many connections: max_connections={self.limits.max_connections} of them are "
                                  f"open")
-            yield made
+            try:
+                async with asyncio.timeout(self.limits.hello_seconds) as deadline:
+                    self._strangers[arrival] = deadline
+                    await _spoken(arrival.line)
+                    self._greeting[arrival] = deadline
+                    if len(self._greeting) > self.limits.max_greetings:
+                        self._turn_away(self._greeting, f"max_greetings={self.limits.max_greetings}")
+                    await asyncio.sleep(0)  # of many that come at once, none costs anything that has to go
+                    if arrival.turned_away:
+                        raise TimeoutError
+                    self._arrived.discard(arrival)
+                    made = Line(self, *await _streams(arrival.line, self._tls, self.limits.hello_seconds))
+                    self._open.add(made)
+                    name = await welcome(made)
+            except TimeoutError:
+                raise TurnedAway(
+                    f"too many connections: it had to make room for another one, {arrival.turned_away}; it had not "
+                    f"said who it is" if arrival.turned_away else
+                    f"a Hello did not come in time: hello_seconds={self.limits.hello_seconds}") from None
+            finally:
+                self._strangers.pop(arrival, None)
+                self._greeting.pop(arrival, None)
+            yield made, name
         finally:
             self._count -= 1
-            made.end()
-            await hang_up(writer)
+            self._arrived.discard(arrival)
+            if made is None:
+                arrival.line.close()
+            else:
+                made.end()
+                self._open.discard(made)
+                await hang_up(made.writer)
+
+    def _turn_away(self, strangers: dict[Arrival, asyncio.Timeout], limit: str) -> bool:
+        """End the oldest of these; whether there is one."""
+        for oldest in list(strangers):
+            deadline = self._strangers.pop(oldest)
+            self._greeting.pop(oldest, None)
+            if not deadline.expired():
+                oldest.turned_away = limit
+                deadline.reschedule(0.0)
+                return True
+        return False
 
     async def take(self, size: int) -> None:
         """Wait until there is room for a frame."""
@@ -248,8 +377,28 @@ async def hang_up(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
+async def _spoken(line: socket.socket) -> None:
+    """Wait for the first byte, or the end: until then a connection has no buffers, those of TLS least of all."""
+    loop, heard = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(line, heard.set)
+    try:
+        await heard.wait()
+    finally:
+        loop.remove_reader(line)
+
+
+async def _streams(line: socket.socket, tls: ssl.SSLContext | None,
+                   hello_seconds: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=_BUFFER_BYTES, loop=loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    transport, _ = await loop.connect_accepted_socket(
+        lambda: protocol, line, ssl=tls, ssl_handshake_timeout=None if tls is None else hello_seconds)
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
 @contextlib.asynccontextmanager
-async def in_time(what: str, name: str, seconds: float) -> AsyncIterator[None]:
+async def _in_time(what: str, name: str, seconds: float) -> AsyncIterator[None]:
     """Leave the block in time.
 
     Raises:

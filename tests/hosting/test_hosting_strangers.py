@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import random
 import resource
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -33,10 +34,12 @@ from compactlib.raftlog.replication.wire import encode
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.runtime.doors import MAX_HELLO_BYTES, Door, DoorLimits
 from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime.services.async_service import AsyncWork
 from examples.raft_kv import KvStore
 from tests.hosting.certificates import Authority
 
 OFFERED = SnapshotManifest.of(90, 5, IndexSet(), state_bytes=1, state_crc=0)
+TLS_BEGUN = b"\x16\x03\x01\x02\x00\x01"
 EVIL = RoundId((1 << 64) - 1, NodeId("a", 99), 1)
 PUBLISH = wire.encode(PublishTime(EVIL, 1 << 62))
 
@@ -250,24 +253,35 @@ def test_a_stranger_on_loopback_moves_no_term_and_publishes_no_time(tmp_path: Pa
     run(story)
 
 
-@pytest.mark.soak
 @DOORS
-def test_a_thousand_idle_strangers_cost_little_memory(door: Opening, hello: Greeting, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_guarded", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("said", [b"", (1000).to_bytes(4, "little") + bytes(900), TLS_BEGUN], ids=[
+    "nothing", "half a Hello", "half a handshake"])
+def test_a_thousand_idle_strangers_cost_little_memory_and_keep_nobody_out(
+        door: Opening, hello: Greeting, said: bytes, is_guarded: bool, tmp_path: Path) -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
     async def story() -> None:
-        async with door(tmp_path, None, {"hello_seconds": 30.0}) as opened:
+        authority = Authority(tmp_path)
+        tls = authority.context("b", server=True) if is_guarded else None
+        count = 1000 if resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 2100 else 300
+        async with door(tmp_path, tls, {"hello_seconds": 30.0, "max_connections": count}) as opened:
             before = resident()
             lines = []
-            for _ in range(1000 if resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 2100 else 300):
-                _, writer = await opened.connect()
-                writer.write((1000).to_bytes(4, "little") + bytes(900))
-                lines.append(writer)
+            for _ in range(count):
+                line = socket.create_connection(opened.address)
+                line.sendall(said)
+                lines.append(line)
+                await asyncio.sleep(0)
+            reader, writer = await opened.connect(authority.context("a", server=False) if is_guarded else None)
+            writer.write(hello("c", "a") + (b"" if hello is node_hello else encode(Offer(Envelope(1, 1, 0), OFFERED))))
+            assert await reader.readexactly(4)
             # Both ends of each lie in this process.
             assert resident() - before < 64 << 20
-            for writer in lines:
-                writer.close()
+            for line in lines:
+                line.close()
+            writer.close()
 
     run(story)
 
@@ -344,7 +358,7 @@ def test_tls_that_asks_for_no_certificate_is_refused(tmp_path: Path) -> None:
 
 def test_bytes_in_flight_are_bounded_over_all_connections() -> None:
     async def story() -> None:
-        door = Door(DoorLimits(max_bytes_in_flight=100), is_guarded=False)
+        door = Door("a door", DoorLimits(max_bytes_in_flight=100), AsyncWork("a test", event="failed"), tls=None)
         await door.take(60)
         waiting = [asyncio.create_task(door.take(50)) for _ in range(2)]
         await asyncio.sleep(0)

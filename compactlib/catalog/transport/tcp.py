@@ -17,7 +17,6 @@ import ssl
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
-from typing import TypeAlias
 
 import attrs
 
@@ -26,24 +25,22 @@ from compactlib.catalog.model.values import NodeId
 from compactlib.catalog.round.messages import Hello, Message, checked_name
 from compactlib.catalog.transport import wire
 from compactlib.catalog.transport.interface import Receive
-from compactlib.errors import Closed, CompactlibError, StorageError, Unsupported
+from compactlib.errors import Closed, CompactlibError, Unsupported
 from compactlib.runtime.doors import (
     MAX_HELLO_BYTES,
+    Address,
+    Arrival,
     Door,
     DoorLimits,
     Line,
     TurnedAway,
     hang_up,
-    in_time,
     require_guarded,
     require_mutual,
     require_name,
 )
 from compactlib.runtime.observe import Observer, telling
 from compactlib.runtime.services.async_service import AsyncWork, KeptTask
-
-Address: TypeAlias = tuple[str, int]
-"""A host and a port; port 0 lets the system choose when listening."""
 
 
 @attrs.frozen(kw_only=True)
@@ -100,14 +97,12 @@ class TcpTransport:
         self._listen = listen
         self._options = options or TcpOptions()
         self._observer = telling(observer)
-        self._server_tls = server_tls
         self._client_tls = client_tls
         self._work = AsyncWork(f"the transport of {me}", event="catalog_connection_failed", threads=1,
                                observer=observer)
-        self._door = Door(self._options, is_guarded=server_tls is not None)
+        self._door = Door("the transport", self._options, self._work, tls=server_tls)
         self._links: dict[str, _Link] = {}
         self._peers: dict[str, Address] = self._checked(peers or {})
-        self._server: asyncio.Server | None = None
         self._closed = False
 
     @property
@@ -127,10 +122,7 @@ class TcpTransport:
         Raises:
             Closed: it was not started, or is closed.
         """
-        if self._server is None or not self._server.sockets:
-            raise Closed("the transport does not listen: start it first")
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return str(host), int(port)
+        return self._door.address
 
     def set_peers(self, peers: Mapping[str, Address]) -> None:
         """Replace the addresses: links to nodes that are gone or have moved are closed.
@@ -161,10 +153,7 @@ class TcpTransport:
     async def _begin(self, receive: Receive) -> None:
         if self._closed:
             raise Closed("the transport was closed; make a new one")
-        try:
-            self._server = await self._door.listen(partial(self._accept, receive), self._listen, self._server_tls)
-        except OSError as error:
-            raise StorageError.from_os(error, "listen on", "{}:{}".format(*self._listen)) from None
+        await self._door.listen(self._listen, partial(self._serve, receive))
 
     def send(self, to: str, message: Message) -> None:
         """See `Transport.send`."""
@@ -186,37 +175,26 @@ class TcpTransport:
         """See `Transport.close`."""
         self._closed = True
         await self._work.stop(self._end)
-        if self._server is not None:
-            await self._server.wait_closed()
 
     async def _end(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        self._door.close()
         self._links.clear()
 
     # ---- incoming
 
-    def _accept(self, receive: Receive, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not self._work.is_running:
-            writer.close()
-        else:
-            self._work.spawn(self._serve(receive, reader, writer), "a connection from another node")
-
-    async def _serve(self, receive: Receive, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        where = str(writer.get_extra_info("peername"))
+    async def _serve(self, receive: Receive, arrival: Arrival) -> None:
+        where = arrival.where
         try:
-            async with self._door.line(reader, writer) as line:
-                async with in_time("a Hello", "hello_seconds", self._options.hello_seconds):
-                    name = await self._welcome(line, where)
+            async with self._door.line(arrival, partial(self._welcome, where)) as (line, name):
                 while await self._read_message(receive, line, name):
                     pass
-        except (CompactlibError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+        except (CompactlibError, OSError, asyncio.IncompleteReadError) as error:
             self._observer.event("catalog_connection_ended", {"address": where, "error": _told(error)})
         except Exception as error:  # a bug, ours or the receiver's: it ends this connection and nothing else
             self._observer.event("catalog_connection_ended", {"address": where, "error": _told(error)})
             raise
 
-    async def _welcome(self, line: Line, where: str) -> str:
+    async def _welcome(self, where: str, line: Line) -> str:
         """The name of the node that has connected, which may talk; it is greeted."""
         async with line.frame(partial(_hello_length, where)) as frame:
             hello = _hello_in(frame, where)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TypeAlias
 
 import attrs
 
@@ -12,15 +11,9 @@ from compactlib._arguments import require_type
 from compactlib.errors import InvalidInput
 from compactlib.files.record_frame import RecordFrame
 from compactlib.raftlog.replication.errors import FrameDamaged
-from compactlib.raftlog.replication.messages import (
-    TransferMessage,
-)
+from compactlib.raftlog.replication.messages import TransferMessage
 from compactlib.raftlog.replication.wire import LENGTH_BYTES, MAX_FRAME_BYTES, decode, frame_length
 from compactlib.runtime.doors import MAX_HELLO_BYTES
-
-Address: TypeAlias = tuple[str, int]
-"""A host and a port; port 0 lets the system choose when listening."""
-
 
 _MAX_NAME_BYTES = 255
 _HELLO = RecordFrame("hello of a transfer", b"CLRAFHEL", 1, "<HH", damaged=FrameDamaged)

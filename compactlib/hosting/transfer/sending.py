@@ -14,7 +14,7 @@ import attrs
 from compactlib._arguments import require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotFound
-from compactlib.hosting.transfer.lines import Address, Hello, read_message, require_address
+from compactlib.hosting.transfer.lines import Hello, read_message, require_address
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.values import Entry
@@ -40,7 +40,7 @@ from compactlib.raftlog.snapshots.folder import SnapshotFolder
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.state_reader import StateReader
 from compactlib.raftlog.store.protocols import PinnedEntries, ReplicatedLog
-from compactlib.runtime.doors import TurnedAway, require_guarded, require_mutual, require_name
+from compactlib.runtime.doors import Address, TurnedAway, require_guarded, require_mutual, require_name
 
 _LOOKS = 10
 _MIN_PAUSE_SECONDS = 0.05

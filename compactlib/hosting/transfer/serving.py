@@ -12,8 +12,8 @@ from functools import partial
 
 from compactlib._arguments import require_method, require_type
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Closed, CompactlibError, CorruptData, StorageError, TaskFailed, Unsupported
-from compactlib.hosting.transfer.lines import Address, Hello, hello_length, require_address
+from compactlib.errors import Closed, CompactlibError, CorruptData, TaskFailed, Unsupported
+from compactlib.hosting.transfer.lines import Hello, hello_length, require_address
 from compactlib.outcome import Skipped
 from compactlib.raftlog.replication.effects import (
     AwaitEntries,
@@ -45,11 +45,12 @@ from compactlib.raftlog.snapshots.staging import IncomingState
 from compactlib.raftlog.snapshots.state_reader import StateReader
 from compactlib.raftlog.store.protocols import ReplicatedLog
 from compactlib.runtime.doors import (
+    Address,
+    Arrival,
     Door,
     DoorLimits,
     Line,
     TurnedAway,
-    in_time,
     require_guarded,
     require_mutual,
 )
@@ -122,17 +123,14 @@ class SnapshotServer(AsyncServiceFace):
         self._installed = installed
         self._term_seen = term_seen
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._tls = tls
         self._cluster = cluster
         self._senders = frozenset(senders)
-        self._door = Door(door or DoorLimits(), is_guarded=tls is not None)
+        self._door = Door("the snapshot server", door or DoorLimits(), self._work, tls=tls)
         life = (random.SystemRandom() if rng is None else rng).getrandbits(64)
         self._receiver: SnapshotReceiver = SnapshotReceiver(
             term=term, life=life, machine_versions=machine_versions, limits=limits, staged=snapshots.staged())
         self._incoming: IncomingState | None = None
-        self._server: asyncio.Server | None = None
         self._turn: asyncio.Lock = asyncio.Lock()
-        self._lines: set[asyncio.StreamWriter] = set()
         self._reply_to: asyncio.StreamWriter | None = None
         self._outcomes: asyncio.Queue[TransferOutcome] = asyncio.Queue(maxsize=1000)
         self._ticked: asyncio.Event = asyncio.Event()
@@ -145,10 +143,7 @@ class SnapshotServer(AsyncServiceFace):
         Raises:
             Closed: it was not started, or is closed.
         """
-        if self._server is None or not self._server.sockets:
-            raise Closed("the snapshot server does not listen: start it first")
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return str(host), int(port)
+        return self._door.address
 
     @property
     def stage(self) -> str:
@@ -162,10 +157,7 @@ class SnapshotServer(AsyncServiceFace):
             StorageError: the address cannot be listened on.
         """
         self._closing.clear()
-        try:
-            self._server = await self._door.listen(self._accept, self._listen, self._tls)
-        except OSError as error:
-            raise StorageError.from_os(error, "listen on", "{}:{}".format(*self._listen)) from None
+        await self._door.listen(self._listen, self._answer)
         self._work.keep_on(self._await_tick, "watching the clock of transfers")
 
     async def next_outcome(self) -> TransferOutcome:
@@ -179,14 +171,10 @@ class SnapshotServer(AsyncServiceFace):
 
     async def _end(self) -> None:
         """Listen no more, give a transfer up; what is being put in force is seen through, to the host's restoring."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
         async with self._turn:
             self._closing.set()
             await self._carry_out(self._receiver.cancel("the follower is shutting down"))
-        for line in list(self._lines):
-            line.close()
+        self._door.close()
         while self._receiver.stage == "installing":
             # It would be half done otherwise.
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
@@ -222,29 +210,18 @@ class SnapshotServer(AsyncServiceFace):
         self._work.note(error, what)
         return TaskFailed(f"{what} raised {error!r}", task=what, kind=type(error).__name__, detail=repr(error))
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, arrival: Arrival) -> None:
+        where = arrival.where
         try:
-            self._work.spawn(self._answer(reader, writer), "a line")
-        except Closed:
-            writer.close()
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        where = str(writer.get_extra_info("peername"))
-        self._lines.add(writer)
-        try:
-            async with self._door.line(reader, writer) as line:
-                async with in_time("a Hello", "hello_seconds", self._door.limits.hello_seconds):
-                    sender = await self._welcome(line, where)
+            async with self._door.line(arrival, partial(self._welcome, where)) as (line, sender):
                 while not self._closing.is_set() and await self._take_in(line, sender):
                     pass
         except (OSError, Unsupported, CorruptData, TurnedAway, asyncio.IncompleteReadError) as error:
             # A stranger, damage on the way, or a line that was cut: the sender opens another and goes on.
             self._work.observer.event("snapshot_line_ended", {"address": where,
                                                               "error": f"{type(error).__name__}: {error}"})
-        finally:
-            self._lines.discard(writer)
 
-    async def _welcome(self, line: Line, where: str) -> str:
+    async def _welcome(self, where: str, line: Line) -> str:
         """The name of the member that has connected, which may send."""
         async with line.frame(partial(hello_length, source=where)) as frame:
             if frame is None:
