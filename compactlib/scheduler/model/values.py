@@ -22,6 +22,8 @@ ANONYMOUS_TENANT = ""
 
 MAX_ID_CHARS = 256
 """The longest block id, tenant or job name."""
+MAX_NUMBER = (1 << 63) - 1
+"""The largest shard, level and size of a block: what another language can read."""
 
 
 @attrs.frozen(slots=False)
@@ -86,8 +88,8 @@ class BlockMeta:
     def __attrs_post_init__(self) -> None:
         check_block_fields(self.id, self.tenant, self.shard, self.level, self.size_bytes)
         try:
-            is_span = -math.inf < self.min_time <= self.max_time < math.inf
-        except TypeError:
+            is_span = math.isfinite(self.min_time) and math.isfinite(self.max_time) and self.min_time <= self.max_time
+        except (TypeError, OverflowError):
             is_span = False
         if not is_span:
             raise InvalidInput(f"block {self.id!r} holds data from {self.min_time!r} to {self.max_time!r}; "
@@ -139,9 +141,9 @@ def _check_block_fields(block_id: str, tenant: str, shard: int, level: int, size
         raise InvalidInput(f"{block_id!r} is not a block id; give 1 to {MAX_ID_CHARS} printable characters")
     if len(tenant) > MAX_ID_CHARS or not tenant.isprintable():
         raise InvalidInput(f"{tenant!r} is not a tenant; give at most {MAX_ID_CHARS} printable characters")
-    if shard < 0 or level < 0 or size_bytes < 0:
-        raise InvalidInput(f"block {block_id!r} has shard {shard}, level {level} and {size_bytes} bytes; "
-                           f"none may be negative")
+    if not 0 <= shard | level | size_bytes <= MAX_NUMBER:
+        raise InvalidInput(f"block {block_id!r} has shard {shard!r:.30}, level {level!r:.30} and {size_bytes!r:.30} "
+                           f"bytes; give 0 to {MAX_NUMBER} each")
 
 
 @attrs.frozen(kw_only=True, slots=False)

@@ -13,7 +13,7 @@ from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.record_frame import RecordFrame
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model.poll import PollRequest, PollResponse
-from compactlib.scheduler.model.update import Operation
+from compactlib.scheduler.model.update import BlocksAdded, Operation
 from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.plain import Plain, from_plain, to_plain
 
@@ -24,6 +24,8 @@ RECORDS = RecordFrame("scheduler record", MAGIC, VERSION, "<HH")
 
 Change: TypeAlias = Operation | SchedulerConfig
 """What a command carries: an operation, or the settings that hold from there on."""
+Message: TypeAlias = PollRequest | PollResponse | BlocksAdded | Change
+"""What a transport carries, and a host's own log: a request, an answer, an operation or settings."""
 
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
@@ -121,8 +123,8 @@ def decode_entry(data: bytes, place: str) -> tuple[Command, Change]:
     return command, config
 
 
-def encode_message(message: PollRequest | PollResponse | Change) -> bytes:
-    """A request, a response, an operation or settings, for a transport or for a host's own log. O(size).
+def encode_message(message: Message) -> bytes:
+    """A message as bytes. O(size).
 
     Raises:
         InvalidInput: a number in it is infinite or none, or it holds what has no stored form.
@@ -131,15 +133,15 @@ def encode_message(message: PollRequest | PollResponse | Change) -> bytes:
 
 
 @refuses_misfits
-def decode_message(data: bytes, place: str = "a message") -> PollRequest | PollResponse | Change:
+def decode_message(data: bytes, place: str = "a message") -> Message:
     """The inverse of `encode_message`.
 
     Raises:
         CorruptData: the bytes are not those of a message.
         Unsupported: it was written by another release.
     """
-    message: PollRequest | PollResponse | Change
-    [message] = _decode(data, RecordKind.MESSAGE, (PollRequest | PollResponse | Change,), place)
+    message: Message
+    [message] = _decode(data, RecordKind.MESSAGE, (Message,), place)
     return message
 
 

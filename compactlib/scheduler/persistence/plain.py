@@ -49,6 +49,7 @@ FIELDS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "limits": (config.Limits, ("max_queue_size", "max_quarantine_size", "max_tombstones", "checks_results",
                                "lease_seconds", "max_backoff_seconds", "cleanup_lease_seconds")),
     "add": (update.AddBlocks, ("blocks",)),
+    "added": (update.BlocksAdded, ("queued", "terminal", "duplicate", "tombstoned")),
     "tick": (update.Tick, ()),
     "retain": (update.Retain, ("before",)),
     "requeue": (update.Requeue, ("names",)),

@@ -20,7 +20,8 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from compactlib._arguments import refuses_misfits
 from compactlib.clock import Clock
@@ -36,8 +37,8 @@ from compactlib.runtime.owned_lock import OwnedLock
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.errors import JournalConflict
 from compactlib.scheduler.model.poll import PollRequest, PollResponse
-from compactlib.scheduler.model.update import Applied, ApplyResult, Operation
-from compactlib.scheduler.model.values import Command
+from compactlib.scheduler.model.update import AddBlocks, Applied, ApplyResult, BlocksAdded, Operation
+from compactlib.scheduler.model.values import BlockMeta, Command
 from compactlib.scheduler.persistence.codec import (
     MAGIC,
     Change,
@@ -50,6 +51,8 @@ from compactlib.scheduler.persistence.codec import (
 from compactlib.scheduler.plan.policy import AssignmentPolicy
 from compactlib.scheduler.service.machine import LEFTOVERS_STAY, SNAPSHOT_FAILED, SchedulerMachine
 from compactlib.scheduler.service.service import SchedulerService
+
+AnswerT = TypeVar("AnswerT")
 
 _JOURNAL = b"j/"
 _MAX_ATTEMPTS = 100
@@ -127,7 +130,7 @@ class StoredScheduler:
 
     @property
     def service(self) -> SchedulerService:
-        """The service; read it while no other thread calls a method, and change it through this class alone."""
+        """The service; read it while no other thread calls a method (else `look`), and change it through this class."""
         return self._machine.service
 
     @property
@@ -184,6 +187,28 @@ class StoredScheduler:
                 result = self._carry_out(self._next_command(), operation)
                 if result is not None:
                     return result
+
+    @refuses_misfits
+    def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
+        """New blocks: into the metadata index and the compaction queue; raises as `apply` does."""
+        result = self.apply(AddBlocks(tuple(blocks)))
+        assert isinstance(result, BlocksAdded)
+        return result
+
+    @refuses_misfits
+    def look(self, at: Callable[[SchedulerService], AnswerT]) -> AnswerT:
+        """What `at` finds in the scheduler, between two commands; everything it sees is durable.
+
+        Keep it short: nothing else happens meanwhile. It must not keep parts of the service, nor change it.
+
+        Raises:
+            Stale, Closed: this owner can carry nothing out any more.
+            CompactlibError: what the store raises, where what became of a command is still to be found out.
+        """
+        with self._held():
+            self._require_usable()
+            self._settle()
+            return at(self.service)
 
     def checkpoint(self) -> None:
         """Write the whole state, and begin the journal anew. O(state).

@@ -36,6 +36,7 @@ from compactlib.scheduler import (
 from compactlib.scheduler.model.poll import Assignment, PollResponse, StatusAnswer, Verdict
 from compactlib.scheduler.model.update import (
     AssignedJob,
+    BlocksAdded,
     CompletedJob,
     Configure,
     EvictedJob,
@@ -99,6 +100,7 @@ MESSAGES: list[Any] = [
                 3, ("t",)),
     PollResponse((PLAN,), (Assignment("ab", 41, 5.5, "k.seal", (META,)),), (StatusAnswer("ab", Verdict.NOT_FOUND),),
                  PLAN.tombstones, 7.0, "by level, failures and age"),
+    BlocksAdded(("a",), ("b", "c"), (), ("d",)),
 ]
 
 

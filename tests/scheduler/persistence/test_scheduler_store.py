@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import Closed, CompactlibError, CorruptData, InvalidInput, Stale, Unsupported
+from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Stale, Unsupported
 from compactlib.kv import KVEntry, KVStore, MemoryStore, OutcomeUnknown, SqliteStore
 from compactlib.kv.snapshots import HEAD_KEY, SnapshotStore
 from compactlib.runtime.observe import RecordingObserver
@@ -327,6 +327,7 @@ def test_an_unknown_outcome_is_looked_up_and_the_owner_goes_on() -> None:
                 scheduler.apply(block)
             scheduler.apply(Tick())
             scheduler.audit()
+        assert scheduler.look(lambda service: len(service.state.blocks)) == survives
         assert len(opened(inner).service.state.blocks) == survives
 
 
@@ -460,6 +461,25 @@ def test_a_state_of_many_chunks() -> None:
 def test_settings_that_make_no_sense() -> None:
     with pytest.raises(InvalidInput, match="checkpoint_every is 0"):
         opened(MemoryStore(), checkpoint_every=0)
+
+
+def test_a_look_is_of_the_owner_and_between_two_commands() -> None:
+    first, second = (BlockMeta(id=name, tenant="A", shard=0, level=0) for name in "ab")
+    kv = MemoryStore()
+    scheduler = opened(kv)
+    assert scheduler.add_blocks([first, second]).queued == ("a", "b")
+    assert scheduler.add_blocks([first]).duplicate == ("a",)
+    assert scheduler.look(lambda service: len(service.state.blocks)) == 2
+    with pytest.raises(Busy, match="in the middle of a command"):
+        scheduler.look(lambda service: scheduler.poll(PollRequest()))
+    other = opened(kv)
+    with pytest.raises(JournalConflict):
+        scheduler.add_blocks([second])
+    with pytest.raises(Stale, match="another process has taken the store over"):
+        scheduler.look(len)  # type: ignore[arg-type]
+    other.close()
+    with pytest.raises(Closed):
+        other.look(lambda service: service.config)
 
 
 def test_a_closed_scheduler_is_not_used_again() -> None:

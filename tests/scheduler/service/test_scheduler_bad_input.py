@@ -227,7 +227,18 @@ def test_a_block_that_is_pushed_again(host: Host) -> None:
     assert host.apply(again) == BlocksAdded(tombstoned=("a",))
 
 
-@pytest.mark.parametrize("times", [(2.0, 1.0), (float("nan"), 1.0), (0.0, float("inf")), (float("-inf"), 0.0)])
+@pytest.mark.parametrize("number", ["shard", "level", "size_bytes"])
+def test_a_number_that_no_field_of_64_bits_holds(number: str) -> None:
+    # Sums of such ones could grow beyond the digits that are read again.
+    block = {"id": "x", "tenant": "t", "shard": 0, "level": 0}
+    assert getattr(BlockMeta(**{**block, number: (1 << 63) - 1}), number) == (1 << 63) - 1  # type: ignore[arg-type]
+    for value in (1 << 63, 10 ** 4000):
+        with pytest.raises(InvalidInput, match="give 0 to 9223372036854775807 each"):
+            BlockMeta(**{**block, number: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("times", [(2.0, 1.0), (float("nan"), 1.0), (0.0, float("inf")), (float("-inf"), 0.0),
+                                   (0.0, 10 ** 400)])
 def test_a_block_whose_times_are_none(times: tuple[float, float]) -> None:
     with pytest.raises(InvalidInput, match="finite times"):
         BlockMeta(id="x", tenant="t", shard=0, level=0, min_time=times[0], max_time=times[1])

@@ -65,7 +65,7 @@ FACE: list[tuple[Callable[[], Any], Calls]] = [
     (SchedulerService, {"prepare": (COMMAND, PollRequest()), "apply": (COMMAND, Tick()),
                         "poll": (COMMAND, PollRequest()), "jobs": (0.0,), "table": (0.0,), "job": ("n",),
                         "stats": (0.0,)}),
-    (stored, {"poll": (PollRequest(),), "apply": (Tick(),)}),
+    (stored, {"poll": (PollRequest(),), "apply": (Tick(),), "add_blocks": ((BLOCK,),), "look": (lambda service: 1,)}),
     (lambda: TokenSealer(KEYS), {"seal": ("j", 1), "is_genuine": ("j", 1, "a.b")}),
     (lambda: SealedPolls(stored(), TokenSealer(KEYS)), {"poll": (PollRequest(),)}),
     (MemoryFence, GUARDED),
