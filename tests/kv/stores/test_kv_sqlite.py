@@ -21,7 +21,17 @@ import pytest
 from hypothesis import settings
 
 from compactlib.clock import ManualClock
-from compactlib.errors import Closed, CompactlibError, CorruptData, DiskFull, InvalidInput, StorageError, Unsupported
+from compactlib.errors import (
+    Busy,
+    Closed,
+    CompactlibError,
+    CorruptData,
+    DiskFull,
+    InvalidInput,
+    ReadOnly,
+    StorageError,
+    Unsupported,
+)
 from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.kv import KeyNotFound, KVStore, Put, SlowDown, SqliteStore
 from compactlib.kv.errors import ConnectFailed, DamagedStore, NotAStore
@@ -429,3 +439,57 @@ def test_a_file_of_the_first_release_is_read(tmp_path: Path) -> None:
         store.set(b"p", b"new", b"")
         assert store.get(b"p", b"new").predicate == 6
         store.audit()
+
+
+# -- opened for reading alone
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_reader_of_a_closed_store_changes_no_file_and_makes_none(tmp_path: Path) -> None:
+    with contextlib.closing(SqliteStore(tmp_path / "kv")) as owner:
+        owner.set(b"p", b"k", b"value")
+        owner.set(b"q", b"k", b"value")
+    before = files_of(tmp_path)
+    with contextlib.closing(SqliteStore(tmp_path / "kv", read_only=True)) as reader:
+        assert reader.get(b"p", b"k").value == b"value"
+        assert [entry.key for entry in reader.scan(b"q")] == [b"k"]
+        assert list(reader.partitions()) == [b"p", b"q"]
+        reader.audit()
+        with pytest.raises(ReadOnly):
+            reader.set(b"p", b"k", b"other")
+    assert before == files_of(tmp_path)
+
+
+def test_a_reader_beside_an_owner_sees_what_is_committed(tmp_path: Path) -> None:
+    with contextlib.closing(SqliteStore(tmp_path / "kv")) as owner:
+        owner.set(b"p", b"k", b"first")
+        with contextlib.closing(SqliteStore(tmp_path / "kv", read_only=True)) as reader:
+            owner.set(b"p", b"k", b"second")
+            before = files_of(tmp_path)
+            assert reader.get(b"p", b"k").value == b"second"
+            with pytest.raises(ReadOnly):
+                reader.delete(b"p", b"k")
+        before.pop("kv-shm")
+        assert before.items() <= files_of(tmp_path).items()
+
+
+def test_a_reader_whose_file_was_changed_by_a_later_owner_is_told_so(tmp_path: Path) -> None:
+    SqliteStore(tmp_path / "kv").close()
+    with contextlib.closing(SqliteStore(tmp_path / "kv", read_only=True)) as reader:
+        with contextlib.closing(SqliteStore(tmp_path / "kv")) as owner:
+            owner.set(b"p", b"k", b"x" * 10_000)
+        with pytest.raises(Busy, match="open it again"):
+            reader.get(b"p", b"k")
+
+
+def test_a_reader_needs_a_store(tmp_path: Path) -> None:
+    with pytest.raises(NotAStore):
+        SqliteStore(tmp_path / "none", read_only=True)
+    with contextlib.closing(sqlite3.connect(tmp_path / "other")) as other:
+        other.execute("CREATE TABLE t (a)")
+    with pytest.raises(NotAStore):
+        SqliteStore(tmp_path / "other", read_only=True)
+    assert not (tmp_path / "none").exists()

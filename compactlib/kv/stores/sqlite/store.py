@@ -7,9 +7,11 @@ share one transaction, and so one sync.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 from urllib.parse import quote
 
@@ -17,7 +19,7 @@ import attrs
 
 from compactlib._arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import AuditFailed, InvalidInput, StorageError, Unsupported
+from compactlib.errors import AuditFailed, Busy, InvalidInput, ReadOnly, StorageError, Unsupported
 from compactlib.files.disk import Files, LocalFiles, StrPath, sync_names
 from compactlib.kv.errors import DamagedStore, KeyNotFound, NotAStore, OutcomeUnknown, PredicateFailed
 from compactlib.kv.parts.arguments import Transaction, checked_cell, checked_page_size, checked_seconds
@@ -34,6 +36,7 @@ _WAL_WAIT_SECONDS = 0.01
 
 _GET = "SELECT value, version, checksum FROM cells WHERE partition = ? AND key = ?"
 _SCAN = ("SELECT key, value, version, checksum FROM cells WHERE partition = ? AND key >= ? ORDER BY key LIMIT ?")
+_NEXT_PARTITION = "SELECT min(partition) FROM cells WHERE partition > ?"
 _STATE = "SELECT version FROM cells WHERE partition = ? AND key = ?"
 _PUT = "INSERT OR REPLACE INTO cells (partition, key, value, version, checksum) VALUES (?, ?, ?, ?, ?)"
 _DELETE = "DELETE FROM cells WHERE partition = ? AND key = ?"
@@ -57,6 +60,9 @@ class SqliteStore(TransactionalStore):
         busy_seconds: how long a write waits for another process before it raises `SlowDown`.
         page_size: how many entries one page of a scan holds, at most; 4 MiB also end a page.
         create: whether a file that is absent or empty becomes a new store. Give `False` where there must be one.
+        read_only: change nothing, neither the file nor the names beside it, and raise `ReadOnly` for each write. Beside
+            an owner it sees what that one has committed; where there was none when it was opened, and one folds new
+            writes into the file since, a read raises `Busy`: open it again.
         files: creates the file, and syncs its folder at each opening.
         clock: sleeps while another process sets the file up.
 
@@ -70,7 +76,7 @@ class SqliteStore(TransactionalStore):
 
     @refuses_misfits
     def __init__(self, path: StrPath, *, synchronous: Synchronous = "full", busy_seconds: float = 10.0,
-                 page_size: int = 1000, create: bool = True, files: Files | None = None,
+                 page_size: int = 1000, create: bool = True, read_only: bool = False, files: Files | None = None,
                  clock: Clock | None = None) -> None:
         checked_seconds("busy_seconds", busy_seconds)
         if synchronous not in ("full", "normal"):
@@ -80,11 +86,18 @@ class SqliteStore(TransactionalStore):
         checked_page_size(page_size, page_size)
         self._path = os.path.abspath(os.fspath(path))
         self._synchronous = synchronous
+        self._read_only = read_only
         self._busy_seconds = busy_seconds
         self._clock: Clock = SystemClock() if clock is None else clock
         self._connections: Connections[sqlite3.Connection] = Connections(self._path, self._connect)
         super().__init__(_LIMITS, page_size)
-        _require_file(self._path, None if not create else LocalFiles() if files is None else files)
+        disk: Files = LocalFiles() if files is None else files
+        _require_file(self._path, disk if create and not read_only else None)
+        if not read_only:
+            # A file that was found may be one whose maker was killed before its name was durable.
+            sync_names(disk, os.path.dirname(self._path))
+        # Without a `-wal` nobody has it open, and SQLite would make one, and leave it, unless the file cannot change.
+        self._unchanging = _version_of(self._path) if read_only and not os.path.exists(f"{self._path}-wal") else None
         try:
             self._set_up()
         except BaseException:
@@ -94,13 +107,22 @@ class SqliteStore(TransactionalStore):
     def get(self, partition: bytes, key: bytes) -> Versioned:
         """See `KVStore.get`. About 15 microseconds."""
         partition, key = checked_cell(partition, key, _LIMITS)
-        with named_errors("get", self._path), self._connections.lent() as connection:
+        with self._reading("get") as connection:
             row = connection.execute(_GET, (partition, key)).fetchone()
-        if row is None:
-            raise KeyNotFound(partition=partition, key=key)
-        value, version, checksum = row
-        require_sound(self._path, partition, key, value, version, checksum)
+            if row is None:
+                raise KeyNotFound(partition=partition, key=key)
+            value, version, checksum = row
+            require_sound(self._path, partition, key, value, version, checksum)
         return Versioned(value, version)
+
+    def partitions(self) -> Iterator[bytes]:
+        """The partitions that hold anything, ascending. A look at the file for each."""
+        found: bytes | None = b""
+        while found is not None:
+            with self._reading("partitions") as connection:
+                found, = connection.execute(_NEXT_PARTITION, (found,)).fetchone()
+            if found is not None:
+                yield found
 
     def _require_open(self) -> None:
         self._connections.require_open()
@@ -111,7 +133,7 @@ class SqliteStore(TransactionalStore):
 
     def audit(self) -> None:
         """See `KVStore.audit`: SQLite's own integrity check, every row's checksum, and the write counter."""
-        with named_errors("audit", self._path), self._connections.lent() as connection:
+        with self._reading("audit") as connection:
             connection.execute("BEGIN")
             try:
                 findings = [text for text, in connection.execute("PRAGMA integrity_check")]
@@ -135,10 +157,20 @@ class SqliteStore(TransactionalStore):
 
     # -- reading
 
+    @contextlib.contextmanager
+    def _reading(self, operation: str) -> Iterator[sqlite3.Connection]:
+        try:
+            with named_errors(operation, self._path), self._connections.lent() as connection:
+                yield connection
+        finally:
+            if self._unchanging is not None and _version_of(self._path) != self._unchanging:
+                raise Busy(f"{self._path} was opened for reading alone, and an owner has changed it meanwhile; open it "
+                           f"again")
+
     def _load_page(self, partition: bytes, position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
         page: list[KVEntry] = []
         size = 0
-        with named_errors("scan", self._path), self._connections.lent() as connection:
+        with self._reading("scan") as connection:
             cursor = connection.execute(_SCAN, (partition, position, limit))
             try:
                 for key, value, version, checksum in cursor:
@@ -155,6 +187,8 @@ class SqliteStore(TransactionalStore):
 
     def _commit(self, batch: Sequence[Transaction]) -> list[Exception | None]:
         """Carry out what several threads asked for in one SQLite transaction; each may fail its own conditions."""
+        if self._read_only:
+            raise ReadOnly(operation="write", path=self._path, errno=errno.EROFS)
         with self._connections.lent() as connection:
             with named_errors("begin", self._path):
                 connection.execute("BEGIN IMMEDIATE")
@@ -182,7 +216,8 @@ class SqliteStore(TransactionalStore):
     # -- opening
 
     def _connect(self) -> sqlite3.Connection:
-        uri = f"file:{quote(self._path)}?mode=rw"
+        mode = "immutable=1" if self._unchanging is not None else "mode=ro" if self._read_only else "mode=rw"
+        uri = f"file:{quote(self._path)}?{mode}"
         connection = sqlite3.connect(uri, uri=True, timeout=self._busy_seconds, isolation_level=None,
                                      check_same_thread=False)
         try:
@@ -203,7 +238,11 @@ class SqliteStore(TransactionalStore):
                 finally:
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
-                self._switch_to_wal(connection)
+                if self._read_only and not ready:
+                    raise NotAStore(f"{self._path} is an SQLite database without a key-value store; check the path",
+                                    path=self._path)
+                if not self._read_only:
+                    self._switch_to_wal(connection)
                 if ready:
                     return
                 connection.execute("BEGIN IMMEDIATE")
@@ -284,8 +323,15 @@ def _require_file(path: str, files: Files | None) -> None:
     if 0 < size < _HEADER_BYTES or (not size and files is None):
         raise NotAStore(f"{path} has {size} bytes, so there is no key-value store in it; check the path, restore the "
                         f"file from a copy, or open it with create=True to begin anew", path=path)
-    # A file that was found may be one whose maker was killed before its name was durable.
-    sync_names(LocalFiles() if files is None else files, os.path.dirname(path))
+
+
+def _version_of(path: str) -> tuple[int, int] | None:
+    """By which it is seen that a file changed; `None` if there is none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_size, found.st_mtime_ns
 
 
 def _has_other_header(path: str) -> bool:
