@@ -186,14 +186,21 @@ def _all_floors(given: CatalogView, reports: Mapping[str, NodeReport]) -> Iterat
         if isinstance(need, Floor):
             yield "", need
     for name, report in reports.items():
-        for floor in report.floors:
+        for floor in _needed_of(report):
             yield name, floor
 
 
+def _needed_of(report: NodeReport) -> Iterator[Floor]:
+    """What a node needs: its floors, and the time of its transactions, which bounds what partitions publish."""
+    told = report.floor(Factor.ACTIVE_TRANSACTIONS)
+    if told is None or told.time > report.transactions_from:
+        yield Floor(Factor.ACTIVE_TRANSACTIONS, report.transactions_from)
+    yield from report.floors
+
+
 def _of_node(node: str, floor: Floor) -> Floor:
-    if not node or floor.culprit.node:
-        return floor
-    return attrs.evolve(floor, culprit=attrs.evolve(floor.culprit, node=node))
+    # Whatever a report says of other nodes, it is the need of the node that sent it.
+    return attrs.evolve(floor, culprit=attrs.evolve(floor.culprit, node=node)) if node else floor
 
 
 def version_at(view: RetainedVersions, time: Timestamp) -> int | None:
@@ -215,7 +222,7 @@ def _timed(view: RetainedVersions, floors: Mapping[Factor, list[Floor]], wanted:
 def _unknown(given: CatalogView, reports: Mapping[str, NodeReport]) -> list[Limit]:
     """What keeps the bound from being known at all."""
     silent = [Culprit(node=name, owner=told) for name, told in _silent(given, reports)]
-    waiting = [attrs.evolve(one.culprit, node=one.culprit.node or name, owner=f"{one.factor}: {one.reason}")
+    waiting = [attrs.evolve(one.culprit, node=name, owner=f"{one.factor}: {one.reason}")
                for name, report in reports.items() for one in report.unavailable]
     waiting += [attrs.evolve(one.culprit, owner=f"{one.factor}: {one.reason}") for one in given.needs
                 if isinstance(one, Unavailable)]

@@ -58,6 +58,7 @@ def _check_answers(given: CatalogView, target: int) -> None:
 
 def _check_floors(given: CatalogView, target: int) -> None:
     floors = [(report.node.name, floor.factor, floor.time) for report in given.reports for floor in report.floors]
+    floors += [(report.node.name, Factor.ACTIVE_TRANSACTIONS, report.transactions_from) for report in given.reports]
     if given.low_watermark is not None:
         floors.append(("the coordinator", Factor.LOW_WATERMARK, given.low_watermark))
     for need in given.needs:

@@ -24,7 +24,7 @@ from compactlib.catalog.model.values import (
     ZoneAssignments,
 )
 from compactlib.catalog.plan.decision import CatalogView, decide
-from compactlib.catalog.plan.verdict import Compact, Hold
+from compactlib.catalog.plan.verdict import Compact, Hold, Limit
 from compactlib.catalog.schema.catalog import PutObject
 from compactlib.catalog.schema.descriptors import IndexStatus, Zone
 from compactlib.catalog.schema.versions import RetainedVersions
@@ -92,6 +92,23 @@ def test_a_node_that_is_not_available_holds() -> None:
     assert held_by(decision) is Factor.UNAVAILABLE
     assert decision.why.limits[0].culprits == (
         Culprit(node="B", owner="low watermark: no value was recovered yet"),)
+
+
+def test_a_need_is_that_of_the_node_that_reports_it_whomever_it_names() -> None:
+    blaming = Floor(Factor.REBALANCE, 25, Culprit(node="A", zone=ZONE))
+    waiting = Unavailable(Factor.RAFT_RECOVERY, "n/a", Culprit(node="A"))
+    for liar in (report("B", floors=[blaming]), report("B", unavailable=[waiting])):
+        decision = decided(with_table_x(), [report("A"), liar, report("C")])
+        assert {culprit.node for culprit in decision.why.limits[0].culprits} == {"B"}
+
+
+def test_who_says_a_low_time_of_its_transactions_and_no_need_is_named() -> None:
+    # The time is handed to the partitions of all nodes, whose published times it would hold without a name.
+    liar = attrs.evolve(report("B", needs=None), transactions_from=25)
+    decision = decided(with_table_x(), [report("A"), liar, report("C")])
+    assert target(decision) == 2
+    assert decision.why.limits[0] == Limit(factor=Factor.ACTIVE_TRANSACTIONS, allows=2, time=25,
+                                           culprits=(Culprit(node="B"),))
 
 
 def test_a_coordinator_without_a_low_watermark_holds() -> None:
