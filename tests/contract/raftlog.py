@@ -14,6 +14,7 @@ from compactlib.raftlog import (
     DropDead,
     Entry,
     EveryNMinors,
+    LogCompactionWorker,
     LogOptions,
     LogReader,
     RaftLog,
@@ -117,5 +118,20 @@ class RaftLogs(_Logs):
         return {index: _payload(index) for index in new if index in live}
 
 
-COMPACTIONS = [SegmentLogs(), RaftLogs()]
+class WorkedRaftLogs(RaftLogs):
+    """A log of a store that a worker looks after: what is asked of the log goes through it."""
+
+    def open(self, folder: Path, *, files: Files) -> RaftLog:
+        log = super().open(folder, files=files)
+        # Nobody but the kit is to begin anything.
+        log.attach(worker=lambda _: _Unstarted(log.segments))
+        return log
+
+
+class _Unstarted(LogCompactionWorker):
+    def start(self) -> None:
+        """Not in a thread."""
+
+
+COMPACTIONS = [SegmentLogs(), RaftLogs(), WorkedRaftLogs()]
 POLICIES = [(policy, compaction_views()) for policy in (DropDead(), SeedPolicy(), RaPolicy(), CostPolicy())]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker that compacts a Raft log."""
+"""The worker that compacts a Raft log, and writes its snapshots."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
-from compactlib.outcome import Done
-from compactlib.raftlog import LogCompactionWorker, LogOptions, SegmentLimits, SegmentLog
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.raftlog import (
+    LogCompactionWorker,
+    LogOptions,
+    SegmentLimits,
+    SegmentLog,
+    SnapshotFolder,
+    StoreOptions,
+    open_log,
+)
+from compactlib.raftlog.log.snapshot_writer import Applied, MachineCopy, SnapshotWriter, SnapshotWritten
 from compactlib.raftlog.log.worker import SegmentChanges
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
@@ -57,4 +66,46 @@ class Workers(ServiceFactory):
         self.log.close()
 
 
-SERVICES = (Workers(),)
+class _HookedWriter(SnapshotWriter):
+    """Calls a kit's hook in its long work, with the budget of that."""
+
+    hooks: ServiceHooks
+
+    def write(self, now: float, budget: Budget, *, is_asked: bool = False) -> Done[SnapshotWritten] | Skipped | Failed:
+        self.hooks.works(budget)
+        return super().write(now, budget, is_asked=is_asked)
+
+
+class WritingWorkers(ServiceFactory):
+    """Workers that find a snapshot due at each look, and nothing to compact."""
+
+    def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> LogCompactionWorker:
+        self.log = log = open_log(folder / "log", StoreOptions(background=False))
+        self.folder = folder / "snapshots"
+        self.snapshots = SnapshotFolder(self.folder)
+        log.attach(self.snapshots)
+
+        def applied() -> int:
+            hooks.decides()
+            log.append([(log.last_index + 1, 1, b"x")])
+            return log.last_index
+
+        writer = _HookedWriter(log, applied=applied, copy=lambda: MachineCopy(log.last_index, [], [b"state"]),
+                               when=Applied(1), look_seconds=0.01)
+        writer.hooks = hooks
+        return LogCompactionWorker(log.segments, snapshots=writer, observer=observer, every_seconds=None)
+
+    def wake(self, service: Any) -> None:
+        service.request_snapshot()
+
+    def held(self, service: Any) -> Sequence[object]:
+        """What was written and is in force, or is removed: nothing else lies there."""
+        whole = {manifest.index for manifest in [self.snapshots.manifest] if manifest is not None}
+        names = [path.name for path in self.folder.iterdir()]
+        return [name for name in names if int(name.split("-")[0]) not in whole] if whole else names
+
+    def release(self, service: Any) -> None:
+        self.log.close()
+
+
+SERVICES = (Workers(), WritingWorkers())

@@ -77,7 +77,8 @@ class CheckpointStore(SnapshotStore, Protocol):
 class LogWorker(Protocol):
     """Who compacts a log, off the threads that append: the part of a `contract.Service` that the facade needs.
 
-    The facade starts it, notifies it of changes without ever waiting for it, and stops it before it closes.
+    The facade starts it, notifies it of changes without ever waiting for it, has it carry out what the host asks for,
+    and stops it before it closes.
     """
 
     def start(self) -> None:
@@ -88,6 +89,13 @@ class LogWorker(Protocol):
 
     def segments_flushed(self, last_index: int | None) -> None:
         """Entries came to segments. Called with the log's lock held: must not block."""
+
+    def carry_out(self, compact: Callable[[], Done[LogCompactionReport] | Skipped | Failed]
+                  ) -> Done[LogCompactionReport] | Skipped | Failed:
+        """Call `compact`, which the host has asked for, in this thread, and answer what it does, or that the worker's
+        own compaction is under way (`Skipped`, `is_busy`). So there is one maker of rewrites, and whoever is notified
+        of its compactions is notified of this one. What `compact` raises passes through. Called without any lock held.
+        """
 
     def stop(self, *, wait_seconds: float = 30.0) -> Done[Any] | Failed:
         """See `Service.stop`. Called without any lock held."""

@@ -675,9 +675,18 @@ class RaftLog:
     def compact(self, plan: LogPlan | None = None, *, policy: LogPolicy | None = None,
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
                 fence: CommitFence | None = None) -> Done[LogCompactionReport] | Skipped | Failed:
-        """Free what the last snapshot left dead, in this thread; appends and reads go on. See `SegmentLog.compact`."""
-        return self._work(budget, lambda lent: self._log.compact(
-            plan, policy=policy, executor=executor, budget=lent, observer=observer, fence=fence))
+        """Free what the last snapshot left dead, in this thread; appends and reads go on. See `SegmentLog.compact`.
+
+        A worker that is attached carries it out: then its server is notified too, and `Skipped` (`is_busy`) is the
+        answer while it compacts itself.
+        """
+        def compacted(lent: Budget) -> Done[LogCompactionReport] | Skipped | Failed:
+            work = partial(self._log.compact, plan, policy=policy, executor=executor, budget=lent, observer=observer,
+                           fence=fence)
+            worker = self._worker
+            return work() if worker is None else worker.carry_out(work)
+
+        return self._work(budget, compacted)
 
     def reclaim(self, *, budget: Budget | None = None) -> Done[LogReclaimReport] | Skipped | Failed:
         """Remove what leases or `keep_links_seconds` held back; see `SegmentLog.reclaim`."""

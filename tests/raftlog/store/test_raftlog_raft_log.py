@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -199,6 +200,9 @@ class NotingWorker:
 
     def start(self) -> None:
         self.noted.append("started")
+
+    def carry_out(self, compact: Callable[[], Any]) -> Any:
+        return compact()
 
     def stop(self, *, wait_seconds: float = 30.0) -> Done[str]:
         self.noted.append("stopped")

@@ -164,6 +164,9 @@ class Broken:
     def start(self) -> None:
         """Nothing."""
 
+    def carry_out(self, compact: Callable[[], Any]) -> Any:
+        return compact()
+
     def stop(self, *, wait_seconds: float = 30.0) -> Done[str]:
         """Nothing."""
         return Done("nothing")
