@@ -54,7 +54,8 @@ from compactlib.scheduler.service.service import SchedulerService
 
 AnswerT = TypeVar("AnswerT")
 
-_JOURNAL = b"j/"
+JOURNAL = b"j/"
+"""What the keys of the journal begin with."""
 _MAX_ATTEMPTS = 100
 _MAX_UNSURE = 100
 
@@ -236,11 +237,7 @@ class StoredScheduler:
             if self._get(_entry_key(self._machine.applied_index + 1)) is not None:
                 raise self._taken_over()
             self._snapshots.audit()
-            stored = SchedulerMachine(self.service.config)
-            stored.restore(self._snapshots)
-            while stored.applied_index < self._machine.applied_index:
-                key = _entry_key(stored.applied_index + 1)
-                stored.carry_out(*self._decoded(key, self._kv.get(self._partition, key).value))
+            stored = stored_machine(self._kv, self._partition)
             if stored.dump() != self._machine.dump():
                 raise CorruptData(path=self._place(HEAD_KEY), offset=0, expected=repr(self.service.state),
                                   found=repr(stored.service.state))
@@ -364,7 +361,7 @@ class StoredScheduler:
         before whose answer it has lost.
         """
         last = b""
-        with self._kv.scan(self._partition, prefix=_JOURNAL) as entries:
+        with self._kv.scan(self._partition, prefix=JOURNAL) as entries:
             for entry in entries:
                 opens = is_opening(entry.value)
                 if last and not (opens and entry.key == _key_after(last)):
@@ -394,7 +391,7 @@ class StoredScheduler:
                 machine.carry_out(opening, config)
                 self._term = opening.term
                 return opening.appended_at or None
-            machine.carry_out(*self._decoded(key, data))
+            machine.carry_out(*_decoded(self._partition, key, data))
 
     def _entry_or(self, key: bytes, opening: Command, config: SchedulerConfig, clock: Clock | None) -> bytes | None:
         """What stands in a place of the journal; `None` once the opening does, which is put there if it is free."""
@@ -416,21 +413,11 @@ class StoredScheduler:
         raise unknown or Busy(f"{self._place(key)} could not be read or written {_MAX_ATTEMPTS} times in a row; try "
                               f"again")
 
-    def _decoded(self, key: bytes, data: bytes) -> tuple[Command, Change]:
-        command, change = decode_entry(data, self._place(key))
-        if _entry_key(command.index) != key:
-            raise CorruptData(path=self._place(key), offset=0, expected="the command of this place",
-                              found=f"command {command.index}")
-        return command, change
-
     def _get(self, key: bytes) -> bytes | None:
-        try:
-            return self._kv.get(self._partition, key).value
-        except KeyNotFound:
-            return None
+        return _value(self._kv, self._partition, key)
 
     def _place(self, key: bytes) -> str:
-        return f"{self._partition!r}/{key!r} of the key-value store"
+        return _place(self._partition, key)
 
     def close(self) -> None:
         """Give the scheduler up; the store stays open. Closing again does nothing; use afterwards raises `Closed`.
@@ -451,9 +438,44 @@ class StoredScheduler:
         return f"StoredScheduler(term {self.term}, {since} entries since the checkpoint, {self.service!r})"
 
 
+def stored_machine(kv: KVStore, partition: bytes = b"scheduler") -> SchedulerMachine:
+    """A stored scheduler as it was at one moment: its snapshot, brought on by the journal. O(state + journal).
+
+    Writes nothing, so that an owner goes on; a scheduler that is not there has no jobs, and no settings.
+
+    Raises:
+        CorruptData, Unsupported: a record is damaged, or another release wrote it.
+        CompactlibError: what the store raises.
+    """
+    machine = SchedulerMachine(SchedulerConfig())
+    machine.restore(SnapshotStore(kv, partition))
+    while (data := _value(kv, partition, key := _entry_key(machine.applied_index + 1))) is not None:
+        machine.carry_out(*_decoded(partition, key, data))
+    return machine
+
+
+def _decoded(partition: bytes, key: bytes, data: bytes) -> tuple[Command, Change]:
+    command, change = decode_entry(data, _place(partition, key))
+    if _entry_key(command.index) != key:
+        raise CorruptData(path=_place(partition, key), offset=0, expected="the command of this place",
+                          found=f"command {command.index}")
+    return command, change
+
+
+def _value(kv: KVStore, partition: bytes, key: bytes) -> bytes | None:
+    try:
+        return kv.get(partition, key).value
+    except KeyNotFound:
+        return None
+
+
+def _place(partition: bytes, key: bytes) -> str:
+    return f"{partition!r}/{key!r} of the key-value store"
+
+
 def _entry_key(index: int) -> bytes:
-    return _JOURNAL + b"%016x" % index
+    return JOURNAL + b"%016x" % index
 
 
 def _key_after(key: bytes) -> bytes:
-    return _entry_key(int(key[len(_JOURNAL):], 16) + 1)
+    return _entry_key(int(key[len(JOURNAL):], 16) + 1)
