@@ -2,7 +2,7 @@
 """Replay of a blob policy: operations a second on one core, memory, and write amplification beside its closed form.
 
     python benchmarks/lab.py [--quick] [--json FILE]
-    python benchmarks/lab.py --policies      # the tables of docs/choosing-a-policy.md
+    python benchmarks/lab.py --policies      # the tables of docs/lab.md
 
 10,000,000 overwrites of a log of 100,000 segments with 100 records each, 70 % of them live (written first, and timed
 too); `--quick` takes a hundredth. Seconds are those of the processor; a busy machine still counts, by its caches. The

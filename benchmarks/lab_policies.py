@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The measured tables of docs/choosing-a-policy.md: `python benchmarks/lab.py --policies`."""
+"""The measured tables of docs/lab.md: `python benchmarks/lab.py --policies`."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 
     python benchmarks/raftlog_compaction.py [--quick] [--spark] [--json FILE] [--folder FOLDER]
 
-Each figure measures ours and the reference in turn in one run. `docs/raftlog-benchmarks.md` says what is compared.
+Each figure measures ours and the reference in turn in one run. `docs/benchmarks.md` has the last figures.
 """
 
 from __future__ import annotations

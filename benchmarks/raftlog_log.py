@@ -4,7 +4,7 @@
     python benchmarks/raftlog_log.py [--quick] [--json FILE] [--folder FOLDER] [--runs N]
 
 Batched appends with one fsync a batch, alone and with the flushes that they lead to; the stalls of such appends while a
-major compaction runs; the recovery of a WAL. `docs/raftlog-log.md` says what is compared.
+major compaction runs; the recovery of a WAL. `docs/benchmarks.md` has the last figures.
 """
 
 from __future__ import annotations

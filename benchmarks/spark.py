@@ -3,8 +3,8 @@
 
     python benchmarks/spark.py [--quick] [--runs N] [--only PART] [--json FILE] [--plot FILE] [--folder FOLDER]
 
-Each figure measures ours and the references in turn in one run, on `local[2,4]`; `docs/spark-benchmarks.md` says what
-is compared. The data sources have a script of their own, `spark_sources.py`. Needs Java; the plot needs matplotlib.
+Each figure measures ours and the references in turn in one run, on `local[2,4]`; `docs/spark.md` says when it
+pays. The data sources have a script of their own, `spark_sources.py`. Needs Java; the plot needs matplotlib.
 """
 
 from __future__ import annotations

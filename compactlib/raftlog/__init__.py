@@ -15,7 +15,7 @@ are wholly dead and merges those that are mostly dead, while appends and reads g
 [b'command 2', DeadEntry(index=4, snapshot_index=12), MissingEntry(index=99), 2]
 
 `SegmentLog` is the log in segments alone. `RaftLogStore` puts a write-ahead log for many logs and a memtable for each
-before it, and its `RaftLog` is what the host of a replicated state machine uses (`docs/raftlog-log.md`).
+before it, and its `RaftLog` is what the host of a replicated state machine uses (`docs/raftlog.md`).
 """
 
 from compactlib._lazy import offer

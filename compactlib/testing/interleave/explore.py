@@ -25,7 +25,7 @@ the schedule "left right*2 left" fails: AssertionError
      4  left   set bank ann 1
 
 What actors share beyond the stores is invisible here, and the reduction would be wrong about it: each of them gets its
-own objects over the stores, as if it were a process of its own, and its own clock. See `docs/interleave.md`.
+own objects over the stores, as if it were a process of its own, and its own clock. See `docs/testing.md`.
 """
 
 from __future__ import annotations
