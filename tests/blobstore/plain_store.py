@@ -44,10 +44,14 @@ class PlainStore:
     buffer_ms: int
     blobs: dict[bytes, PlainBlob] = attrs.field(factory=dict)
 
-    def put(self, key: bytes, content: bytes, now_ms: int, ttl_ms: int | None) -> type[CompactlibError] | None:
-        if key in self.blobs:
+    def put(self, key: bytes, content: bytes, now_ms: int, ttl_ms: int | None, *,
+            replace: bool = False) -> type[CompactlibError] | None:
+        blob = self.blobs.get(key)
+        if blob is not None and not replace and not blob.is_expired(now_ms):
             return BlobExists
         self.blobs[key] = PlainBlob(content, now_ms, None if ttl_ms is None else now_ms + ttl_ms)
+        if blob is not None:
+            self.blobs[key].life = blob.life + (blob.deleted_ms is not None)
         return None
 
     def delete(self, key: bytes, now_ms: int) -> type[CompactlibError] | None:

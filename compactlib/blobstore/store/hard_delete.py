@@ -222,9 +222,13 @@ class HardDeleter:
         return (found, reached) if reached > self._state.sequence else None
 
     def _doomed(self, snapshot: Snapshot, delete: IndexEntry, in_effect_ms: int) -> list[IndexEntry]:
-        """The PUTs whose content goes: none if the blob lives again, or was deleted again and that may be undone."""
+        """The PUTs whose content goes: none if the blob lives again, or was deleted again and that may be undone; if it
+        was put again, those that were deleted before."""
         history = snapshot.history(delete.id)
-        if BlobEnd.of(history).deleted_ms >= in_effect_ms:
+        last = BlobEnd.of(history).put
+        if last is not None and last.sequence > delete.sequence:
+            history = [entry for entry in history if entry.sequence < delete.sequence]
+        elif BlobEnd.of(history).deleted_ms >= in_effect_ms:
             return []
         return [put for put in history if put.kind == RecordKind.PUT and not put.flags & RecordFlag.ERASED]
 

@@ -20,6 +20,7 @@ from compactlib.blobstore.model.names import FIRST_SEGMENT
 from compactlib.blobstore.model.values import (
     MAX_LIFE_VERSION,
     MAX_TAG,
+    MAX_TIME_MS,
     NO_EXPIRY,
     BlobId,
     IndexEntry,
@@ -53,25 +54,35 @@ def draft_of(blob_id: bytes, kind: RecordKind, *, content_bytes: int = 0, flags:
 
 
 def draft_put(blob_id: bytes, state: BlobState | None, *, content_bytes: int, now_ms: int, ttl_seconds: float | None,
-              account: int, container: int) -> IndexEntry:
-    """The PUT of a new blob.
+              account: int, container: int, replace: bool) -> IndexEntry:
+    """The PUT of a new blob, or of one that takes the place of another: then its time is later, and so is its life if
+    the other one is deleted.
 
     Raises:
-        BlobExists: the id is known, in whatever state.
+        BlobExists: the id is known, and has not expired, and is not to be replaced.
         InvalidInput: the time to live is negative or not finite, or another field is out of its range.
     """
     if ttl_seconds is not None and not (is_a(ttl_seconds, int, float) and ttl_seconds >= 0):
         raise InvalidInput(f"the time to live is {ttl_seconds} seconds; give 0 or more, or None for no end")
+    if not is_a(replace, bool):
+        raise InvalidInput(f"replace is {replace!r:.100}; give True or False")
     expires_ms = NO_EXPIRY if ttl_seconds is None else now_ms + milliseconds(ttl_seconds)
     if ttl_seconds is not None and expires_ms < 0:
         raise InvalidInput(f"the blob would expire at {expires_ms / 1000:.3f}, before 1970, which no record can say; "
                            f"put the host's clock right, or give no time to live")
     draft = draft_of(blob_id, RecordKind.PUT, content_bytes=content_bytes, op_time_ms=now_ms, expires_ms=expires_ms,
                      account=account, container=container)
-    if state is not None:
-        was = "deleted" if state.is_deleted else "expired" if state.is_expired(now_ms) else "put before"
-        raise BlobExists(f"blob {blob_id!r} is {was}; an id is used once: choose another", id=blob_id)
-    return draft
+    if state is None:
+        return draft
+    if not replace and not state.is_expired(now_ms):
+        was = "deleted" if state.is_deleted else "put before"
+        raise BlobExists(f"blob {blob_id!r} is {was}; choose another id, or put it with replace=True", id=blob_id)
+    newest = state.newest
+    if state.is_deleted and newest.life_version == MAX_LIFE_VERSION:
+        raise BlobExists(f"blob {blob_id!r} is deleted, and has had all {MAX_LIFE_VERSION + 1} lives that a record can "
+                         f"count; choose another id", id=blob_id)
+    return draft._replace(op_time_ms=max(now_ms, newest.op_time_ms + 1),
+                          life_version=newest.life_version + state.is_deleted)
 
 
 def draft_delete(blob_id: bytes, state: BlobState | None, now_ms: int) -> IndexEntry:
@@ -135,7 +146,8 @@ def draft_ttl_update(blob_id: bytes, state: BlobState | None, now_ms: int, buffe
     if 0 <= expires_ms < now_ms + buffer_ms:
         raise TtlUpdateTooLate(f"blob {blob_id!r} expires in {(expires_ms - now_ms) / 1000:g} s, within the "
                                f"{buffer_ms / 1000:g} s that an update needs to reach all replicas", id=blob_id)
-    return _following(known, RecordKind.TTL_UPDATE, now_ms)._replace(
+    # Not before the PUT, which the clock may have been ahead of: it would be taken for an update of an earlier one.
+    return _following(known, RecordKind.TTL_UPDATE, max(now_ms, known.put.op_time_ms))._replace(
         flags=int(RecordFlag.TTL_UPDATED), expires_ms=NO_EXPIRY)
 
 
@@ -166,13 +178,15 @@ def said_before(draft: IndexEntry, state: BlobState | None, history: Sequence[In
     """The record that is here and says what a peer's record says, or what came after it; `None` if that is news.
 
     A life of a blob begins with its PUT or UNDELETE and ends with its DELETE, so that of two records the one of the
-    later life is the newer one, and in one life the DELETE; a TTL update holds for all lives. So a peer may bring all
-    its records again, in their order, and nothing is written twice, and nothing older comes back. A PUT is asked about
-    only if none is here; it is for the caller to see whether one that is here is the same.
+    later life is the newer one, and in one life the DELETE; a TTL update holds for all lives, unless it was made before
+    the PUT that is here. So a peer may bring all its records again, in their order, and nothing is written twice, and
+    nothing older comes back. A PUT is asked about only if none is here, or one that it outdoes (`rank_of`).
     """
     if state is None:
         return None
     if draft.kind == RecordKind.TTL_UPDATE:
+        if state.put is not None and draft.op_time_ms < state.put.op_time_ms:
+            return state.put
         return state.newest if state.is_permanent else next(
             (entry for entry in history if entry.kind == RecordKind.TTL_UPDATE), None)
     deciding = state.deciding
@@ -186,6 +200,23 @@ def said_before(draft: IndexEntry, state: BlobState | None, history: Sequence[In
     else:
         is_known = state.is_deleted and life <= life_here
     return deciding if is_known else None
+
+
+def rank_of(put: IndexEntry, content: bytes) -> tuple[int, int, int, bytes, int]:
+    """Of two PUTs of one blob that do not know of each other, as two replicas may take, the one of the higher rank
+    counts, on all replicas: the later one; of one time, what differs decides."""
+    expires = put.expires_ms if put.expires_ms >= 0 else MAX_TIME_MS
+    return put.op_time_ms, put.account, put.container, content, expires
+
+
+def as_successor(draft: IndexEntry, state: BlobState) -> IndexEntry:
+    """A peer's PUT that outdoes the one that is here: what was said of the blob in its life goes on to hold."""
+    newest = state.newest
+    if draft.life_version > newest.life_version:
+        return draft
+    successor = draft._replace(life_version=newest.life_version)
+    return successor if not state.is_permanent else successor._replace(
+        flags=draft.flags | RecordFlag.TTL_UPDATED, expires_ms=NO_EXPIRY)
 
 
 def _known(blob_id: bytes, state: BlobState | None) -> BlobState:

@@ -30,7 +30,6 @@ from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, Bl
 from compactlib.blobstore.compaction.run.store_compactions import StoreCompactions, require_forecast
 from compactlib.blobstore.compaction.run.work import Questions, require_questions
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.errors import BlobExists
 from compactlib.blobstore.log.contents import LogSnapshot
 from compactlib.blobstore.log.live_log import LiveLog
 from compactlib.blobstore.log.load_log import BlobRecoveryReport
@@ -38,6 +37,7 @@ from compactlib.blobstore.log.open_store import open_log
 from compactlib.blobstore.log.store_clock import StoreClock, last_known_time
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import (
+    NO_EXPIRY,
     Answer,
     Blob,
     BlobId,
@@ -54,15 +54,16 @@ from compactlib.blobstore.model.values import (
     milliseconds,
 )
 from compactlib.blobstore.segment.reader import SegmentHeader, salt_of
-from compactlib.blobstore.segment.records import content_range
 from compactlib.blobstore.store.answer import content_of, judged
 from compactlib.blobstore.store.hard_delete import HardDeleteSlices, hard_delete, reclaim
 from compactlib.blobstore.store.operations import (
+    as_successor,
     draft_delete,
     draft_put,
     draft_replicated,
     draft_ttl_update,
     draft_undelete,
+    rank_of,
     said_before,
 )
 from compactlib.blobstore.store.replication import FoundEntries, ReplicationToken, entries_since
@@ -215,8 +216,8 @@ class BlobStore:
 
     def put(self, blob_id: BlobId, content: bytes | bytearray | memoryview | BinaryIO, *,
             ttl_seconds: float | None = None, size: int | None = None, account: int = 0,
-            container: int = 0) -> BlobInfo:
-        """Store a blob under an id that was never used.
+            container: int = 0, replace: bool = False) -> BlobInfo:
+        """Store a blob under an id that is not known, or whose blob has expired.
 
         Args:
             blob_id: 1 to 1024 bytes.
@@ -226,9 +227,11 @@ class BlobStore:
             size: how many bytes the stream has; needed for one of more than 8 MiB.
             account: account number.
             container: container number.
+            replace: take the place of the blob of this id, if there is one, live or deleted. Its content is garbage at
+                once: no delete is kept of it that could be undone.
 
         Raises:
-            BlobExists: the id is known, deleted and expired blobs included.
+            BlobExists: the id is known and has not expired; it may be that of a deleted blob.
             BlobTooLarge: it does not fit into a segment.
             InvalidInput: the id, the time to live or another argument is out of its range, or the stream has another
                 size than was said.
@@ -239,7 +242,8 @@ class BlobStore:
         pieces = read_stream(content, size)
         with self._writing() as log:
             draft = draft_put(key, blob_state(log.contents.find(key)), content_bytes=pieces.size,
-                              now_ms=self._now_ms(), ttl_seconds=ttl_seconds, account=account, container=container)
+                              now_ms=self._now_ms(), ttl_seconds=ttl_seconds, account=account, container=container,
+                              replace=replace)
             entry = log.append(draft, pieces.head) if pieces.rest is None else log.append_pieces(draft, pieces.all())
         log.wait_for(entry)
         return BlobState(entry, entry, entry).info(entry)
@@ -345,11 +349,13 @@ class BlobStore:
 
         So a peer may begin again from its first record, as often as it likes: nothing is written twice, no deleted blob
         comes back and no live one goes. Of two records of a blob the one of the later life counts, in one life the
-        DELETE; a PUT whose blob is deleted here, and whose content is gone, counts only in a later life.
+        DELETE; a PUT whose blob is deleted here, and whose content is gone, counts only in a later life. Of two PUTs
+        that two replicas have taken without knowing of each other, the later one counts on both, or if they are of one
+        time, the one whose account, container, content or expiry is the greater one; the observer is told
+        `blobstore_put_twice`.
 
         Raises:
             InvalidInput: a field is out of its range, or a record other than a PUT has content.
-            BlobExists: a PUT of this id is here that is not the same; a blob has one.
             CorruptData: a PUT of this id is here, and is damaged.
             BlobTooLarge: it does not fit into a segment.
             StoreFull: no segment is left.
@@ -360,10 +366,12 @@ class BlobStore:
         with self._writing() as log:
             history = log.contents.find(draft.id)
             state = blob_state(history)
-            if draft.kind == RecordKind.PUT and state is not None and state.put is not None:
-                entry = self._same_put(state.put, draft, content, is_permanent=state.is_permanent)
-            else:
-                entry = said_before(draft, state, history) or log.append(draft, content)
+            known = self._counting_put(draft, content, state)
+            if known is None:
+                known = said_before(draft, state, history)
+            if known is None and draft.kind == RecordKind.PUT and state is not None and state.put is not None:
+                draft = as_successor(draft, state)
+            entry = log.append(draft, content) if known is None else known
         log.wait_for(entry)
         return entry
 
@@ -710,19 +718,26 @@ class BlobStore:
             self._log.observer.deliver()
         return found
 
-    def _same_put(self, known: IndexEntry, draft: IndexEntry, content: bytes, *, is_permanent: bool) -> IndexEntry:
-        """The PUT that is here, if it is the one that a peer brings once more."""
-        erased = bool(known.flags & RecordFlag.ERASED)
-        same = (known.size, known.op_time_ms, known.account, known.container) == (
-            draft.size, draft.op_time_ms, draft.account, draft.container)
-        # Where a TTL update is known, here or there, the PUT may be told with its expiry or without.
-        same = same and (known.expires_ms == draft.expires_ms or is_permanent
-                         or bool(draft.flags & RecordFlag.TTL_UPDATED))
-        if not same or not (erased or self._read(known) == content):
-            raise BlobExists(f"blob {draft.id!r} was put at {known.op_time_ms / 1000:.3f} with "
-                             f"{content_range(known)[1]} bytes, and this is another PUT of the same id, of "
-                             f"{draft.op_time_ms / 1000:.3f} with {len(content)} bytes; a blob has one", id=draft.id)
-        return known
+    def _counting_put(self, draft: IndexEntry, content: bytes, state: BlobState | None) -> IndexEntry | None:
+        """The PUT that is here, if a peer brings it once more, or another one that it outdoes; else `None`."""
+        known = None if state is None else state.put
+        if draft.kind != RecordKind.PUT or state is None or known is None:
+            return None
+        here: tuple[Any, ...] = (known.op_time_ms,)
+        there: tuple[Any, ...] = (draft.op_time_ms,)
+        if here == there:
+            if known.flags & RecordFlag.ERASED:
+                return known
+            # Where a TTL update is known, here or there, the PUT may be told with its expiry or without.
+            if state.is_permanent or draft.flags & RecordFlag.TTL_UPDATED:
+                known, draft = known._replace(expires_ms=NO_EXPIRY), draft._replace(expires_ms=NO_EXPIRY)
+            here, there = rank_of(known, self._read(known)), rank_of(draft, content)
+        if here == there:
+            return state.put
+        self._log.observer.event("blobstore_put_twice", {
+            "store": self._name, "id": draft.id, "kept_put_at": max(here, there)[0] / 1000,
+            "other_put_at": min(here, there)[0] / 1000, "is_here": here > there})
+        return state.put if here > there else None
 
     def _read(self, entry: IndexEntry) -> bytes:
         return content_of(self._log.segments.get(entry.segment), entry, self._salt)

@@ -2,7 +2,7 @@
 """Proof that a store holds what it should: records against their CRC, the index against the log, before against after.
 
 `verify` looks at one store: at records without index entry (`orphan`: dropped by the next compaction) and entries
-without record (`missing`), blobs with two PUTs (`twice`), `damage`, `order`, `name`, and files that no compaction needs
+without record (`missing`), `damage`, `order`, `name`, and files that no compaction needs
 any more (`leftover`).
 `compare` looks at two pictures of it, from before and after compactions, and says where they differ in a way that no
 compaction may cause: `gone`, `kept`, `changed`, `extra`. Pictures hold no content, but its checksums.
@@ -20,7 +20,7 @@ from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME
 from compactlib.blobstore.compaction.run.store_compactions import OwnedStore
 from compactlib.blobstore.compaction.swap import Snapshot
 from compactlib.blobstore.model.names import UNPUBLISHED_SUFFIX, SegmentName, place_of_index_file, segment_of_log_file
-from compactlib.blobstore.model.values import IndexEntry, RecordKind, milliseconds
+from compactlib.blobstore.model.values import IndexEntry, milliseconds
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, SegmentFile
 from compactlib.blobstore.segment.scan import DamagedRange, ScannedRecord, scan_records
 from compactlib.blobstore.validity.verdicts import PurgeRules, Rules, Verdict, judge
@@ -105,10 +105,6 @@ def verify_segment(snapshot: Snapshot, name: SegmentName, file: SegmentFile, end
                 f"record {found.header.sequence} of {found.header.id!r}",
                 f"the index names record {entry.sequence} of {entry.id!r}, the log holds {found.header.sequence} of "
                 f"{found.header.id!r}"))
-        elif entry.kind == RecordKind.PUT and (other := _another_put(snapshot, entry)) is not None:
-            findings.append(Finding("twice", place, f"{entry.id!r} was put twice, as record {other.sequence} at "
-                                                    f"{other.position} too: a blob has one PUT; delete it, both go "
-                                                    f"once that is in effect, and put it under another id"))
         if not found.whole:
             findings.append(_damage(
                 file, name, found.offset, "a content that fits its CRC", "another one",
@@ -116,12 +112,6 @@ def verify_segment(snapshot: Snapshot, name: SegmentName, file: SegmentFile, end
     findings += [Finding("missing", f"{name}:{entry.offset}", f"record {entry.sequence} of {entry.id!r} is not there")
                  for entry in entries.values()]
     return findings, count
-
-
-def _another_put(snapshot: Snapshot, put: IndexEntry) -> IndexEntry | None:
-    """An earlier PUT of the same id, if there is one; two cycles may both have copied one record."""
-    return next((entry for entry in snapshot.history_of(put)
-                 if entry.kind == RecordKind.PUT and entry.sequence < put.sequence), None)
 
 
 def _damage(file: SegmentFile, name: SegmentName, offset: int, expected: str, found: str, what: str) -> Finding:

@@ -11,7 +11,8 @@ UNDELETE, and whether a TTL_UPDATE has made it permanent. "Latest" is always the
 
 | record | newest state PUT | DELETE | UNDELETE |
 |---|---|---|---|
-| PUT | kept unless expired | kept while the delete is not in effect, unless expired | kept unless expired |
+| last PUT | kept unless expired | kept while the delete is not in effect, unless expired | kept unless expired |
+| PUT and TTL_UPDATE before it | replaced | replaced | replaced |
 | TTL_UPDATE | kept | kept while the delete is not in effect, or while its PUT stays in the log | kept |
 | DELETE | superseded | the newest kept unless it is a removable tombstone | superseded |
 | UNDELETE | superseded | superseded | the newest kept unless expired |
@@ -19,9 +20,12 @@ UNDELETE, and whether a TTL_UPDATE has made it permanent. "Latest" is always the
 A delete is in effect strictly before the reference time. A blob is expired strictly after its expiry, at the time of
 the copying, not at the reference time.
 
+A blob that was put again, over an expired, a deleted or an outdone one, has several PUTs: the last one counts.
+
 No older state comes back: the newest state of a blob, and a TTL_UPDATE, are kept as long as an older record of the blob
-stays in the log, whatever else says that they may go; a tombstone as long as any other one does. A record stays if its
-segment is not compacted, or is compacted in a later cycle, which may never come.
+stays in the log, whatever else says that they may go; a PUT as long as one does that it has replaced; a tombstone as
+long as any other one does. A record stays if its segment is not compacted, or is compacted in a later cycle, which may
+never come.
 """
 
 from __future__ import annotations
@@ -53,6 +57,7 @@ class Verdict(enum.Enum):
     EXPIRED = "its blob has expired"
     DELETED = "its blob was deleted"
     SUPERSEDED = "a later delete or undelete says more"
+    REPLACED = "its blob was put again"
     ORPHANED = "it changes the time to live of a blob that is gone"
     PURGED = "a tombstone that is no longer needed"
     DUPLICATE = "an earlier cycle has copied it"
@@ -136,7 +141,7 @@ class BlobEnd(NamedTuple):
 
     Attributes:
         newest: its newest PUT, DELETE or UNDELETE; `None` if only TTL updates are left of it.
-        put: its PUT, `None` if a compaction removed it.
+        put: its last PUT, `None` if a compaction removed it.
         deleted_ms: when it was deleted, `FOREVER` if it is not.
         expires_ms: the last time at which it has not expired, `FOREVER` if it never does.
     """
@@ -155,8 +160,9 @@ class BlobEnd(NamedTuple):
             if entry.kind == _TTL_UPDATE:
                 is_permanent = True
                 continue
-            if entry.kind == _PUT and put is None:
+            if entry.kind == _PUT and (put is None or entry.sequence != put.sequence):
                 put = entry
+                is_permanent = False
             if newest is None or entry.sequence != newest.sequence:
                 newest = entry
         if newest is None:
@@ -199,7 +205,12 @@ def kept_until(entry: IndexEntry, blob: BlobEnd, history: Sequence[IndexEntry], 
         return KeptUntil(FOREVER, FOREVER if covers else _GONE, covers, Verdict.CONTAINER)
     if newest is None:
         return KeptUntil(FOREVER, _GONE, False, Verdict.ORPHANED)
+    if put is not None and entry.sequence < put.sequence and entry.kind in (_PUT, _TTL_UPDATE):
+        return KeptUntil(FOREVER, _GONE, False, Verdict.REPLACED)
     if entry.kind == _PUT:
+        if len(history) > 1 and not covers and _uncovers(
+                entry, [other for other in history if other.kind == _PUT], compacting):
+            return KeptUntil(FOREVER, FOREVER, deleted != FOREVER or expires != FOREVER, Verdict.EXPIRED)
         return KeptUntil(deleted, FOREVER if covers else expires, covers and expires != FOREVER, Verdict.EXPIRED)
     if entry.kind == _TTL_UPDATE:
         put_stays = put is not None and put.segment not in compacting
@@ -238,8 +249,7 @@ def judge(history: Sequence[IndexEntry], rules: Rules, compacting: Collection[Se
             in another.
 
     Raises:
-        CorruptData: the history holds two PUTs of a blob that is not deleted for good or expired, or two different
-            records of one sequence.
+        CorruptData: the history holds two different records of one sequence.
     """
     if len(history) == 1:
         # Most blobs were put once and never touched again.
@@ -249,10 +259,6 @@ def judge(history: Sequence[IndexEntry], rules: Rules, compacting: Collection[Se
     blob = BlobEnd.of([history[place] for place in distinct])
     for place in distinct:
         verdicts[place] = _judge(history[place], blob, history, rules, compacting)
-    puts = [place for place in distinct if history[place].kind == _PUT]
-    if len(puts) > 1 and any(verdicts[place] is Verdict.KEEP for place in puts):
-        # Which of them counts cannot be known; where none does, all may go.
-        raise _duplicate(history[puts[0]], history[puts[1]], "one PUT of a blob")
     return verdicts
 
 
@@ -273,7 +279,10 @@ def _without_duplicates(history: Sequence[IndexEntry]) -> list[int]:
         if kept and history[kept[-1]].sequence == entry.sequence:
             first = history[kept[-1]]
             if _content(first) != _content(entry):
-                raise _duplicate(first, entry, "no two different records of one sequence")
+                raise CorruptData(
+                    path=entry.segment.log_file, offset=entry.offset,
+                    expected="no two different records of one sequence",
+                    found=f"record {entry.sequence} of {entry.id!r} beside the one at {first.position}")
             continue
         kept.append(place)
     return kept
@@ -282,8 +291,3 @@ def _without_duplicates(history: Sequence[IndexEntry]) -> list[int]:
 def _content(entry: IndexEntry) -> tuple[int, int, int, int]:
     # A hard delete may have reached one copy and not yet the other: flags are left out.
     return entry.kind, entry.life_version, entry.op_time_ms, entry.size
-
-
-def _duplicate(first: IndexEntry, second: IndexEntry, expected: str) -> CorruptData:
-    return CorruptData(path=second.segment.log_file, offset=second.offset, expected=expected,
-                       found=f"record {second.sequence} of {second.id!r} beside {first.sequence} at {first.position}")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import tempfile
 from pathlib import Path
@@ -14,13 +15,15 @@ from hypothesis import given, strategies as st
 from compactlib.blobstore import CompactAll
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import BlobConflict, BlobMissing
-from compactlib.blobstore.model.values import Blob, Deleted, GetOptions, Missing, RecordKind
+from compactlib.blobstore.model.values import Blob, Deleted, GetOptions, RecordKind
 from compactlib.blobstore.store.replication import ReplicaEntry
 from compactlib.blobstore.store.store import BlobStore
+from compactlib.blobstore.validity.verdicts import Verdict
 from compactlib.clock import ManualClock
 from compactlib.outcome import Failed
 from compactlib.runtime.budget import Budget
-from tests.blobstore.compaction_stores import RETENTION, compact_all, fill, garbage_store, put_twice
+from compactlib.runtime.observe import RecordingObserver
+from tests.blobstore.compaction_stores import compact_all, fill, garbage_store, put_twice
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 18, segment_bytes=1 << 10, journal_max_entries=0, max_blob_bytes=0,
                          deleted_retention_seconds=10.0, ttl_update_buffer_seconds=0.0, pace=None,
@@ -172,22 +175,89 @@ def test_a_put_is_the_same_with_or_without_its_expiry_once_it_is_permanent(scrat
         assert [entry.kind for entry in store.snapshot().history(b"a")] == [RecordKind.PUT, RecordKind.TTL_UPDATE]
 
 
-def test_two_puts_of_one_blob_are_found_and_go_when_it_is_deleted(folder: Path, clock: ManualClock) -> None:
+def test_two_puts_of_one_blob_are_mended_by_the_next_compaction(folder: Path, clock: ManualClock) -> None:
+    """They kept their segments from being compacted, until the blob was deleted."""
     with garbage_store(folder, clock) as store:
         put_twice(store, b"b0")
         fill(store, 10, random.Random(1), first=100)
         store.close_active_segment()
-        (finding,) = store.verify().findings
-        assert finding.kind == "twice"
-        assert "b'b0' was put twice" in finding.what
-        assert compact_all(store).left_out
-        store.delete(b"b0")
-        store.close_active_segment()
-        clock.advance(RETENTION + 1)
-        assert not compact_all(store).left_out
         assert not store.verify().findings
-        assert isinstance(store.get(b"b0"), Deleted | Missing)
-        assert [entry.kind for entry in store.snapshot().history(b"b0")] == [RecordKind.DELETE]
+        report = compact_all(store)
+        assert not report.left_out
+        assert report.verdicts[Verdict.REPLACED] == 1
+        found = store.get(b"b0")
+        assert isinstance(found, Blob)
+        assert found.content == b"again"
+        assert [entry.kind for entry in store.snapshot().history(b"b0")] == [RecordKind.PUT]
+
+
+WORDS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(
+    ["put", "put for a while", "replace", "delete", "undelete", "permanent", "wait", "follow", "compact"])),
+    min_size=1, max_size=25)
+
+
+@given(WORDS, st.permutations([(here, there) for here in range(3) for there in range(3) if here != there]))
+def test_replicas_that_put_one_id_each_come_to_agree(words: list[tuple[int, str]],
+                                                     order: list[tuple[int, int]]) -> None:
+    """Three replicas write what they like, and follow each other whenever; once each has heard of all, they agree."""
+    clock = ManualClock(1_000_000.0)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        replicas = [stack.enter_context(opened(Path(folder) / str(number), clock)) for number in range(3)]
+        for number, word in words:
+            # Times of two replicas may be equal.
+            store = replicas[number]
+            with contextlib.suppress(BlobConflict, BlobMissing):
+                match word:
+                    case "put" | "put for a while" | "replace":
+                        store.put(b"a", b"%d of %d" % (store.status().records, number), replace=word == "replace",
+                                  ttl_seconds=500.0 if word == "put for a while" else None)
+                    case "delete":
+                        store.delete(b"a")
+                    case "undelete":
+                        store.undelete(b"a")
+                    case "permanent":
+                        store.ttl_update(b"a")
+                    case "wait":
+                        clock.advance(1.0)
+                    case "follow":
+                        follow(replicas[(number + 1) % 3], store)
+                    case _:
+                        store.close_active_segment()
+                        assert not isinstance(store.compact(budget=Budget()), Failed)
+        for _ in range(3):
+            for here, there in order:
+                follow(replicas[there], replicas[here])
+        answers = [store.get(b"a") for store in replicas]
+        assert len({repr(type(each)) for each in answers}) == 1, answers
+        blobs = [each for each in answers if isinstance(each, Blob)]
+        assert len({(each.content, each.info.put_at, each.info.expires_at, each.info.life_version)
+                    for each in blobs}) <= 1, answers
+        records = [store.status().records for store in replicas]
+        for here, there in order:
+            follow(replicas[there], replicas[here])
+        assert [store.status().records for store in replicas] == records
+        for store in replicas:
+            assert not store.verify().findings
+            store.audit()
+
+
+def test_which_of_two_puts_counts_is_told(scratch: Path) -> None:
+    clock, observer = ManualClock(1_000_000.0), RecordingObserver()
+    with opened(scratch / "peer", clock) as peer, BlobStore(scratch / "store", CONFIG, clock=clock,
+                                                            observer=observer) as store:
+        store.put(b"a", b"here")
+        store.put(b"b", b"here, later" * 2)
+        clock.advance(1.0)
+        peer.put(b"a", b"there, later")
+        follow(peer, store)
+        follow(store, peer)
+        found = store.get(b"a")
+        assert isinstance(found, Blob)
+        assert found.content == b"there, later"
+        told = [fields for name, fields in observer.events if name == "blobstore_put_twice"]
+        assert told == [{"store": "store", "id": b"a", "kept_put_at": 1_000_001.0, "other_put_at": 1_000_000.0,
+                         "is_here": False}]
 
 
 @pytest.mark.parametrize("word", list(RecordKind))

@@ -94,22 +94,67 @@ def test_a_time_to_live_that_is_none_is_refused(ttl: float, scratch: Path) -> No
 
 
 @pytest.mark.parametrize("tags", [{"account": -1}, {"container": 1 << 32}])
-def test_account_and_container_have_32_bits(tags: dict[str, int], scratch: Path) -> None:
+def test_account_and_container_have_32_bits(tags: dict[str, Any], scratch: Path) -> None:
     with store_in(scratch) as store, pytest.raises(InvalidInput, match="account"):
         store.put("x", b"", **tags)
 
 
-def test_an_id_is_used_once(scratch: Path) -> None:
+def test_an_id_is_used_once_while_its_blob_is_live_or_deleted(scratch: Path) -> None:
     clock = ManualClock(START)
     with store_in(scratch, clock) as store:
         store.put("live", b"")
         store.put("gone", b"")
         store.delete("gone")
         store.put("old", b"", ttl_seconds=1)
+        store.put("old and gone", b"", ttl_seconds=1)
+        store.delete("old and gone")
         clock.advance(2)
-        for blob_id, was in (("live", "put before"), ("gone", "deleted"), ("old", "expired")):
-            with pytest.raises(BlobExists, match=was):
+        for blob_id, was in (("live", "put before"), ("gone", "deleted")):
+            with pytest.raises(BlobExists, match=f"{was}.*replace=True"):
                 store.put(blob_id, b"again")
+        for blob_id, life in (("old", 0), ("old and gone", 1)):
+            assert store.put(blob_id, b"again", ttl_seconds=5).life_version == life
+            found = store.get(blob_id)
+            assert isinstance(found, Blob)
+            assert (found.content, found.info.expires_at) == (b"again", START + 7)
+
+
+@pytest.mark.parametrize("steps", ["", "permanent", "delete", "delete undelete", "expire", "compact", "clock back"])
+def test_a_blob_may_be_replaced_whatever_has_become_of_it(steps: str, scratch: Path) -> None:
+    clock = ManualClock(START)
+    with store_in(scratch, clock) as store:
+        store.put("a", b"first", ttl_seconds=100_000)
+        for step in steps.split():
+            match step:
+                case "permanent":
+                    store.ttl_update("a")
+                case "delete":
+                    store.delete("a")
+                case "undelete":
+                    store.undelete("a")
+                case "expire":
+                    clock.advance(100_001)
+                case "compact":
+                    store.close_active_segment()
+                case _:
+                    clock.set_now(START - 30)
+        before = store.snapshot().history(b"a")[-1]
+        store.put("a", b"second", replace=True, ttl_seconds=50)
+        for _ in range(2):
+            found = store.get("a", GetOptions(include_deleted=True, include_expired=True))
+            assert isinstance(found, Blob)
+            assert (found.content, found.info.life_version) == (b"second", before.life_version + (steps == "delete"))
+            assert found.info.expires_at == clock.now() + 50
+            assert found.info.put_at * 1000 > before.op_time_ms
+            store.close_active_segment()
+        with pytest.raises(BlobExists):
+            store.put("a", b"third")
+        store.delete("a")
+        store.undelete("a")
+        clock.advance(51)
+        assert isinstance(store.get("a"), Expired)
+        store.audit()
+        assert not store.verify().findings
 
 
 def test_a_blob_that_fills_a_segment_fits_and_one_byte_more_does_not(scratch: Path) -> None:

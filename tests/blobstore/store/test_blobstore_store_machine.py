@@ -80,10 +80,11 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             assert expected is None
 
-    @rule(key=ids, content=contents, ttl=ttls)
-    def put(self, key: bytes, content: bytes, ttl: float | None) -> None:
-        expected = self.model.put(key, content, self.now_ms, None if ttl is None else round(ttl * 1000))
-        self.both(expected, lambda: self.store.put(key, content, ttl_seconds=ttl))
+    @rule(key=ids, content=contents, ttl=ttls, replace=st.booleans())
+    def put(self, key: bytes, content: bytes, ttl: float | None, replace: bool) -> None:
+        expected = self.model.put(key, content, self.now_ms, None if ttl is None else round(ttl * 1000),
+                                  replace=replace)
+        self.both(expected, lambda: self.store.put(key, content, ttl_seconds=ttl, replace=replace))
 
     @rule(key=ids)
     def delete(self, key: bytes) -> None:

@@ -130,7 +130,7 @@ def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], copied_befo
         breather: lets other threads run now and then.
 
     Raises:
-        CorruptData: the index has two records that cannot both be (two PUTs of one blob); it names the segment that
+        CorruptData: the index has two records that cannot both be (two of one sequence); it names the segment that
             cannot be decided about.
     """
     packing = _Packing(remaining, swap_segments, segment_bytes, header_bytes)

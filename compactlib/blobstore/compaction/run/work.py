@@ -38,7 +38,7 @@ from compactlib.blobstore.model.names import LOG_SUFFIX, UNPUBLISHED_SUFFIX, Seg
 from compactlib.blobstore.model.pace import Pace
 from compactlib.blobstore.model.values import IndexEntry, RecordKind, milliseconds
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
-from compactlib.blobstore.validity.verdicts import DroppedPuts, PurgeRules, Rules, Verdict, nobody
+from compactlib.blobstore.validity.verdicts import BlobEnd, DroppedPuts, PurgeRules, Rules, Verdict, nobody
 from compactlib.errors import CompactlibError, Conflict, CorruptData, InvalidInput
 from compactlib.files.disk import list_folder
 from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult
@@ -378,8 +378,8 @@ class CompactionWork:
             for entry in snapshot.entries_of(info.name):
                 breather.breathe()
                 if (entry.sequence > plan.last_sequence and entry.kind in (RecordKind.UNDELETE, RecordKind.TTL_UPDATE)
-                        and any(other.segment in sources and other.kind == RecordKind.PUT and not plan.copies(other)
-                                for other in snapshot.history(entry.id))):
+                        and (put := BlobEnd.of(snapshot.history(entry.id)).put) is not None
+                        and put.segment in sources and not plan.copies(put)):
                     return True
         return False
 

@@ -39,11 +39,11 @@ from tests.blobstore.compaction_stores import (
     delete_some,
     done,
     fill,
+    flip,
     garbage_store,
     names,
     open_store,
     plan_of,
-    put_twice,
 )
 
 
@@ -142,8 +142,8 @@ def test_every_executor_writes_the_same_bytes_for_many_stores(executor: Executor
 def test_one_store_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     stores = [garbage_store(tmp_path / f"s{number}", ManualClock(START), seed=number, count=30) for number in range(3)]
     work = [(store, plan_of(store)) for store in stores]
-    put_twice(stores[1], b"b0")
-    fill(stores[1], 10, random.Random(1), first=100)
+    entry = next(iter(stores[1].snapshot().entries_of(names("0_0")[0])))
+    flip(tmp_path / "s1" / "0_0.log", entry.end - 1)
     found = compact_many([*work[:1], (stores[1], plan_of(stores[1], names("0_0"))), *work[2:]])
     kinds = [type(found[str(tmp_path / f"s{number}")]).__name__ for number in range(3)]
     assert kinds == ["Done", "Failed", "Done"]

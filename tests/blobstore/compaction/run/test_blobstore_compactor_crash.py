@@ -52,11 +52,13 @@ class Story:
         dead: which blobs are deleted.
         settings: of the store.
         spread: whether every other segment is compacted only.
+        replaced: which blobs were put again, the last time for a while that is over.
     """
 
     dead: Callable[[int], bool]
     settings: dict[str, Any]
     spread: bool = False
+    replaced: Callable[[int], bool] = lambda number: False
 
     def build(self, folder: Path) -> None:
         """Make the store."""
@@ -66,6 +68,10 @@ class Story:
             delete_some(store, filter(self.dead, range(COUNT)), clock)
             for number in range(COUNT, COUNT + 3):
                 store.put(f"b{number}", b"expiring", ttl_seconds=5)
+            for number in filter(self.replaced, range(COUNT)):
+                store.put(f"b{number}", b"again" * 20, replace=True)
+                if number % 4 == 1:
+                    store.put(f"b{number}", b"for a while" * 10, replace=True, ttl_seconds=5)
             fill(store, 8, random.Random(8), largest=400, first=COUNT + 3)
 
     def open(self, folder: Path, files: Files | None = None) -> BlobStore:
@@ -95,6 +101,8 @@ STORIES = {
     "three swap segments": Story(lambda number: number % 2 == 0, {"swap_segments": 3}),
     "nothing is kept": Story(lambda number: True, {"swap_segments": 1, "purge_tombstones": True}),
     "every other segment": Story(lambda number: number % 4 != 0, {"swap_segments": 2}, spread=True),
+    "blobs that were put again": Story(lambda number: number % 4 == 0, {"swap_segments": 1}, spread=True,
+                                       replaced=lambda number: number % 4 < 2),
 }
 
 
