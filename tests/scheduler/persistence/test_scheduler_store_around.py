@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ from compactlib.testing.faults.kv_faults import FaultyStore, KVCrash, KVFault, K
 from compactlib.testing.faults.lost_answers import LostAnswer
 from compactlib.testing.interleave.stage import Stage
 from compactlib.testing.interleave.stores import SteppedStore
+from compactlib.testing.kit.forks import in_a_fork
 
 LEVELS = (LevelConfig(max_blocks=1), LevelConfig(max_blocks=2, max_age_seconds=30))
 CONFIG = SchedulerConfig(levels=LEVELS, cleanup_delay_seconds=20)
@@ -564,15 +567,37 @@ def test_a_long_stop_is_no_jump_and_a_clock_that_went_back_is_told_by_name() -> 
 # ---------------------------------------------------------------------------------------------------------- forks
 
 
-def test_a_fork_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    kv = MemoryStore()
-    scheduler = opened(kv)
-    with monkeypatch.context() as forked:
-        forked.setattr("os.getpid", lambda: 4_000_000)
-        for call in (lambda: scheduler.apply(Tick()), lambda: scheduler.poll(PollRequest()), scheduler.checkpoint,
-                     scheduler.audit):
-            with pytest.raises(Closed, match="this is process 4000000; a fork"):
-                call()
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_fork_is_refused_by_name_and_can_close(is_busy: bool) -> None:
+    """Also if another thread was in a command when it was made: that thread does not exist there."""
+    scheduler = opened(MemoryStore())
+    inside, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with scheduler._lock:  # noqa: SLF001
+            inside.set()
+            done.wait()
+
+    def attempt(call: Callable[[], object]) -> object:
+        try:
+            return call()
+        except CompactlibError as error:
+            return error
+        finally:
+            scheduler.close()
+
+    holder = threading.Thread(target=hold, daemon=True)
+    if is_busy:
+        holder.start()
+        inside.wait()
+    for call in (lambda: scheduler.apply(Tick()), lambda: scheduler.poll(PollRequest()), scheduler.checkpoint,
+                 scheduler.audit):
+        refused = in_a_fork(lambda: attempt(call))  # noqa: B023
+        assert isinstance(refused, Closed), refused
+        assert f"was opened by process {os.getpid()}" in str(refused)
+    done.set()
+    if is_busy:
+        holder.join()
     scheduler.apply(Tick())
 
 
