@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Five real processes on loopback change a schema under load; the coordinator is killed; the log shrinks.
 
-    python examples/catalog_cluster.py FOLDER [--nodes 5] [--seconds 6]
+    python examples/catalog_cluster.py FOLDER [--nodes 5] [--seconds 6] [--certificates FOLDER]
 
-Each node is a process with its own low watermark, transactions and published times, talking TCP to the others. What a
-database has anyway is played by one SQLite file in FOLDER: the update log lies there, the membership, the leader of the
-metastore group, and the times that a real cluster would replicate through the Raft groups of its partitions.
+The second folder has authority.pem, and NAME.pem with NAME.key for each node n1, n2, ...; without it they talk in plain
+text, which is for loopback. Each node is a process with its own low watermark, transactions and published times,
+talking TCP to the others. What a database has anyway is played by one SQLite file in FOLDER: the update log lies there,
+the membership, the leader of the metastore group, and the times that a real cluster would replicate through the Raft
+groups of its partitions.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +54,7 @@ from compactlib.kv.stores.sqlite.store import SqliteStore
 
 SKEW_SECONDS = 0.05
 PARTITIONS = 2
+NAME = "example"
 CLUSTER = b"cluster"
 STATE = b"state"
 TURN_SECONDS = 0.05
@@ -70,6 +74,15 @@ def open_service(store: KVStore) -> CatalogService:
                           delay_seconds=0.05)
 
 
+def context(certificates: Path, name: str, *, server: bool) -> ssl.SSLContext:
+    """What a node listens with, or connects with: both sides show a certificate."""
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    made.verify_mode = ssl.CERT_REQUIRED
+    made.load_verify_locations(certificates / "authority.pem")
+    made.load_cert_chain(certificates / f"{name}.pem", certificates / f"{name}.key")
+    return made
+
+
 # --- a node ---------------------------------------------------------------------------------------------------------
 
 
@@ -81,9 +94,11 @@ class Node:
         life: its incarnation.
         store: what all of them share.
         ports: where each node listens.
+        certificates: the folder of them; plain text without one.
     """
 
-    def __init__(self, name: str, life: int, store: KVStore, ports: dict[str, int]) -> None:
+    def __init__(self, name: str, life: int, store: KVStore, ports: dict[str, int],
+                 certificates: Path | None = None) -> None:
         self.me = NodeId(name, life)
         self.store = store
         self.names = sorted(ports)
@@ -97,7 +112,10 @@ class Node:
         host = LocalHost(self.service, needs, watermark=self.watermark, membership=self.topology,
                          assignments=self.assignments, publish=self.publish, guards=self.guards)
         peers = {other: ("127.0.0.1", port) for other, port in ports.items() if other != name}
-        transport = TcpTransport(self.me, cluster="example", listen=("127.0.0.1", ports[name]), peers=peers)
+        server, client = (None if certificates is None else context(certificates, name, server=is_server)
+                          for is_server in (True, False))
+        transport = TcpTransport(self.me, cluster=NAME, listen=("127.0.0.1", ports[name]), peers=peers,
+                                 server_tls=server, client_tls=client)
         self.compaction = CompactionService(self.me, host, transport, options=OPTIONS)
         # Each rise of the coordinator's low watermark starts a round.
         self.watermark.listen(self.compaction.watermark_moved)
@@ -202,13 +220,15 @@ class Cluster:
         folder: where the shared file lies; must exist.
         nodes: how many.
         ports: where they listen; free ones.
+        certificates: the folder of them; plain text without one.
     """
 
-    def __init__(self, folder: Path, nodes: int, ports: list[int]) -> None:
+    def __init__(self, folder: Path, nodes: int, ports: list[int], certificates: Path | None = None) -> None:
         self.path = folder / "cluster.sqlite"
         self.store = SqliteStore(self.path, synchronous="normal")
         self.names = [f"n{number}" for number in range(1, nodes + 1)]
         self.ports = dict(zip(self.names, ports, strict=True))
+        self.certificates = [] if certificates is None else [str(certificates)]
         self.output = {name: folder / f"{name}.log" for name in self.names}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.state: dict[str, Any] = {"epoch": 1, "members": dict.fromkeys(self.names, 1), "term": 1,
@@ -231,7 +251,7 @@ class Cluster:
         with self.output[name].open("ab") as output:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, __file__, "--node", name, str(self.state["members"][name]), str(self.path),
-                 json.dumps(self.ports)], stdout=output, stderr=subprocess.STDOUT)
+                 json.dumps(self.ports), *self.certificates], stdout=output, stderr=subprocess.STDOUT)
 
     def kill_leader(self) -> str:
         """Kill the coordinator without a word; another node is elected, and the membership shrinks."""
@@ -261,13 +281,14 @@ class Cluster:
         self.store.close()
 
 
-def run(folder: Path, ports: list[int], seconds: float) -> dict[str, tuple[int, int]]:
+def run(folder: Path, ports: list[int], seconds: float,
+        certificates: Path | None = None) -> dict[str, tuple[int, int]]:
     """The whole story; the log's earliest and latest version at its stations.
 
     Raises:
         TimeoutError: the log did not shrink.
     """
-    cluster, clock = Cluster(folder, len(ports), ports), SystemClock()
+    cluster, clock = Cluster(folder, len(ports), ports, certificates), SystemClock()
     stations: dict[str, tuple[int, int]] = {}
 
     def station(name: str) -> None:
@@ -313,17 +334,18 @@ def wait_until(condition: Any, what: str, seconds: float = 60.0) -> None:
 def main(arguments: list[str]) -> int:
     """Run the cluster, or one node of it."""
     if arguments[:1] == ["--node"]:
-        name, life, path, ports = arguments[1:]
+        name, life, path, ports, *certificates = arguments[1:]
         store = SqliteStore(path, synchronous="normal")
-        asyncio.run(Node(name, int(life), store, json.loads(ports)).run())
+        asyncio.run(Node(name, int(life), store, json.loads(ports), *map(Path, certificates)).run())
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--nodes", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--first-port", type=int, default=47_310)
+    parser.add_argument("--certificates", type=Path)
     given = parser.parse_args(arguments)
     given.folder.mkdir(parents=True, exist_ok=True)
-    run(given.folder, list(range(given.first_port, given.first_port + given.nodes)), given.seconds)
+    run(given.folder, list(range(given.first_port, given.first_port + given.nodes)), given.seconds, given.certificates)
     return 0
 
 
