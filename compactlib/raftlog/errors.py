@@ -28,7 +28,9 @@ class GapDetected(InvalidInput):
 
 
 class Overwriting(InvalidInput):
-    """A sparse entry is not above the log's last index. Take entries back with `reset` first.
+    """An entry is not above the log's last index: the log holds another there, and all behind it may be committed.
+
+    A follower takes what its leader sends with `append_entries`; to take entries back on purpose, `reset` first.
 
     Attributes:
         index: the entry's index.
@@ -36,8 +38,8 @@ class Overwriting(InvalidInput):
     """
 
     def __init__(self, *, index: int, last: int) -> None:
-        super().__init__(f"sparse entry {index} is not above the last index {last}; take entries back with reset() "
-                         f"before others are put in their place")
+        super().__init__(f"entry {index} is not above the last index {last}; a follower takes what its leader sends "
+                         f"with append_entries(), and to take entries back on purpose, call reset({index - 1}) first")
         self.index = index
         self.last = last
 

@@ -23,6 +23,12 @@ def rows(first: int, last: int, term: int = 1) -> list[tuple[int, int, bytes]]:
     return [(index, term, b"%d" % index) for index in range(first, last + 1)]
 
 
+def overwrite(log: RaftLog, entries: list[tuple[int, int, bytes]]) -> None:
+    """Take back what the log holds from the first of them on, and append them; nothing is synced."""
+    log.reset(entries[0][0] - 1)
+    log.append(entries)
+
+
 def indexes(log: RaftLog) -> list[int]:
     return [entry.index for entry in log.entries()]
 

@@ -172,13 +172,16 @@ class World:
     def _rows(self, first: int, term: int, count: int, y: int) -> list[tuple[int, int, bytes]]:
         return [(index, term, b"%d in %d " % (index, term) * (y % 7)) for index in range(first, first + count)]
 
-    def _put(self, log: RaftLog, model: RaftModel, rows: list[tuple[int, int, bytes]]) -> None:
+    def _expect(self, model: RaftModel, rows: list[tuple[int, int, bytes]]) -> None:
         def add(state: PlainLog) -> None:
             for row in rows:
                 state.append(*row)
 
         # Before: a life that ends in the middle may have done it all the same. So everywhere below.
         model.change(add)
+
+    def _put(self, log: RaftLog, model: RaftModel, rows: list[tuple[int, int, bytes]]) -> None:
+        self._expect(model, rows)
         log.append(rows)
 
     def _append(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
@@ -191,9 +194,20 @@ class World:
         self._put(log, model, self._rows(through + 1, model.term, 1 + x % 5, y))
 
     def _overwrite(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
-        first = max(model.now.contiguous_through - x % 6, model.now.snapshot + 1, 0)
+        """As a follower whose leader has others; nothing that the leader sends twice changes anything."""
+        now = model.now
+        first = max(now.contiguous_through - x % 6, now.snapshot + 1, 0)
+        if now.entries and now.snapshot < 0:
+            first = max(first, min(now.entries) + 1)
+        prev_term = log.term_of(first - 1) or 0
         model.term += 1
-        self._put(log, model, self._rows(first, model.term, 1 + y % 3, y))
+        rows = self._rows(first, model.term, 1 + y % 3, y)
+        self._expect(model, rows)
+        for part in (rows, rows[:1]):
+            answer = log.append_entries(first - 1, prev_term, part)
+            assert answer.success
+            assert answer.match_index == part[-1][0]
+        self.promise(log.log_id)
 
     def _sparse(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
         last = model.now.last

@@ -17,6 +17,7 @@ import errno
 import os
 import stat
 import struct
+from collections import deque
 from typing import TypeAlias
 
 import attrs
@@ -49,6 +50,8 @@ class SnapshotMeta:
         term: the term of the entry at `index`, 0 if the host did not say.
         live: indexes <= `index` whose entries must stay in the log.
         smallest_live_index: everything below it is dead: the lowest live index, or `index + 1` with none.
+        kept_from: from here to `index` nothing is dead: the first index of the live run that ends at `index`, or
+            `index + 1` with none.
 
     Raises:
         InvalidInput: a number is out of its range.
@@ -59,6 +62,7 @@ class SnapshotMeta:
     term: int = 0
     live: IndexSet = attrs.field(factory=IndexSet)
     smallest_live_index: int = attrs.field(init=False)
+    kept_from: int = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         for name, value in (("index", self.index), ("term", self.term)):
@@ -71,6 +75,9 @@ class SnapshotMeta:
         if self.live and self.live.last > self.index:
             raise LiveAboveSnapshot(index=self.live.last, snapshot_index=self.index)
         object.__setattr__(self, "smallest_live_index", self.live.first if self.live else self.index + 1)
+        last_run = deque(self.live.runs(), maxlen=1)
+        ends_there = last_run and last_run[0][1] == self.index
+        object.__setattr__(self, "kept_from", last_run[0][0] if ends_there else self.index + 1)
 
     def is_dead(self, index: int) -> bool:
         """Whether the entry of `index` may be gone. O(log live runs)."""

@@ -67,6 +67,41 @@ Answer: TypeAlias = Entry | DeadEntry | MissingEntry | DamagedEntry
 """What a read of one index can answer; never one for the other."""
 
 
+class AppendEntries(NamedTuple):
+    """What a leader sends to a follower, as Raft's message of this name has it; the arguments of
+    `RaftLog.append_entries`.
+
+    Attributes:
+        prev_index: the index before the first entry.
+        prev_term: the term of the entry there; 0 if the log begins behind it.
+        entries: consecutive from `prev_index + 1` on; none is a heartbeat, which asks whether the log is the leader's
+            up to `prev_index`.
+    """
+
+    prev_index: int
+    prev_term: int
+    entries: tuple[Entry, ...]
+
+
+@attrs.frozen
+class AppendAnswer:
+    """What a follower answers to `AppendEntries`, once it is durable: see `RaftLog.append_entries`.
+
+    Attributes:
+        success: whether the log has the entry before the leader's entries, and by now all of them.
+        match_index: up to here the log is the leader's; -1 if it was refused.
+        next_index: what the leader sends next: from behind `match_index`, or, refused, from the first index of
+            `conflict_term`, or from behind the end of the log.
+        conflict_term: the term that the log has in the place of the entry before; `None` if it was not refused, or if
+            the log does not reach there.
+    """
+
+    success: bool
+    match_index: int
+    next_index: int
+    conflict_term: int | None = None
+
+
 @attrs.frozen(order=True)
 class SegmentRef:
     """One segment and the range of indexes for which it is asked.

@@ -26,14 +26,23 @@ from compactlib.raftlog.compaction.plan.plan import LogPlan
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.compaction.report import LogCompactionReport, LogReclaimReport
-from compactlib.raftlog.errors import GapDetected, LiveIndexMissing, LogStopped
+from compactlib.raftlog.errors import GapDetected, LiveIndexMissing, LogStopped, Overwriting
 from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.memtable.flush import FlushPlan, plan_flush
 from compactlib.raftlog.memtable.table import Memtable
 from compactlib.raftlog.model.row import LogRows
 from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
 from compactlib.raftlog.model.status import LogStatus, told
-from compactlib.raftlog.model.values import MAX_INDEX, Answer, DeadEntry, Entry, MissingEntry
+from compactlib.raftlog.model.values import (
+    MAX_INDEX,
+    Answer,
+    AppendAnswer,
+    AppendEntries,
+    DeadEntry,
+    Entry,
+    MissingEntry,
+)
+from compactlib.raftlog.store.append_rule import judge
 from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.raftlog.store.pins import Pin
 from compactlib.raftlog.store.protocols import CheckpointStore, LogWorker, SnapshotStore, WorkerFactory
@@ -75,7 +84,7 @@ class RaftLog:
 
     def __init__(self, log_id: str, segments: LogSegments, wal: Wal, rows: LogRows, memtable: Memtable, *,
                  make_room: Callable[[], object], catch_up: Callable[[], object], queued: Callable[[], object],
-                 max_queued_bytes: int, owner: Callable[[], object], outbox: LaterCalls) -> None:
+                 max_queued_bytes: int, keep_trailing: int, owner: Callable[[], object], outbox: LaterCalls) -> None:
         self._log_id = log_id
         self._segments = segments
         self._log = segments.log
@@ -86,6 +95,7 @@ class RaftLog:
         self._catch_up = catch_up
         self._queued = queued
         self._max_queued_bytes = max_queued_bytes
+        self._keep_trailing = keep_trailing
         self._owner = owner
         self._outbox = outbox
         self._reads = RaftReadPath(segments, memtable, partial(rows.get, log_id))
@@ -229,8 +239,12 @@ class RaftLog:
         """
         with self._lock:
             self._require_open()
-            gap = self._find_gap()
-            return self._memtable.last if gap is None else gap
+            return self._through()
+
+    def _through(self) -> int:
+        """The same, for a caller that locks."""
+        gap = self._find_gap()
+        return self._memtable.last if gap is None else gap
 
     @property
     def last_term(self) -> int | None:
@@ -245,7 +259,8 @@ class RaftLog:
     # -- reading
 
     def term_of(self, index: int) -> int | None:
-        """The term of the entry of `index`, or of the snapshot that ends there; `None` if it is not known any more."""
+        """The term of an entry that can be read, or of the one at which the snapshot ends; `None` for any other index.
+        """
         return self._reads.term_of(index)
 
     def read(self, index: int) -> Entry | DeadEntry | MissingEntry:
@@ -285,17 +300,35 @@ class RaftLog:
         self._require_open()
         yield from self._reads.entries(first, last)
 
+    def entries_after(self, prev_index: int, *, max_bytes: int = 1 << 20) -> AppendEntries | None:
+        """What a leader sends to a follower whose log is the leader's up to `prev_index`, as far as it is known.
+
+        `None` if the log does not hold all that follows, or not the term before it: then the follower needs the
+        snapshot. `StoreOptions.keep_trailing` says how far behind the snapshot a follower may be.
+
+        Args:
+            prev_index: at most what the follower's last answer said, `next_index - 1`.
+            max_bytes: of payloads; one entry is given whatever its size.
+
+        Raises:
+            CorruptData: an entry is damaged.
+            Closed: the log was closed.
+        """
+        return self._reads.after(whole("the previous index", prev_index), self.contiguous_through, max_bytes)
+
     # -- appending
 
     def append(self, entries: Iterable[Entry | tuple[int, int, Buffer]]) -> int:
-        """Append entries of consecutive indexes; one that is there already takes back everything from it on.
+        """Append entries of consecutive indexes behind the last one, as a leader does with what it is asked to do.
 
+        What the log holds is never taken back by this: a follower has `append_entries` for what its leader sends.
         Returns the last index. Durable after `sync`.
 
         Args:
             entries: `Entry` values or (index, term, payload) tuples, ascending without gaps.
 
         Raises:
+            Overwriting: the log holds an entry of the first index already.
             GapDetected: the first does not follow the last index, or the one before the first gap, or another entry
                 does not follow the one before it.
             InvalidInput: an index lies at or below the snapshot, or is no 64-bit number.
@@ -304,36 +337,95 @@ class RaftLog:
             LogStopped: a sync has failed before; see `status`.
             Closed: the log was closed.
         """
-        runs = list(runs_of(entries))
-        # All before the first is taken.
-        for first, term, payloads in runs[1:]:
-            require_numbers(first, first + len(payloads) - 1, term)
-        for first, term, payloads in runs:
+        for first, term, payloads in self._checked_runs(entries):
             self.append_run(first, term, payloads)
         return self.last_index
 
+    def _checked_runs(self, entries: Iterable[Entry | tuple[int, int, Buffer]]) -> list[tuple[int, int, list[Buffer]]]:
+        """All are checked before the first is taken."""
+        runs = list(runs_of(entries))
+        for first, term, payloads in runs[1:]:
+            require_numbers(first, first + len(payloads) - 1, term)
+        return runs
+
     def append_run(self, first: int, term: int, payloads: Sequence[Buffer]) -> None:
         """Append entries of consecutive indexes and one term: a few calls, however many. Raises what `append` does."""
+        for start, part in self._parts(first, term, payloads):
+            with self._lock:
+                self._require_appendable(start)
+                through = self._through()
+                if start <= through:
+                    raise Overwriting(index=start, last=through)
+                if start > through + 1 and through < self._memtable.last:
+                    raise GapDetected(previous=start - 1, last=through, highest=self._memtable.last)
+                self._put(start, term, part)
+            self._after_append()
+
+    def append_entries(self, prev_index: int, prev_term: int,
+                       entries: Iterable[Entry | tuple[int, int, Buffer]] = ()) -> AppendAnswer:
+        """Take what a leader sends, by Raft's rule; the answer is durable when this returns.
+
+        A message that comes twice, late or out of order changes nothing: entries are taken back only from an index on
+        at which the log has another term. What the snapshot covers counts as the leader's. The host has refused
+        leaders of a lower term before it calls this. In a log without a snapshot whose first index is 1, `prev_index`
+        and `prev_term` of the first entry are 0 (-1 and 0 where it is 0).
+
+        Args:
+            prev_index: the index before the first entry.
+            prev_term: the term of the leader's entry there.
+            entries: as of `append`, from `prev_index + 1` on; none asks whether the log is the leader's up to there.
+
+        Raises:
+            InvalidInput: the entries are not consecutive, or do not follow `prev_index`; or the log begins later, and
+                has no snapshot of what lies before.
+            MemtableFull, StorageError, CorruptData, LogStopped, Closed: as `append` and `sync`; the first entries may
+                be in the log.
+        """
+        prev_index, prev_term = whole("the previous index", prev_index), whole("the previous term", prev_term)
+        runs: list[tuple[int, int, list[Buffer]]] = self._checked_runs(entries)
+        if runs and runs[0][0] != prev_index + 1:
+            raise InvalidInput(f"the first entry is {runs[0][0]}, and follows {prev_index}; give entries from "
+                               f"{prev_index + 1} on")
+        with self._lock:
+            self._require_open()
+            judged = judge(self._reads, self._through(), prev_index, prev_term, 0, 0)
+        for first, term, payloads in runs:
+            for start, part in self._parts(first, term, payloads):
+                if isinstance(judged, int):
+                    judged = self._take_part(prev_index, prev_term, term, part)
+                    prev_index, prev_term = start + len(part) - 1, term
+        self.sync()
+        if not isinstance(judged, int):
+            return judged
+        matched = max(prev_index, self.state.index)
+        return AppendAnswer(True, matched, matched + 1)
+
+    def _take_part(self, prev_index: int, prev_term: int, term: int, payloads: Sequence[bytes]) -> AppendAnswer | int:
+        with self._lock:
+            self._require_open()
+            judged = judge(self._reads, self._through(), prev_index, prev_term, term, len(payloads))
+            if not isinstance(judged, int) or judged == len(payloads):
+                return judged
+            self._put(prev_index + 1 + judged, term, payloads[judged:])
+        self._after_append()
+        return judged
+
+    def _parts(self, first: int, term: int, payloads: Sequence[Buffer]) -> Iterator[tuple[int, Sequence[bytes]]]:
+        """Checked parts of a run, each with its first index, and room in memory for each."""
         first = whole("the first index", first)
         if type(payloads) is not list:
             payloads = listed("the payloads", payloads)
         copied = payloads if set(map(type, payloads)) == {bytes} else list(map(bytes_of, payloads))
         for start in range(0, len(copied), MAX_APPEND_ENTRIES):
             part: Sequence[bytes] = copied[start:start + MAX_APPEND_ENTRIES]
-            self._append_part(first + start, term, part)
+            require_numbers(first + start, first + start + len(part) - 1, term)
+            require_sizes(part)
+            self._make_room_for(len(part))
+            yield first + start, part
 
-    def _append_part(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
-        require_numbers(first, first + len(payloads) - 1, term)
-        require_sizes(payloads)
-        self._make_room_for(len(payloads))
-        with self._lock:
-            self._require_appendable(first)
-            gap = self._find_gap()
-            if gap is not None and first > gap + 1:
-                raise GapDetected(previous=first - 1, last=gap, highest=self._memtable.last)
-            self._writes.put_run(first, term, payloads)
-            self._gap_after = None
-        self._after_append()
+    def _put(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
+        self._writes.put_run(first, term, payloads)
+        self._gap_after = None
 
     def append_sparse(self, entries: Sequence[Entry], *, previous_index: int | None = None) -> None:
         """Append ascending entries with gaps between them, as a snapshot from elsewhere needs them.
@@ -479,7 +571,7 @@ class RaftLog:
             if self._snapshots is not None and state is not None:
                 self._row_may_be_behind = True
                 self._snapshots.write(meta, state)
-            self._record(meta)
+            self._record(self._with_trailing(meta))
             self._row_may_be_behind = False
 
     def checkpoint(self, index: int, live: IndexSet | Iterable[int], state: Iterable[Buffer]) -> None:
@@ -533,9 +625,9 @@ class RaftLog:
             self._log.require_held(meta)
             self._row_may_be_behind = True
             store.promote(meta.index)
-            self._record(meta)
+            self._record(self._with_trailing(meta))
             self._row_may_be_behind = False
-            return meta
+            return self.state
 
     def _caught_up(self) -> SnapshotMeta | None:
         """Before a snapshot: bring the row up to what an earlier try has left in the store, and return that."""
@@ -596,6 +688,13 @@ class RaftLog:
             self.reset(meta.index)
         self.sync()
         self._record(meta)
+
+    def _with_trailing(self, meta: SnapshotMeta) -> SnapshotMeta:
+        """The row of a snapshot whose entries the machine has applied from this log: the last of them stay."""
+        first = max(meta.index - self._keep_trailing + 1, self._reads.kept_from, 0)
+        if first > meta.index or meta.index > self.contiguous_through or self.term_of(meta.index) != meta.term:
+            return meta
+        return SnapshotMeta(meta.index, meta.term, meta.live | IndexSet.range(first, meta.index))
 
     def _record(self, meta: SnapshotMeta) -> None:
         self._log.record_state(meta)
@@ -823,7 +922,7 @@ class RaftLog:
         """The store's: another object for this log once this one is closed; it goes on with what is not durable yet."""
         again = RaftLog(self._log_id, self._segments, self._wal, self._rows, self._memtable, make_room=self._make_room,
                         catch_up=self._catch_up, queued=self._queued, max_queued_bytes=self._max_queued_bytes,
-                        owner=self._owner, outbox=self._outbox)
+                        keep_trailing=self._keep_trailing, owner=self._owner, outbox=self._outbox)
         again._writes = self._writes
         return again
 

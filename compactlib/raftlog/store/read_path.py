@@ -11,7 +11,7 @@ from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import listed, whole
 from compactlib.raftlog.memtable.table import Memtable, Table, base_of, visible_runs, visible_slabs
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.model.values import Answer, DamagedEntry, DeadEntry, Entry, MissingEntry
+from compactlib.raftlog.model.values import Answer, AppendEntries, DamagedEntry, DeadEntry, Entry, MissingEntry
 from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.raftlog.store.pins import Pin
 
@@ -30,6 +30,11 @@ class RaftReadPath:
         self._log = segments.log
         self._memtable = memtable
         self._row = row
+
+    @property
+    def row(self) -> SnapshotMeta:
+        """The log's row."""
+        return self._row()
 
     @property
     def first_index(self) -> int | None:
@@ -60,6 +65,34 @@ class RaftReadPath:
             through = max(through, last)
         return through
 
+    @property
+    def kept_from(self) -> int:
+        """From here on every index can be read, up to `contiguous_through`; 1 in an empty log."""
+        row = self._row()
+        if row.index >= 0:
+            return row.kept_from
+        begins = self.first_index
+        return 1 if begins is None else begins
+
+    def after(self, prev_index: int, through: int, max_bytes: int) -> AppendEntries | None:
+        """What a follower lacks behind `prev_index`, up to `through`; see `RaftLog.entries_after`."""
+        row, first = self._row(), self.kept_from
+        if row.index < 0:
+            prev_index = max(prev_index, first - 1)
+        prev_index = min(prev_index, max(through, first - 1))
+        prev_term = 0 if prev_index < first and row.index < 0 else self.term_of(prev_index)
+        if prev_index < first - 1 or prev_term is None:
+            return None
+        entries: list[Entry] = []
+        if prev_index < through:
+            for entry in self.entries(prev_index + 1, through):
+                max_bytes -= len(entry.payload)
+                # A snapshot may leave some of them dead meanwhile: what is behind such a gap is not sent.
+                if entry.index != prev_index + 1 + len(entries) or (entries and max_bytes < 0):
+                    break
+                entries.append(entry)
+        return AppendEntries(prev_index, prev_term, tuple(entries))
+
     def highest_held(self, limit: int) -> int:
         """The highest index up to `limit` that is held or that the snapshot ends at; -1 if there is none."""
         tables = self._memtable.tables
@@ -70,12 +103,14 @@ class RaftReadPath:
         return max(*held, self._row().index)
 
     def term_of(self, index: int) -> int | None:
-        """The term of the entry of `index`, or of the snapshot that ends there; `None` if it is not known any more."""
+        """The term of an entry that can be read, or of the snapshot that ends there; see `RaftLog.term_of`."""
         if type(index) is not int:
             index = whole("the index", index)
         row = self._row()
         if index == row.index and row.term:
             return row.term
+        if row.is_dead(index):
+            return None
         tables = self._memtable.tables
         for table in reversed(tables):
             if index >= table.base:

@@ -88,6 +88,11 @@ class StoreOptions:
         background: flush in a thread of the store's own; else the thread that fills a WAL file does it.
         sync_by_itself: a thread of the store's own syncs whatever is appended, as fast as the disk can, and the host
             is notified through `on_confirmed` (`RaftLog.attach`); else entries wait for the next `sync`.
+        keep_trailing: so many of the last entries that a snapshot covers, that of its own index included, stay in the
+            log, with their terms, as if they were live: a follower that is no further behind is sent entries
+            (`RaftLog.entries_after`) instead of the snapshot. Fewer stay where fewer are there: behind a snapshot from
+            elsewhere, say. None by default, so that a snapshot frees what it says: how far followers lag is the
+            host's to know. A few seconds of what is written is a good value.
         snapshots_of: gives the snapshot store of a log, by its id. It is asked when the store is opened, for a log
             whose row is damaged: its newest snapshot says the same, and the row is written anew from there. Without
             one, or without a snapshot, such a log is not opened.
@@ -100,13 +105,14 @@ class StoreOptions:
     max_memtable_entries: int = DEFAULT_MAX_ENTRIES
     background: bool = True
     sync_by_itself: bool = False
+    keep_trailing: int = 0
     snapshots_of: Callable[[str], SnapshotStore] | None = None
 
     def __attrs_post_init__(self) -> None:
         require_type("log", self.log, LogOptions)
         require_method("snapshots_of", self.snapshots_of, "__call__", or_none=True)
         for name, least in (("max_wal_bytes", 1), ("max_unflushed_files", 0), ("max_queued_bytes", 0),
-                            ("max_memtable_entries", 1)):
+                            ("max_memtable_entries", 1), ("keep_trailing", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise InvalidInput(f"{name} is {value!r}; give a whole number of at least {least}")
@@ -298,7 +304,8 @@ class RaftLogStore:
     def _make_log(self, log_id: str, segments: LogSegments, memtable: Memtable) -> RaftLog:
         return RaftLog(log_id, segments, self._wal, self._rows, memtable, make_room=self.flush,
                        catch_up=self._catch_up, queued=self._wake_committer, owner=self._lock.require_mine,
-                       outbox=self._outbox, max_queued_bytes=self._options.max_queued_bytes)
+                       outbox=self._outbox, max_queued_bytes=self._options.max_queued_bytes,
+                       keep_trailing=self._options.keep_trailing)
 
     def _wake_committer(self) -> None:
         if self._options.sync_by_itself:

@@ -89,6 +89,12 @@ class LogStory:
     def do_append(self, which: str, _term: str = "term", term: str = "1") -> None:
         self.log.append((index, int(term), payload(index, int(term))) for index in numbers(which))
 
+    def do_entries(self, which: str, _term: str, term: str, _after: str, _prev: str, prev_term: str) -> None:
+        indexes = numbers(which)
+        answer = self.log.append_entries(indexes[0] - 1, int(prev_term), (
+            (index, int(term), payload(index, int(term))) for index in indexes))
+        assert answer.success
+
     def do_sparse(self, which: str, *rest: str) -> None:
         given = named(rest)
         term = int(given.get("term", "1"))

@@ -101,8 +101,7 @@ def test_what_was_taken_back_in_the_wal_is_not_given_as_live(tmp_path: Path) -> 
     with open_log(tmp_path / "store", OPTIONS) as log:
         log.append(entries(1, 50))
         log.flush()
-        log.append(entries(45, 80, term=2))
-        log.sync()
+        log.append_entries(44, 1, entries(45, 80, term=2))
         require_same(log, tmp_path / "store/logs/log")
         log.snapshot(70, [3, 46])
         with LogReader(tmp_path / "store/logs/log") as reader:
@@ -176,7 +175,8 @@ def histories(seeds: range, folder: Path) -> None:
                     case "overwrite" if log.last_index > row.index + 1:
                         first = rng.randrange(max(row.index, 0) + 1, log.last_index + 1)
                         top += 1
-                        log.append(entries(first, first + rng.randrange(8), top))
+                        log.append_entries(first - 1, log.term_of(first - 1) or 0,
+                                           entries(first, first + rng.randrange(8), top + 1))
                     case "reset" if log.last_index > row.index + 1:
                         log.reset(rng.randrange(max(row.index, 0) + 1, log.last_index + 1))
                     case "flush":

@@ -25,7 +25,7 @@ def test_sparse_inserts() -> None:
     with pytest.raises(GapDetected, match="follows index 4 was given to a log that ends at 5") as gap:
         table.insert_sparse(9, 1, b"nine", 4)
     assert (gap.value.previous, gap.value.last) == (4, 5)
-    with pytest.raises(Overwriting, match="sparse entry 5 is not above the last index 5") as over:
+    with pytest.raises(Overwriting, match="entry 5 is not above the last index 5") as over:
         table.insert_sparse(5, 1, b"five again", 5)
     assert (over.value.index, over.value.last) == (5, 5)
     assert table.find(5) == Entry(5, 1, b"five")

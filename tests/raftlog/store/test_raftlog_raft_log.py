@@ -68,7 +68,7 @@ def test_a_payload_is_copied_when_it_can_change(log: RaftLog) -> None:
 def test_an_overwrite_takes_back_what_follows_also_from_segments(log: RaftLog) -> None:
     log.append(rows(1, 30))
     log.flush()
-    log.append(rows(12, 13, 2))
+    log.append_entries(11, 1, rows(12, 13, 2))
     expected = PlainLog.of([*rows(1, 11), *rows(12, 13, 2)])
     for _ in range(3):
         check_log(log, expected)

@@ -42,6 +42,7 @@ from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
 from compactlib.testing.kit.forks import check_fork
 from compactlib.testing.settings import check_settings
 from tests.raftlog.compaction_logs import counted
+from tests.raftlog.raft_host import overwrite
 from tests.raftlog.raft_world import KINDS, LOGS, RaftModel, World, check_log, found_state
 from tests.raftlog.reading import History, PlainLog
 from tests.raftlog.wrapped_files import LocksAsideFiles, UnsyncedFiles
@@ -107,7 +108,7 @@ class Life:
         for each in (log, other):
             term = highest_term(each) + 1
             first = max(each.last_index - 1, each.state.index + 1, 0)
-            each.append([(index, term, payload_of(index, term)) for index in range(first, first + 5)])
+            overwrite(each, [(index, term, payload_of(index, term)) for index in range(first, first + 5)])
         store.sync()
         self.promise(store, "a", "b")
         store.flush()

@@ -48,7 +48,7 @@ from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.testing import explore
 from compactlib.testing.crash.recorder import RecordingFiles
 from compactlib.testing.kit.forks import in_a_fork
-from tests.raftlog.raft_host import indexes, rows
+from tests.raftlog.raft_host import indexes, overwrite, rows
 from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
 
 HIGHEST = (1 << 64) - 1
@@ -131,7 +131,7 @@ def test_the_highest_index_and_both_terms_are_kept(term: int, flushed: bool, tmp
             store.audit()
     with RaftLogStore(tmp_path, PLAIN) as store:
         log = store.log("a")
-        log.append([(HIGHEST, term, b"again")])
+        overwrite(log, [(HIGHEST, term, b"again")])
         log.snapshot(HIGHEST, [HIGHEST - 1])
         log.compact(policy=log.policy)
         store.flush()
@@ -562,7 +562,7 @@ def test_a_dead_entry_that_cannot_be_read_keeps_no_flush_back(first: int, tmp_pa
     """Also where it is the highest one that is left when entries are taken back: its payload is not needed for that."""
     with with_hole(tmp_path / "s") as log:
         if first == 33:
-            log.append(rows(33, 40, 2))
+            log.append_entries(32, 1, rows(33, 40, 2))
             wanted = list(range(33, 41))
         else:
             log.reset(32)
@@ -687,8 +687,7 @@ def with_two_logs(folder: Path) -> None:
         store.flush()
         store.log("a").snapshot(5, [3])
         for name in ("a", "b"):
-            store.log(name).append(rows(9, 12, 2))
-        store.sync()
+            store.log(name).append_entries(8, 1, rows(9, 12, 2))
 
 
 SMALL_WAL = attrs.evolve(PLAIN, max_wal_bytes=300, max_unflushed_files=1)
@@ -844,7 +843,7 @@ def test_a_row_is_not_written_anew_without_what_its_snapshot_needs(tmp_path: Pat
             with pytest.raises(CorruptData, match="SNAPSHOT"):
                 store.log("a")
             assert store.status().damaged == ("a",)
-            store.log("b").append(rows(1, 3, 2))
+            store.log("b").append_entries(0, 0, rows(1, 3, 2))
             store.flush()
             assert row.read_bytes() == damaged
     # What the WAL has of it has stayed.

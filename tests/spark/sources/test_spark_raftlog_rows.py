@@ -286,7 +286,7 @@ def test_what_is_in_a_stores_write_ahead_log_is_read_too(tmp_path: Path) -> None
     with open_log(tmp_path / "store", options) as log:
         log.append((index, 1, b"x%d" % index) for index in range(1, 51))
         log.flush()
-        log.append((index, 2, b"y%d" % index) for index in range(45, 80))
+        log.append_entries(44, 1, ((index, 2, b"y%d" % index) for index in range(45, 80)))
         log.sync()
         log.snapshot(70, [3, 46])
         asked = SourceOptions.parse({"path": str(tmp_path / "store/logs/log")})
@@ -295,7 +295,7 @@ def test_what_is_in_a_stores_write_ahead_log_is_read_too(tmp_path: Path) -> None
                                                                                                in log.entries()]
         assert [row["index"] for row in found if row["segment"] is None] == [46, *range(71, 80)]
         parts = plan_slices(asked)
-        log.append([(75, 3, b"again")])
+        log.append_entries(74, 2, [(75, 3, b"again")])
         log.snapshot(75, [3])
         with pytest.raises(Stale):
             list(read_slice(parts[-1], asked))
