@@ -3,8 +3,8 @@
 
     python benchmarks/staging.py [--quick] [--only tombstones|get|merge|writes] [--json FILE] [--folder FOLDER]
 
-`make peers` installs the peers; one that is not there is left out with a line that says so. `docs/staging-committed.md`
-says what is compared.
+`make peers` installs the peers; one that is not there is left out with a line that says so. `docs/benchmarks.md` has
+the last figures.
 """
 
 from __future__ import annotations
