@@ -129,6 +129,94 @@ def require_name(writer: asyncio.StreamWriter, name: str) -> None:
                          f"issue one whose DNS name is the node's name")
 
 
+class BytesInFlight:
+    """A bound of bytes that are being read or handled, all connections of an event loop together.
+
+    Args:
+        most: so many; one larger frame is taken alone.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count = 0
+        self._freed = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def take(self, size: int) -> AsyncIterator[None]:
+        """Wait until there is room for a frame, which is in flight until the block is left."""
+        while self._count and self._count + size > self._most:
+            self._freed.clear()
+            await self._freed.wait()
+        self._count += size
+        try:
+            yield
+        finally:
+            self._count -= size
+            self._freed.set()
+
+
+class Listener:
+    """What listens at one address, in the event loop of its service.
+
+    Args:
+        what: as messages name it, for example `"the snapshot server"`.
+        work: the service's, which `listen` needs running.
+    """
+
+    def __init__(self, what: str, work: AsyncWork) -> None:
+        self._what = what
+        self._work = work
+        self._listening: list[tuple[socket.socket, KeptTask]] = []
+
+    async def listen(self, address: Address,
+                     answer: Callable[[socket.socket, str], Coroutine[None, None, object]]) -> None:
+        """Listen, and have each connection answered, in a task of its own.
+
+        Args:
+            address: where.
+            answer: is given the socket of a connection, and where it comes from.
+
+        Raises:
+            StorageError: the address cannot be listened on.
+        """
+        host, port = address
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host or None, port, type=socket.SOCK_STREAM,
+                                                                 flags=socket.AI_PASSIVE)
+            for family, at in dict.fromkeys((family, at) for family, *_, at in found):
+                made = socket.create_server(at, family=family, backlog=100)
+                made.setblocking(False)
+                self._listening.append((made, self._work.keep_on(
+                    partial(self._accept, made, answer), "listening", longest_pause_seconds=_LONGEST_PAUSE_SECONDS)))
+        except OSError as error:
+            self.close()
+            raise StorageError.from_os(error, "listen on", f"{host}:{port}") from None
+
+    @property
+    def address(self) -> Address:
+        """Where it listens, with the port that the system chose.
+
+        Raises:
+            Closed: it was not started, or is closed.
+        """
+        if not self._listening:
+            raise Closed(f"{self._what} does not listen: start it first")
+        host, port = self._listening[0][0].getsockname()[:2]
+        return str(host), int(port)
+
+    def close(self) -> None:
+        """Listen no more."""
+        listening, self._listening = self._listening, []
+        for made, task in listening:
+            task.cancel()
+            made.close()
+
+    async def _accept(self, listening: socket.socket,
+                      answer: Callable[[socket.socket, str], Coroutine[None, None, object]]) -> None:
+        line, where = await asyncio.get_running_loop().sock_accept(listening)
+        self._work.spawn(answer(line, str(where)), "a connection")
+
+
 class Line:
     """One connection that was taken; `Door.line` makes it."""
 
@@ -180,16 +268,11 @@ class Line:
         if size < 0:
             yield None
             return
-        taken = False
-        try:
+        async with contextlib.AsyncExitStack() as taken:
             async with _in_time(f"a frame of {size} bytes", "frame_seconds", limits.frame_seconds):
-                await door.take(size)
-                taken = True
+                await taken.enter_async_context(door.in_flight.take(size))
                 data = await self._reader.readexactly(size)
             yield data
-        finally:
-            if taken:
-                door.give_back(size)
 
     def end(self) -> None:
         """The connection is over."""
@@ -232,17 +315,15 @@ class Door:
         self.limits: DoorLimits = limits
         self.is_guarded: bool = tls is not None
         self.lines: dict[str, Line] = {}
+        self.listener: Listener = Listener(what, work)
+        self.in_flight: BytesInFlight = BytesInFlight(limits.max_bytes_in_flight)
         self._what = what
-        self._work = work
         self._tls = tls
-        self._listening: list[tuple[socket.socket, KeptTask]] = []
         self._arrived: set[Arrival] = set()
         self._open: set[Line] = set()
         self._count = 0
         self._strangers: dict[Arrival, asyncio.Timeout] = {}
         self._greeting: dict[Arrival, asyncio.Timeout] = {}
-        self._in_flight = 0
-        self._freed = asyncio.Event()
 
     async def listen(self, address: Address, answer: Callable[[Arrival], Coroutine[None, None, object]]) -> None:
         """Listen, and have each connection answered, in a task of its own.
@@ -250,49 +331,21 @@ class Door:
         Raises:
             StorageError: the address cannot be listened on.
         """
-        host, port = address
-        try:
-            found = await asyncio.get_running_loop().getaddrinfo(host or None, port, type=socket.SOCK_STREAM,
-                                                                 flags=socket.AI_PASSIVE)
-            for family, at in dict.fromkeys((family, at) for family, *_, at in found):
-                made = socket.create_server(at, family=family, backlog=100)
-                made.setblocking(False)
-                self._listening.append((made, self._work.keep_on(
-                    partial(self._accept, made, answer), "listening", longest_pause_seconds=_LONGEST_PAUSE_SECONDS)))
-        except OSError as error:
-            self.close()
-            raise StorageError.from_os(error, "listen on", f"{host}:{port}") from None
+        def arrive(line: socket.socket, where: str) -> Coroutine[None, None, object]:
+            arrival = Arrival(line, where)
+            self._arrived.add(arrival)
+            return answer(arrival)
 
-    @property
-    def address(self) -> Address:
-        """Where it listens, with the port that the system chose.
-
-        Raises:
-            Closed: it was not started, or is closed.
-        """
-        if not self._listening:
-            raise Closed(f"{self._what} does not listen: start it first")
-        host, port = self._listening[0][0].getsockname()[:2]
-        return str(host), int(port)
+        await self.listener.listen(address, arrive)
 
     def close(self) -> None:
         """Listen no more, and end the connections."""
-        listening, self._listening = self._listening, []
-        for made, task in listening:
-            task.cancel()
-            made.close()
+        self.listener.close()
         for arrival in self._arrived:
             arrival.line.close()
         self._arrived.clear()
         for line in self._open:
             line.writer.close()
-
-    async def _accept(self, listening: socket.socket,
-                      answer: Callable[[Arrival], Coroutine[None, None, object]]) -> None:
-        line, where = await asyncio.get_running_loop().sock_accept(listening)
-        arrival = Arrival(line, str(where))
-        self._arrived.add(arrival)
-        self._work.spawn(answer(arrival), "a connection")
 
     @contextlib.asynccontextmanager
     async def line(self, arrival: Arrival, welcome: Welcome) -> AsyncIterator[tuple[Line, str]]:
@@ -356,18 +409,6 @@ class Door:
                 deadline.reschedule(0.0)
                 return True
         return False
-
-    async def take(self, size: int) -> None:
-        """Wait until there is room for a frame."""
-        while self._in_flight and self._in_flight + size > self.limits.max_bytes_in_flight:
-            self._freed.clear()
-            await self._freed.wait()
-        self._in_flight += size
-
-    def give_back(self, size: int) -> None:
-        """A frame has been dealt with."""
-        self._in_flight -= size
-        self._freed.set()
 
 
 async def hang_up(writer: asyncio.StreamWriter) -> None:

@@ -32,9 +32,8 @@ from compactlib.raftlog.replication.errors import AbortReason
 from compactlib.raftlog.replication.messages import Envelope, Offer, Progress, Refusal
 from compactlib.raftlog.replication.wire import encode
 from compactlib.raftlog.snapshots.model import SnapshotManifest
-from compactlib.runtime.doors import MAX_HELLO_BYTES, Door, DoorLimits
+from compactlib.runtime.doors import MAX_HELLO_BYTES, BytesInFlight, DoorLimits
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.runtime.services.async_service import AsyncWork
 from examples.raft_kv import KvStore
 from tests.hosting.certificates import Authority
 
@@ -358,19 +357,20 @@ def test_tls_that_asks_for_no_certificate_is_refused(tmp_path: Path) -> None:
 
 def test_bytes_in_flight_are_bounded_over_all_connections() -> None:
     async def story() -> None:
-        door = Door("a door", DoorLimits(max_bytes_in_flight=100), AsyncWork("a test", event="failed"), tls=None)
-        await door.take(60)
-        waiting = [asyncio.create_task(door.take(50)) for _ in range(2)]
-        await asyncio.sleep(0)
-        assert not any(task.done() for task in waiting)
-        door.give_back(60)
-        await asyncio.gather(*waiting)
-        alone = asyncio.create_task(door.take(1000))
-        door.give_back(50)
-        await asyncio.sleep(0)
-        assert not alone.done()
-        door.give_back(50)
-        await alone
+        room = BytesInFlight(100)
+        async with contextlib.AsyncExitStack() as first, contextlib.AsyncExitStack() as second:
+            await first.enter_async_context(room.take(60))
+            waiting = [asyncio.create_task(stack.enter_async_context(room.take(50))) for stack in (first, second)]
+            await asyncio.sleep(0)
+            assert not any(task.done() for task in waiting)
+            await first.aclose()
+            await asyncio.gather(*waiting)
+            alone = asyncio.create_task(first.enter_async_context(room.take(1000)))
+            await first.aclose()
+            await asyncio.sleep(0)
+            assert not alone.done()
+            await second.aclose()
+            await alone
 
     run(story)
 

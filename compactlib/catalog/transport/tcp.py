@@ -122,7 +122,7 @@ class TcpTransport:
         Raises:
             Closed: it was not started, or is closed.
         """
-        return self._door.address
+        return self._door.listener.address
 
     def set_peers(self, peers: Mapping[str, Address]) -> None:
         """Replace the addresses: links to nodes that are gone or have moved are closed.

@@ -143,7 +143,7 @@ class SnapshotServer(AsyncServiceFace):
         Raises:
             Closed: it was not started, or is closed.
         """
-        return self._door.address
+        return self._door.listener.address
 
     @property
     def stage(self) -> str:
