@@ -31,11 +31,12 @@ KINDS = ("append", "append", "overwrite", "sparse", "reset", "sync", "sync", "fl
 LOGS = ("a", "b")
 
 
-def store_options(files: Files | None = None, *, max_wal_bytes: int = 900, background: bool = False) -> StoreOptions:
+def store_options(files: Files | None = None, *, max_wal_bytes: int = 900, background: bool = False,
+                  keep_trailing: int = 0) -> StoreOptions:
     """Segments and WAL files so small that everything happens often."""
     log = LogOptions(limits=SegmentLimits(max_entries=4, max_bytes=300), files=LocalFiles() if files is None else files,
                      clock=ManualClock(1.0), keep_links_seconds=0.0, run_id=lambda: "run")
-    return StoreOptions(log=log, max_wal_bytes=max_wal_bytes, background=background)
+    return StoreOptions(log=log, max_wal_bytes=max_wal_bytes, background=background, keep_trailing=keep_trailing)
 
 
 def random_operations(rng: random.Random, count: int) -> list[Operation]:
@@ -247,7 +248,12 @@ class World:
         if index < 0:
             return
         live = [each for each in now.entries if each <= index and (each * 7 + y) % 3 == 0]
-        model.change(lambda state: state.record_snapshot(index, live))
+        kept = set(live)
+        for each in range(index, index - self._options.keep_trailing, -1):
+            if each not in now.entries:
+                break
+            kept.add(each)
+        model.change(lambda state: state.record_snapshot(index, kept))
         log.snapshot(index, live)
         self.promise(log.log_id)
 

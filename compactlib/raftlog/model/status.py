@@ -22,7 +22,7 @@ class LogStatus(Printed):
         snapshot_index: -1 without a snapshot.
         snapshot_term: 0 without a snapshot.
         smallest_live_index: everything below is dead.
-        live: how many live indexes the snapshot left.
+        live: how many entries that the snapshot covers stay in the log: what the machine needs, and trailing ones.
         memtable_entries: entries in memory that are not in segments, overwritten ones included.
         segments: how many segment files answer.
         pinned: entries that are pinned, and by how many pins.

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from compactlib.errors import InvalidInput
-from compactlib.raftlog import Entry, RaftLog, open_log
+from compactlib.indexset import IndexSet
+from compactlib.raftlog import DeadEntry, Entry, RaftLog, SnapshotFolder, StoreOptions, open_log
 from compactlib.raftlog.errors import Overwriting
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import AppendAnswer, AppendEntries
@@ -154,6 +155,56 @@ def test_a_follower_behind_the_snapshot_needs_it(log: RaftLog) -> None:
     assert log.entries_after(6) is log.entries_after(7) is log.entries_after(28) is log.entries_after(29) is None
     assert log.entries_after(30) == AppendEntries(30, 1, tuple(log.entries(31)))
     assert [log.term_of(index) for index in (6, 7, 28, 29, 30, 31, 41)] == [None, 1, None, 1, 1, 1, None]
+
+
+def test_the_last_entries_of_a_snapshot_stay_for_followers_that_are_a_little_behind(tmp_path: Path) -> None:
+    options = attrs.evolve(SMALL, keep_trailing=6)
+    log = open_log(tmp_path / "store", options)
+    log.append([*rows(1, 27), *rows(28, 40, 2)])
+    log.snapshot(30, [7])
+    for again in (False, True):
+        if again:
+            log.flush()
+            log.compact(policy=log.policy)
+            log = reopened(log)
+        assert indexes(log) == [7, *range(25, 41)]
+        assert [log.term_of(index) for index in (7, 24, 25, 27, 28, 30, 31)] == [1, None, 1, 1, 2, 2, 2]
+        assert log.entries_after(24) is log.entries_after(7) is None
+        assert log.entries_after(25) == AppendEntries(25, 1, tuple(log.entries(26)))
+        assert log.entries_after(30) == AppendEntries(30, 2, tuple(log.entries(31)))
+        assert log.read(24) == DeadEntry(24, 30)
+    log.close()
+    log = open_log(tmp_path / "store", options)
+    # What has died does not come back: neither in the next snapshot, nor under other settings.
+    log.snapshot(32, [7])
+    assert indexes(log) == [7, *range(27, 41)]
+    log.close()
+    log = open_log(tmp_path / "store", attrs.evolve(options, keep_trailing=100))
+    log.snapshot(35, [7])
+    assert indexes(log) == [7, *range(27, 41)]
+    # Of what came from elsewhere only what was sent is known to be the leader's.
+    log.install(SnapshotMeta(38, 2, IndexSet.range(7, 7)))
+    assert indexes(log) == [7, 39, 40]
+    log.snapshot(40, [7])
+    assert indexes(log) == [7, 39, 40]
+    assert log.entries_after(38) is None
+    assert log.entries_after(39) == AppendEntries(39, 2, tuple(log.entries(40)))
+    log.audit()
+    assert log.verify().is_sound
+    log.close()
+
+
+def test_a_checkpoint_that_becomes_the_snapshot_keeps_trailing_entries_too(tmp_path: Path) -> None:
+    with open_log(tmp_path / "store", attrs.evolve(SMALL, keep_trailing=3)) as log:
+        log.attach(SnapshotFolder(tmp_path / "snapshots"))
+        log.append(rows(1, 20))
+        log.checkpoint(12, [4], [b"state"])
+        assert indexes(log) == list(range(1, 21))
+        assert log.promote(12) == log.state == SnapshotMeta(12, 1, IndexSet.from_sorted([4, 10, 11, 12]))
+        # The snapshot itself names what the machine needs, and nothing else.
+        assert SnapshotFolder(tmp_path / "snapshots").latest() == SnapshotMeta(12, 1, IndexSet.from_sorted([4]))
+    with pytest.raises(InvalidInput, match="keep_trailing is -1"):
+        StoreOptions(keep_trailing=-1)
 
 
 # -- against a plain model of the rule

@@ -38,21 +38,22 @@ RELAXED = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=RELAXED)
-@given(OPERATIONS)
-def test_any_order_of_operations_gives_what_the_model_says(operations: list[Operation]) -> None:
+@given(OPERATIONS, st.sampled_from((0, 3)))
+def test_any_order_of_operations_gives_what_the_model_says(operations: list[Operation], keep_trailing: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder) / "store")
+        world = World(Path(folder) / "store", options=store_options(keep_trailing=keep_trailing))
         for operation in operations:
             world.perform(operation)
             world.check()
         world.close()
 
 
-def recorded(folder: Path, operations: list[Operation]) -> tuple[object, dict[str, RaftModel]]:
+def recorded(folder: Path, operations: list[Operation], keep_trailing: int) -> tuple[object, dict[str, RaftModel]]:
     models = {name: RaftModel() for name in LOGS}
 
     def run(inside: Path, files: RecordingFiles) -> None:
-        world = World(inside / "store", files, files.acknowledge, models)
+        world = World(inside / "store", files, files.acknowledge, models,
+                      store_options(files, keep_trailing=keep_trailing))
         world.run(operations)
         world.close()
 
@@ -62,7 +63,7 @@ def recorded(folder: Path, operations: list[Operation]) -> tuple[object, dict[st
 def crash_everywhere(folder: Path, operations: list[Operation], *, states: int, recoveries: int = 0,
                      seed: int = 0) -> None:
     """Crash at every step of the operations; then crash the recoveries too."""
-    recording, models = recorded(folder, operations)
+    recording, models = recorded(folder, operations, seed % 2 * 3)
     check = check_after_crash(models)
     rng = random.Random(seed)
 
@@ -96,7 +97,7 @@ STORIES: dict[str, list[Operation]] = {
 
 @pytest.mark.parametrize("name", STORIES)
 def test_a_crash_at_every_step_loses_nothing_confirmed(name: str, tmp_path: Path) -> None:
-    crash_everywhere(tmp_path, STORIES[name], states=2)
+    crash_everywhere(tmp_path, STORIES[name], states=2, seed=len(name))
 
 
 @settings(max_examples=2, deadline=None, suppress_health_check=RELAXED)
@@ -147,10 +148,10 @@ def refuse(folder: Path, operations: list[Operation], files: FailingFiles) -> No
 
 @pytest.mark.soak
 @settings(max_examples=3000, deadline=None, suppress_health_check=RELAXED)
-@given(OPERATIONS)
-def test_soak_any_order_of_operations(operations: list[Operation]) -> None:
+@given(OPERATIONS, st.sampled_from((0, 3)))
+def test_soak_any_order_of_operations(operations: list[Operation], keep_trailing: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder) / "store")
+        world = World(Path(folder) / "store", options=store_options(keep_trailing=keep_trailing))
         for operation in operations:
             world.perform(operation)
             world.check()
