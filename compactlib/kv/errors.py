@@ -47,16 +47,16 @@ class TooLarge(InvalidInput):
 
 
 class BatchSizeTooBig(InvalidInput):
-    """A `transact` names more cells than this store changes at once. Split it; nothing was written.
+    """A request names more cells than this store takes at once. Split it; nothing was written.
 
     Attributes:
-        size: how many conditions, puts and deletes were given together.
+        size: how many cells to read, or conditions, puts and deletes together, were given.
         limit: how many there may be.
     """
 
     def __init__(self, *, size: int, limit: int) -> None:
-        super().__init__(f"a transaction of {size} conditions, puts and deletes was given, this store takes at most "
-                         f"{limit}; split it")
+        super().__init__(f"{size} cells, conditions, puts or deletes were given in one request, this store takes at "
+                         f"most {limit}; split it")
         self.size = size
         self.limit = limit
 
@@ -150,6 +150,26 @@ class OutcomeUnknown(StoreFailed):
     """A write was sent and no answer came: it may have happened, happen later, or never. Read to find out."""
 
     _advice = "it may or may not have happened, read to find out"
+
+
+class PartlyWritten(OutcomeUnknown):
+    """A batch of several requests ended after the first. Make it again: what is written may be written once more.
+
+    What ended it is the `__cause__`: after `OutcomeUnknown` some of the other keys may be written as well, or become so
+    later; after anything else none of them is.
+
+    Attributes:
+        written: the keys whose change was carried out, in the order given.
+        left: how many keys are not among them.
+    """
+
+    _advice = "make the whole batch again"
+
+    def __init__(self, *, written: tuple[bytes, ...], left: int, detail: str) -> None:
+        super().__init__(operation="write", path="a batch", detail=f"{len(written)} of {len(written) + left} keys were "
+                         f"written, then: {detail}")
+        self.written = written
+        self.left = left
 
 
 class DamagedStore(CorruptData):

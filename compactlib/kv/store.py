@@ -13,7 +13,7 @@ process. It orders keys byte by byte, and compares and sets single keys in one s
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
 
 import attrs
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 Predicate: TypeAlias = object
 """The state of one key, as `KVStore.get` found it: opaque, compared by the store alone, good for one store only."""
+
+Cell: TypeAlias = tuple[bytes, bytes]
+"""A partition and a key."""
 
 
 class Exists(enum.Enum):
@@ -122,6 +125,7 @@ class KVLimits:
         max_key_bytes: the longest key.
         max_value_bytes: the longest value.
         max_transact: conditions, puts and deletes of one `transact` together; 0 if the store has none.
+        max_get_many: cells of one `get_many`; 0 if the store is no `MultiGet`.
 
     Raises:
         InvalidInput: one is no whole number, or negative.
@@ -131,6 +135,7 @@ class KVLimits:
     max_key_bytes: int
     max_value_bytes: int
     max_transact: int
+    max_get_many: int = 0
 
     def __attrs_post_init__(self) -> None:
         for name, value in attrs.asdict(self).items():
@@ -228,7 +233,7 @@ class KVStore(Protocol):
         """
 
     def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
-             page_size: int | None = None) -> Entries:
+             page_size: int | None = None, keys_only: bool = False) -> Entries:
         """The entries of a partition in the order of their keys.
 
         Args:
@@ -238,6 +243,7 @@ class KVStore(Protocol):
             after: begin at the first key > `after`; of `start`, `prefix` and `after` the furthest counts.
             page_size: how many entries the first page holds, a hint; pages double from there up to the store's own
                 size, which is also that of the first if none is given.
+            keys_only: the values are not looked at, a hint: the store may leave them unread and give `b""`.
 
         Raises:
             MissingPartitionKey: the partition is empty.
@@ -267,4 +273,20 @@ class KVStore(Protocol):
         Raises:
             AuditFailed: the store is wrong; the message has the numbers.
             CorruptData: what is stored is damaged.
+        """
+
+
+class MultiGet(Protocol):
+    """What a `KVStore` with `limits.max_get_many` above 0 offers besides."""
+
+    def get_many(self, cells: Sequence[Cell]) -> Sequence[Versioned | None]:
+        """What `KVStore.get` finds for each cell, `None` for one that is not there; each as it is at some moment of the
+        call, not all at the same one.
+
+        Args:
+            cells: partitions and keys, each pair once.
+
+        Raises:
+            BatchSizeTooBig: there are more than `limits.max_get_many`.
+            InvalidInput: a cell is named twice.
         """

@@ -43,6 +43,20 @@ def checked_cell(partition: bytes, key: bytes, limits: KVLimits) -> tuple[bytes,
             _checked("key", key, limits.max_key_bytes))
 
 
+def checked_cells(cells: Iterable[tuple[bytes, bytes]], limits: KVLimits) -> list[tuple[bytes, bytes]]:
+    """The arguments of `get_many`.
+
+    Raises:
+        MissingPartitionKey, MissingKey, InvalidInput, TooLarge, BatchSizeTooBig: see `MultiGet.get_many`.
+    """
+    checked = [checked_cell(partition, key, limits) for partition, key in cells]
+    if len(checked) > limits.max_get_many:
+        raise BatchSizeTooBig(size=len(checked), limit=limits.max_get_many)
+    if len(set(checked)) < len(checked):
+        raise InvalidInput("a cell is to be read twice in one request; name it once")
+    return checked
+
+
 def checked_put(partition: bytes, key: bytes, value: Buffer, limits: KVLimits) -> tuple[bytes, bytes, bytes]:
     """Partition, key and value as bytes of their own.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from compactlib.kv.parts.arguments import (
     Transaction,
     checked_cell,
+    checked_cells,
     checked_partition,
     checked_present,
     checked_put,
@@ -17,7 +18,7 @@ from compactlib.kv.parts.arguments import (
 )
 from compactlib.kv.parts.entries import PagedEntries
 from compactlib.kv.parts.group_commit import GroupCommit
-from compactlib.kv.store import Condition, Delete, KVEntry, KVLimits, Predicate, Put
+from compactlib.kv.store import Cell, Condition, Delete, KVEntry, KVLimits, Predicate, Put, Versioned
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -41,8 +42,12 @@ class TransactionalStore(ABC):
         """Carry out a batch in one transaction of the database; each item may fail its own conditions."""
 
     @abstractmethod
-    def _load_page(self, partition: bytes, position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
+    def _load_page(self, partition: bytes, position: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
         """One page of a scan; see `compactlib.kv.parts.entries.PageLoader`."""
+
+    @abstractmethod
+    def _find_many(self, cells: Sequence[Cell]) -> list[Versioned | None]:
+        """What is there of each cell; see `MultiGet.get_many`."""
 
     @abstractmethod
     def _require_open(self) -> None:
@@ -57,6 +62,12 @@ class TransactionalStore(ABC):
     def limits(self) -> KVLimits:
         """See `KVStore.limits`."""
         return self._limits
+
+    def get_many(self, cells: Sequence[Cell]) -> list[Versioned | None]:
+        """See `MultiGet.get_many`."""
+        checked = checked_cells(cells, self._limits)
+        self._require_open()
+        return self._find_many(checked) if checked else []
 
     def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
         """See `KVStore.set`. One commit, shared by the threads that write meanwhile."""
@@ -82,12 +93,12 @@ class TransactionalStore(ABC):
         self._submit(checked_transaction(conditions, puts, deletes, self._limits))
 
     def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
-             page_size: int | None = None) -> PagedEntries:
+             page_size: int | None = None, keys_only: bool = False) -> PagedEntries:
         """See `KVStore.scan`."""
         partition = checked_partition(partition, self._limits)
         self._require_open()
 
         def load(position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
-            return self._load_page(partition, position, limit)
+            return self._load_page(partition, position, limit, keys_only)
 
         return PagedEntries(load, start, prefix=prefix, after=after, page_size=page_size, largest_page=self._page_size)

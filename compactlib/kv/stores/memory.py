@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
@@ -14,18 +14,20 @@ from compactlib.errors import AuditFailed, Closed
 from compactlib.kv.errors import KeyNotFound, PredicateFailed
 from compactlib.kv.parts.arguments import (
     checked_cell,
+    checked_cells,
     checked_partition,
     checked_present,
     checked_put,
     checked_transaction,
 )
 from compactlib.kv.parts.entries import PagedEntries
-from compactlib.kv.store import EXISTS, Condition, Delete, KVEntry, KVLimits, Predicate, Put, Versioned
+from compactlib.kv.store import EXISTS, Cell, Condition, Delete, KVEntry, KVLimits, Predicate, Put, Versioned
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value_bytes=1 << 30, max_transact=100_000)
+_LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value_bytes=1 << 30, max_transact=100_000,
+                   max_get_many=100_000)
 
 
 class MemoryStore:
@@ -64,6 +66,13 @@ class MemoryStore:
             raise KeyNotFound(partition=partition, key=key)
         return found
 
+    def get_many(self, cells: Sequence[Cell]) -> list[Versioned | None]:
+        """See `MultiGet.get_many`."""
+        checked = checked_cells(cells, self._limits)
+        with self._lock:
+            self._require_open()
+            return [self._find(*cell) for cell in checked]
+
     def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
         """See `KVStore.set`."""
         partition, key, data = checked_put(partition, key, value, self._limits)
@@ -96,7 +105,7 @@ class MemoryStore:
             self._remove(partition, key)
 
     def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
-             page_size: int | None = None) -> PagedEntries:
+             page_size: int | None = None, keys_only: bool = False) -> PagedEntries:
         """See `KVStore.scan`."""
         partition = checked_partition(partition, self._limits)
         with self._lock:
@@ -109,7 +118,7 @@ class MemoryStore:
                 if cells is None:
                     return [], True
                 found = ((key, cells[key]) for key in islice(cells.irange(position), limit))
-                page = [KVEntry(key, cell.value, cell.predicate) for key, cell in found]
+                page = [KVEntry(key, b"" if keys_only else cell.value, cell.predicate) for key, cell in found]
                 return page, len(page) < limit
 
         return PagedEntries(load, start, prefix=prefix, after=after, page_size=page_size,

@@ -12,11 +12,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Self, cast
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.kv.store import Condition, Delete, Entries, KVEntry, KVLimits, KVStore, Predicate, Put, Versioned
+from compactlib.kv.store import (
+    Cell,
+    Condition,
+    Delete,
+    Entries,
+    KVEntry,
+    KVLimits,
+    KVStore,
+    MultiGet,
+    Predicate,
+    Put,
+    Versioned,
+)
 from compactlib.runtime.meter import Meter
 from compactlib.runtime.observe import Observer
 
@@ -54,6 +66,13 @@ class MeteredStore:
         self._meter.read("get", len(found.value))
         return found
 
+    def get_many(self, cells: Sequence[Cell]) -> Sequence[Versioned | None]:
+        """See `MultiGet.get_many`; for a store whose `limits` allow it."""
+        with self._meter.request("get_many"):
+            found = cast("MultiGet", self._store).get_many(cells)
+        self._meter.read("get_many", sum(len(one.value) for one in found if one is not None))
+        return found
+
     def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
         """See `KVStore.set`."""
         with self._meter.request("set"):
@@ -77,10 +96,10 @@ class MeteredStore:
             self._store.delete_if(partition, key, predicate)
 
     def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
-             page_size: int | None = None) -> Entries:
+             page_size: int | None = None, keys_only: bool = False) -> Entries:
         """See `KVStore.scan`."""
-        return _MeteredEntries(self._store.scan(partition, start, prefix=prefix, after=after, page_size=page_size),
-                               self._meter)
+        return _MeteredEntries(self._store.scan(partition, start, prefix=prefix, after=after, page_size=page_size,
+                                                keys_only=keys_only), self._meter)
 
     def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
                  deletes: Iterable[Delete] = ()) -> None:

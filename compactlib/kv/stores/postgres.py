@@ -11,7 +11,7 @@ import contextlib
 import re
 import selectors
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import attrs
 
@@ -27,20 +27,23 @@ from compactlib.kv.errors import (
 from compactlib.kv.parts.arguments import Transaction, checked_cell, checked_page_size, checked_seconds
 from compactlib.kv.parts.connections import Connections
 from compactlib.kv.parts.transactional import TransactionalStore
-from compactlib.kv.store import EXISTS, KVEntry, KVLimits, Predicate, Versioned
+from compactlib.kv.store import EXISTS, Cell, KVEntry, KVLimits, Predicate, Versioned
 
 if TYPE_CHECKING:
     import psycopg
 
-_LIMITS = KVLimits(max_partition_bytes=1000, max_key_bytes=1600, max_value_bytes=1 << 28, max_transact=10_000)
+_LIMITS = KVLimits(max_partition_bytes=1000, max_key_bytes=1600, max_value_bytes=1 << 28, max_transact=10_000,
+                   max_get_many=10_000)
 """An entry of PostgreSQL's B-tree holds 2,704 bytes."""
 _PAGE_BYTES = 4 << 20
+_STATEMENT_BYTES = 16 << 20
 _SCHEMA_VERSION = 1
 _TABLE = re.compile(r"[a-z_][a-z0-9_]{0,40}(\.[a-z_][a-z0-9_]{0,40})?")
 _TRIES = 100
 """A transaction that lost against another waits for it to end, so tries come at the speed of the database."""
 
 ReadT = TypeVar("ReadT")
+_Change: TypeAlias = tuple[bytes, bytes, bytes | None]
 
 
 class PostgresStore(TransactionalStore):
@@ -102,6 +105,11 @@ class PostgresStore(TransactionalStore):
             raise KeyNotFound(partition=partition, key=key)
         return Versioned(bytes(row[0]), row[1])
 
+    def _find_many(self, cells: Sequence[Cell]) -> list[Versioned | None]:
+        rows = self._read("get_many", lambda connection: connection.execute(
+            self._sql.get_many, _columns(cells), binary=True).fetchall())
+        return [None if version is None else Versioned(bytes(value), version) for value, version in rows]
+
     def _require_open(self) -> None:
         self._connections.require_open()
 
@@ -138,7 +146,11 @@ class PostgresStore(TransactionalStore):
                         raise
         raise StoreFailed(operation=operation, path=self._table, detail="every connection broke")
 
-    def _load_page(self, partition: bytes, position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
+    def _load_page(self, partition: bytes, position: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
+        if keys_only:
+            names = self._read("scan", lambda connection: connection.execute(
+                self._sql.scan_keys, (partition, position, limit), binary=True).fetchall())
+            return [KVEntry(bytes(key), b"", version) for key, version in names], len(names) < limit
         rows = self._read("scan", lambda connection: connection.execute(
             self._sql.scan, (partition, position, limit, _PAGE_BYTES), binary=True).fetchall())
         page = [KVEntry(bytes(key), bytes(value), version) for key, value, version, _ in rows]
@@ -188,17 +200,18 @@ class PostgresStore(TransactionalStore):
             raise
 
     def _carry_out(self, connection: psycopg.Connection[Any], transaction: Transaction) -> PredicateFailed | None:
-        for partition, key, predicate in transaction.conditions:
-            row = connection.execute(self._sql.state, (partition, key)).fetchone()
-            if not _holds(predicate, None if row is None else row[0]):
+        states = connection.execute(self._sql.states, _columns([one[:2] for one in transaction.conditions]),
+                                    binary=True).fetchall() if transaction.conditions else ()
+        for (partition, key, predicate), (version,) in zip(transaction.conditions, states, strict=True):
+            if not _holds(predicate, version):
                 # Nothing of it was written yet, so there is nothing to take back.
                 return PredicateFailed(partition=partition, key=key)
-        with connection.cursor() as cursor:
-            puts = [change for change in transaction.changes if change[2] is not None]
-            deletes = [change[:2] for change in transaction.changes if change[2] is None]
-            if puts:
-                cursor.executemany(self._sql.put, puts)
-            if deletes:
+        # No key is named twice, so the order of the changes does not matter.
+        for puts in _in_statements([change for change in transaction.changes if change[2] is not None]):
+            connection.execute(self._sql.put, _columns(puts))
+        deletes = [change[:2] for change in transaction.changes if change[2] is None]
+        if deletes:
+            with connection.cursor() as cursor:
                 cursor.executemany(self._sql.delete, deletes)
         return None
 
@@ -265,8 +278,10 @@ class _Statements:
     create_table: bytes
     mark: bytes
     get: bytes
+    get_many: bytes
     scan: bytes
-    state: bytes
+    scan_keys: bytes
+    states: bytes
     put: bytes
     delete: bytes
     audit: bytes
@@ -274,6 +289,9 @@ class _Statements:
     @classmethod
     def of(cls, table: str) -> _Statements:
         versions = f"{table}_versions"
+        # With a limit the planner looks each cell up by itself: a join might read, and so lock, the whole table.
+        wanted = "FROM unnest(%b::bytea[], %b::bytea[]) WITH ORDINALITY AS wanted (p, k, place) LEFT JOIN LATERAL"
+        cell = f"FROM {table} WHERE partition = p AND key = k LIMIT 1) AS found ON true ORDER BY place"
         texts = {
             "create_sequence": f"CREATE SEQUENCE IF NOT EXISTS {versions} AS bigint",
             "create_table": f"CREATE TABLE IF NOT EXISTS {table} (partition bytea NOT NULL, key bytea NOT NULL, "
@@ -286,8 +304,11 @@ class _Statements:
                     f"AND key >= %s ORDER BY key LIMIT %s), sized AS (SELECT key, value, version, count(*) OVER () "
                     f"AS found, sum(length(value)) OVER (ORDER BY key) - length(value) AS before FROM page) "
                     f"SELECT key, value, version, found FROM sized WHERE before < %s ORDER BY key",
-            "state": f"SELECT version FROM {table} WHERE partition = %s AND key = %s",
-            "put": f"INSERT INTO {table} VALUES (%s, %s, %s, nextval('{versions}')) ON CONFLICT (partition, key) "
+            "scan_keys": f"SELECT key, version FROM {table} WHERE partition = %s AND key >= %s ORDER BY key LIMIT %s",
+            "get_many": f"SELECT found.value, found.version {wanted} (SELECT value, version {cell}",
+            "states": f"SELECT found.version {wanted} (SELECT version {cell}",
+            "put": f"INSERT INTO {table} SELECT p, k, v, nextval('{versions}') FROM "
+                   f"unnest(%b::bytea[], %b::bytea[], %b::bytea[]) AS new (p, k, v) ON CONFLICT (partition, key) "
                    f"DO UPDATE SET value = excluded.value, version = excluded.version",
             "delete": f"DELETE FROM {table} WHERE partition = %s AND key = %s",
             "audit": f"SELECT count(*), count(DISTINCT version), max(version), (SELECT last_value FROM {versions}) "
@@ -300,3 +321,22 @@ def _holds(predicate: Predicate | None, version: int | None) -> bool:
     if version is None:
         return predicate is None
     return predicate is EXISTS or (type(predicate) is int and predicate == version)
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    """Rows as the arrays that a statement takes apart again."""
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _in_statements(puts: Sequence[_Change]) -> Iterator[list[_Change]]:
+    """Puts in parts that one statement has room for."""
+    part: list[_Change] = []
+    size = 0
+    for put in puts:
+        part.append(put)
+        size += len(put[2] or b"")
+        if size >= _STATEMENT_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part

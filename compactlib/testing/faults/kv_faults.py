@@ -25,7 +25,7 @@ import enum
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import attrs
 
@@ -33,7 +33,18 @@ from compactlib.errors import Closed, CompactlibError
 from compactlib.kv.errors import OutcomeUnknown, PredicateFailed, SlowDown, StoreFailed
 from compactlib.kv.parts.arguments import checked_partition
 from compactlib.kv.parts.entries import PagedEntries
-from compactlib.kv.store import Condition, Delete, KVEntry, KVLimits, KVStore, Predicate, Put, Versioned
+from compactlib.kv.store import (
+    Cell,
+    Condition,
+    Delete,
+    KVEntry,
+    KVLimits,
+    KVStore,
+    MultiGet,
+    Predicate,
+    Put,
+    Versioned,
+)
 from compactlib.testing.faults.plan import Crash, Fault
 
 if TYPE_CHECKING:
@@ -71,9 +82,10 @@ class KVOperation:
 
     Attributes:
         number: counted from 1 for one `FaultyStore`.
-        name: `"get"`, `"set"`, `"set_if"`, `"delete"`, `"delete_if"`, `"transact"`; `"scan"` for each page of a scan.
-        partition: the partition; of a transaction, that of its first cell.
-        key: the key, where a page begins, or the transaction's first cell.
+        name: `"get"`, `"get_many"`, `"set"`, `"set_if"`, `"delete"`, `"delete_if"`, `"transact"`; `"scan"` for each
+            page of a scan.
+        partition: the partition; of several cells, that of the first.
+        key: the key, where a page begins, or the first cell.
     """
 
     number: int
@@ -84,7 +96,7 @@ class KVOperation:
     @property
     def changes(self) -> bool:
         """Whether it writes."""
-        return self.name not in ("get", "scan")
+        return self.name not in ("get", "get_many", "scan")
 
     @property
     def conditional(self) -> bool:
@@ -139,6 +151,12 @@ class FaultyStore:
         with self._step("get", partition, key):
             return self._store.get(partition, key)
 
+    def get_many(self, cells: Sequence[Cell]) -> Sequence[Versioned | None]:
+        """See `MultiGet.get_many`."""
+        partition, key = cells[0] if cells else (b"", b"")
+        with self._step("get_many", partition, key):
+            return cast("MultiGet", self._store).get_many(cells)
+
     def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
         """See `KVStore.set`."""
         data = _copied(value)
@@ -158,14 +176,14 @@ class FaultyStore:
         self._change("delete_if", partition, key, lambda: self._store.delete_if(partition, key, predicate))
 
     def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
-             page_size: int | None = None) -> PagedEntries:
+             page_size: int | None = None, keys_only: bool = False) -> PagedEntries:
         """See `KVStore.scan`. Pages hold at most 1,000 entries, whatever the store behind would load at once."""
         partition = checked_partition(partition, self.limits)
         self._require_open()
 
         def load(position: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
             with self._step("scan", partition, position), \
-                    self._store.scan(partition, position, page_size=limit) as entries:
+                    self._store.scan(partition, position, page_size=limit, keys_only=keys_only) as entries:
                 page = list(islice(entries, limit))
                 return page, len(page) < limit
 

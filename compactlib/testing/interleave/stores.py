@@ -7,12 +7,23 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from compactlib.errors import CompactlibError
 from compactlib.kv.parts.arguments import checked_partition
 from compactlib.kv.parts.entries import PagedEntries
-from compactlib.kv.store import Condition, Delete, KVEntry, KVLimits, KVStore, Predicate, Put, Versioned
+from compactlib.kv.store import (
+    Cell,
+    Condition,
+    Delete,
+    KVEntry,
+    KVLimits,
+    KVStore,
+    MultiGet,
+    Predicate,
+    Put,
+    Versioned,
+)
 from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore
 from compactlib.testing.interleave.access import Access, Span, cell
 from compactlib.testing.interleave.stage import Stage
@@ -51,6 +62,11 @@ class SteppedStore:
         access = Access("get", (self._cell(partition, key, writes=False),))
         return self._step(access, lambda: self._store.get(partition, key))
 
+    def get_many(self, cells: Sequence[Cell]) -> Sequence[Versioned | None]:
+        """See `MultiGet.get_many`."""
+        access = Access("get_many", tuple(self._cell(*each, writes=False) for each in cells))
+        return self._step(access, lambda: cast("MultiGet", self._store).get_many(cells))
+
     def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
         """See `KVStore.set`."""
         access = Access("set", (self._cell(partition, key),))
@@ -72,12 +88,12 @@ class SteppedStore:
         self._step(access, lambda: self._store.delete_if(partition, key, predicate))
 
     def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
-             page_size: int | None = None) -> PagedEntries:
+             page_size: int | None = None, keys_only: bool = False) -> PagedEntries:
         """See `KVStore.scan`."""
         partition = checked_partition(partition, self.limits)
 
         def read(position: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
-            with self._store.scan(partition, position, page_size=limit) as entries:
+            with self._store.scan(partition, position, page_size=limit, keys_only=keys_only) as entries:
                 page = list(islice(entries, limit))
             return page, len(page) < limit
 

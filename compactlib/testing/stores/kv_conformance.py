@@ -18,22 +18,39 @@ The class is long because it is a list: each test is a promise of its own, and n
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import attrs
 
 from compactlib.errors import Closed, CompactlibError, InvalidInput, Unsupported
-from compactlib.kv import EXISTS, Condition, Delete, KeyNotFound, KVStore, PredicateFailed, Put, SlowDown
+from compactlib.kv import (
+    EXISTS,
+    Condition,
+    Delete,
+    KeyNotFound,
+    KVStore,
+    OutcomeUnknown,
+    PredicateFailed,
+    Put,
+    SlowDown,
+)
+from compactlib.kv.batches import change_many, get_many
 from compactlib.kv.errors import (
     BatchSizeTooBig,
     ClosedEntries,
     MissingKey,
     MissingPartitionKey,
     MissingValue,
+    PartlyWritten,
     TooLarge,
 )
+from compactlib.kv.store import KVLimits
+from compactlib.testing.faults.kv_faults import FaultyStore, KVCrash, KVRun, explore_kv_faults
 from compactlib.testing.kit.conformance import ConformanceKit, expect, run_kit, same
 from compactlib.testing.kit.fresh import drawing
 
@@ -754,6 +771,116 @@ class KVStoreConformance(ConformanceKit):
             same(sum(int(store.get(*account).value) for account in accounts), 400)
         store.close()
 
+    def test_many_cells_in_one_request(self, tmp_path: Path) -> None:
+        """`get_many` gives what `get` gives, for cells of any partitions, in their order; `None` for what is absent.
+
+        To do: put what the backend answers into the order of the cells asked for, absent ones included; check the whole
+        list first. A store that cannot read several cells in one request says so by limits.max_get_many of 0.
+        """
+        store = self.make_store(tmp_path)
+        if store.limits.max_get_many:
+            put_all(store, [b"a", b"c", b"b"])
+            store.set(OTHER, b"a", b"")
+            cells = [(P, b"c"), (OTHER, b"b"), (P, b"a"), (OTHER, b"a"), (b"no such partition", b"k"), (P, b"b")]
+            reader: Any = store
+            found = reader.get_many(cells)
+            same([None if one is None else one.value for one in found], [b"v:c", None, b"v:a", b"", None, b"v:b"])
+            same([one for one in found if one is not None],
+                 [store.get(*cell) for cell, one in zip(cells, found, strict=True) if one is not None])
+            store.set_if(*cells[0], b"new", found[0].predicate)
+            same(reader.get_many(cells[:1])[0].value, b"new")
+            same(list(reader.get_many([])), [])
+            too_many = [(P, b"%d" % number) for number in range(store.limits.max_get_many + 1)]
+            for wrong, refused in (([(P, b"a"), (P, b"")], MissingKey), ([(b"", b"a")], MissingPartitionKey),
+                                   ([(P, b"a"), (P, b"a")], InvalidInput), (too_many, BatchSizeTooBig)):
+                with expect(refused):
+                    reader.get_many(wrong)
+            store.close()
+            with expect(Closed):
+                reader.get_many(cells)
+        store.close()
+
+    def test_a_scan_of_keys_alone(self, tmp_path: Path) -> None:
+        """The same keys and predicates; the value is the true one, or empty.
+
+        To do: `keys_only` may be ignored. Where it is not, leave the value out of what is read, and nothing else.
+        """
+        store = self.make_store(tmp_path, 3)
+        put_all(store, [b"a%d" % number for number in range(10)] + [b"b"])
+        for begin in ({}, {"prefix": b"a"}, {"start": b"a5", "page_size": 1}, {"after": b"a5"}):
+            named = list(store.scan(P, **begin, keys_only=True))
+            same([(entry.key, entry.predicate) for entry in named],
+                 [(entry.key, entry.predicate) for entry in store.scan(P, **begin)])
+            same([entry for entry in named if entry.value not in (b"", b"v:" + entry.key)], [])
+        with store.scan(P, keys_only=True) as entries:
+            entries.seek(b"a7")
+            entry = next(entries)
+        same(entry.key, b"a7")
+        store.delete_if(P, b"a7", entry.predicate)
+        with expect(PredicateFailed):
+            store.delete_if(P, b"a7", entry.predicate)
+        store.close()
+
+    def test_many_keys_take_few_requests(self, tmp_path: Path) -> None:
+        """A thousand keys are put, read, listed and deleted in as many requests as `limits` say, and no more.
+
+        To do: `limits` say how much one request takes: give the backend's own numbers.
+        """
+        store = self.make_store(tmp_path)
+        count = self.times(1000, 200)
+        counted = FaultyStore(store)
+        keys = [b"%04d" % number for number in range(count)]
+
+        def takes(at_most: int, work: Callable[[], object]) -> None:
+            before = len(counted.operations)
+            work()
+            made = len(counted.operations) - before
+            same(made, min(made, at_most), case=f"{count} keys by {store.limits}")
+
+        writes = math.ceil(count / max(1, store.limits.max_transact))
+        reads = math.ceil(count / max(1, store.limits.max_get_many))
+        takes(writes, lambda: change_many(counted, P, {key: b"v:" + key for key in keys}))
+        takes(reads, lambda: same([found.value for found in get_many(counted, [(P, key) for key in keys]).values()],
+                                  [b"v:" + key for key in keys]))
+        same([entry.key for entry in store.scan(P, keys_only=True)], keys)
+        takes(writes, lambda: change_many(counted, P, dict.fromkeys(keys)))
+        same(keys_of(store), [])
+        store.close()
+
+    def test_a_batch_of_several_requests_that_ends_in_the_middle(self, tmp_path: Path) -> None:
+        """It says which keys are written, they are, and the same batch can be made again.
+
+        To do: an error before the answer of a write is `OutcomeUnknown`, and a refusal changes nothing; then
+        `compactlib.kv.batches` does the rest.
+        """
+        store = self.make_store(tmp_path)
+        in_parts = _InParts(store, attrs.evolve(store.limits, max_transact=min(store.limits.max_transact, 3)))
+        before = {b"%d" % number: b"old" for number in range(7)}
+        wanted = {key: None if key == b"3" else b"new" for key in [*before, b"7"]}
+
+        def prepared() -> KVStore:
+            change_many(store, P, {**before, b"7": None})
+            return cast("KVStore", in_parts)
+
+        def check(_: KVStore, run: KVRun) -> None:
+            def now() -> dict[bytes, bytes | None]:
+                found = {entry.key: entry.value for entry in store.scan(P)}
+                return {key: found.get(key) for key in wanted}
+
+            left = now()
+            written = getattr(run.error, "written", tuple(wanted) if run.error is None else ())
+            same({key: left[key] for key in written}, {key: wanted[key] for key in written}, case=run)
+            unseen = isinstance(run.error, OutcomeUnknown | KVCrash)
+            if not unseen or (isinstance(run.error, PartlyWritten)
+                              and not isinstance(run.error.__cause__, OutcomeUnknown)):
+                same({key: left[key] for key in wanted if key not in written},
+                     {key: before.get(key) for key in wanted if key not in written}, case=run)
+            change_many(store, P, wanted)
+            same(now(), wanted, case=run)
+
+        explore_kv_faults(prepared, lambda faulty: change_many(faulty, P, wanted), check)
+        store.close()
+
     def test_scans_beside_writers_skip_nothing(self, tmp_path: Path) -> None:
         """Every second key is written and deleted all the time; the others are in each scan once, in order.
 
@@ -879,6 +1006,17 @@ def check_kv_store(make_store: Callable[..., KVStore], folder: Path, *, shared: 
     suite.effort_percent = effort_percent
     suite.make_store = make_store  # type: ignore[method-assign]
     return run_kit(suite, folder)
+
+
+@attrs.frozen
+class _InParts:
+    """A store that takes less in one request."""
+
+    store: KVStore
+    limits: KVLimits
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
 
 
 def keys_of_any(store: KVStore, partition: bytes) -> list[bytes]:

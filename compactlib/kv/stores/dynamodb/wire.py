@@ -76,6 +76,15 @@ def entry_in(item: Mapping[str, Any]) -> KVEntry:
     return KVEntry(bytes(item["k"]["B"]), cell.value, cell.predicate)
 
 
+def name_in(item: Mapping[str, Any]) -> KVEntry:
+    """The entry of a scan that did not ask for the value.
+
+    Raises:
+        ForeignItem: see `cell_in`.
+    """
+    return entry_in({**item, "v": {"B": b""}})
+
+
 def from_position(partition: bytes, position: bytes) -> dict[str, Any]:
     """The part of a query that names the keys of a partition from `position` on, which may be longer than any key."""
     values = {":p": {"B": partition}}

@@ -11,7 +11,7 @@ revisions as it is configured to, and a scan over one that is gone would end in 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -21,6 +21,7 @@ from compactlib.kv.errors import ConnectFailed, DamagedStore, KeyNotFound, Predi
 from compactlib.kv.parts.arguments import (
     Transaction,
     checked_cell,
+    checked_cells,
     checked_partition,
     checked_present,
     checked_put,
@@ -28,14 +29,15 @@ from compactlib.kv.parts.arguments import (
 )
 from compactlib.kv.parts.connections import Connections
 from compactlib.kv.parts.entries import PagedEntries
-from compactlib.kv.store import Condition, Delete, KVEntry, KVLimits, Predicate, Put, Versioned
+from compactlib.kv.store import Cell, Condition, Delete, KVEntry, KVLimits, Predicate, Put, Versioned
 from compactlib.kv.stores.etcd import wire
 from compactlib.kv.stores.etcd.errors import lost, refused
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_LIMITS = KVLimits(max_partition_bytes=1 << 12, max_key_bytes=1 << 12, max_value_bytes=1_400_000, max_transact=128)
+_LIMITS = KVLimits(max_partition_bytes=1 << 12, max_key_bytes=1 << 12, max_value_bytes=1_400_000, max_transact=128,
+                   max_get_many=128)
 """As etcd is set by default: 1.5 MiB for a request (`--max-request-bytes`), 128 operations for a transaction
 (`--max-txn-ops`)."""
 _TRANSACTION_BYTES = 1_550_000
@@ -105,6 +107,17 @@ class EtcdStore:
             raise KeyNotFound(partition=partition, key=key)
         return Versioned(wire.value_of(found), wire.revision_of(found))
 
+    def get_many(self, cells: Sequence[Cell]) -> list[Versioned | None]:
+        """See `MultiGet.get_many`. One request, a transaction without conditions and changes."""
+        checked = checked_cells(cells, _LIMITS)
+        self._gateways.require_open()
+        if not checked:
+            return []
+        reply = self._ask("get_many", "/kv/txn", {"success": [
+            {"request_range": wire.read(self._keys.of_partition(partition) + key)} for partition, key in checked]})
+        found = [next(iter(wire.entries_of(one["response_range"])), None) for one in reply["responses"]]
+        return [None if one is None else Versioned(wire.value_of(one), wire.revision_of(one)) for one in found]
+
     def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
         """See `KVStore.set`. One request."""
         partition, key, data = checked_put(partition, key, value, _LIMITS)
@@ -126,12 +139,13 @@ class EtcdStore:
         self._carry_out("delete_if", Transaction([(*cell, checked_present(predicate))], [(*cell, None)]))
 
     def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
-             page_size: int | None = None) -> PagedEntries:
+             page_size: int | None = None, keys_only: bool = False) -> PagedEntries:
         """See `KVStore.scan`. One request a page, each for the present."""
         partition = checked_partition(partition, _LIMITS)
         self._gateways.require_open()
-        return PagedEntries(_Pages(self, self._keys.of_partition(partition)).load, start, prefix=prefix, after=after,
-                            page_size=page_size, largest_page=self._page_size)
+        pages = _Pages(self, self._keys.of_partition(partition), keys_only)
+        return PagedEntries(pages.load, start, prefix=prefix, after=after, page_size=page_size,
+                            largest_page=self._page_size)
 
     def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
                  deletes: Iterable[Delete] = ()) -> None:
@@ -222,12 +236,15 @@ class _Pages:
 
     store: EtcdStore
     prefix: bytes
+    keys_only: bool
     largest: int = _FIRST_GUESS_BYTES
 
     def load(self, position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
-        limit = min(limit, max(1, _PAGE_BYTES // self.largest))
+        if not self.keys_only:
+            limit = min(limit, max(1, _PAGE_BYTES // self.largest))
         reply = self.store._ask("scan", "/kv/range",
-                                wire.read(self.prefix + position, wire.end_of(self.prefix), limit=limit))
+                                wire.read(self.prefix + position, wire.end_of(self.prefix), limit=limit,
+                                          keys_only=self.keys_only))
         page = [wire.entry_of(found, len(self.prefix)) for found in wire.entries_of(reply)]
         self.largest = max((len(entry.key) + len(entry.value) for entry in page), default=1)
         return page, not reply.get("more")

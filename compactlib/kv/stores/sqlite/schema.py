@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 import struct
+from collections.abc import Iterable
 
 from compactlib.errors import Unsupported
 from compactlib.files.checksum import crc32
@@ -62,6 +63,18 @@ def require_sound(path: str, partition: object, key: object, value: object, vers
         return
     raise DamagedStore(path=path, detail=f"the row of key {key!r} in partition {partition!r} does not match its "
                                          f"checksum {checksum!r}")
+
+
+def require_names(path: str, partition: bytes, rows: Iterable[tuple[object, object]]) -> None:
+    """Check keys and versions that were read without the values, and so without the checksums that cover all three.
+
+    Raises:
+        DamagedStore: one has a type that none was written with.
+    """
+    for key, version in rows:
+        if not (isinstance(key, bytes) and isinstance(version, int)):
+            raise DamagedStore(path=path, detail=f"partition {partition!r} has a row of key {key!r} and version "
+                                                 f"{version!r}")
 
 
 def is_ready(connection: sqlite3.Connection, path: str) -> bool:

@@ -25,11 +25,12 @@ from compactlib.kv.errors import DamagedStore, KeyNotFound, NotAStore, OutcomeUn
 from compactlib.kv.parts.arguments import Transaction, checked_cell, checked_page_size, checked_seconds
 from compactlib.kv.parts.connections import Connections
 from compactlib.kv.parts.transactional import TransactionalStore
-from compactlib.kv.store import EXISTS, KVEntry, KVLimits, Predicate, Versioned
+from compactlib.kv.store import EXISTS, Cell, KVEntry, KVLimits, Predicate, Versioned
 from compactlib.kv.stores.sqlite.errors import named, named_errors, primary_code
-from compactlib.kv.stores.sqlite.schema import CREATE, checksum_of, counter_of, is_ready, require_sound
+from compactlib.kv.stores.sqlite.schema import CREATE, checksum_of, counter_of, is_ready, require_names, require_sound
 
-_LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value_bytes=1 << 28, max_transact=100_000)
+_LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value_bytes=1 << 28, max_transact=100_000,
+                   max_get_many=100_000)
 _PAGE_BYTES = 4 << 20
 _HEADER_BYTES = 100
 _WAL_WAIT_SECONDS = 0.01
@@ -37,6 +38,7 @@ _WAL_WAIT_SECONDS = 0.01
 _GET = "SELECT value, version, checksum FROM cells WHERE partition = ? AND key = ?"
 _SCAN = ("SELECT key, value, version, checksum FROM cells WHERE partition = ? AND key >= ? ORDER BY key LIMIT ?")
 _NEXT_PARTITION = "SELECT min(partition) FROM cells WHERE partition > ?"
+_SCAN_KEYS = "SELECT key, version FROM cells WHERE partition = ? AND key >= ? ORDER BY key LIMIT ?"
 _STATE = "SELECT version FROM cells WHERE partition = ? AND key = ?"
 _PUT = "INSERT OR REPLACE INTO cells (partition, key, value, version, checksum) VALUES (?, ?, ?, ?, ?)"
 _DELETE = "DELETE FROM cells WHERE partition = ? AND key = ?"
@@ -109,10 +111,16 @@ class SqliteStore(TransactionalStore):
         partition, key = checked_cell(partition, key, _LIMITS)
         with self._reading("get") as connection:
             row = connection.execute(_GET, (partition, key)).fetchone()
-            if row is None:
-                raise KeyNotFound(partition=partition, key=key)
-            value, version, checksum = row
-            require_sound(self._path, partition, key, value, version, checksum)
+            found = self._versioned((partition, key), row)
+        if found is None:
+            raise KeyNotFound(partition=partition, key=key)
+        return found
+
+    def _versioned(self, cell: Cell, row: tuple[bytes, int, int] | None) -> Versioned | None:
+        if row is None:
+            return None
+        value, version, checksum = row
+        require_sound(self._path, *cell, value, version, checksum)
         return Versioned(value, version)
 
     def partitions(self) -> Iterator[bytes]:
@@ -167,7 +175,18 @@ class SqliteStore(TransactionalStore):
                 raise Busy(f"{self._path} was opened for reading alone, and an owner has changed it meanwhile; open it "
                            f"again")
 
-    def _load_page(self, partition: bytes, position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
+    def _find_many(self, cells: Sequence[Cell]) -> list[Versioned | None]:
+        with self._reading("get_many") as connection:
+            # One read transaction, for one lock: SQLite is in this process, so more statements cost no round trips.
+            connection.execute("BEGIN")
+            try:
+                return [self._versioned(cell, connection.execute(_GET, cell).fetchone()) for cell in cells]
+            finally:
+                connection.execute("ROLLBACK")
+
+    def _load_page(self, partition: bytes, position: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
+        if keys_only:
+            return self._load_names(partition, position, limit)
         page: list[KVEntry] = []
         size = 0
         with self._reading("scan") as connection:
@@ -182,6 +201,12 @@ class SqliteStore(TransactionalStore):
             finally:
                 cursor.close()
         return page, len(page) < limit
+
+    def _load_names(self, partition: bytes, position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
+        with self._reading("scan") as connection:
+            rows = connection.execute(_SCAN_KEYS, (partition, position, limit)).fetchall()
+        require_names(self._path, partition, rows)
+        return [KVEntry(key, b"", version) for key, version in rows], len(rows) < limit
 
     # -- writing
 
@@ -291,14 +316,16 @@ class _Work:
             if not _holds(predicate, None if row is None else row[0]):
                 # Nothing of it was written yet, so there is nothing to take back.
                 return PredicateFailed(partition=partition, key=key)
-        for partition, key, value in transaction.changes:
-            if value is None:
-                self.connection.execute(_DELETE, (partition, key))
-                continue
-            self.version += 1
-            checksum = checksum_of(partition, key, value, self.version)
-            self.connection.execute(_PUT, (partition, key, value, self.version, checksum))
+        # No key is named twice, so the order of the changes does not matter.
+        self.connection.executemany(_DELETE, [change[:2] for change in transaction.changes if change[2] is None])
+        self.connection.executemany(_PUT, self._rows(transaction))
         return None
+
+    def _rows(self, transaction: Transaction) -> Iterator[tuple[bytes, bytes, bytes, int, int]]:
+        for partition, key, value in transaction.changes:
+            if value is not None:
+                self.version += 1
+                yield partition, key, value, self.version, checksum_of(partition, key, value, self.version)
 
 
 def _holds(predicate: Predicate | None, version: int | None) -> bool:

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many keys in few requests, over any `KVStore`: `get_many` and `change_many`.
+
+What a store takes in one request its `limits` say. A batch that is larger becomes several requests, one after the
+other, and a store that can do neither is asked key by key: in this module alone.
+
+>>> from compactlib.kv import MemoryStore
+>>> store = MemoryStore()
+>>> change_many(store, b"accounts", {b"ann": b"10", b"bob": b"5", b"carl": None})
+>>> [found.value for found in get_many(store, [(b"accounts", b"ann"), (b"accounts", b"carl")]).values()]
+[b'10']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+from compactlib.errors import CompactlibError
+from compactlib.kv.errors import KeyNotFound, PartlyWritten, TooLarge
+from compactlib.kv.parts.arguments import checked_cell, checked_partition, checked_put
+from compactlib.kv.store import Cell, Delete, KVStore, MultiGet, Put, Versioned
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+def get_many(store: KVStore, cells: Iterable[Cell]) -> dict[Cell, Versioned]:
+    """What a store holds of these cells; those that are not there are left out.
+
+    One request for each `limits.max_get_many` cells; one each for a store without `MultiGet`. Each cell is read at some
+    moment of the call, not all at the same one.
+
+    Raises:
+        CompactlibError: as `KVStore.get`, but for `KeyNotFound`.
+    """
+    wanted = list(dict.fromkeys(cells))
+    most = store.limits.max_get_many
+    found: dict[Cell, Versioned] = {}
+    if most and len(wanted) > 1:
+        for at in range(0, len(wanted), most):
+            part = wanted[at:at + most]
+            answers = cast("MultiGet", store).get_many(part)
+            found.update((cell, answer) for cell, answer in zip(part, answers, strict=True) if answer is not None)
+        return found
+    for cell in wanted:
+        try:
+            found[cell] = store.get(*cell)
+        except KeyNotFound:
+            continue
+    return found
+
+
+def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, Buffer | None]) -> None:
+    """Put and delete keys of one partition, whatever was there.
+
+    One `transact` for each `limits.max_transact` keys, fewer where they are too large together; one request each for a
+    store without `transact`. Each request is one step, all of them are not. The same call may be made again.
+
+    Args:
+        store: where.
+        partition: the partition.
+        changes: the new value of each key; `None` deletes it.
+
+    Raises:
+        InvalidInput: an argument is wrong; nothing was written.
+        PartlyWritten: it ended after the first of several requests.
+        CompactlibError: what the store raises for the first request.
+    """
+    waiting = list(changes.items())
+    most = max(store.limits.max_transact, 1)
+    if len(waiting) > most:
+        _check(store, partition, waiting)
+    at, size = 0, most
+    while at < len(waiting):
+        part = waiting[at:at + size]
+        try:
+            _change(store, partition, part)
+        except CompactlibError as error:
+            if isinstance(error, TooLarge) and error.what == "transaction" and len(part) > 1:
+                size = len(part) // 2
+                continue
+            if at == 0:
+                raise
+            raise PartlyWritten(written=tuple(key for key, _ in waiting[:at]), left=len(waiting) - at,
+                                detail=str(error)) from error
+        at, size = at + len(part), most
+
+
+def _change(store: KVStore, partition: bytes, changes: Sequence[tuple[bytes, Buffer | None]]) -> None:
+    """Carry out changes in one request."""
+    if len(changes) > 1:
+        store.transact((), [Put(partition, key, cast("bytes", value)) for key, value in changes if value is not None],
+                       [Delete(partition, key) for key, value in changes if value is None])
+        return
+    for key, value in changes:
+        if value is None:
+            store.delete(partition, key)
+        else:
+            store.set(partition, key, value)
+
+
+def _check(store: KVStore, partition: bytes, changes: Sequence[tuple[bytes, Buffer | None]]) -> None:
+    """Refuse what the last request would refuse before the first one is sent."""
+    checked_partition(partition, store.limits)
+    for key, value in changes:
+        if value is None:
+            checked_cell(partition, key, store.limits)
+        else:
+            checked_put(partition, key, value, store.limits)
