@@ -107,7 +107,7 @@ def check_scheduler_config(config: SchedulerConfig, *, seeds: Iterable[int] = (1
     """Try a scheduler's configuration: by its numbers, over random histories, then in worlds in which much goes wrong.
 
     In each world replicas crash, messages are lost and repeated, and workers hang; the invariants of
-    `docs/scheduler-simulation.md` must hold throughout, and once it is calm all work must get done. About a second
+    `docs/scheduler.md` must hold throughout, and once it is calm all work must get done. About a second
     each, and more the longer the configuration's times.
 
     Args:

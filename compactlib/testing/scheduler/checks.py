@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What must hold at every moment of a scheduler's simulation, and the objects that it shows in; see
-`docs/scheduler-simulation.md`.
+`docs/scheduler.md`.
 
 The first node to apply an entry shows the state that all others must come to. After each entry, what the entry did is
 held against the state before it.

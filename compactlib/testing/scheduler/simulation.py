@@ -10,7 +10,7 @@ happened; then the faults end, and all work must get done. The same seed gives t
 SimulationReport(seed=7, ...)
 
 From a shell, `python -m compactlib.testing.scheduler.simulation --seed 7 --trace` shows the story of one seed, and
-`--seeds 10000` runs many. `docs/scheduler-simulation.md` says what is simulated and what is checked.
+`--seeds 10000` runs many. `docs/scheduler.md` says what is simulated and what is checked.
 """
 
 from __future__ import annotations
