@@ -13,7 +13,9 @@ from compactlib.errors import CorruptData, NotFound, StorageError, Unsupported
 from compactlib.files.disk import Files, StrPath, list_folder
 from compactlib.raftlog.compaction.holes import is_hole
 from compactlib.raftlog.errors import NotALog
+from compactlib.raftlog.model.hard_state import read_hard_state
 from compactlib.raftlog.model.names import (
+    HARD_STATE_NAME,
     LOCK_NAME,
     LOGS_FOLDER,
     SNAPSHOT_NAME,
@@ -171,7 +173,8 @@ class Examination:
 
 
 def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | None = None) -> None:
-    """Read every entry of every segment and note what is damaged, oldest first; segments that cannot be opened too.
+    """Read every entry of every segment and note what is damaged, oldest first; segments that cannot be opened too, and
+    the hard state.
 
     A segment that a compaction removes meanwhile is passed over, and so is the hole that a dead entry has become.
 
@@ -204,6 +207,10 @@ def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | Non
             seen.note(error)
         except NotFound:
             continue
+    try:
+        read_hard_state(folder)
+    except (CorruptData, Unsupported) as error:
+        seen.note(error)
 
 
 def room_in(files: Files, folder: StrPath) -> int | None:
@@ -217,4 +224,4 @@ def room_in(files: Files, folder: StrPath) -> int | None:
 def _belongs_to_log(name: str) -> bool:
     # Names such as `rewrite-…` are not enough: what is taken for a log's leftovers is removed.
     return (segment_number(name) is not None or compacting_members(name) is not None or is_temporary(name)
-            or name == SNAPSHOT_NAME)
+            or name in (SNAPSHOT_NAME, HARD_STATE_NAME))

@@ -9,6 +9,7 @@
 | `<any name>.tmp` | a file about to be renamed into place |
 | `rewrite-<job>/` | the private folder of one compaction run |
 | `SNAPSHOT` | the snapshot index and the live set |
+| `HARD_STATE` | the member's term and vote |
 | `CADENCE` | how long ago the last major compaction was |
 | `LOCK` | locked by the process that writes |
 
@@ -25,6 +26,7 @@ from operator import lt
 WAL_FOLDER = "wal"
 LOGS_FOLDER = "logs"
 SNAPSHOT_NAME = "SNAPSHOT"
+HARD_STATE_NAME = "HARD_STATE"
 CADENCE_NAME = "CADENCE"
 LOCK_NAME = "LOCK"
 LINK_SUFFIX = ".link"
@@ -36,7 +38,7 @@ REWRITE_PREFIX = "rewrite-"
 _SEGMENT = re.compile(r"(\d{16})\.segment")
 _PRIVATE = re.compile(r"\d{16}\.segment\.[^/]+")
 _COMPACTING = re.compile(r"(\d{16}(?:-\d{16})*)\.compacting")
-_TEMPORARY = re.compile(r"\d{16}\.segment\.(?:link|swap|tmp)|(?:SNAPSHOT|CADENCE)\.tmp")
+_TEMPORARY = re.compile(r"\d{16}\.segment\.(?:link|swap|tmp)|(?:SNAPSHOT|HARD_STATE|CADENCE)\.tmp")
 
 
 def segment_name(number: int) -> str:

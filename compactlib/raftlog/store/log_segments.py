@@ -10,8 +10,10 @@ from typing import TypeVar
 from compactlib.errors import CompactlibError, CorruptData, NotFound
 from compactlib.files.disk import StrPath
 from compactlib.indexset.index_set import IndexSet
+from compactlib.raftlog.arguments import folder_path
 from compactlib.raftlog.log.segment_log import Beside, SegmentLog
 from compactlib.raftlog.memtable.flush import FlushPlan, NewestStats
+from compactlib.raftlog.model.hard_state import KeptHardState
 from compactlib.raftlog.model.refs import next_ref
 from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.options import LogOptions
@@ -34,10 +36,13 @@ class LogSegments:
     Attributes:
         beside: what is held elsewhere, and what must stay although it is dead: set by the log once it is open.
         log: the segments as a log by themselves: for those who read and compact them.
+        hard_state: the member's term and vote, which lie in the same folder.
     """
 
     def __init__(self, folder: StrPath, options: LogOptions | None = None, *, row_is_lost: bool = False) -> None:
         self.beside: Beside = Beside(row_is_lost=row_is_lost)
+        # Before anything is changed there: a damaged one keeps the log from being opened.
+        self.hard_state: KeptHardState = KeptHardState((options or LogOptions()).files, folder_path(folder))
         self.log: SegmentLog = SegmentLog(folder, options, beside=self.beside)
         self._tail = self.log.tail
         self._segments = self.log.tail.segments

@@ -30,6 +30,7 @@ from compactlib.raftlog.errors import GapDetected, LiveIndexMissing, LogStopped,
 from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.memtable.flush import FlushPlan, plan_flush
 from compactlib.raftlog.memtable.table import Memtable
+from compactlib.raftlog.model.hard_state import HardState
 from compactlib.raftlog.model.row import LogRows
 from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
 from compactlib.raftlog.model.status import LogStatus, told
@@ -533,6 +534,35 @@ class RaftLog:
     def stopped(self) -> LogStopped | None:
         """Why nothing is confirmed any more, `None` if all is well."""
         return self._wal.stopped
+
+    # -- term and vote
+
+    @property
+    def hard_state(self) -> HardState:
+        """The member's term, and whom it has voted for in it, as they were recorded last. Durable."""
+        return self._segments.hard_state.now
+
+    def record_hard_state(self, term: int, voted_for: str | None = None) -> HardState:
+        """Note a term, and a vote in it, durably; what is in force then. Call it before you answer for either.
+
+        A term of which it knows the vote keeps that; the same again costs nothing, anything else two syncs of the disk.
+        It lies beside the log (`HARD_STATE`), goes with it when the log is removed, and knows nothing of what was not
+        synced.
+
+        Args:
+            term: the highest that the member knows.
+            voted_for: the candidate's name, 1 to 255 bytes; `None` if it has not voted.
+
+        Raises:
+            Stale: a higher term was recorded.
+            Conflict: the member has voted for another in this term.
+            InvalidInput: there is no such term or name.
+            StorageError: the disk refused; the one before counts, and a vote that was refused must not be given.
+            Closed: the log was closed.
+        """
+        self._require_open()
+        self._owner()
+        return self._segments.hard_state.record(whole("the term", term), voted_for)
 
     # -- snapshots
 

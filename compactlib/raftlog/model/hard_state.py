@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hard state of a Raft member: its term, and whom it has voted for in it (`docs/formats/raftlog-snapshot.md`).
+
+It lies beside the log because Raft needs both after a crash: a member that has forgotten its vote may vote twice in one
+term, and two leaders of a term lose what one of them had committed. So it is durable before it is answered, it only
+moves forward, and a damaged one is refused and never taken for none.
+"""
+
+from __future__ import annotations
+
+import os
+
+import attrs
+
+from compactlib.errors import Conflict, CorruptData, InvalidInput, Stale
+from compactlib.files.disk import Files, StrPath, write_durably
+from compactlib.files.record_frame import RecordFrame
+from compactlib.raftlog.model.names import HARD_STATE_NAME, TEMPORARY_SUFFIX
+from compactlib.raftlog.model.snapshot_meta import read_own_file
+from compactlib.raftlog.model.values import MAX_INDEX
+from compactlib.runtime.owned_lock import OwnedLock
+
+MAX_NAME_BYTES = 255
+
+_FRAME = RecordFrame("hard state", b"CLRAFHST", 1, "<H6xQ")
+
+
+@attrs.frozen
+class HardState:
+    """What a member must not forget. `HardState()` is that of one that has seen no term yet.
+
+    Attributes:
+        term: the highest that it knows, 0 .. 2**64 - 1.
+        voted_for: the name of the candidate that has its vote in that term, 1 to 255 bytes; `None` if it has not voted.
+
+    Raises:
+        InvalidInput: one of them is out of its range.
+    """
+
+    term: int = 0
+    voted_for: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        term: object = self.term
+        name: object = self.voted_for
+        if not isinstance(term, int) or not 0 <= term <= MAX_INDEX:
+            raise InvalidInput(f"the term is {term!r:.100}; it is a whole number from 0 to {MAX_INDEX}")
+        try:
+            fits = name is None or (isinstance(name, str) and 1 <= len(name.encode()) <= MAX_NAME_BYTES)
+        except UnicodeEncodeError:
+            fits = False
+        if not fits:
+            raise InvalidInput(f"voted for {name!r:.300}; give the candidate's name, 1 to {MAX_NAME_BYTES} bytes of "
+                               f"UTF-8, or None")
+
+
+def read_hard_state(folder: StrPath) -> HardState:
+    """The hard state of the log in `folder`; that of a new member if none was ever recorded.
+
+    Raises:
+        CorruptData: the file is damaged.
+        Unsupported: written by another release.
+        StorageError: it cannot be read.
+    """
+    path = os.path.join(folder, HARD_STATE_NAME)
+    data = read_own_file(path, "a term and a vote")
+    if data is None:
+        return HardState()
+    term, name = _FRAME.decode(data, path)
+    try:
+        return HardState(term, bytes(name).decode() if name else None)
+    except (UnicodeDecodeError, InvalidInput) as error:
+        raise CorruptData(path=path, offset=_FRAME.header_bytes, expected=f"a name of at most {MAX_NAME_BYTES} bytes",
+                          found=str(error)) from None
+
+
+class KeptHardState:
+    """The hard state of a log that is open. Threads may share it.
+
+    Args:
+        files: the disk.
+        folder: the log's.
+
+    Raises:
+        CorruptData, Unsupported, StorageError: as `read_hard_state`.
+    """
+
+    def __init__(self, files: Files, folder: str) -> None:
+        self._files = files
+        self._path = os.path.join(folder, HARD_STATE_NAME)
+        self._now = read_hard_state(folder)
+        self._lock = OwnedLock(f"the hard state in {folder}")
+
+    @property
+    def now(self) -> HardState:
+        """What was recorded last."""
+        return self._now
+
+    def record(self, term: int, voted_for: str | None) -> HardState:
+        """See `RaftLog.record_hard_state`."""
+        with self._lock:
+            before, wanted = self._now, HardState(term, voted_for)
+            if term < before.term:
+                raise Stale(f"term {term} is over: this member knows term {before.term}; answer with that")
+            if term == before.term and (voted_for is None or voted_for == before.voted_for):
+                return before
+            if term == before.term and before.voted_for is not None:
+                raise Conflict(f"this member has voted for {before.voted_for!r} in term {term}, and cannot vote for "
+                               f"{voted_for!r} too; refuse the vote")
+            body = b"" if voted_for is None else voted_for.encode()
+            write_durably(self._files, self._path, [_FRAME.encode(term, body=body)], temporary_suffix=TEMPORARY_SUFFIX)
+            self._now = wanted
+            return wanted
