@@ -51,7 +51,7 @@ class KvStore:
         options = attrs.evolve(options or StoreOptions(), snapshots_of=lambda _: self.snapshots)
         self.log: RaftLog = open_log(os.path.join(folder, "log"), options)
         manifest = self.snapshots.manifest
-        self.log.attach(self.snapshots, (lambda log: LogCompactionWorker(self.log.segments)) if with_worker else None,
+        self.log.attach(self.snapshots, (lambda log: LogCompactionWorker(log.segments)) if with_worker else None,
                         applied=-1 if manifest is None else manifest.index)
         self.machine = KvMachine()
         self.term = max(self.log.last_term or 0, 1)

@@ -46,7 +46,7 @@ from compactlib.raftlog.model.values import (
 from compactlib.raftlog.store.append_rule import judge
 from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.raftlog.store.pins import Pin
-from compactlib.raftlog.store.protocols import CheckpointStore, LogWorker, SnapshotStore, WorkerFactory
+from compactlib.raftlog.store.protocols import CheckpointStore, LogWorker, SnapshotStore
 from compactlib.raftlog.store.read_path import RaftReadPath
 from compactlib.raftlog.store.write_path import (
     RaftWritePath,
@@ -121,7 +121,7 @@ class RaftLog:
         segments.beside.held = memtable.indexes
         segments.beside.pinned = self._pinned
 
-    def attach(self, snapshots: SnapshotStore | None = None, worker: WorkerFactory | None = None,
+    def attach(self, snapshots: SnapshotStore | None = None, worker: Callable[[RaftLog], LogWorker] | None = None,
                on_confirmed: Callable[[Confirmed], object] | None = None, *, applied: int | None = None) -> None:
         """Give the log where its snapshots lie, the worker that compacts it, and the callback for what became durable.
 
@@ -546,8 +546,7 @@ class RaftLog:
         """Note a term, and a vote in it, durably; what is in force then. Call it before you answer for either.
 
         A term of which it knows the vote keeps that; the same again costs nothing, anything else two syncs of the disk.
-        It lies beside the log (`HARD_STATE`), goes with it when the log is removed, and knows nothing of what was not
-        synced.
+        It lies beside the log (`HARD_STATE`), and goes with it when the log is removed.
 
         Args:
             term: the highest that the member knows.
