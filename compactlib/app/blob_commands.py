@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that look at a blob store: `inspect`, `plan`, `why`, `verify`. They take no lock and change nothing.
+"""Blob stores for the commands. What looks takes no lock and changes nothing.
 
 A store is compacted by its owner, who alone knows how long deletes are kept: that is not written in the store.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from compactlib.app.terminal import print_json, show_left, show_table, show_verified, waiting
+from compactlib.app.stores import StoreAt
+from compactlib.app.terminal import Answer
 from compactlib.blobstore import (
     BlobPlan,
     BlobPolicy,
@@ -19,59 +21,59 @@ from compactlib.blobstore import (
     Greedy,
     StatsBased,
 )
+from compactlib.errors import InvalidInput
+from compactlib.outcome import Outcome
+from compactlib.report import VerifyReport
 
-POLICIES: tuple[BlobPolicy, ...] = (StatsBased(), Greedy(), CostBenefit(), CompactAll())
-"""The policies that a command line can name, with their default settings; the first is the default."""
-
-
-def inspect(folder: str, *, as_json: bool) -> int:
-    """Print what lies in a store; returns the exit code."""
-    with BlobReader(folder) as reader:
-        status, view, damage = reader.status(), reader.view(), [str(each) for each in reader.damage]
-    if as_json:
-        print_json({"folder": folder, "store": status.to_dicts()[0], "segments": view.to_dicts(), "damage": damage})
-        return 0
-    print(repr(status).strip("<>").removeprefix("ReaderStatus: "))
-    show_table(view.table())
-    for each in damage:
-        print(f"damaged: {each}")
-    return 0
+_POLICIES: tuple[BlobPolicy, ...] = (StatsBased(), Greedy(), CostBenefit(), CompactAll())
 
 
-def plan(folder: str, *, policy: str | None, retention_seconds: float | None, as_json: bool) -> int:
-    """Print what a compaction would do now; returns the exit code."""
-    made = _planned(folder, policy, retention_seconds)
-    if as_json:
-        print_json(made.to_dicts())
-    else:
-        show_table(made.table())
-    return 0
+class BlobStoreAt(StoreAt):
+    """A blob store's folder."""
 
+    kind = "blob store"
+    policies = tuple(policy.name for policy in _POLICIES)
+    options = frozenset({"retention"})
 
-def why(folder: str, *, policy: str | None, retention_seconds: float | None, as_json: bool) -> int:
-    """Print why a compaction would do what it would do now, or nothing; returns the exit code."""
-    made = _planned(folder, policy, retention_seconds)
-    left: dict[str, list[str]] = {}
-    for each in made.left:
-        left.setdefault(each.why, []).append(str(each.name))
-    if as_json:
-        print_json({"folder": folder, "is_empty": made.is_empty, "policy": made.policy.name, "why": made.why,
-                    "taken": [str(name) for name in made.names], "left": left})
-        return 0
-    print(repr(made).strip("<>").removeprefix("BlobPlan: "))
-    show_left(left)
-    return 0
+    def inspect(self) -> Answer:
+        """The store in numbers, its segments, and what is damaged."""
+        with BlobReader(self.path) as reader:
+            status, view, damage = reader.status(), reader.view(), [str(each) for each in reader.damage]
+        data = {"folder": self.path, "store": status.to_dicts()[0], "segments": view.to_dicts(), "damage": damage}
+        return Answer(data, (status.table().title, view.table(), *(f"damaged: {each}" for each in damage)))
 
+    def levels(self) -> Mapping[str, Any]:
+        """The store's, and how far a compaction has come."""
+        with BlobReader(self.path) as reader:
+            status, view, log = reader.status(), reader.view(), reader.look.compaction
+            valid = sum(each.valid_bytes for each in view.segments)
+            return {"segments": status.segments, "records": status.records, "live_bytes": valid,
+                    "dead_bytes": sum(each.used_bytes for each in view.segments) - valid,
+                    "free_bytes": status.capacity_bytes - status.used_bytes, "compaction": status.compaction,
+                    "done": "" if log is None else
+                    f"{sum(len(cycle.sources) for cycle in log.committed)}/{len(log.victims)}"}
 
-def _planned(folder: str, policy: str | None, retention_seconds: float | None) -> BlobPlan:
-    chosen = POLICIES[0] if policy is None else {each.name: each for each in POLICIES}[policy]
-    settings: dict[str, Any] = {} if retention_seconds is None else {"deleted_retention_seconds": retention_seconds}
-    with BlobReader(folder, BlobStoreConfig(**settings), policy=chosen) as reader:
-        return reader.plan()
+    def planned(self) -> BlobPlan:
+        """With the retention that its owner keeps, as it was given."""
+        kept = self.asked.retention
+        config = BlobStoreConfig() if kept is None else BlobStoreConfig(deleted_retention_seconds=kept)
+        with BlobReader(self.path, config, policy=self.policy_of(_POLICIES)) as reader:
+            return reader.plan()
 
+    def chosen(self, plan: BlobPlan) -> tuple[list[Any], dict[str, list[str]]]:
+        """Names of segments."""
+        left: dict[str, list[str]] = {}
+        for each in plan.left:
+            left.setdefault(each.why, []).append(str(each.name))
+        return [str(name) for name in plan.names], left
 
-def verify(folder: str, *, as_json: bool) -> int:
-    """Read everything in a store, and print what is damaged; returns the exit code: 1 if anything is."""
-    with BlobReader(folder) as reader, waiting("verifying"):
-        report = reader.verify()
-    return show_verified(folder, report, "records", as_json=as_json)
+    def compacted(self) -> Outcome[Any]:
+        """Refused: its owner does that."""
+        raise InvalidInput(f"{self.path} is a blob store, which its owner compacts, who knows how long deletes "
+                           f"are kept: BlobStore(folder, config).compact(), or a CompactionManager; compactlib plan "
+                           f"says what that would do")
+
+    def verified(self) -> VerifyReport:
+        """Every record of every segment."""
+        with BlobReader(self.path) as reader:
+            return reader.verify()

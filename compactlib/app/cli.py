@@ -15,13 +15,16 @@ import sys
 import sysconfig
 from collections.abc import Sequence
 
+import attrs
+
 import compactlib
-from compactlib.app import blob_commands, commands
-from compactlib.app.commands import AUTO, POLICIES, CompactSettings
 from compactlib.app.demo import DEFAULT_MAX_BYTES, DemoSettings, run_demo
 from compactlib.app.executors import EXECUTORS
-from compactlib.app.kinds import kind_of
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.app.kinds import KINDS, store_at
+from compactlib.app.stores import Asked
+from compactlib.app.terminal import Answer, show
+from compactlib.app.watching import watch
+from compactlib.errors import CompactlibError
 
 _DEMO_EXECUTORS = {"local": ("local",), "spark": ("spark",), "both": ("local", "spark")}
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
@@ -61,76 +64,38 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "demo":
         return run_demo(DemoSettings(
-            input=arguments.input, executors=_DEMO_EXECUTORS[arguments.executor], folder=arguments.folder,
+            input=arguments.input, executors=_DEMO_EXECUTORS[arguments.executor or "both"],
+            optional=("spark",) if arguments.executor is None else (), folder=arguments.folder,
             max_bytes=arguments.max_bytes, seed=arguments.seed, workers=arguments.workers))
-    kind = kind_of(arguments.folder)
-    if kind == "blob store":
-        return _run_on_blobs(arguments)
-    if kind == "store of raft logs" and arguments.command != "verify":
-        if arguments.command == "inspect":
-            return commands.inspect_store(arguments.folder, as_json=arguments.json)
-        if arguments.command == "compact":
-            raise InvalidInput(f"{arguments.folder} is a store of raft logs, which compacts them itself: "
-                               f"RaftLogStore(folder, options).log(ID).compact(), or a LogCompactionWorker")
-        raise InvalidInput(f"{arguments.folder} is a store of raft logs; say which one: "
-                           f"{os.path.join(arguments.folder, 'logs', 'LOG')}, see compactlib inspect "
-                           f"{arguments.folder}")
-    if arguments.command == "inspect":
-        return commands.inspect(arguments.folder, as_json=arguments.json)
-    if arguments.command in ("plan", "why"):
-        _require_policy(arguments, kind, [AUTO, *(policy.name for policy in POLICIES)])
-        if arguments.retention is not None:
-            raise InvalidInput("--retention is for blob stores; what is dead in a raft log, its snapshot says")
-        show = commands.plan if arguments.command == "plan" else commands.why
-        return show(arguments.folder, policy=arguments.policy, as_json=arguments.json)
-    if arguments.command == "compact":
-        return commands.compact(arguments.folder, CompactSettings(
-            policy=arguments.policy, executor=arguments.executor, workers=arguments.workers,
-            bytes_per_second=arguments.rate, total_bytes=arguments.max_bytes, as_json=arguments.json))
-    return commands.verify(arguments.folder, as_json=arguments.json)
-
-
-def _run_on_blobs(arguments: argparse.Namespace) -> int:
-    if arguments.command == "inspect":
-        return blob_commands.inspect(arguments.folder, as_json=arguments.json)
-    if arguments.command == "verify":
-        return blob_commands.verify(arguments.folder, as_json=arguments.json)
-    if arguments.command == "compact":
-        raise InvalidInput(f"{arguments.folder} is a blob store, which its owner compacts, who knows how long deletes "
-                           f"are kept: BlobStore(folder, config).compact(), or a CompactionManager; compactlib plan "
-                           f"says what that would do")
-    _require_policy(arguments, "blob store", [policy.name for policy in blob_commands.POLICIES])
-    show = blob_commands.plan if arguments.command == "plan" else blob_commands.why
-    return show(arguments.folder, policy=arguments.policy, retention_seconds=arguments.retention,
-                as_json=arguments.json)
-
-
-def _require_policy(arguments: argparse.Namespace, kind: str, known: Sequence[str]) -> None:
-    if arguments.policy is not None and arguments.policy not in known:
-        raise InvalidInput(f"{arguments.folder} is a {kind}, for which there is no policy {arguments.policy!r}; give "
-                           f"one of {', '.join(known)}")
+    asked = Asked(**{name: value for name, value in vars(arguments).items() if name in attrs.fields_dict(Asked)})
+    if arguments.command == "watch":
+        return watch(asked, times=arguments.times, every_seconds=arguments.every, as_json=arguments.json)
+    answer: Answer = getattr(store_at(asked), arguments.command)()
+    return show(answer, as_json=arguments.json)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="compactlib", description="Compaction primitives: try them, and look after the logs they made.",
+        prog="compactlib", description="Compaction primitives: try them, and look after the stores they made.",
         epilog="Sizes are bytes, or a number with a unit: 500kB, 64MB, 1GiB.")
     parser.add_argument("--version", action="version", version=f"compactlib {compactlib.__version__}")
     verbs = parser.add_subparsers(dest="command", required=True, metavar="command")
     _add_demo(verbs.add_parser("demo", help="write a real log, compact it, prove that nothing was lost"))
-    _add_log(verbs.add_parser("inspect", help="what lies in a folder; changes nothing"))
-    _add_plan(_add_log(verbs.add_parser("plan", help="what a compaction would do, and why; changes nothing")))
-    _add_plan(_add_log(verbs.add_parser("why", help="why that much is compacted, or nothing; changes nothing")))
-    _add_compact(_add_log(verbs.add_parser("compact", help="give back what the last snapshot left dead")))
-    _add_log(verbs.add_parser("verify", help="read and check everything; changes nothing"))
+    for name, does in (("inspect", "what lies there; changes nothing"),
+                       ("plan", "what a compaction would do, and why; changes nothing"),
+                       ("why", "why that much is compacted, or nothing; changes nothing"),
+                       ("compact", "give back what is dead"),
+                       ("verify", "read and check everything; changes nothing"),
+                       ("watch", "a few numbers again and again, until Ctrl-C; changes nothing")):
+        _add_store(name, verbs.add_parser(name, help=does))
     return parser
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", metavar="FOLDER", default=sysconfig.get_paths()["stdlib"],
                         help="read the files below it (default: Python's standard library)")
-    parser.add_argument("--executor", choices=tuple(_DEMO_EXECUTORS), default="both",
-                        help="where to compact (default: both, one after the other)")
+    parser.add_argument("--executor", choices=tuple(_DEMO_EXECUTORS),
+                        help="where to compact (default: both, one after the other; without Spark, only here)")
     parser.add_argument("--folder", metavar="FOLDER", help="keep the logs there; missing or empty")
     parser.add_argument("--max-bytes", metavar="SIZE", type=_size, default=DEFAULT_MAX_BYTES,
                         help=f"read files of so many bytes (default: {DEFAULT_MAX_BYTES // 10**6}MB)")
@@ -138,34 +103,31 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     _add_workers(parser)
 
 
-def _add_log(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("folder", metavar="FOLDER", help="the folder of a raft log or a blob store")
+def _add_store(name: str, parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="PATH", help="a folder, or an SQLite file: " + ", ".join(
+        kind.kind for kind in KINDS))
     parser.add_argument("--json", action="store_true", help="plain data instead of tables")
-    return parser
-
-
-def _add_plan(parser: argparse.ArgumentParser) -> None:
-    logs, blobs = [AUTO, *(policy.name for policy in POLICIES)], [policy.name for policy in blob_commands.POLICIES]
-    parser.add_argument("--policy", metavar="NAME",
-                        help=f"what chooses; of a raft log {', '.join(logs)} (default: {AUTO}), of a blob store "
-                             f"{', '.join(blobs)} (default: {blobs[0]})")
-    parser.add_argument("--retention", metavar="SECONDS", type=float,
-                        help="of a blob store: how long its owner keeps deletes (default: the configuration's default)")
-
-
-def _add_compact(parser: argparse.ArgumentParser) -> None:
-    _add_policy(parser)
-    parser.add_argument("--executor", choices=EXECUTORS, default="local",
-                        help="who copies: this process, several, or Spark (default: local)")
-    _add_workers(parser)
-    parser.add_argument("--rate", metavar="SIZE", type=_size, help="write at most so many bytes a second")
-    parser.add_argument("--max-bytes", metavar="SIZE", type=_size, help="write at most so many bytes in all")
-
-
-def _add_policy(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--policy", choices=[AUTO, *(policy.name for policy in POLICIES)], default=AUTO,
-                        help="what is rewritten; auto: seed if as many bytes are dead as live, else drop "
-                             "(default: auto)")
+    parser.add_argument("--partition", metavar="NAME", help="which one, where an SQLite file holds several stores")
+    parser.add_argument("--objects", metavar="FOLDER",
+                        help="of a repository: where its ranges are (default: the folder beside the file)")
+    if name in ("plan", "why", "compact"):
+        known = [(kind.kind, kind.policies) for kind in KINDS if kind.policies]
+        parser.add_argument("--policy", metavar="NAME", choices={each for _, names in known for each in names},
+                            help="what chooses; the first is the default: " + "; ".join(
+                                f"{kind}: {', '.join(names)}" for kind, names in known))
+        parser.add_argument("--branch", metavar="NAME", help="of a repository (default: main)")
+        parser.add_argument("--retention", metavar="SECONDS", type=float,
+                            help="of a blob store: how long its owner keeps deletes (default: the configuration's)")
+    if name == "compact":
+        parser.add_argument("--executor", choices=EXECUTORS,
+                            help="of a raft log: who copies: this process, several, or Spark (default: local)")
+        _add_workers(parser)
+        parser.add_argument("--rate", metavar="SIZE", type=_size, help="write at most so many bytes a second")
+        parser.add_argument("--max-bytes", metavar="SIZE", type=_size, help="write at most so many bytes in all")
+    if name == "watch":
+        parser.add_argument("--times", metavar="N", type=int, help="look so often (default: until Ctrl-C)")
+        parser.add_argument("--every", metavar="SECONDS", type=float, default=1.0,
+                            help="wait so long between looks (default: 1)")
 
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:

@@ -20,6 +20,7 @@ from compactlib.app.demo_report import (
     run_table,
     say_begin,
     say_commands,
+    say_left_out,
     say_run,
     say_selection,
     say_verdict,
@@ -30,7 +31,7 @@ from compactlib.app.proof import differing_files, problems_in
 from compactlib.app.terminal import progress_bar, show_table, waiting
 from compactlib.app.workload import make_history, select_files
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import CorruptData, InvalidInput
+from compactlib.errors import CorruptData, InvalidInput, MissingDependency, Unsupported
 from compactlib.files.disk import LocalFiles, list_folder
 from compactlib.outcome import Failed
 from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
@@ -52,6 +53,7 @@ class DemoSettings:
     Attributes:
         input: the folder whose files are read.
         executors: names of executors, each of which compacts a copy of the same log.
+        optional: those that are left out if they cannot run here.
         folder: where to keep the logs: missing or empty; default a temporary folder that goes at the end.
         max_bytes: how many bytes of files to read.
         seed: decides which files are chosen, and their history.
@@ -60,6 +62,7 @@ class DemoSettings:
 
     input: str
     executors: tuple[str, ...]
+    optional: tuple[str, ...] = ()
     folder: str | None = None
     max_bytes: int = DEFAULT_MAX_BYTES
     seed: int = 0
@@ -83,7 +86,7 @@ def run_demo(settings: DemoSettings, *, open_executor: OpenExecutor = opened_exe
         # What went wrong must be there to be looked at.
         keep = keep or not verified
         if keep:
-            say_commands(folder, (WRITTEN, *settings.executors))
+            say_commands(folder, (WRITTEN, *demo.executors))
         return 0 if verified else 1
     except CorruptData:
         keep = True
@@ -112,6 +115,7 @@ class _Demo:
         self._folder = folder
         self._open_executor = open_executor
         self._clock = clock
+        self.executors: list[str] = []
 
     def run(self) -> bool:
         """All steps; returns whether everything was verified."""
@@ -119,7 +123,8 @@ class _Demo:
         limits, written = self._write()
         before = LogSize.of(written.folder)
         say_written(written, before)
-        runs = [self._compact(name, written, limits) for name in self._settings.executors]
+        runs = [run for name in self._settings.executors if (run := self._compact(name, written, limits)) is not None]
+        self.executors = [run.executor for run in runs]
         print()
         show_table(run_table(before, runs))
         print()
@@ -144,15 +149,21 @@ class _Demo:
                                 clock=self._clock)
         return limits, written
 
-    def _compact(self, name: str, written: WrittenLog, limits: SegmentLimits) -> ExecutorRun:
+    def _compact(self, name: str, written: WrittenLog, limits: SegmentLimits) -> ExecutorRun | None:
         folder = os.path.join(self._folder, name)
-        with waiting("copying the log"):
-            copy_log(written.folder, folder)
         began = self._clock.monotonic()
         with contextlib.ExitStack() as stack:
-            with waiting(f"starting {name}"):
-                executor = stack.enter_context(self._open_executor(name, self._settings.workers))
+            try:
+                with waiting(f"starting {name}"):
+                    executor = stack.enter_context(self._open_executor(name, self._settings.workers))
+            except (MissingDependency, Unsupported) as error:
+                if name not in self._settings.optional:
+                    raise
+                say_left_out(name, error)
+                return None
             started = self._clock.monotonic() - began
+            with waiting("copying the log"):
+                copy_log(written.folder, folder)
             report = _compacted(folder, name, limits, executor)
         with waiting("verifying"):
             problems = tuple(problems_in(folder, written))

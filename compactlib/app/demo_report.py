@@ -78,6 +78,11 @@ def say_run(run: ExecutorRun) -> None:
                        f"{len(report.done):,} in {report.seconds:.2f} s")
 
 
+def say_left_out(executor: str, error: Exception) -> None:
+    """Why an executor does not take part."""
+    _say(executor, f"left out: {error}")
+
+
 def run_table(before: LogSize, runs: Sequence[ExecutorRun]) -> Table:
     """The log before, and after each executor; how much each moved, and how fast."""
     sizes = [before, *(run.size for run in runs)]

@@ -4,38 +4,56 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
 
+import attrs
+
+from compactlib.app.blob_commands import BlobStoreAt
+from compactlib.app.raft_logs import RaftLogAt, RaftLogStoreAt
+from compactlib.app.records import CatalogAt, RepositoryAt, SchedulerAt, SqliteFileAt, begins_as_sqlite, store_in
+from compactlib.app.stores import Asked, StoreAt
 from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE
-from compactlib.errors import Unsupported
+from compactlib.errors import InvalidInput
+from compactlib.files.disk import list_folder
 from compactlib.raftlog.log.unflushed import logs_of_store
+from compactlib.raftlog.model.names import segment_number
 
-Kind = Literal["raft log", "store of raft logs", "blob store"]
+KINDS: tuple[type[StoreAt], ...] = (RaftLogAt, RaftLogStoreAt, BlobStoreAt, RepositoryAt, SchedulerAt, CatalogAt,
+                                    SqliteFileAt)
+"""Every kind that the commands know."""
 
-_SQLITE_BEGINNING = b"SQLite format 3\0"
 
+def store_at(asked: Asked) -> StoreAt:
+    """The store at a path; a raft log if nothing says that it is another: reading it says what is wrong then.
 
-def kind_of(path: str) -> Kind:
-    """Which store lies at `path`; a raft log if nothing says that it is another: reading it says what is wrong then.
+    A folder with one SQLite file in it, beside the folder of a repository's objects say, is what that file is.
 
     Raises:
-        Unsupported: it is a key-value store in SQLite, of which the command line does not know what is in it.
-        StorageError: the folder cannot be read.
+        InvalidInput: several SQLite files are there, or an option means nothing to this kind of store.
+        CompactlibError: it cannot be read.
     """
+    found = _found(asked)
+    for name in sorted(asked.given - found.options - {"policy"}):
+        fitting = ", ".join(kind.kind for kind in KINDS if name in kind.options)
+        raise InvalidInput(f"--{name.replace('_', '-')} is for a {fitting}; {asked.path} is a {found.kind}; "
+                           f"leave it out")
+    if asked.policy is not None and asked.policy not in found.policies:
+        advice = f"give one of {', '.join(found.policies)}" if found.policies else "leave --policy out"
+        raise InvalidInput(f"{asked.path} is a {found.kind}, for which there is no policy {asked.policy!r}; {advice}")
+    return found
+
+
+def _found(asked: Asked) -> StoreAt:
+    path = asked.path
     if os.path.isfile(os.path.join(path, DESCRIPTOR_FILE)):
-        return "blob store"
+        return BlobStoreAt(asked)
     if os.path.isdir(path):
-        return "raft log" if logs_of_store(path) is None else "store of raft logs"
-    if _begins_as_sqlite(path):
-        raise Unsupported(f"{path} is a SQLite file; what a repository, a scheduler or a catalog keeps in one is "
-                          f"looked at from Python (Repository.status(), StoredScheduler.service.stats(), "
-                          f"CatalogService.status()); give a folder of a raft log or a blob store")
-    return "raft log"
-
-
-def _begins_as_sqlite(path: str) -> bool:
-    try:
-        with open(path, "rb") as file:
-            return file.read(len(_SQLITE_BEGINNING)) == _SQLITE_BEGINNING
-    except OSError:
-        return False
+        if logs_of_store(path) is not None:
+            return RaftLogStoreAt(asked)
+        names = list_folder(path)
+        files = [name for name in names if begins_as_sqlite(os.path.join(path, name))]
+        if not files or any(segment_number(name) is not None for name in names):
+            return RaftLogAt(asked)
+        if len(files) > 1:
+            raise InvalidInput(f"{path} holds {len(files)} SQLite files, {', '.join(files[:5])}; name one of them")
+        path = os.path.join(path, files[0])
+    return store_in(attrs.evolve(asked, path=path)) if begins_as_sqlite(path) else RaftLogAt(asked)

@@ -8,29 +8,60 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any, TextIO
 
+import attrs
+
 from compactlib.errors import MissingDependency
-from compactlib.report import Table, VerifyReport
+from compactlib.report import MAX_ROWS, Table
 from compactlib.runtime.observe import Observer, Progress, TqdmObserver
 
 _SHORT = {"live_entries": "live", "live_bytes": "live B", "data_bytes": "data B", "payload_bytes": "payload B",
           "file_bytes": "file B", "bytes_to_copy": "copied B", "bytes_read": "read B",
-          "bytes_written": "written B", "bytes_freed": "freed B", "entries_before": "entries", "entries_after": "after"}
-_FEWEST_SHOWN = 24
+          "bytes_written": "wrote B", "bytes_freed": "freed B", "entries_before": "entries", "entries_after": "after"}
+_FEWEST_SHOWN = 6
 """Characters of a last column that are shown however narrow the terminal is."""
 _GROUPS_BAR = "{desc} {percentage:3.0f}% |{bar:32}| {n_fmt} of {total_fmt}{unit}, {elapsed}"
 _BYTES_BAR = "{desc} {percentage:3.0f}% |{bar:32}| {n_fmt} of {total_fmt}{unit}, {rate_fmt}"
 
 
-def print_json(value: Any) -> None:
-    """Print plain data as JSON. What an error carries may be anything; as text it can always be shown."""
-    print(json.dumps(value, indent=2, default=str))
+@attrs.frozen
+class Answer:
+    """What a command found or did.
+
+    Attributes:
+        data: as `--json` prints it.
+        parts: as a person reads it: sentences and tables, in order.
+        code: the exit code.
+    """
+
+    data: Any
+    parts: tuple[str | Table, ...]
+    code: int = 0
+
+
+def show(answer: Answer, *, as_json: bool) -> int:
+    """Print an answer: as data, or sentences and tables, whole where they go to a file, on a terminal as they fit it.
+
+    Returns:
+        The exit code.
+    """
+    if as_json:
+        # What an error carries may be anything; as text it can always be shown.
+        print(json.dumps(answer.data, indent=2, default=str))
+        return answer.code
+    columns = _columns(sys.stdout)
+    for part in answer.parts:
+        if isinstance(part, Table):
+            show_table(part)
+        else:
+            print(part if columns is None else textwrap.fill(part, columns))
+    return answer.code
 
 
 def show_table(table: Table) -> None:
-    """Print a table: whole where it goes to a file, on a terminal 200 rows with the last column cut to fit."""
+    """Print a table: whole where it goes to a file; on a terminal 200 rows, each on several lines if it is too wide."""
     columns = _columns(sys.stdout)
     if columns is None:
         print(table.to_text(max_rows=None, max_width=None))
@@ -38,37 +69,23 @@ def show_table(table: Table) -> None:
     if table.title:
         print(textwrap.fill(table.title, columns))
     fitted = Table(tuple(_SHORT.get(name, name) for name in table.columns), table.rows)
-    print(_last_cut(fitted, columns).to_text(max_width=None))
+    scaled = Table(fitted.columns, tuple(tuple(map(_scaled, row)) for row in fitted.rows))
+    texts = (_last_cut(form, columns).to_text(max_width=None) for form in (fitted, scaled))
+    print(next((text for text in texts if max(map(len, text.splitlines())) <= columns), None)
+          or _one_below_another(fitted, columns))
 
 
-def show_left(left: Mapping[str, Sequence[str]]) -> None:
-    """Print for each reason which segments are left by it, the first five by name."""
-    for reason, names in left.items():
-        more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
-        print(f"{len(names):,} left, {reason}: {', '.join(names[:5])}{more}")
+def _scaled(value: object) -> object:
+    return short_number(value) if isinstance(value, int) and abs(value) >= 100_000 else value
 
 
-def show_verified(folder: str, report: VerifyReport, unit: str, *, as_json: bool, counted: str = "") -> int:
-    """Print what a verification found; returns the exit code: 1 if anything is damaged or missing.
-
-    Args:
-        folder: what was verified.
-        report: of what was found.
-        unit: what its `records` are.
-        as_json: print `to_dicts()` instead.
-        counted: what else was counted, before the records.
-    """
-    if as_json:
-        print_json(report.to_dicts())
-        return 0 if report.is_sound else 1
-    if report.findings:
-        show_table(report.table())
-    if report.is_sound:
-        print(f"{folder}: {counted}{report.records:,} {unit} in {report.bytes_read:,} bytes, all as they were written")
-        return 0
-    bad = sum(not finding.is_harmless for finding in report.findings)
-    print(f"{folder}: {bad:,} damaged or missing; restore the files from a copy")
-    return 1
+def _one_below_another(table: Table, columns: int) -> str:
+    """Each row as a block of names and values, for a table that is wider than the terminal."""
+    blocks = []
+    for row in table.rows[:MAX_ROWS]:
+        first, *others = [(name, value) for name, value in zip(table.columns, row, strict=True) if value is not None]
+        blocks.append(_last_cut(Table((first[0], str(first[1])), tuple(others)), columns).to_text(max_width=None))
+    return "\n\n".join(blocks)
 
 
 def _last_cut(table: Table, columns: int) -> Table:
@@ -127,6 +144,16 @@ def waiting(what: str) -> Iterator[None]:
     finally:
         if shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def short_number(value: object) -> str:
+    """A value in at most eight characters, if it is a number: `98,765`, `12.3M`."""
+    if not isinstance(value, int) or abs(value) < 100_000:
+        return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if abs(value) >= size:
+            return f"{value / size:,.1f}{unit}"
+    return f"{value / 1e3:,.1f}k"
 
 
 def megabytes(size: float) -> str:

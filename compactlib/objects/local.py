@@ -26,6 +26,11 @@ _LOST_AND_FOUND = "lost+found/"
 _MAX_REMEMBERED = 10_000
 
 
+def is_local_objects(folder: StrPath) -> bool:
+    """Whether a folder is one of `LocalObjects`; looks, and makes nothing."""
+    return _kind_of(os.path.join(os.fspath(folder), _INCOMING)) == stat.S_IFDIR
+
+
 class LocalObjects:
     """An `ObjectStore` in a folder: the object `a/b` is the file `a/b`.
 

@@ -393,7 +393,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"compactlib {compactlib.__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["", "demo", "inspect", "plan", "compact", "verify"])
+@pytest.mark.parametrize("command", ["", "demo", "inspect", "plan", "why", "compact", "verify", "watch"])
 def test_each_command_has_help_that_fits(capsys: pytest.CaptureFixture[str], command: str) -> None:
     with pytest.raises(SystemExit) as caught:
         main([*command.split(), "--help"])
@@ -461,7 +461,7 @@ def test_a_disk_that_is_full_is_told_in_one_line(tmp_path: Path) -> None:
 
 def test_the_documentation_names_every_option_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
     known: set[str] = set()
-    for command in ("demo", "inspect", "plan", "why", "compact", "verify"):
+    for command in ("demo", "inspect", "plan", "why", "compact", "verify", "watch"):
         with pytest.raises(SystemExit):
             main([command, "--help"])
         known.update(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))

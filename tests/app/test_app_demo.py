@@ -243,8 +243,20 @@ def test_no_room_for_a_single_file_is_refused(source: Path, tmp_path: Path, caps
     assert "no file of at most 4 bytes" in refused(capsys, "--input", str(tmp_path / "large"), "--max-bytes", "4")
 
 
-def test_spark_that_is_not_installed_is_named_after_the_local_part(source: Path) -> None:
-    done = run_compactlib("demo", "--input", source, before="sys.modules['pyspark'] = None")
+def test_without_spark_the_demo_ends_well_and_says_what_is_left_out(source: Path, tmp_path: Path) -> None:
+    # A core install, by the imports that fail there.
+    extras = "for name in ('pyspark', 'pyarrow', 'tqdm', 'prometheus_client', 'pyroaring'): sys.modules[name] = None"
+    done = run_compactlib("demo", "--input", source, "--folder", tmp_path / "logs", before=f"exec({extras!r})")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\nspark     left out: a Spark session needs the package 'pyspark': pip install 'compactlib[spark]'\n" in (
+        done.stdout)
+    assert "the log alone rebuilds the store (local)" in done.stdout
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["local", "written"]
+    assert f"compactlib verify {tmp_path / 'logs' / 'local'}" in done.stdout
+
+
+def test_spark_that_was_asked_for_and_is_not_installed_is_named_after_the_local_part(source: Path) -> None:
+    done = run_compactlib("demo", "--executor", "both", "--input", source, before="sys.modules['pyspark'] = None")
     assert done.returncode == 2
     assert "\nlocal     dropped " in done.stdout
     assert done.stderr == "compactlib: a Spark session needs the package 'pyspark': pip install 'compactlib[spark]'\n"

@@ -3,19 +3,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from compactlib.app.cli import main
-from compactlib.app.kinds import kind_of
+from compactlib.app.kinds import KINDS, store_at
+from compactlib.app.stores import Asked
+from compactlib.app.watching import watch
 from compactlib.blobstore import BlobStore, BlobStoreConfig
+from compactlib.catalog import CatalogService, CreateSchema, HybridClock, UpdateLog
+from compactlib.clock import ManualClock, SystemClock
 from compactlib.errors import Unsupported
 from compactlib.kv import SqliteStore
-from compactlib.raftlog import RaftLogStore
+from compactlib.objects import LocalObjects
+from compactlib.raftlog import RaftLogStore, SegmentLog
+from compactlib.scheduler import AddBlocks, BlockMeta, LevelConfig, PollRequest, SchedulerConfig, StoredScheduler
+from compactlib.staging import CommittedRanges, Repository, SplitRule
 from tests.app.log_folders import contents, flip_byte, make_log
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=0, max_blob_bytes=0,
@@ -55,16 +65,221 @@ def data(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Any:
     return json.loads(out)
 
 
+def repository(folder: Path) -> Path:
+    """A repository with a commit, and a put and a delete on top of it."""
+    store, ranges = SqliteStore(folder / "branches.sqlite"), CommittedRanges(LocalObjects(folder / "ranges"))
+    with contextlib.closing(store), Repository(store, ranges) as opened:
+        branch = opened.create_branch("main")
+        branch.put(b"a", b"1")
+        branch.put(b"b", b"2")
+        branch.commit("first")
+        branch.put(b"c", b"3")
+        branch.delete(b"a")
+    return folder / "branches.sqlite"
+
+
+def scheduler(folder: Path) -> Path:
+    """A scheduler with one job in progress and one waiting."""
+    with contextlib.closing(SqliteStore(folder / "jobs.sqlite")) as store:
+        levels = (LevelConfig(max_blocks=2),)
+        with contextlib.closing(StoredScheduler(store, SchedulerConfig(levels=levels))) as opened:
+            opened.apply(AddBlocks(tuple(BlockMeta(id=f"block{number}", tenant="t", shard=0, level=0, size_bytes=100)
+                                         for number in range(4))))
+            opened.poll(PollRequest(job_capacity=1))
+            opened.poll(PollRequest(job_capacity=1))
+    return folder / "jobs.sqlite"
+
+
+def catalog(folder: Path) -> Path:
+    with contextlib.closing(SqliteStore(folder / "catalog.sqlite")) as store:
+        clock = HybridClock(SystemClock())
+        with CatalogService(UpdateLog(store), clock) as service:
+            for name in ("A", "B", "C"):
+                service.execute([CreateSchema(name)], wait=False)
+    return folder / "catalog.sqlite"
+
+
+MAKERS: dict[str, Callable[[Path], Path]] = {
+    "raft log": lambda folder: make_log(folder / "log"),
+    "store of raft logs": lambda folder: store_of_logs(folder / "s"),
+    "blob store": lambda folder: blob_store(folder / "blobs"), "staging repository": repository, "scheduler": scheduler,
+    "catalog log": catalog}
+
+
+def kind_of(path: Path) -> str:
+    return store_at(Asked(path=str(path))).kind
+
+
+def all_bytes(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_each_kind_is_recognised_by_its_files(tmp_path: Path) -> None:
-    assert kind_of(str(blob_store(tmp_path / "blobs"))) == "blob store"
-    assert kind_of(str(store_of_logs(tmp_path / "logs"))) == "store of raft logs"
-    assert kind_of(str(tmp_path / "logs" / "logs" / "a")) == "raft log"
-    make_log(tmp_path / "log")
-    assert kind_of(str(tmp_path / "log")) == "raft log"
-    assert kind_of(str(tmp_path / "nowhere")) == "raft log", "reading it says that nothing is there"
+    for number, (kind, make) in enumerate(MAKERS.items()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert kind_of(make(folder)) == kind
+    assert kind_of(tmp_path / "1" / "s" / "logs" / "a") == "raft log"
+    assert kind_of(tmp_path / "3") == "staging repository", "the folder around the file"
+    assert kind_of(tmp_path / "nowhere") == "raft log", "reading it says that nothing is there"
+    assert {kind.kind for kind in KINDS} - MAKERS.keys() == {"file of several stores"}
     SqliteStore(tmp_path / "kv.sqlite").close()
-    with pytest.raises(Unsupported, match=r"kv\.sqlite is a SQLite file.*Repository\.status"):
-        kind_of(str(tmp_path / "kv.sqlite"))
+    with pytest.raises(Unsupported, match=r"kv\.sqlite is a key-value store with no repository, scheduler or catalog"):
+        kind_of(tmp_path / "kv.sqlite")
+
+
+@pytest.mark.parametrize("command", ["inspect", "plan", "why", "verify", "watch"])
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_look_changes_no_byte_and_its_answer_is_also_data(kind: str, command: str, tmp_path: Path,
+                                                           capsys: pytest.CaptureFixture[str]) -> None:
+    path = MAKERS[kind](tmp_path)
+    options = ["--times", "1"] if command == "watch" else []
+    before = all_bytes(tmp_path)
+    code, out, err = answer(capsys, command, path, *options)
+    as_data, json_out, _ = answer(capsys, command, path, *options, "--json")
+    assert all_bytes(tmp_path) == before
+    if kind == "store of raft logs" and command in ("plan", "why"):
+        assert code == as_data == 2
+        assert "say which one" in err
+        return
+    assert (code, as_data, err) == (0, 0, "")
+    assert out
+    json.loads(json_out)
+
+
+@pytest.mark.parametrize("command", ["inspect", "plan", "why", "verify"])
+@pytest.mark.parametrize("kind", MAKERS)
+def test_what_a_terminal_of_80_columns_shows_fits_it(kind: str, command: str, tmp_path: Path,
+                                                    monkeypatch: pytest.MonkeyPatch,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    path = MAKERS[kind](tmp_path)
+    monkeypatch.setattr("compactlib.app.terminal._columns", lambda stream: 80)
+    assert main([command, str(path)]) in (0, 2)
+    assert max(map(len, ["", *capsys.readouterr().out.splitlines()])) <= 80
+
+
+@pytest.mark.parametrize("kind", ["staging repository", "scheduler", "catalog log"])
+def test_a_look_works_beside_a_running_owner(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = MAKERS[kind](tmp_path)
+    with contextlib.closing(SqliteStore(path)) as owner:
+        owner.set(b"other", b"key", b"value")
+        for command in ("inspect", "plan", "why", "verify"):
+            assert answer(capsys, command, path)[0] == 0
+        owner.set(b"other", b"key", b"more")
+
+
+def test_a_branch_is_compacted_under_the_rule_that_its_ranges_were_cut_by(tmp_path: Path,
+                                                                        capsys: pytest.CaptureFixture[str]) -> None:
+    rule = SplitRule(max_bytes=1 << 12, raggedness=4)
+    store = SqliteStore(tmp_path / "branches.sqlite")
+    ranges = CommittedRanges(LocalObjects(tmp_path / "ranges"), rule=rule)
+    with contextlib.closing(store), Repository(store, ranges) as opened:
+        branch = opened.create_branch("main")
+        for number in range(100):
+            branch.put(b"%03d" % number, b"value")
+        branch.commit("first")
+        branch.put(b"new", b"value")
+        done = data(capsys, "compact", store_path(tmp_path))
+        assert [row["outcome"] for row in done] == ["done"]
+        assert done[0]["ranges_written"] < done[0]["ranges_reused"]
+        assert branch.get(b"new").data == b"value"
+    assert "skipped: nothing to compact" in answer(capsys, "compact", store_path(tmp_path))[1]
+
+
+def store_path(folder: Path) -> Path:
+    return folder / "branches.sqlite"
+
+
+def test_a_repository_without_its_ranges_asks_where_they_are(tmp_path: Path,
+                                                            capsys: pytest.CaptureFixture[str]) -> None:
+    path = repository(tmp_path)
+    (tmp_path / "ranges").rename(tmp_path / "elsewhere")
+    assert answer(capsys, "inspect", path)[0] == 0, "the only folder of objects beside it"
+    (tmp_path / "far").mkdir()
+    (tmp_path / "elsewhere").rename(tmp_path / "far" / "elsewhere")
+    code, _, err = answer(capsys, "inspect", path)
+    assert code == 2
+    assert "--objects FOLDER" in err
+    assert answer(capsys, "verify", path, "--objects", tmp_path / "far" / "elsewhere")[0] == 0
+    assert answer(capsys, "verify", path, "--objects", tmp_path)[0] == 2
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["branches.sqlite", "far"]
+
+
+def test_a_scheduler_shows_its_jobs_and_what_the_next_poll_would_get(tmp_path: Path,
+                                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    path = scheduler(tmp_path)
+    seen = data(capsys, "inspect", path)
+    assert [row["phase"] for row in seen["jobs"]].count("in progress") == 1
+    waiting = [row["job"] for row in seen["jobs"] if row["phase"] == "unassigned"]
+    assert [row["job"] for row in data(capsys, "plan", path)] == waiting
+    assert data(capsys, "why", path)["taken"] == waiting
+    assert "which rewrites nothing itself" in answer(capsys, "compact", path)[2]
+
+
+def test_a_catalog_says_that_its_nodes_are_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = catalog(tmp_path)
+    assert [row["version"] for row in data(capsys, "inspect", path)["versions"]] == [0, 1, 2, 3][-len(
+        data(capsys, "inspect", path)["versions"]):]
+    before = all_bytes(tmp_path)
+    for command in ("plan", "why", "compact"):
+        assert "0 nodes are known, so what is needed is unknown" in answer(capsys, command, path)[1]
+    assert all_bytes(tmp_path) == before
+
+
+def test_damage_of_an_sqlite_file_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = scheduler(tmp_path)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("UPDATE cells SET value = x'00' WHERE key = CAST('head' AS BLOB)")
+    code, out, err = answer(capsys, "verify", path)
+    assert code in (1, 2)
+    assert "checksum" in out + err
+
+
+def test_a_file_with_several_stores_lists_them_and_asks_which(tmp_path: Path,
+                                                             capsys: pytest.CaptureFixture[str]) -> None:
+    path = repository(tmp_path)
+    with contextlib.closing(SqliteStore(path)) as store:
+        StoredScheduler(store).close()
+    assert {row["partition"]: row["kind"] for row in data(capsys, "inspect", path)["stores"]} == {
+        "scheduler": "scheduler", "staging/main": "staging repository"}
+    code, _, err = answer(capsys, "plan", path)
+    assert code == 2
+    assert "say which one by --partition NAME" in err
+    assert answer(capsys, "verify", path)[0] == 0
+    assert "skipped" not in answer(capsys, "why", path, "--partition", "staging/main")[1]
+    assert "holds no store in a partition 'other'" in answer(capsys, "why", path, "--partition", "other")[2]
+
+
+def test_watching_shows_what_a_running_owner_does_and_ends_after_so_many_looks(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with SegmentLog(tmp_path / "log") as log:
+        log.append(1, 1, b"x")
+        log.sync()
+
+        class Appends(ManualClock):
+            def sleep(self, seconds: float) -> None:
+                super().sleep(seconds)
+                log.append((log.last_index or 0) + 1, 1, b"x")
+                log.sync()
+
+        assert watch(Asked(path=str(tmp_path / "log")), times=3, every_seconds=5, as_json=True, clock=Appends()) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["entries"] for row in rows] == [1, 2, 3]
+    assert [row["time"] - rows[0]["time"] for row in rows] == [0, 5, 10]
+
+
+def test_watching_ends_with_an_interrupt_and_all_is_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Interrupted(ManualClock):
+        def sleep(self, seconds: float) -> None:
+            raise KeyboardInterrupt
+
+    folder = make_log(tmp_path / "log")
+    assert watch(Asked(path=str(folder)), times=None, every_seconds=1, as_json=False, clock=Interrupted()) == 0
+    heading, row = capsys.readouterr().out.splitlines()
+    assert heading.split()[:3] == ["time", "segments", "entries"]
+    assert len(row) == len(heading) <= 80
+    assert answer(capsys, "watch", folder, "--times", "0")[0] == 2
 
 
 @pytest.mark.parametrize("command", ["inspect", "plan", "why", "verify"])
@@ -138,7 +353,7 @@ def test_a_store_of_logs_lists_them_and_asks_which(tmp_path: Path, capsys: pytes
     (["compact", "blobs"], r"its owner compacts.*BlobStore\(folder, config\)\.compact"),
     (["plan", "blobs", "--policy", "seed"], "is a blob store, for which there is no policy 'seed'; give one of stats"),
     (["plan", "log", "--policy", "greedy"], "is a raft log, for which there is no policy 'greedy'; give one of auto"),
-    (["plan", "log", "--retention", "5"], "--retention is for blob stores"),
+    (["plan", "log", "--retention", "5"], "--retention is for a blob store; .*log is a raft log"),
 ])
 def test_what_does_not_fit_a_kind_is_refused_with_what_does(arguments: list[str], said: str, tmp_path: Path,
                                                             capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Raft logs for the commands: one log, and the store of several with one write-ahead log."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from compactlib.app.executors import opened_executor
+from compactlib.app.inspection import inspect_log, limits_of, writing_bytes
+from compactlib.app.stores import StoreAt
+from compactlib.app.terminal import Answer, progress_bar, waiting
+from compactlib.errors import CorruptData, InvalidInput
+from compactlib.outcome import Outcome
+from compactlib.raftlog import (
+    CostPolicy,
+    DeadRatio,
+    DropDead,
+    LogOptions,
+    LogPlan,
+    LogPolicy,
+    LogReader,
+    RaPolicy,
+    SeedPolicy,
+    SegmentLog,
+)
+from compactlib.raftlog.compaction.plan.plan import plan_for
+from compactlib.raftlog.compaction.report import report_of
+from compactlib.raftlog.compaction.sense.trigger import CompactionState
+from compactlib.raftlog.log.folder import Examination, examine_segments
+from compactlib.raftlog.log.unflushed import logs_of_store
+from compactlib.raftlog.model.names import LOGS_FOLDER
+from compactlib.report import Table, VerifyReport
+from compactlib.runtime.budget import Budget
+
+AUTO = "auto"
+"""Stands for `SeedPolicy` if as many bytes are dead as live, else for `DropDead`."""
+_POLICIES: tuple[LogPolicy, ...] = (DropDead(), SeedPolicy(), RaPolicy(), CostPolicy())
+_TRIGGER = DeadRatio()
+
+
+class RaftLogAt(StoreAt):
+    """A raft log in a folder of its own, or one of a store's."""
+
+    kind = "raft log"
+    policies = (AUTO, *(policy.name for policy in _POLICIES))
+    options = frozenset({"executor", "workers", "rate", "max_bytes"})
+    unit = "entries"
+
+    def inspect(self) -> Answer:
+        """Its segments, and every other name in the folder."""
+        with LogReader(self.path) as reader:
+            seen = inspect_log(reader)
+        segments, others = seen.tables()
+        return Answer(seen.to_dict(), (segments, *(("", others) if others.rows else ())))
+
+    def levels(self) -> Mapping[str, Any]:
+        """Sums over the segments."""
+        with LogReader(self.path) as reader:
+            segments, snapshot = reader.view().segments, reader.snapshot
+            return {"segments": len(segments), "entries": sum(each.entries for each in segments),
+                    "live_bytes": sum(each.live_bytes for each in segments),
+                    "dead_bytes": sum(each.dead_bytes for each in segments),
+                    "snapshot": None if snapshot is None else snapshot.index, "writing_bytes": writing_bytes(self.path)}
+
+    def planned(self) -> LogPlan:
+        """Under the limits of the log's newest segment."""
+        policy = self._policy
+        with LogReader(self.path) as reader:
+            view = attrs.evolve(reader.view(), limits=limits_of(reader))
+            if policy is not None:
+                return reader.plan(policy, view=view)
+        state = CompactionState.of(view.compactable, minors_since_major=0, last_major_at=0.0, now=0.0)
+        due = _TRIGGER.wants_major(state)
+        why = due or f"nothing is rewritten yet: {_TRIGGER.why_not(state)}"
+        return plan_for(view, SeedPolicy() if due else DropDead(), why=why)
+
+    def chosen(self, plan: LogPlan) -> tuple[list[Any], dict[str, list[str]]]:
+        """Numbers of segments."""
+        left: dict[str, list[str]] = {}
+        for each in plan.left_out:
+            left.setdefault(each.reason, []).append(str(each.stats.number))
+        return sorted({*(stats.number for stats in plan.drops), *(n for group in plan.groups for n in group.numbers)}
+                      ), left
+
+    def compacted(self) -> Outcome[Any]:
+        """By this process, which locks the log."""
+        asked = self.asked
+        with LogReader(self.path) as reader:
+            # Before the executor is started, which may take seconds; and `SegmentLog` would make a log where none is.
+            limits = limits_of(reader)
+        budget = Budget(bytes_per_second=asked.rate, total_bytes=asked.max_bytes)
+        with contextlib.ExitStack() as stack:
+            name = asked.executor or "local"
+            with waiting(f"starting {name}"):
+                executor = stack.enter_context(opened_executor(name, asked.workers))
+            options = LogOptions(limits=limits, trigger=_TRIGGER, observer=stack.enter_context(progress_bar("compact")))
+            log = stack.enter_context(SegmentLog(self.path, options))
+            return log.compact(policy=self._policy, executor=executor, budget=budget)
+
+    def report_of(self, outcome: Outcome[Any]) -> Any:
+        """Of a part, too."""
+        return report_of(outcome)
+
+    def verified(self) -> VerifyReport:
+        """Also of a log that is so damaged that it cannot be opened."""
+        try:
+            with LogReader(self.path) as reader:
+                return reader.verify()
+        except CorruptData as error:
+            # Look at each file on its own.
+            seen = Examination()
+            examine_segments(self.path, seen)
+            if not any(str(error) == str(each.error) for each in seen.findings):
+                seen.note(error)
+            return seen.report()
+
+    @property
+    def _policy(self) -> LogPolicy | None:
+        return next((policy for policy in _POLICIES if policy.name == self.asked.policy), None)
+
+
+class RaftLogStoreAt(StoreAt):
+    """All logs of a `RaftLogStore`; they are planned one by one, and compacted by their store."""
+
+    kind = "store of raft logs"
+    unit = "entries"
+
+    @property
+    def _logs(self) -> list[RaftLogAt]:
+        return [RaftLogAt(attrs.evolve(self.asked, path=path)) for path in logs_of_store(self.path) or ()]
+
+    def inspect(self) -> Answer:
+        """One row a log."""
+        rows: list[dict[str, Any]] = []
+        for log in self._logs:
+            with LogReader(log.path) as reader:
+                seen = inspect_log(reader)
+            segments = seen.view.segments
+            rows.append({"log": os.path.basename(log.path), "segments": len(segments),
+                         "entries": sum(stats.entries for stats in segments),
+                         "live": sum(stats.live_entries for stats in segments), "in_wal": len(seen.unflushed),
+                         "snapshot": None if seen.snapshot is None else seen.snapshot.index,
+                         "file_bytes": sum(size or 0 for size in seen.file_bytes)})
+        title = (f"{self.path}: {len(rows):,} logs with one write-ahead log; look at one by its folder, "
+                 f"{os.path.join(self.path, LOGS_FOLDER, 'LOG')}")
+        return Answer({"folder": self.path, "logs": rows}, (Table.from_dicts(rows, title=title),))
+
+    def levels(self) -> Mapping[str, Any]:
+        """Sums over the logs."""
+        rows = [log.levels() for log in self._logs]
+        return {"logs": len(rows), **{name: sum(row[name] for row in rows) for name in (
+            "segments", "entries", "live_bytes", "dead_bytes", "writing_bytes")}}
+
+    def planned(self) -> Any:
+        """Refused: which log?"""
+        raise InvalidInput(f"{self.path} is a {self.kind}; say which one: "
+                           f"{os.path.join(self.path, LOGS_FOLDER, 'LOG')}, see compactlib inspect {self.path}")
+
+    def chosen(self, plan: Any) -> tuple[list[Any], dict[str, list[str]]]:
+        """There is no plan of all."""
+        raise NotImplementedError
+
+    def compacted(self) -> Outcome[Any]:
+        """Refused: the store does that."""
+        raise InvalidInput(f"{self.path} is a {self.kind}, which compacts them itself: "
+                           f"RaftLogStore(folder, options).log(ID).compact(), or a LogCompactionWorker")
+
+    def verified(self) -> VerifyReport:
+        """What is wrong with the write-ahead log is wrong for each log of the store, and reported once."""
+        checked = [log.verified() for log in self._logs]
+        found = {(each.kind, each.place, each.what): each for report in checked for each in report.findings}
+        return VerifyReport(tuple(found.values()), sum(each.records for each in checked),
+                            sum(each.bytes_read for each in checked))
+
+    def counted(self, report: VerifyReport) -> str:
+        """In how many logs, too."""
+        return f"{len(self._logs):,} logs, {super().counted(report)}"
