@@ -172,7 +172,7 @@ class SchedulerHost:
         return self._carry_out(AddBlocks(tuple(blocks)), BlocksAdded)
 
     def tick(self) -> Ticked:
-        """Time has passed: flush what is old. Call it now and then where blocks come rarely."""
+        """Time has passed: flush what is old, as each poll does."""
         return self._carry_out(Tick(), Ticked)
 
     def retain(self, before: float) -> Retained:

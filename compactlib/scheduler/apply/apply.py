@@ -115,7 +115,7 @@ def _update_plan(effects: Effects, update: PlanUpdate) -> PollResponse:
         state.jobs.level(level).ready.set_turn(tenant, before, after)
     effects.forget_tombstones()
     state.jobs.settle()
-    state.blocks.ripen(update.now)
+    state.blocks.tick(update.now)
     return PollResponse(tuple(plans), tuple(assignments), _answers(effects, update),
                         tuple(lease.tombstone for lease in leased), update.now, update.why)
 
@@ -205,7 +205,7 @@ def _add_blocks(effects: Effects, operation: AddBlocks) -> BlocksAdded:
     found: dict[str, list[str]] = {"queued": [], "terminal": [], "duplicate": [], "tombstoned": []}
     for block in operation.blocks:
         found[_add_block(effects, block)].append(block.id)
-    state.blocks.ripen(command.appended_at)
+    state.blocks.tick(command.appended_at)
     return BlocksAdded(**{fate: tuple(ids) for fate, ids in found.items()})
 
 

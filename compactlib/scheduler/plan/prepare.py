@@ -99,6 +99,7 @@ class _Poll:
                             or state.jobs.has_newly_excluded(self._expiry))
         if moment.stamp != command.appended_at:
             self._command = command = Command(command.index, command.term, moment.stamp)
+        self._notes_time = self._notes_time or state.blocks.has_old(command.appended_at)
         self._schedule = Schedule(state.jobs, state.config, command, state.shared, expiry=self._expiry)
         self._answers: list[StatusAnswer] = []
         self._updated: list[UpdatedJob] = []

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 import attrs
@@ -61,6 +63,7 @@ class Group:
         dropped: about how many of `flushed` have no live blocks.
         ripe: whether its batches are in the order of arrival.
         waiting_as: its place in the order of age, if it is not ripe and has flushed blocks.
+        staged_as: its place among the keys that have staged blocks.
     """
 
     key: Key
@@ -73,6 +76,7 @@ class Group:
     dropped: int = 0
     ripe: bool = False
     waiting_as: tuple[float, int] | None = None
+    staged_as: tuple[float, Key] | None = None
 
     def __attrs_post_init__(self) -> None:
         self.staging = Batch(self)
@@ -86,6 +90,7 @@ class QueueLevel:
         groups: by key, least recently pushed to first.
         arrival: the batches of ripe groups, by sequence.
         waiting: the groups that are not ripe, by the age of their oldest batch.
+        staged: the groups with staged blocks, by the age of that batch.
     """
 
     def __init__(self, config: LevelConfig) -> None:
@@ -93,17 +98,31 @@ class QueueLevel:
         self.groups: OrderedDict[Key, Group] = OrderedDict()
         self.arrival: SortedDict[int, Batch] = SortedDict()
         self.waiting: SortedDict[tuple[float, int], Group] = SortedDict()
+        self.staged: SortedDict[tuple[float, Key], Group] = SortedDict()
 
-    def due(self, now: float) -> list[Group]:
-        """The groups whose oldest batch is too old to wait any longer. O(answer + log groups)."""
-        if not self.waiting or not self.config.max_age_seconds:
-            return []
-        found: list[Group] = []
-        for (created_at, _), group in self.waiting.items():
-            if not now - created_at > self.config.max_age_seconds:
-                break
-            found.append(group)
-        return found
+    def due(self, now: float) -> Iterator[Group]:
+        """The groups whose oldest flushed batch is too old to wait any longer. O(answer + log groups)."""
+        return self._older(self.waiting, now)
+
+    def old(self, now: float) -> Iterator[Group]:
+        """The groups whose staged batch is too old to be filled any longer. O(answer + log groups)."""
+        return self._older(self.staged, now)
+
+    def _older(self, order: SortedDict[Any, Group], now: float) -> Iterator[Group]:
+        age = self.config.max_age_seconds
+        if not age:
+            return iter(())
+        return (group for _, group in takewhile(lambda item: now - item[0][0] > age, order.items()))
+
+    def place_staged(self, group: Group) -> None:
+        """Keep the group where its staged batch is looked for; after each change of that batch. O(log groups)."""
+        place = (group.staging.created_at, group.key) if group.staging.live else None
+        if place != group.staged_as:
+            if group.staged_as is not None:
+                del self.staged[group.staged_as]
+            if place is not None:
+                self.staged[place] = group
+            group.staged_as = place
 
 
 def is_ripe(limits: LevelConfig, group: Group) -> bool:

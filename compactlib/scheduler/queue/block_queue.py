@@ -2,8 +2,8 @@
 """Blocks that wait for compaction: staged per tenant, shard and level, and flushed in batches.
 
 A block is pushed to the staging batch of its key. The batch is flushed when it is full (`max_blocks`), large
-(`max_job_bytes`) or old (`max_age_seconds`); only flushed batches are planned. Blocks leave by `remove` alone, so that
-planning changes nothing.
+(`max_job_bytes`) or old (`max_age_seconds`), which each command that adds blocks and each poll looks at; only flushed
+batches are planned. Blocks leave by `remove` alone, so that planning changes nothing.
 
 So that planning does not look at what cannot become a job yet, flushed batches are kept in two orders: those of *ripe*
 keys (enough blocks or bytes for a job, times too far apart for one job, or old) by arrival, and the oldest batch of
@@ -116,6 +116,8 @@ class BlockQueue:
         batch.live += 1
         batch.size_bytes += block.size_bytes
         group.members[block.id] = batch
+        if batch.live == 1:
+            level.place_staged(group)
         limits = level.config
         if (batch.live >= limits.max_blocks
                 or (limits.max_age_seconds and group.updated_at - batch.created_at > limits.max_age_seconds)
@@ -125,25 +127,20 @@ class BlockQueue:
         return Pushed.QUEUED
 
     def tick(self, now: float) -> int:
-        """Flush every staged batch that is too old, without another push; returns how many. O(keys)."""
+        """Flush every staged batch that is too old, and note which keys are too old to wait, so that later plans find
+        them at once; returns how many batches were flushed. O(those + log keys)."""
         flushed = 0
         for level in self.levels:
-            age = level.config.max_age_seconds
-            if age:
-                old = [group for group in level.groups.values()
-                       if group.staging.live and now - group.staging.created_at > age]
-                for group in old:
-                    self._flush(level, group)
-                flushed += len(old)
-        self.ripen(now)
+            for group in list(level.old(now)):
+                self._flush(level, group)
+                flushed += 1
+            for group in list(level.due(now)):
+                self._make_ripe(level, group)
         return flushed
 
-    def ripen(self, now: float) -> None:
-        """Note which keys are too old to wait, so that later plans find them at once. O(those + log keys)."""
-        for level in self.levels:
-            if level.waiting:
-                for group in level.due(now):
-                    self._make_ripe(level, group)
+    def has_old(self, now: float) -> bool:
+        """Whether `tick` would flush anything. O(levels)."""
+        return any(True for level in self.levels for _ in level.old(now))
 
     def cut(self, now: float) -> None:
         """No batch is younger than `now`, seconds. O(keys + batches)."""
@@ -152,6 +149,7 @@ class BlockQueue:
                 group.updated_at = min(group.updated_at, now)
                 if group.staging.live:
                     group.staging.created_at = min(group.staging.created_at, now)
+                    level.place_staged(group)
                 late = [batch for batch in group.flushed if batch.created_at > now]
                 if late:
                     # Its place among those that wait is that of its oldest batch.
@@ -204,6 +202,8 @@ class BlockQueue:
             if not batch.live:
                 drop_batch(level, group, batch)
             self._classify(level, group)
+        elif not batch.live:
+            level.place_staged(group)
         if not group.members:
             # With its last block, a staged one perhaps, it leaves the orders as well.
             self._leave_orders(level, group)
@@ -226,6 +226,7 @@ class BlockQueue:
     def _flush(self, level: QueueLevel, group: Group) -> None:
         batch = group.staging
         group.staging = Batch(group)
+        level.place_staged(group)
         batch.sequence = self._next_sequence
         self._next_sequence += 1
         self._append(level, group, batch)
@@ -315,11 +316,14 @@ class BlockQueue:
             AuditFailed: something does not; the message has the numbers.
         """
         for number, level in enumerate(self.levels):
-            ripe, waiting = 0, 0
+            ripe, waiting, staged = 0, 0, 0
             for key, group in level.groups.items():
                 audit_group(key, number, group)
                 ripe += sum(1 for batch in group.flushed if batch.live) if group.ripe else 0
                 waiting += group.waiting_as is not None
+                staged += group.staging.live > 0
+                if group.staging.live and level.staged.get((group.staging.created_at, key)) is not group:
+                    raise AuditFailed(f"{key} is not where its staged batch is looked for: {group.staged_as}")
                 if group.live and group.ripe == (group.waiting_as is not None):
                     raise AuditFailed(f"{key}: ripe is {group.ripe}, and its place in the waiting order is "
                                           f"{group.waiting_as}; exactly one holds")
@@ -327,9 +331,10 @@ class BlockQueue:
                         level.waiting.get(group.waiting_as) is not group
                         or group.waiting_as != (group.flushed[0].created_at, group.flushed[0].sequence)):
                     raise AuditFailed(f"{key} is not where its oldest batch waits: {group.waiting_as}")
-            if (len(level.arrival), len(level.waiting)) != (ripe, waiting):
-                raise AuditFailed(f"level {number}: {len(level.arrival)} batches in the order of arrival for "
-                                      f"{ripe} ripe ones, {len(level.waiting)} keys waiting for {waiting}")
+            if (len(level.arrival), len(level.waiting), len(level.staged)) != (ripe, waiting, staged):
+                raise AuditFailed(f"level {number}: {len(level.arrival)} batches in the order of arrival for {ripe} "
+                                  f"ripe ones, {len(level.waiting)} keys waiting for {waiting}, {len(level.staged)} "
+                                  f"with staged blocks for {staged}")
 
     # ---------------------------------------------------------------------------------------------- stored form
 
@@ -355,6 +360,7 @@ class BlockQueue:
         if row[0] == "group":
             group = level.groups[key] = Group(key, row[4])
             load_batch(group.staging, row[5:])
+            level.place_staged(group)
         else:
             group = level.groups[key]
             batch = Batch(group, sequence=row[4])

@@ -128,7 +128,7 @@ def check_scheduler_config(config: SchedulerConfig, *, seeds: Iterable[int] = (1
         except SimulationFailure as failure:
             raise AssertionError(
                 f"in the simulated world {seed} this configuration fails: {failure.what}. simulate({seed}, "
-                f"SimulationSettings(config=config), trace=True) shows the story, docs/scheduler-simulation.md what is "
+                f"SimulationSettings(config=config), trace=True) shows the story, docs/scheduler.md what is "
                 f"checked") from failure
 
 

@@ -244,6 +244,20 @@ def test_a_poll_that_changes_nothing_writes_nothing() -> None:
     assert len(kv.operations) == before
 
 
+def test_a_batch_past_its_age_becomes_a_job_by_polls_alone_over_a_restart_too() -> None:
+    kv, clock = MemoryStore(), ManualClock(1000.0)
+    config = SchedulerConfig(levels=(LevelConfig(max_blocks=4, max_age_seconds=10),))
+    scheduler = StoredScheduler(kv, config, clock=clock)
+    blocks = [BlockMeta(id=f"b{number}", tenant="t", shard=1, level=0) for number in range(3)]
+    scheduler.apply(AddBlocks(tuple(blocks)))
+    clock.advance(11.0)
+    assert not scheduler.poll(PollRequest(job_capacity=1)).assignments           # notes their age, durably
+    scheduler = StoredScheduler(kv, config, clock=clock)
+    found = [scheduler.poll(PollRequest(job_capacity=1)).compaction_jobs for _ in range(3)]
+    assert [plan.source_blocks for plans in found for plan in plans] == [("b0", "b1", "b2")]
+    scheduler.audit()
+
+
 # ----------------------------------------------------------------------------------------- crashes and failing stores
 
 

@@ -155,6 +155,29 @@ def test_a_tick_flushes_what_is_old_without_another_push() -> None:
     assert queue.tick(100) == 1
 
 
+def test_a_look_at_ages_goes_by_them_and_touches_no_younger_key() -> None:
+    queue = queue_of(SchedulerConfig(levels=levels((5, 5))))
+    for number, at in ((1, 10), (2, 11), (3, 12), (4, 13)):
+        push(queue, ("A", number, 0), number, at=at)
+    push(queue, ("A", 1, 0), 5, at=14)                         # the batch is as old as its first block
+    assert [queue.has_old(at) for at in (15, 15.5)] == [False, True]
+    for removed in ("2", "4"):
+        assert queue.remove(("A", int(removed), 0), removed)
+    queue.audit()
+    assert queue.tick(16.5) == 1
+    assert batches(queue) == [["1", "5"]]
+    assert [queue.has_old(at) for at in (17, 17.5)] == [False, True]
+    queue.cut(9.0)
+    queue.audit()
+    assert queue.has_old(14.5)
+    again = queue_of(SchedulerConfig(levels=levels((5, 5))))
+    for row in queue.dump():
+        again.load(row)
+    again.audit()
+    assert (queue.tick(15), again.tick(15)) == (1, 1)
+    assert list(queue.dump()) == list(again.dump())
+
+
 def test_a_key_waits_as_its_oldest_batch_does() -> None:
     queue = queue_of(SchedulerConfig(levels=levels((5, 100))))
     push(queue, ("A", 1, 0), 1, at=10)

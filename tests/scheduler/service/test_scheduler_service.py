@@ -574,7 +574,7 @@ def test_a_tombstone_that_was_confirmed_rides_no_more() -> None:
 
 
 def test_cleanup_runs_alone_when_there_is_nothing_else_to_do() -> None:
-    host, response = with_job()
+    host, response = with_job(attrs.evolve(PAIRS, levels=(LevelConfig(max_blocks=2),) * 2))
     name = response.compaction_jobs[0].name
     host.poll(0, say(response, S, results=output(response.compaction_jobs[0], "x")))
     assert host.poll(1).tombstones == ()
@@ -624,6 +624,17 @@ def test_a_tick_makes_old_blocks_ready_without_another_push() -> None:
     host.now += 31
     assert host.apply(Tick()) == Ticked(1)
     assert len(host.assigned().compaction_jobs) == 1
+
+
+def test_polls_alone_make_old_blocks_ready() -> None:
+    host = Host(attrs.evolve(PAIRS, levels=(LevelConfig(max_blocks=9, max_age_seconds=30),)))
+    host.add("a")
+    assert host.service.prepare(host.command(), PollRequest(job_capacity=1)).changes_nothing
+    host.now += 31
+    # The host has to replicate this one, though nothing is queued yet that a job could be made of.
+    assert not host.service.prepare(host.command(), PollRequest(job_capacity=1)).changes_nothing
+    assert [len(host.poll(1).compaction_jobs) for _ in range(3)] == [0, 0, 1]
+    assert host.service.prepare(host.command(), PollRequest(job_capacity=1)).changes_nothing
 
 
 def test_new_jobs_are_assigned_from_the_next_poll_on() -> None:
