@@ -35,7 +35,7 @@ class Election:
     """The highest term known and its coordinator. Not for several threads at once.
 
     A node that restarts knows nothing at first. That is safe: whatever a coordinator of an old term can still do is
-    bounded by reports that stay true (docs/catalog-protocol.md).
+    bounded by reports that stay true (docs/catalog.md).
     """
 
     __slots__ = ("coordinator", "is_told", "term")

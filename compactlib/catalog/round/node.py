@@ -13,7 +13,7 @@ Send(to='b', message=ReportRequest(round=RoundId(term=1, coordinator=NodeId(name
 SetTimer(name='collect', at=10.0)
 SetTimer(name='retry', at=2.0)
 
-Every node answers (`participant.py`); the one that was elected also asks (`coordinator.py`). `docs/catalog-protocol.md`
+Every node answers (`participant.py`); the one that was elected also asks (`coordinator.py`). `docs/catalog.md`
 describes the protocol and why it is safe; `docs/tla/` has it as a specification.
 """
 

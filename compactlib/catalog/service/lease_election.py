@@ -4,7 +4,7 @@
 The node that holds the record writes it anew before its lease runs out. A node that sees the record unchanged for a
 whole lease, by its own monotonic clock, takes it over in the next term; no wall clock is asked, and none is compared
 with another. Two nodes may take each other for the coordinator for a while, when one of them was paused: safety does
-not rest on the election, and the lower term is refused (`docs/catalog-protocol.md`).
+not rest on the election, and the lower term is refused (`docs/catalog.md`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """The thin edge of a node: joins its state machine, a transport, a clock and the host, in one asyncio event loop.
 
 The state machine decides everything; this module sends, sets timers, calls the host in worker threads, and hands back
-its results. `docs/catalog-protocol.md` shows one at work.
+its results. `docs/catalog.md` shows one at work.
 """
 
 from __future__ import annotations
