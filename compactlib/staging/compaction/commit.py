@@ -115,7 +115,7 @@ class Compactor:
         except PredicateFailed:
             if fresh is not None:
                 # It has no reference, and never will have one.
-                context.tokens.forget(fresh)
+                context.tokens.forget([fresh])
             return None
         except OutcomeUnknown as error:
             seen = context.branches.seen_after(found.branch, error)

@@ -72,6 +72,9 @@ class Branch:
     def get_many(self, keys: Iterable[bytes]) -> dict[bytes, Record]:
         """The records of those keys that have one, all at one moment.
 
+        Where the store reads as many keys in one request: one for the staging token, one for what is not there in every
+        ten sealed tokens, the ranges, and two for the branch.
+
         Raises:
             TooManyKeys: more than 1000 were given.
         """
@@ -157,8 +160,12 @@ class Branch:
     def put_many(self, items: Mapping[bytes, bytes]) -> None:
         """Write up to 1000 records and acknowledge them together. They do not become visible in one step.
 
+        Costs three requests where the store takes as many keys in one, else one for each full load, and two.
+
         Raises:
             TooManyKeys: more were given; nothing was written.
+            PartlyWritten: the store failed between two loads; its `written` names the keys that the branch has. Make
+                the same call again.
         """
         write.put_many(self._context, self._name, items)
 
@@ -185,10 +192,11 @@ class Branch:
         write.delete_many(self._context, self._name, (key,))
 
     def delete_many(self, keys: Iterable[bytes]) -> None:
-        """Delete up to 1000 keys and acknowledge them together.
+        """Delete up to 1000 keys and acknowledge them together. Costs two or three requests more than `put_many`.
 
         Raises:
             TooManyKeys: more were given; nothing was deleted.
+            PartlyWritten: as `put_many`.
         """
         write.delete_many(self._context, self._name, keys)
 

@@ -10,7 +10,8 @@ acknowledged before the read began.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 import attrs
@@ -23,8 +24,12 @@ from compactlib.staging.records.context import StagingContext
 from compactlib.staging.records.layers import MergedTokens
 from compactlib.staging.records.record import BranchRecord
 from compactlib.staging.records.staged import Staged
+from compactlib.staging.records.tokens import FoundStaged
 
 T = TypeVar("T")
+
+_MAX_CELLS = 10_000
+"""Entries asked for in one read: as many sealed tokens are looked into at once."""
 
 
 @attrs.frozen
@@ -43,6 +48,11 @@ class Found:
     record: Record | None = None
     staged: Staged | None = None
     predicate: Predicate | None = None
+
+    @classmethod
+    def in_token(cls, layer: int, cell: FoundStaged) -> Found:
+        """What a token holds."""
+        return cls(layer, cell.staged.record, cell.staged, cell.predicate if layer == 0 else None)
 
     @property
     def in_staging_token(self) -> bool:
@@ -91,17 +101,38 @@ class BranchView:
         for layer, token in enumerate(self.record.tokens):
             cell = self.context.tokens.get(token, key)
             if cell is not None:
-                return Found(layer, cell.staged.record, cell.staged, cell.predicate if layer == 0 else None)
+                return Found.in_token(layer, cell)
         return Found()
 
-    def find_many(self, keys: Iterable[bytes]) -> dict[bytes, Found]:
-        """The same as `find` for many keys; opens each range of the base once."""
-        found = {key: self.find_staged(key) for key in keys}
+    def find_many(self, keys: Sequence[bytes]) -> dict[bytes, Found]:
+        """The same as `find` for many keys; opens each range of the base once.
+
+        Where the store reads many keys in one request, one for the staging token and one for all sealed ones.
+        """
+        if len(keys) < 2:
+            return {key: self.find(key) for key in keys}
+        found = self._find_many_staged(keys)
         missing = [key for key, place in found.items() if place.layer is None]
         if missing:
             base_layer = len(self.record.tokens)
             found.update((key, Found(base_layer, record))
                          for key, record in self.context.committed.get_many(self.base, missing).items())
+        return found
+
+    def _find_many_staged(self, keys: Sequence[bytes]) -> dict[bytes, Found]:
+        tokens = self.record.tokens
+        found = dict.fromkeys(keys, Found())
+        step = max(1, _MAX_CELLS // len(keys)) if self.context.tokens.reads_many else 1
+        # The staging token by itself: what is there is newest, and most of what is asked for may be.
+        for first, end in pairwise([0, *range(1, len(tokens), step), len(tokens)]):
+            missing = [key for key, place in found.items() if place.layer is None]
+            cells = self.context.tokens.get_many(tokens[first:end], missing)
+            for key in missing:
+                for layer in range(first, end):
+                    cell = cells.get((tokens[layer], key))
+                    if cell is not None:
+                        found[key] = Found.in_token(layer, cell)
+                        break
         return found
 
     def staged(self, start: bytes = b"", *, prefix: bytes = b"", page_size: int | None = None) -> MergedTokens:

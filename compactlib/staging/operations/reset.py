@@ -7,6 +7,7 @@ the staging token or in a new one, with what HEAD has; or all layers are dropped
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TypeAlias
 
 from compactlib._arguments import require_type
@@ -20,6 +21,7 @@ from compactlib.staging.operations.diff_cache import DiffCache
 from compactlib.staging.operations.results import ResetStats
 from compactlib.staging.operations.uncommitted import uncommitted_keys
 from compactlib.staging.operations.write import Attempts
+from compactlib.staging.options import MAX_BATCH_KEYS
 from compactlib.staging.records.context import StagingContext
 from compactlib.staging.records.record import BranchRecord
 from compactlib.staging.records.staged import Staged
@@ -137,9 +139,10 @@ def _restored(view: BranchView, key: bytes, *, must_write: bool) -> tuple[Staged
 
 def _restore_prefix(view: BranchView, token: StagingToken, prefix: bytes, cache: DiffCache) -> ResetStats:
     restored = tombstones = 0
-    for key, difference in uncommitted_keys(view, cache, prefix=prefix):
-        if difference is not None:
-            view.context.tokens.set(token, key, Staged(difference.left))
-            restored += difference.left is not None
-            tombstones += difference.left is None
+    changes = ((key, Staged(difference.left)) for key, difference in uncommitted_keys(view, cache, prefix=prefix)
+               if difference is not None)
+    while batch := dict(islice(changes, MAX_BATCH_KEYS)):
+        view.context.tokens.set_many(token, batch)
+        hidden = sum(staged.is_tombstone for staged in batch.values())
+        restored, tombstones = restored + len(batch) - hidden, tombstones + hidden
     return ResetStats(records_restored=restored, tombstones=tombstones)

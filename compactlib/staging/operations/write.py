@@ -16,10 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from compactlib._arguments import require_type
-from compactlib.errors import InvalidInput
+from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import OutcomeUnknown, SlowDown
+from compactlib.kv.errors import PartlyWritten
 from compactlib.kv.parts.arguments import checked_bytes
 from compactlib.staging.errors import BranchNotFound, MetaRangeNotFound, RangeNotFound, TooManyKeys, TooManyTries
+from compactlib.staging.model.names import StagingToken
 from compactlib.staging.model.values import MAX_PART_BYTES, Record, check_key
 from compactlib.staging.operations.branch_view import BranchView
 from compactlib.staging.operations.read import checked_keys
@@ -85,11 +87,46 @@ class Attempts:
         self.found = now or self.read_again()
 
 
+    def after(self, error: SlowDown | PartlyWritten) -> None:
+        """Get ready for one more try if the store took no more for now; raises anything else."""
+        if not isinstance(error, SlowDown) and not isinstance(error.__cause__, SlowDown):
+            raise error
+        self.again(refused=error)
+
+    def write(self, token: StagingToken, entries: Mapping[bytes, Staged], left: dict[bytes, Staged]) -> None:
+        """Write to a token that was the staging token a moment ago.
+
+        Args:
+            token: which.
+            entries: all that is to be in it.
+            left: those that are not; what is written leaves it, so that the next try need not write it again.
+
+        Raises:
+            PartlyWritten: it ended after the first request of this try or of one before. `written` are the keys that
+                the branch has: none, if the token was replaced meanwhile.
+            CompactlibError: what the store raises for the first one.
+        """
+        try:
+            self._context.tokens.set_many(token, left)
+        except CompactlibError as error:
+            cause: BaseException | None = error
+            if isinstance(error, PartlyWritten):
+                for key in error.written:
+                    del left[key]
+                cause = error.__cause__
+            if len(left) == len(entries):
+                raise
+            held = self.confirm().record.staging_token == token
+            written = tuple(key for key in entries if held and key not in left)
+            raise PartlyWritten(written=written, left=len(entries) - len(written), detail=str(cause)) from cause
+
+
 def put_many(context: StagingContext, branch: str, items: Mapping[bytes, bytes]) -> None:
-    """Write records. One request for the branch, one for each record, one more for the branch.
+    """Write records. One request for the branch, one for all records where the store can, one more for the branch.
 
     Raises:
         TooManyKeys: more than `MAX_BATCH_KEYS` were given.
+        PartlyWritten: it ended between the requests that the store needs for so many.
         TooManyTries: the staging token was replaced under every try. Values may be visible.
     """
     require_type("items", items, Mapping)
@@ -116,13 +153,15 @@ def record_of(data: bytes) -> Record:
 
 def stage(context: StagingContext, branch: str, entries: Mapping[bytes, Staged], attempts: Attempts) -> None:
     """Write entries to the staging token until it was the staging token all along."""
+    token: StagingToken | None = None
+    left: dict[bytes, Staged] = {}
     while entries:
-        token = attempts.found.record.staging_token
+        if token != attempts.found.record.staging_token:
+            token, left = attempts.found.record.staging_token, dict(entries)
         try:
-            for key, staged in entries.items():
-                context.tokens.set(token, key, staged)
-        except SlowDown as error:
-            attempts.again(refused=error)
+            attempts.write(token, entries, left)
+        except (SlowDown, PartlyWritten) as error:
+            attempts.after(error)
             continue
         now = attempts.confirm()
         if now.record.staging_token == token:
@@ -134,11 +173,12 @@ def stage(context: StagingContext, branch: str, entries: Mapping[bytes, Staged],
 def delete_many(context: StagingContext, branch: str, keys: Iterable[bytes]) -> None:
     """Delete keys; one that does not exist is no error.
 
-    One request for the branch, per key one for each token down to its newest record and one for the tombstone, one more
-    for the branch.
+    One request for the branch, two for what its tokens hold of the keys, one for the tombstones, one more for the
+    branch, where the store takes so many keys at once.
 
     Raises:
         TooManyKeys: more than `MAX_BATCH_KEYS` were given; nothing was deleted.
+        PartlyWritten: as `put_many`; the keys of tombstones are among the written ones.
         TooManyTries: the branch changed under every try. Tombstones may be visible.
     """
     wanted = checked_keys(keys)
@@ -148,9 +188,9 @@ def delete_many(context: StagingContext, branch: str, keys: Iterable[bytes]) -> 
         found = attempts.found
         hide_all = found.record.staging_token != first_token
         try:
-            hidden, fresh = _hide(BranchView.of(context, branch, found.record), wanted, hide_all=hide_all)
-        except SlowDown as error:
-            attempts.again(refused=error)
+            hidden, fresh = _hide(BranchView.of(context, branch, found.record), wanted, attempts, hide_all=hide_all)
+        except (SlowDown, PartlyWritten) as error:
+            attempts.after(error)
             continue
         except (MetaRangeNotFound, RangeNotFound) as error:
             now = attempts.read_again()
@@ -167,7 +207,7 @@ def delete_many(context: StagingContext, branch: str, keys: Iterable[bytes]) -> 
         attempts.again(now)
 
 
-def _hide(view: BranchView, keys: Sequence[bytes], *, hide_all: bool) -> tuple[int, int]:
+def _hide(view: BranchView, keys: Sequence[bytes], attempts: Attempts, *, hide_all: bool) -> tuple[int, int]:
     """Write tombstones for the keys of which any layer holds anything, or for all; gives how many, and how many of them
     were not known to be tombstones in the staging token before.
     """
@@ -176,6 +216,6 @@ def _hide(view: BranchView, keys: Sequence[bytes], *, hide_all: bool) -> tuple[i
         found = view.find_many(keys)
         keys = [key for key, place in found.items() if place.layer is not None]
         again = sum(place.in_staging_token and place.record is None for place in found.values())
-    for key in keys:
-        view.context.tokens.set(view.record.staging_token, key, Staged(None))
+    tombstones = dict.fromkeys(keys, Staged(None))
+    attempts.write(view.record.staging_token, tombstones, dict(tombstones))
     return len(keys), len(keys) - again

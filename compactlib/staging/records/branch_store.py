@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
 import attrs
 
 from compactlib._arguments import require_type
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, StorageError
-from compactlib.kv import Condition, KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed, SlowDown
+from compactlib.kv import Condition, KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed, Put, SlowDown
 from compactlib.kv.store import Predicate
 from compactlib.runtime.look import look_until_seen
 from compactlib.staging.errors import (
@@ -57,6 +59,7 @@ class BranchUpdate:
 
 
 _MAX_DECODED = 1000
+_BATCH = 1000
 
 Change = Callable[[BranchRecord], BranchRecord | None]
 """Makes the next record of the present one, `None` for "leave it". May be called several times; what it raises ends the
@@ -279,18 +282,39 @@ class BranchStore:
             raise
         return None if record == found.record else record
 
-    def fence(self, found: FoundBranch) -> FoundBranch | None:
-        """Make sure that no change of a branch can be made any more that was begun before `found` was read.
+    def fence(self, found: Iterable[FoundBranch]) -> Iterator[FoundBranch]:
+        """Make sure that no change of these branches can be made any more that was begun before they were read.
 
-        A writer about to write the record has read it before; so it is written anew as it is, unless it was changed
-        or deleted meanwhile, which does the same. One write.
+        A writer about to write a record has read it before; so it is written anew as it is, unless it was changed
+        or deleted meanwhile, which does the same. One write for all, where the store can and nobody changes one of them
+        at that moment; else one each.
 
         Returns:
-            The branch as it is then; `None`: it is gone.
+            The branches as they are then; those that are gone are left out.
 
         Raises:
-            OutcomeUnknown: no answer came, and the outcome of the write cannot be seen.
+            OutcomeUnknown: no answer came, and the outcome of a write cannot be seen.
         """
+        waiting = iter(found)
+        while part := list(islice(waiting, min(_BATCH, max(1, self._store.limits.max_transact // 2)))):
+            if len(part) > 1:
+                with contextlib.suppress(PredicateFailed, OutcomeUnknown):
+                    yield from self._fence_together(part)
+                    continue
+            # What a write without an answer does later, it does to records that none of these has written yet.
+            yield from (each for each in map(self._fence, part) if each is not None)
+
+    def _fence_together(self, part: Sequence[FoundBranch]) -> list[FoundBranch]:
+        fenced = [attrs.evolve(one, record=attrs.evolve(one.record, version=one.record.version + 1)) for one in part]
+        self._store.transact(
+            [Condition(self._partition, branch_key(one.branch), one.predicate) for one in part],
+            [Put(self._partition, branch_key(one.branch), encode_branch_record(one.record)) for one in fenced])
+        for one in fenced:
+            self._events.record_written(one.branch, one.record)
+        return fenced
+
+    def _fence(self, found: FoundBranch) -> FoundBranch | None:
+        """The branch as it is once it was written anew; `None`: it is gone."""
         try:
             return FoundBranch(found.branch, self.try_update(found, found.record), found.predicate)
         except PredicateFailed:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import attrs
@@ -21,6 +21,8 @@ from compactlib.staging.model.values import MetaRangeId
 from compactlib.staging.records.stored import Fields, frame_of, pack, unpack
 
 _FRAME: Final = frame_of(b"CLCOMMIT")
+_FEW: Final = 16
+"""Commits that are read one by one before all are read."""
 
 
 def _to_milliseconds(seconds: float) -> float:
@@ -188,6 +190,31 @@ class CommitStore:
                 if parent not in seen:
                     seen.add(parent)
                     heapq.heappush(waiting, (-self.get(parent).generation, parent))
+
+    def reachable(self, heads: Iterable[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
+        """Some commits and all their ancestors, each once, in no order.
+
+        One read for each of the first few that are not in memory; then one scan of all commits, since only a commit
+        names the ones before it. Memory for their ids, and for the stored form of all if there is a scan.
+
+        Raises:
+            CommitNotFound, CorruptData: as `get`.
+        """
+        waiting, seen = list(heads), set(heads)
+        few, stored = _FEW, dict[bytes, bytes]()
+        while waiting:
+            commit_id = waiting.pop()
+            commit, key = self._cache.get(commit_id), commit_key(commit_id)
+            if commit is None:
+                few -= 1
+                if few == 0:
+                    with self._store.scan(self._partition, prefix=COMMITS) as entries:
+                        stored = {entry.key: entry.value for entry in entries}
+                commit = self.checked(commit_id, stored.pop(key), key) if key in stored else self.get(commit_id)
+            yield commit_id, commit
+            fresh = set(commit.parents) - seen
+            seen |= fresh
+            waiting += fresh
 
     def is_ancestor(self, ancestor: CommitId, commit_id: CommitId | None) -> bool:
         """Whether `ancestor` is `commit_id` or one of its ancestors. Reads what lies between their generations."""

@@ -84,7 +84,7 @@ class StagingContext:
         """Mark tokens that no branch record names; as `drop_tokens`."""
         tokens = tuple(tokens)
         try:
-            self.tokens.mark_dropped(tokens, branch)
+            self.tokens.mark_dropped(dict.fromkeys(tokens, branch))
         except (Busy, StorageError) as error:
             self.observer.event("staging_tokens_not_marked", {"repository": self.repository, "branch": branch,
                                                               "tokens": list(tokens), "error": str(error)})

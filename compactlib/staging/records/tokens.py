@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import attrs
@@ -19,6 +20,7 @@ from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
 from compactlib.files.record_frame import RecordFrame
 from compactlib.kv import EXISTS, KeyNotFound, KVStore, PredicateFailed
+from compactlib.kv.batches import change_many, get_many
 from compactlib.kv.store import Predicate
 from compactlib.staging.model.names import (
     DROPPED,
@@ -32,6 +34,7 @@ from compactlib.staging.model.values import Record
 from compactlib.staging.records.staged import Staged, decode_staged, encode_staged
 from compactlib.staging.records.stored import Fields, frame_of, pack, unpack
 
+_BATCH = 1000
 _REGISTER: Final = frame_of(b"CLTOKEN\0")
 _DROPPED: Final = frame_of(b"CLDROPPD")
 
@@ -119,10 +122,12 @@ class StagingTokens:
         """Every token of the register, in order."""
         return self._marks(TOKENS, _REGISTER)
 
-    def mark_dropped(self, tokens: Iterable[StagingToken], branch: str) -> None:
-        """Say that no branch record names these tokens any more. One write each; again does no harm."""
-        for token in tokens:
-            self._store.set(self._partition, dropped_key(token), self._mark(_DROPPED, branch))
+    def mark_dropped(self, dropped: Mapping[StagingToken, str]) -> None:
+        """Say that no branch record names these tokens, each of a branch, any more. One write for all, where the store
+        can; again does no harm.
+        """
+        change_many(self._store, self._partition, {
+            dropped_key(token): self._mark(_DROPPED, branch) for token, branch in dropped.items()})
 
     def dropped(self) -> Iterator[TokenMark]:
         """Every mark of a dropped token, in order."""
@@ -139,10 +144,12 @@ class StagingTokens:
         with contextlib.suppress(PredicateFailed):
             self._store.set_if(self._partition, key(mark.token), self._mark(frame, mark.branch), mark.predicate)
 
-    def forget(self, token: StagingToken) -> None:
-        """Remove a token from the register, then its mark: after its entries were removed. Two writes."""
-        self._store.delete(self._partition, token_key(token))
-        self._store.delete(self._partition, dropped_key(token))
+    def forget(self, tokens: Iterable[StagingToken]) -> None:
+        """Remove tokens from the register, each before its mark: after their entries were removed. One write for all,
+        where the store can.
+        """
+        change_many(self._store, self._partition, {
+            key: None for token in tokens for key in (token_key(token), dropped_key(token))})
 
     # --- entries
 
@@ -154,6 +161,28 @@ class StagingTokens:
         except KeyNotFound:
             return None
         return FoundStaged(decode_staged(found.value, _place(token, key)), found.predicate)
+
+    def get_many(self, tokens: Sequence[StagingToken], keys: Sequence[bytes],
+                 ) -> dict[tuple[StagingToken, bytes], FoundStaged]:
+        """The entries of keys in any of these tokens, tombstones included. One read for all, where the store can."""
+        cells = {(token_partition(token), key): (token, key) for token in tokens for key in keys}
+        return {cells[cell]: FoundStaged(decode_staged(found.value, _place(*cells[cell])), found.predicate)
+                for cell, found in get_many(self._store, cells).items()}
+
+    @property
+    def reads_many(self) -> bool:
+        """Whether `get_many` is fewer reads than there are entries."""
+        return self._store.limits.max_get_many > 1
+
+    def set_many(self, token: StagingToken, entries: Mapping[bytes, Staged]) -> None:
+        """Write entries, whatever was there. One write for all, where the store can.
+
+        Raises:
+            InvalidInput: the identity of a record is not bytes; nothing was written.
+            PartlyWritten: it ended after the first of several writes.
+        """
+        cells = {key: _encoded(key, staged) for key, staged in entries.items()}
+        change_many(self._store, token_partition(token), cells)
 
     def set(self, token: StagingToken, key: bytes, staged: Staged, *, require_exists: bool = False) -> None:
         """Write an entry, whatever was there. One write.
@@ -197,7 +226,7 @@ class StagingTokens:
 
     def is_empty(self, token: StagingToken) -> bool:
         """Whether the token holds no entry at all. One read."""
-        with self._store.scan(token_partition(token), page_size=1) as entries:
+        with self._store.scan(token_partition(token), page_size=1, keys_only=True) as entries:
             return next(entries, None) is None
 
     def remove(self, token: StagingToken, key: bytes) -> None:
@@ -207,16 +236,15 @@ class StagingTokens:
     def remove_prefix(self, token: StagingToken, prefix: bytes, *, limit: int | None = None) -> int:
         """Remove the entries whose keys begin so (`b""`: all), at most `limit`; gives how many there were.
 
-        One write each. May be interrupted and called again.
+        A write for each 1,000 of them, where the store can. May be interrupted and called again.
         """
         removed = 0
         partition = token_partition(token)
-        with self._store.scan(partition, prefix=prefix) as entries:
-            for entry in entries:
-                if removed == limit:
-                    break
-                self._store.delete(partition, entry.key)
-                removed += 1
+        with self._store.scan(partition, prefix=prefix, keys_only=True) as entries:
+            keys = (entry.key for entry in islice(entries, limit))
+            while batch := list(islice(keys, _BATCH)):
+                change_many(self._store, partition, dict.fromkeys(batch))
+                removed += len(batch)
         return removed
 
     def _mark(self, frame: RecordFrame, branch: str) -> bytes:

@@ -28,7 +28,7 @@ def dropped_token(world: World, keys: int, name: str = "main") -> StagingToken:
     token = tokens.issue(name)
     for number in range(keys):
         tokens.set(token, b"k%05d" % number, Staged(Record.of(b"v")))
-    tokens.mark_dropped([token], name)
+    tokens.mark_dropped({token: name})
     return token
 
 
@@ -97,7 +97,7 @@ def test_a_token_in_use_is_never_removed_even_if_it_is_marked() -> None:
     observer = RecordingObserver()
     world = World()
     branch = world.branch({"a": "1"}, staged={"k": "1"}, sealed=[{"m": "2"}])
-    world.context.tokens.mark_dropped(branch.record().tokens, "main")
+    world.context.tokens.mark_dropped(dict.fromkeys(branch.record().tokens, "main"))
     context = attrs.evolve(world.context, observer=observer)
     stats = stats_of(TokenCleaner(context, grace_seconds=0).run())
     assert (stats.refused, stats.tokens_removed, stats.entries_removed) == (2, 0, 0)
@@ -171,7 +171,7 @@ def test_an_error_is_an_outcome_and_what_was_done_stays_done() -> None:
     failing: list[bool] = []
 
     def choose(operation: KVOperation) -> KVFault | None:
-        return KVFault.FAIL if failing and operation.name == "delete" else None
+        return KVFault.FAIL if failing and operation.name == "transact" else None
 
     world = World(FaultyStore(MemoryStore(), choose))
     token = dropped_token(world, 2)

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from compactlib.errors import InvalidInput
-from compactlib.kv import MemoryStore
+from compactlib.kv import MemoryStore, PredicateFailed
 from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import RecordingObserver
@@ -237,3 +237,49 @@ def test_a_commit_that_comes_back_without_its_ancestors_does_not_stop_the_collec
     assert outcome.stats.gone == 1
     assert [fields["gone"] for name, fields in observer.events if name == "staging_garbage"] == [0, 1]
     assert World(world.store, world.objects, seed=3).repo.branch("again").list().keys == (b"a", b"c", b"p")
+
+
+def test_a_collection_takes_one_request_for_many_branches_and_few_for_a_long_history() -> None:
+    world = World()
+    main = world.branch({"a": "1"})
+    for number in range(60):
+        main.put(b"k", b"%d" % number)
+        main.commit("c")
+    for number in range(50):
+        world.repo.create_branch(f"side-{number}", "main")
+    expected = {commit.metarange_id for _, commit in main.log()}
+    cold = World(world.store, world.objects).context
+    before = len(world.store.operations)
+    live = live_metaranges(cold, fenced=True)
+    names = [operation.name for operation in world.store.operations[before:]]
+    assert live.needed | live.history == expected
+    assert (names.count("transact"), names.count("scan"), names.count("get")) == (1, 2, 15)
+    assert len(names) == 18
+
+
+@pytest.mark.parametrize("fault", [KVFault.CONFLICT, KVFault.UNKNOWN_DONE, KVFault.UNKNOWN_LOST, KVFault.UNKNOWN_LATE])
+def test_branches_are_fenced_one_by_one_when_they_cannot_be_together(fault: KVFault) -> None:
+    met: list[KVOperation] = []
+
+    def choose(operation: KVOperation) -> KVFault | None:
+        if operation.name == "transact" and not met:
+            met.append(operation)
+            return fault
+        return None
+
+    store = FaultyStore(MemoryStore(), choose)
+    world = World(store)
+    world.branch({"a": "1"})
+    for name in ("side", "other"):
+        world.repo.create_branch(name, "main")
+    branches = world.context.branches
+    before = {found.branch: found for found in branches.list()}
+    fenced = {found.branch: found.record for found in branches.fence(before.values())}
+    store.settle()
+    assert met
+    now = {found.branch: found.record for found in branches.list()}
+    assert now == fenced
+    for name, found in before.items():
+        assert now[name].version == found.record.version + 1
+        with pytest.raises(PredicateFailed):
+            branches.try_update(found, found.record)

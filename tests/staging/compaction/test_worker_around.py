@@ -343,7 +343,7 @@ assert False, "asserts are off"
 repo = Repository(MemoryStore(), CommittedRanges(MemoryObjects()))
 main = repo.create_branch("main")
 repo.audit()
-repo.context.tokens.mark_dropped([main.record().staging_token], "main")
+repo.context.tokens.mark_dropped({main.record().staging_token: "main"})
 sensor = CompactionSensor(buffer=1)
 sensor._triggers.extend([None] * 3)
 worker = StagingWorker(sensor, [repo], clock=ManualClock())

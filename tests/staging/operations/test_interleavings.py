@@ -314,7 +314,7 @@ def cleanup_of_sealed(world: World, actor: str, noted: HistoryOperation) -> Any:
     """A cleanup that takes sealed tokens for dropped ones."""
     context = world.contexts[actor]
     for token in context.branches.read(MAIN).record.sealed_tokens:
-        context.tokens.mark_dropped([token], MAIN)
+        context.tokens.mark_dropped({token: MAIN})
         context.tokens.remove_prefix(token, b"")
     return Skipped("planted")
 

@@ -191,7 +191,7 @@ def test_audits_find_what_contradicts() -> None:
     main = world.branch({"a": "1"}, sealed=[{}])
     world.repo.audit()
     record_now = main.record()
-    world.context.tokens.mark_dropped(record_now.sealed_tokens, "main")
+    world.context.tokens.mark_dropped(dict.fromkeys(record_now.sealed_tokens, "main"))
     with pytest.raises(AssertionError, match="dropped"):
         world.repo.audit()
 

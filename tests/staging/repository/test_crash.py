@@ -24,7 +24,7 @@ def test_a_cleanup_that_forgets_first_is_found(monkeypatch: pytest.MonkeyPatch) 
     right_order = TokenCleaner._clean  # noqa: SLF001
 
     def forgets_first(cleaner: Any, mark: Any, *others: Any) -> Any:
-        cleaner._context.tokens.forget(mark.token)  # noqa: SLF001
+        cleaner._context.tokens.forget([mark.token])  # noqa: SLF001
         return right_order(cleaner, mark, *others)
 
     monkeypatch.setattr(TokenCleaner, "_clean", forgets_first)
@@ -37,7 +37,7 @@ def test_a_compaction_that_drops_its_tokens_too_early_is_found(monkeypatch: pyte
     right_order = Compactor._swap  # noqa: SLF001
 
     def marks_first(compactor: Any, branch: str, sealed: Any, result: Any) -> Any:
-        compactor._context.tokens.mark_dropped(sealed.sealed_tokens, branch)  # noqa: SLF001
+        compactor._context.tokens.mark_dropped(dict.fromkeys(sealed.sealed_tokens, branch))  # noqa: SLF001
         return right_order(compactor, branch, sealed, result)
 
     monkeypatch.setattr(Compactor, "_swap", marks_first)

@@ -83,7 +83,7 @@ def test_a_collection_whose_clock_is_ahead_goes_by_the_clock_of_the_objects() ->
 def test_a_mark_of_a_token_in_use_is_taken_back() -> None:
     world = World()
     branch = world.branch({"a": "1"}, staged={"k": "1"})
-    world.context.tokens.mark_dropped(branch.record().tokens, "main")
+    world.context.tokens.mark_dropped(dict.fromkeys(branch.record().tokens, "main"))
     with pytest.raises(AssertionError, match="dropped"):
         world.repo.audit()
     TokenCleaner(world.context, grace_seconds=0).run()

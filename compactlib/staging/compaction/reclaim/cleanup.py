@@ -21,6 +21,7 @@ Everything may be run twice, at once, by several processes, and may end half-way
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from itertools import islice
@@ -93,7 +94,10 @@ class TokenCleaner:
         self._orphan_seconds = orphan_seconds
 
     def run(self, *, budget: Budget | None = None) -> Outcome[CleanupStats]:
-        """One pass over the marks: remove what is old enough. A write for each entry, and two for each token.
+        """One pass over the marks: remove what is old enough.
+
+        Where the store can change as many at once, a read and a write for every 1,000 entries of a token, one more read
+        for each token, and a write for every 1,000 tokens.
 
         Reads all branch records for every 1,000 marks; memory for as many marks, and the tokens of all branches.
 
@@ -125,7 +129,7 @@ class TokenCleaner:
         Reads the register, all branch records and all marks; memory for the names of all tokens.
 
         Args:
-            budget: asked before each mark.
+            budget: asked before every 1,000 marks.
         """
         counts: Counter[str] = Counter()
         failed: CompactlibError | None = None
@@ -154,10 +158,11 @@ class TokenCleaner:
             # A writer about to name one of them has read the record before, and cannot write it any more.
             named = self._named_tokens(fenced={mark.branch for mark in orphans})
             orphans = [mark for mark in orphans if mark.token not in named]
-        for mark in orphans:
+        for at in range(0, len(orphans), _BATCH):
             budget.check()
-            tokens.mark_dropped([mark.token], mark.branch)
-            counts["orphans_found"] += 1
+            batch = orphans[at:at + _BATCH]
+            tokens.mark_dropped({mark.token: mark.branch for mark in batch})
+            counts["orphans_found"] += len(batch)
 
     def _enter_named(self, named: Mapping[StagingToken, str], registered: Sequence[TokenMark]) -> None:
         """Enter tokens that are named and not in the register: those of a branch whose making stood still for long."""
@@ -179,16 +184,24 @@ class TokenCleaner:
         # Looked at after the marks: a token that is marked now comes back into no record.
         named = self._named_tokens() if old else {}
         self._date_anew(marks, now, is_dropped=True)
-        for mark in old:
-            self._clean(mark, named, counts, budget)
+        emptied: list[StagingToken] = []
+        try:
+            for mark in old:
+                self._clean(mark, named, counts, budget, emptied)
+        finally:
+            self._context.tokens.forget(emptied)
+            counts["tokens_removed"] += len(emptied)
 
     def _named_tokens(self, fenced: Set[str] = frozenset()) -> dict[StagingToken, str]:
         """The tokens that records name, and their branches; the records of some are written anew first."""
         branches = self._context.branches
-        found = (branches.fence(each) if each.branch in fenced else each for each in branches.list())
-        return {token: each.branch for each in found if each is not None for token in each.record.tokens}
+        found = list(branches.list())
+        named = itertools.chain((each for each in found if each.branch not in fenced),
+                                branches.fence(each for each in found if each.branch in fenced))
+        return {token: each.branch for each in named for token in each.record.tokens}
 
-    def _clean(self, mark: TokenMark, named: Mapping[StagingToken, str], counts: Counter[str], budget: Budget) -> None:
+    def _clean(self, mark: TokenMark, named: Mapping[StagingToken, str], counts: Counter[str], budget: Budget,
+               emptied: list[StagingToken]) -> None:
         tokens = self._context.tokens
         if mark.token in named:
             self._context.observer.event("staging_marked_token_in_use", {
@@ -201,8 +214,7 @@ class TokenCleaner:
             budget.check()
             removed = tokens.remove_prefix(mark.token, b"", limit=_BATCH)
             counts["entries_removed"] += removed
-        tokens.forget(mark.token)
-        counts["tokens_removed"] += 1
+        emptied.append(mark.token)
 
     def _report(self, stats: CleanupStats) -> None:
         observer, labels = self._context.observer, {"repository": self._context.repository}

@@ -20,7 +20,7 @@ from compactlib.staging.records.context import StagingContext
 def live_metaranges(context: StagingContext, *, fenced: bool = False) -> LiveMetaRanges:
     """Every metarange that a branch needs: that of its HEAD and its compacted one; and those of HEAD's ancestors.
 
-    Reads all branch records, and every commit that is not in memory.
+    Reads all branch records, and the commits that are not in memory: see `CommitStore.reachable`.
 
     Args:
         context: the stores.
@@ -28,26 +28,16 @@ def live_metaranges(context: StagingContext, *, fenced: bool = False) -> LiveMet
             is not among these: a commit that stood still for longer than any grace period.
     """
     needed: set[MetaRangeId] = set()
+    heads: set[CommitId] = set()
+    listed = context.branches.list()
+    for found in context.branches.fence(listed) if fenced else listed:
+        if found.record.compacted_metarange_id is not None:
+            needed.add(found.record.compacted_metarange_id)
+        if found.record.commit_id is not None:
+            heads.add(found.record.commit_id)
     history: set[MetaRangeId] = set()
-    seen: set[CommitId] = set()
-    for listed in context.branches.list():
-        found = context.branches.fence(listed) if fenced else listed
-        if found is None:
-            continue
-        record = found.record
-        if record.compacted_metarange_id is not None:
-            needed.add(record.compacted_metarange_id)
-        if record.commit_id is None:
-            continue
-        needed.add(context.commits.get(record.commit_id).metarange_id)
-        waiting = [record.commit_id]
-        while waiting:
-            commit_id = waiting.pop()
-            if commit_id not in seen:
-                seen.add(commit_id)
-                commit = context.commits.get(commit_id)
-                history.add(commit.metarange_id)
-                waiting.extend(commit.parents)
+    for commit_id, commit in context.commits.reachable(heads):
+        (needed if commit_id in heads else history).add(commit.metarange_id)
     return LiveMetaRanges(needed=frozenset(needed), history=frozenset(history - needed))
 
 
