@@ -5,7 +5,7 @@
 
 Blobs of 4 KiB to 1 MiB (log-uniform), 40 % of them deleted at random, 1 GiB in all (64 MiB with --quick). Each figure
 measures ours and the reference in turn in one run. The peers come with `make peers`; without them their figures are
-left out. `docs/blobstore.md` says what is compared.
+left out. `docs/benchmarks.md` has the last figures.
 """
 
 from __future__ import annotations

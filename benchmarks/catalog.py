@@ -4,7 +4,7 @@
     python benchmarks/catalog.py [--quick] [--json FILE] [--only NAME ...]
 
 Each figure measures ours and the reference in turn in one run. etcd and deltalake take part if they are installed
-(`make peers`); without them their figures are left out, and said to be. `docs/catalog.md` says what is compared.
+(`make peers`); without them their figures are left out, and said to be. `docs/benchmarks.md` has the last figures.
 """
 
 from __future__ import annotations

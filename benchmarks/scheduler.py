@@ -4,7 +4,7 @@
     python benchmarks/scheduler.py [--quick] [--only queue|cycle] [--json FILE] [--folder FOLDER]
 
 `make peers` installs the clients; redis-server must be on the path, PostgreSQL comes from a wheel. A peer that is not
-there is left out with a line that says so. `docs/scheduler.md` says what is compared.
+there is left out with a line that says so. `docs/benchmarks.md` has the last figures.
 """
 
 from __future__ import annotations
