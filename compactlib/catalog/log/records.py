@@ -133,7 +133,7 @@ def fields_of(key: bytes, payload: bytes, *names: str) -> list[Any]:
     """
     try:
         fields = json.loads(payload)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _malformed(key, "JSON", str(error)) from None
     if not isinstance(fields, dict) or set(fields) != set(names):
         raise _malformed(key, f"the fields {', '.join(sorted(names))}", str(sorted(fields))
