@@ -10,8 +10,11 @@ import importlib
 import inspect
 import pickle
 import pkgutil
+import re
+import tomllib
 from collections.abc import Iterator
 from enum import EnumType
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
@@ -155,6 +158,14 @@ def test_a_live_index_above_the_snapshot_names_both() -> None:
 def test_a_missing_dependency_says_what_to_install() -> None:
     error = MissingDependency(package="tqdm", extra="progress", purpose="a progress bar")
     assert str(error) == "a progress bar needs the package 'tqdm': pip install 'compactlib[progress]'"
+
+
+def test_every_extra_that_a_message_names_can_be_installed() -> None:
+    top = Path(compactlib.__path__[0])
+    named = {extra for path in top.rglob("*.py") for extra in re.findall(r'extra="([^"]+)"', path.read_text())}
+    extras = tomllib.loads((top.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert named
+    assert named <= set(extras)
 
 
 @pytest.mark.parametrize(("number", "kind"), [
