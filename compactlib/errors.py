@@ -138,7 +138,7 @@ class Unsupported(CompactlibError):
 
 
 class MissingDependency(CompactlibError, ImportError):
-    """An optional package is not installed. The message says how: pip adds the extra to the compactlib that is there."""
+    """An optional package is not installed. The message says how: pip adds the extra to what is there."""
 
     def __init__(self, *, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs the package {package!r}: pip install 'compactlib[{extra}]'")
