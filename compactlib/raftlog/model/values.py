@@ -91,7 +91,7 @@ class AppendAnswer:
         success: whether the log has the entry before the leader's entries, and by now all of them.
         match_index: up to here the log is the leader's; -1 if it was refused.
         next_index: what the leader sends next: from behind `match_index`, or, refused, from the first index of
-            `conflict_term`, or from behind the end of the log.
+            `conflict_term` (`RaftLog.next_index` may know better), or from behind the end of the log.
         conflict_term: the term that the log has in the place of the entry before; `None` if it was not refused, or if
             the log does not reach there.
     """

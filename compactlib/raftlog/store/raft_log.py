@@ -308,7 +308,7 @@ class RaftLog:
         snapshot. `StoreOptions.keep_trailing` says how far behind the snapshot a follower may be.
 
         Args:
-            prev_index: at most what the follower's last answer said, `next_index - 1`.
+            prev_index: `next_index` of the follower's last answer, less one.
             max_bytes: of payloads; one entry is given whatever its size.
 
         Raises:
@@ -316,6 +316,13 @@ class RaftLog:
             Closed: the log was closed.
         """
         return self._reads.after(whole("the previous index", prev_index), self.contiguous_through, max_bytes)
+
+    def next_index(self, answer: AppendAnswer) -> int:
+        """What a leader sends next to a follower that has answered so: `answer.next_index`, or, if this log has entries
+        of the term that conflicts, what is behind the last of them: those the follower has too. O(log entries).
+        """
+        require_type("the answer", answer, AppendAnswer)
+        return self._reads.next_index(answer, self.contiguous_through)
 
     # -- appending
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
@@ -11,7 +12,15 @@ from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import listed, whole
 from compactlib.raftlog.memtable.table import Memtable, Table, base_of, visible_runs, visible_slabs
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.model.values import Answer, AppendEntries, DamagedEntry, DeadEntry, Entry, MissingEntry
+from compactlib.raftlog.model.values import (
+    Answer,
+    AppendAnswer,
+    AppendEntries,
+    DamagedEntry,
+    DeadEntry,
+    Entry,
+    MissingEntry,
+)
 from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.raftlog.store.pins import Pin
 
@@ -92,6 +101,15 @@ class RaftReadPath:
                     break
                 entries.append(entry)
         return AppendEntries(prev_index, prev_term, tuple(entries))
+
+    def next_index(self, answer: AppendAnswer, through: int) -> int:
+        """Where a leader that holds everything up to `through` goes on; see `RaftLog.next_index`."""
+        wanted, first = answer.conflict_term, max(self.kept_from, answer.next_index)
+        if wanted is None or first > through:
+            return answer.next_index
+        # What it holds of that term, if anything, lies together.
+        after = first + bisect_right(range(first, through + 1), wanted, key=lambda index: self.term_of(index) or 0)
+        return after if self.term_of(after - 1) == wanted else answer.next_index
 
     def highest_held(self, limit: int) -> int:
         """The highest index up to `limit` that is held or that the snapshot ends at; -1 if there is none."""

@@ -149,6 +149,27 @@ def test_what_follows_an_index_is_the_message_to_send(tmp_path: Path) -> None:
         assert first == AppendEntries(0, 0, (Entry(1, 1, b"1"),))
 
 
+def test_a_leader_goes_on_behind_what_it_shares_of_the_term_that_conflicts(tmp_path: Path) -> None:
+    """The first index of a long term may be one that the leader has no more, though the logs differ at the end only."""
+    with open_log(tmp_path / "leader", attrs.evolve(SMALL, keep_trailing=5)) as leader, \
+            open_log(tmp_path / "follower", SMALL) as follower:
+        leader.append([*rows(1, 40, 2), *rows(41, 50, 4)])
+        leader.snapshot(38)
+        follower.append_entries(0, 0, rows(1, 46, 2))
+        refused = follower.append_entries(45, 4, rows(46, 50, 4))
+        assert refused == AppendAnswer(False, -1, 1, 2)
+        assert leader.next_index(refused) == 41
+        message = leader.entries_after(40)
+        assert message is not None
+        assert follower.append_entries(*message) == AppendAnswer(True, 50, 51)
+        # Of a term that it has not, or not any more; and what was not refused.
+        assert leader.next_index(AppendAnswer(False, -1, 36, 3)) == 36
+        assert leader.next_index(AppendAnswer(False, -1, 20, 1)) == 20
+        assert leader.next_index(AppendAnswer(False, -1, 60)) == 60
+        assert leader.next_index(AppendAnswer(False, -1, 45, 4)) == 51
+        assert leader.next_index(AppendAnswer(True, 50, 51)) == 51
+
+
 def test_a_follower_behind_the_snapshot_needs_it(log: RaftLog) -> None:
     log.append(rows(1, 40))
     log.snapshot(30, [7, 29])
