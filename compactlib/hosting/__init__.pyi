@@ -11,7 +11,7 @@ from compactlib.hosting.local_log import LocalLog as LocalLog
 from compactlib.hosting.raft import RaftCommandLog as RaftCommandLog
 from compactlib.hosting.raftlog_execute import RaftlogExecute as RaftlogExecute, segment_block_id as segment_block_id
 from compactlib.hosting.scheduler_host import SchedulerHost as SchedulerHost
-from compactlib.hosting.transfer.sending import send_snapshot as send_snapshot
+from compactlib.hosting.transfer.sending import SnapshotClient as SnapshotClient
 from compactlib.hosting.transfer.serving import SnapshotServer as SnapshotServer
 from compactlib.kv.snapshots import SnapshotStore as SnapshotStore
 from compactlib.scheduler.service.machine import SchedulerMachine as SchedulerMachine

@@ -35,8 +35,8 @@ class SnapshotServers(AsyncServiceFactory):
 
     async def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> SnapshotServer:
         store = KvStore(str(folder / "follower"), StoreOptions(background=False), with_worker=False)
-        server = SnapshotServer(store.log, store.snapshots, listen=("127.0.0.1", 0), term=1, clock=_Clock(hooks),
-                                applied=lambda: store.machine.applied, installed=store.installed, observer=observer)
+        server = SnapshotServer(listen=("127.0.0.1", 0), clock=_Clock(hooks), observer=observer)
+        server.add(store.log, store.snapshots, term=1, applied=lambda: store.machine.applied, installed=store.installed)
         self._stores[id(server)] = store
         return server
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -13,18 +12,13 @@ import pytest
 
 from compactlib.catalog.model.values import NodeId
 from compactlib.catalog.transport.tcp import TcpTransport
-from compactlib.errors import InvalidInput, NotFound
+from compactlib.errors import InvalidInput
 from compactlib.hosting.raft import RaftCommandLog
-from compactlib.hosting.transfer.sending import send_snapshot
+from compactlib.hosting.transfer.sending import SnapshotClient
 from compactlib.hosting.transfer.serving import SnapshotServer
-from compactlib.raftlog.snapshots.folder import SnapshotFolder
 from compactlib.runtime.doors import is_loopback
 
 Door = Callable[..., object]
-
-
-class Log:
-    append_sparse = install = pin = reset = sync = print
 
 
 @pytest.mark.parametrize(("host", "is_alone"), [
@@ -47,14 +41,11 @@ def other_connections(folder: Path, host: str, **guards: Any) -> None:
 
 
 def server(folder: Path, host: str, **guards: Any) -> SnapshotServer:
-    return SnapshotServer(Log(), SnapshotFolder(folder), listen=(host, 0), term=1,  # type: ignore[arg-type]
-                          applied=lambda: -1, installed=lambda meta, state: None, **guards)
+    return SnapshotServer(listen=(host, 0), **guards)
 
 
 def sender(folder: Path, host: str, **guards: Any) -> None:
-    with pytest.raises(NotFound):  # there is no snapshot, which is looked for once the address was taken
-        asyncio.run(send_snapshot(Log(), SnapshotFolder(folder), (host, 1), term=1,  # type: ignore[arg-type]
-                                  me="leader", **guards))
+    SnapshotClient((host, 1), me="leader", **guards)
 
 
 def node(folder: Path, host: str, **guards: Any) -> RaftCommandLog:

@@ -21,10 +21,10 @@ from compactlib.hosting import (
     RaftlogExecute,
     SchedulerHost,
     SchedulerMachine,
+    SnapshotClient,
     SnapshotServer,
     SnapshotStore,
     segment_block_id,
-    send_snapshot,
 )
 from compactlib.hosting.raftlog_execute import TheseSegments, segment_of_block
 from compactlib.kv import MemoryStore
@@ -92,29 +92,44 @@ def test_a_function_that_is_given_something_else_says_so(call: Callable[..., Any
 
 
 @pytest.mark.parametrize("changed", [
-    {"listen": "here"}, {"listen": ("127.0.0.1", "80")}, {"applied": 5}, {"term": "1"},
-                                     {"installed": None}, {"snapshots": "here"}, {"log": 5}])
-def test_a_server_is_given_what_it_needs(changed: dict[str, Any], tmp_path: Path) -> None:
+    {"listen": "here"}, {"listen": ("127.0.0.1", "80")}, {"cluster": 5}, {"door": 5}, {"limits": 5}])
+def test_a_server_is_given_what_it_needs(changed: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(changed))):
+        SnapshotServer(**{"listen": ("127.0.0.1", 0), **changed})
+
+
+@pytest.mark.parametrize("changed", [
+    {"applied": 5}, {"term": "1"}, {"installed": None}, {"snapshots": "here"}, {"log": 5}, {"term_seen": 5}])
+def test_a_server_is_given_what_a_log_needs(changed: dict[str, Any], tmp_path: Path) -> None:
     class Log:
         append_sparse = install = pin = reset = sync = print
+        log_id = "log"
 
-    fine: dict[str, Any] = {"log": Log(), "snapshots": SnapshotFolder(tmp_path), "listen": ("127.0.0.1", 0), "term": 1,
-                            "applied": lambda: -1, "installed": lambda meta, state: None}
-    SnapshotServer(**fine)
+    server = SnapshotServer(listen=("127.0.0.1", 0))
+    fine: dict[str, Any] = {"log": Log(), "snapshots": SnapshotFolder(tmp_path), "term": 1, "applied": lambda: -1,
+                            "installed": lambda meta, state: None}
     with pytest.raises(InvalidInput, match=next(iter(changed))):
-        SnapshotServer(**{**fine, **changed})
+        server.add(**{**fine, **changed})
+    server.add(**fine)
+    with pytest.raises(InvalidInput, match="added before"):
+        server.add(**fine)
 
 
-@pytest.mark.parametrize("changed", [{"address": "here"}, {"term": "1"}, {"snapshots": "here"}, {"log": 5}])
+@pytest.mark.parametrize("changed", [
+    {"address": "here"}, {"term": "1"}, {"snapshots": "here"}, {"log": 5}, {"follower": 5}, {"limits": 5},
+    {"max_transfers": 0}, {"max_transfers": "4"}])
 def test_a_sender_is_given_what_it_needs(changed: dict[str, Any], tmp_path: Path) -> None:
     class Log:
         pin = print
 
-    fine: dict[str, Any] = {"log": Log(), "snapshots": SnapshotFolder(tmp_path), "address": ("127.0.0.1", 1), "term": 1}
+    def send(log: Any, snapshots: Any, term: Any, address: Any = ("127.0.0.1", 1), **given: Any) -> None:
+        asyncio.run(SnapshotClient(address, **given).send(log, snapshots, term=term))
+
+    fine: dict[str, Any] = {"log": Log(), "snapshots": SnapshotFolder(tmp_path), "term": 1}
     with pytest.raises(NotFound):
-        asyncio.run(send_snapshot(**fine))
+        send(**fine)
     with pytest.raises(InvalidInput, match=next(iter(changed))):
-        asyncio.run(send_snapshot(**{**fine, **changed}))
+        send(**{**fine, **changed})
 
 
 @pytest.mark.parametrize("call", [

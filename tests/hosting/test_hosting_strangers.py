@@ -24,7 +24,7 @@ from compactlib.catalog.transport.node_service import CompactionService
 from compactlib.catalog.transport.tcp import TcpOptions, TcpTransport
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.varints import encode_varints
-from compactlib.hosting import SnapshotServer, send_snapshot
+from compactlib.hosting import SnapshotClient, SnapshotServer
 from compactlib.hosting.transfer.lines import Hello, read_message
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
@@ -79,9 +79,10 @@ async def snapshots(folder: Path, tls: ssl.SSLContext | None, limits: dict[str, 
     observer = RecordingObserver()
     heard: list[object] = []
     with KvStore(str(folder / "follower"), with_worker=False) as store:
-        async with SnapshotServer(store.log, store.snapshots, listen=("127.0.0.1", 0), term=1, cluster="c",
-                                  applied=lambda: -1, installed=store.installed, term_seen=heard.append, tls=tls,
-                                  senders=["a"], door=DoorLimits(**limits), observer=observer) as server:
+        async with SnapshotServer(listen=("127.0.0.1", 0), cluster="c", tls=tls, senders=["a"],
+                                  door=DoorLimits(**limits), observer=observer) as server:
+            server.add(store.log, store.snapshots, term=1, applied=lambda: -1, installed=store.installed,
+                       term_seen=heard.append)
             yield Opened(server.address, observer, heard)
             server.audit()
 
@@ -160,7 +161,7 @@ def test_in_plain_text_a_second_line_under_a_connected_nodes_name_is_refused(doo
             if hello is node_hello:
                 await reader.readexactly(4)
             else:
-                writer.write(encode(Offer(Envelope(1, 1, 0), OFFERED)))
+                writer.write(encode(Offer(Envelope(1, 1, 0), OFFERED, "log")))
                 assert isinstance(await read_message(reader), Refusal)
             other, second = await opened.connect()
             second.write(hello("c", "a"))
@@ -200,12 +201,12 @@ def test_with_tls_a_node_is_who_its_certificate_says_and_its_newest_line_counts(
             if hello is node_hello:
                 await older.readexactly(4)
             else:
-                writer.write(encode(Offer(Envelope(1, 1, 0), OFFERED)))
+                writer.write(encode(Offer(Envelope(1, 1, 0), OFFERED, "log")))
                 assert isinstance(await read_message(older), Refusal)
             newer, second = await opened.connect(tls)
             second.write(hello("c", "a"))
             await older.read()
-            second.write(PUBLISH if hello is node_hello else encode(Offer(Envelope(1, 1, 0), OFFERED)))
+            second.write(PUBLISH if hello is node_hello else encode(Offer(Envelope(1, 1, 0), OFFERED, "log")))
             while hello is node_hello and not opened.heard:
                 await asyncio.sleep(0.005)
             assert hello is node_hello or isinstance(await read_message(newer), Refusal)
@@ -274,7 +275,9 @@ def test_a_thousand_idle_strangers_cost_little_memory_and_keep_nobody_out(
                 lines.append(line)
                 await asyncio.sleep(0)
             reader, writer = await opened.connect(authority.context("a", server=False) if is_guarded else None)
-            writer.write(hello("c", "a") + (b"" if hello is node_hello else encode(Offer(Envelope(1, 1, 0), OFFERED))))
+            writer.write(hello("c", "a"))
+            if hello is member_hello:
+                writer.write(encode(Offer(Envelope(1, 1, 0), OFFERED, "log")))
             assert await reader.readexactly(4)
             # Both ends of each lie in this process.
             assert resident() - before < 64 << 20
@@ -319,11 +322,13 @@ def test_a_snapshot_goes_over_tls_from_the_leader_alone(tmp_path: Path) -> None:
               KvStore(str(tmp_path / "follower"), with_worker=False) as follower):
             leader.write([Put(f"k{rng.randrange(9)}", rng.randbytes(50)) for _ in range(100)])
             leader.snapshot()
-            async with SnapshotServer(follower.log, follower.snapshots, listen=("127.0.0.1", 0), term=1, cluster="c",
-                                      applied=lambda: follower.machine.applied, installed=follower.installed,
-                                      tls=authority.context("b", server=True), senders=["a"]) as server:
-                outcome = await send_snapshot(leader.log, leader.snapshots, server.address, term=1, cluster="c",
-                                              me="a", follower="b", tls=authority.context("a", server=False))
+            async with SnapshotServer(listen=("127.0.0.1", 0), cluster="c", senders=["a"],
+                                      tls=authority.context("b", server=True)) as server:
+                server.add(follower.log, follower.snapshots, term=1, applied=lambda: follower.machine.applied,
+                           installed=follower.installed)
+                client = SnapshotClient(server.address, cluster="c", me="a", follower="b",
+                                        tls=authority.context("a", server=False))
+                outcome = await client.send(leader.log, leader.snapshots, term=1)
                 assert isinstance(outcome, Done), outcome
             assert follower.items() == leader.items()
 
@@ -333,12 +338,12 @@ def test_a_snapshot_goes_over_tls_from_the_leader_alone(tmp_path: Path) -> None:
 def test_a_term_has_one_sender(tmp_path: Path) -> None:
     async def story() -> None:
         with KvStore(str(tmp_path / "follower"), with_worker=False) as store:
-            async with SnapshotServer(store.log, store.snapshots, listen=("127.0.0.1", 0), term=1,
-                                      applied=lambda: -1, installed=store.installed) as server:
+            async with SnapshotServer(listen=("127.0.0.1", 0)) as server:
+                server.add(store.log, store.snapshots, term=1, applied=lambda: -1, installed=store.installed)
                 answers = []
                 for name in ("a", "x"):
                     reader, writer = await asyncio.open_connection(*server.address)
-                    writer.write(Hello("", name).encode() + encode(Offer(Envelope(1, 1, 5), OFFERED)))
+                    writer.write(Hello("", name).encode() + encode(Offer(Envelope(1, 1, 5), OFFERED, "log")))
                     answers.append(await read_message(reader))
                     writer.close()
                 first, second = answers

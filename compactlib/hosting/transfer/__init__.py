@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transfers of snapshots over TCP, with asyncio: `send_snapshot` on the leader, `SnapshotServer` on a follower.
+"""Transfers of snapshots over TCP, with asyncio: `SnapshotClient` on the leader, `SnapshotServer` on a follower.
 
 The two state machines of `compactlib.raftlog.replication` decide everything; here are their sockets, their disk work
 (in threads, so that the loop goes on) and their timers. A connection that breaks is opened again, and the transfer goes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The leader's side of a transfer: one snapshot to one follower, over as many connections as it takes."""
+"""The leader's side of transfers: snapshots of any logs to one follower, over one connection at a time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import random
 import ssl
+from collections import deque
 from collections.abc import Iterable
 
 import attrs
@@ -27,13 +28,7 @@ from compactlib.raftlog.replication.effects import (
     TransferLimits,
     TransferOutcome,
 )
-from compactlib.raftlog.replication.messages import (
-    Installed,
-    Progress,
-    Refusal,
-    TransferMessage,
-    Unknown,
-)
+from compactlib.raftlog.replication.messages import FromReceiver, TransferMessage
 from compactlib.raftlog.replication.sender import SnapshotSender
 from compactlib.raftlog.replication.wire import encode
 from compactlib.raftlog.snapshots.folder import SnapshotFolder
@@ -45,6 +40,7 @@ from compactlib.runtime.doors import Address, TurnedAway, require_guarded, requi
 _LOOKS = 10
 _MIN_PAUSE_SECONDS = 0.05
 _MAX_PAUSE_SECONDS = 2.0
+_MAX_HEARD = 1000
 
 
 @attrs.frozen
@@ -98,46 +94,40 @@ class _Source:
         self.state.close()
 
 
-class _SendingSide:
-    """One transfer, over as many connections as it takes."""
+class _Line:
+    """The connection to one follower, opened again when it breaks, while transfers go over it."""
 
-    def __init__(self, sender: SnapshotSender, source: _Source, address: Address, clock: Clock,
-                 hello: Hello, follower: str | None, tls: ssl.SSLContext | None) -> None:
-        self._sender = sender
-        self._source = source
+    def __init__(self, address: Address, hello: bytes, follower: str | None, tls: ssl.SSLContext | None) -> None:
         self._address = address
-        self._clock = clock
-        self._hello = hello.encode()
+        self._hello = hello
         self._follower = follower
         self._tls = tls
         self._writer: asyncio.StreamWriter | None = None
-        self._outcome: TransferOutcome | None = None
-        self._changed = asyncio.Event()
+        # One message at a time, so that each transfer has its turn.
+        self._saying: asyncio.Lock = asyncio.Lock()
+        self.transfers: dict[int, _Transfer] = {}
+        self._connecting = asyncio.create_task(self._stay_connected())
+        # It ends only with an unexpected exception; the callers that wait must get it.
+        self._connecting.add_done_callback(lambda _: self._wake_all())
 
-    async def run(self) -> TransferOutcome:
-        connecting = asyncio.create_task(self._stay_connected())
-        # It ends only with an unexpected exception; the caller that waits here must get it.
-        connecting.add_done_callback(lambda _: self._changed.set())
-        try:
-            await self._carry_out(self._sender.start(self._clock.monotonic()))
-            while self._outcome is None:
-                deadline = self._sender.deadline
-                assert deadline is not None, "a transfer that goes on waits for something"
-                self._changed.clear()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), max(deadline - self._clock.monotonic(), 0.0))
-                if connecting.done():
-                    connecting.result()
-                await self._carry_out(self._sender.tick(self._clock.monotonic()))
-            return self._outcome
-        finally:
-            connecting.cancel()
-            await asyncio.wait([connecting])
-            writer = self._writer
-            self._hang_up()
-            if writer is not None:
-                with contextlib.suppress(OSError):
-                    await writer.wait_closed()
+    def _wake_all(self) -> None:
+        for transfer in self.transfers.values():
+            transfer.changed.set()
+
+    def require_alive(self) -> None:
+        """Return if it goes on trying; raises what has ended it otherwise."""
+        if self._connecting.done():
+            self._connecting.result()
+
+    async def close(self) -> None:
+        """Hang up, and try no more."""
+        self._connecting.cancel()
+        await asyncio.wait([self._connecting])
+        writer = self._writer
+        self._hang_up()
+        if writer is not None:
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
     async def _stay_connected(self) -> None:
         pause = _MIN_PAUSE_SECONDS
@@ -155,23 +145,79 @@ class _SendingSide:
                 writer.write(self._hello)
                 self._writer, pause = writer, _MIN_PAUSE_SECONDS
                 # What was said while there was no line is lost: say it again now rather than after a while.
-                await self._carry_out(self._sender.reconnected(self._clock.monotonic()))
+                for transfer in self.transfers.values():
+                    transfer.hear(None)
                 while (message := await read_message(reader)) is not None:
-                    if isinstance(message, Progress | Unknown | Installed | Refusal):
-                        await self._carry_out(self._sender.receive(message, self._clock.monotonic()))
+                    if isinstance(message, FromReceiver):
+                        found = self.transfers.get(message.envelope.transfer)
+                        if found is not None:
+                            found.hear(message)
             self._hang_up()
             await asyncio.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
+    async def say(self, message: TransferMessage) -> None:
+        """Send a message; without a connection it is lost, which the protocol expects."""
+        async with self._saying:
+            writer = self._writer
+            if writer is None:
+                return
+            try:
+                writer.write(encode(message))
+                await writer.drain()
+            except OSError:
+                if self._writer is writer:
+                    self._hang_up()
+
+    def _hang_up(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+
+class _Transfer:
+    """One transfer, over as many connections as it takes."""
+
+    def __init__(self, sender: SnapshotSender, source: _Source, clock: Clock, line: _Line) -> None:
+        self._sender = sender
+        self._source = source
+        self._clock = clock
+        self._line = line
+        # What the follower said; `None` for a new connection. A follower that says more than it was asked is not heard.
+        self._heard: deque[FromReceiver | None] = deque(maxlen=_MAX_HEARD)
+        self._outcome: TransferOutcome | None = None
+        self.changed: asyncio.Event = asyncio.Event()
+
+    def hear(self, message: FromReceiver | None) -> None:
+        """Take a message, or that there is a new connection."""
+        self._heard.append(message)
+        self.changed.set()
+
+    async def run(self) -> TransferOutcome:
+        """How it ended."""
+        await self._carry_out(self._sender.start(self._clock.monotonic()))
+        while self._outcome is None:
+            deadline = self._sender.deadline
+            assert deadline is not None, "a transfer that goes on waits for something"
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.changed.wait(), max(deadline - self._clock.monotonic(), 0.0))
+            self.changed.clear()
+            self._line.require_alive()
+            while self._heard:
+                message, now = self._heard.popleft(), self._clock.monotonic()
+                await self._carry_out(self._sender.reconnected(now) if message is None else
+                                      self._sender.receive(message, now))
+            await self._carry_out(self._sender.tick(self._clock.monotonic()))
+        return self._outcome
+
     async def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Send):
-                await self._send(effect.message)
+                await self._line.say(effect.message)
             elif isinstance(effect, ReadEntries | ReadState):
                 await self._read(effect)
             elif isinstance(effect, Finished):
                 self._outcome = effect.outcome
-        self._changed.set()
 
     async def _read(self, asked: ReadEntries | ReadState) -> None:
         more: list[Effect]
@@ -186,73 +232,99 @@ class _SendingSide:
             more = self._sender.read_failed(error, self._clock.monotonic())
         await self._carry_out(more)
 
-    async def _send(self, message: TransferMessage) -> None:
-        writer = self._writer
-        if writer is None:
-            return
-        try:
-            writer.write(encode(message))
-            await writer.drain()
-        except OSError:
-            # The message is lost, which the protocol expects.
-            if self._writer is writer:
-                self._hang_up()
 
-    def _hang_up(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
+class SnapshotClient:
+    """Sends snapshots of any number of logs to one follower, whose `SnapshotServer` listens at `address`.
 
-
-async def send_snapshot(log: ReplicatedLog, snapshots: SnapshotFolder, address: Address, *, term: int,
-                        limits: TransferLimits | None = None, clock: Clock | None = None,
-                        rng: random.Random | None = None, cluster: str = "", me: str = "",
-                        follower: str | None = None, tls: ssl.SSLContext | None = None,
-                        insecure: bool = False) -> TransferOutcome:
-    """Send the newest snapshot and the live entries it needs to the `SnapshotServer` at `address`.
-
-    The entries are pinned and the state is held open until this returns, whatever compactions and newer snapshots do.
+    A node has one for each follower: all its transfers go over one connection, side by side, which is open while one
+    is under way. Used in one event loop; nothing has to be closed.
 
     Args:
-        log: the leader's log.
-        snapshots: where its snapshots lie.
         address: of the follower.
-        term: the leader's term.
-        limits: sizes and times.
-        clock: for the times.
-        rng: names the transfer.
         cluster: the group's name, as the server was given it.
         me: the name of this member; with `tls`, that of its certificate.
         follower: the name that the follower's certificate must carry; `None`: it must be what `tls` asks for, which is
             the host of `address` by default.
         tls: for the connection; plain TCP if `None`, which is for loopback addresses.
         insecure: plain TCP to other addresses too: the host that listens there gets the state.
-
-    Returns:
-        `Done` if the snapshot is in force there; `Skipped` if the follower was further already; `Failed` with a
-        `TransferAborted` otherwise, `HIGHER_TERM` in it if the leader must step down.
+        limits: sizes and times.
+        max_transfers: so many go side by side; others wait for their turn in the order of their calls.
+        clock: for the times.
+        rng: names the transfers.
 
     Raises:
-        NotFound: there is no snapshot yet.
-        CorruptData: the snapshot is damaged.
-        LiveIndexMissing: the log does not hold what the snapshot names.
-        StorageError: the disk refused.
         InvalidInput: an argument is of another type than it should be, or plain TCP would leave this machine.
     """
-    require_method("log", log, "pin")
-    require_type("snapshots", snapshots, SnapshotFolder, "a SnapshotFolder")
-    require_address("address", address)
-    require_guarded("a snapshot", address[0], guard="tls=", is_guarded=tls is not None, insecure=insecure)
-    require_mutual("tls", tls)
-    require_type("term", term, int, "a whole number")
-    hello = Hello(cluster, me)
-    if tls is not None and not me:
-        raise InvalidInput("me is ''; give this member's name, as its certificate says it")
-    chosen_clock: Clock = SystemClock() if clock is None else clock
-    transfer = (random.SystemRandom() if rng is None else rng).getrandbits(64)
-    source = await asyncio.to_thread(_Source.held, log, snapshots)
-    try:
-        sender = SnapshotSender(source.manifest, source.live, term=term, transfer=transfer, limits=limits)
-        return await _SendingSide(sender, source, address, chosen_clock, hello, follower, tls).run()
-    finally:
-        await asyncio.to_thread(source.release)
+
+    def __init__(self, address: Address, *, cluster: str = "", me: str = "", follower: str | None = None,
+                 tls: ssl.SSLContext | None = None, insecure: bool = False, limits: TransferLimits | None = None,
+                 max_transfers: int = 4, clock: Clock | None = None, rng: random.Random | None = None) -> None:
+        require_address("address", address)
+        require_guarded("a snapshot", address[0], guard="tls=", is_guarded=tls is not None, insecure=insecure)
+        require_mutual("tls", tls)
+        require_type("follower", follower, str, "text", or_none=True)
+        require_type("limits", limits, TransferLimits, "TransferLimits", or_none=True)
+        require_type("max_transfers", max_transfers, int, "a whole number")
+        if max_transfers < 1:
+            raise InvalidInput(f"max_transfers is {max_transfers}; give at least 1")
+        if tls is not None and not me:
+            raise InvalidInput("me is ''; give this member's name, as its certificate says it")
+        self._address = address
+        self._hello = Hello(cluster, me).encode()
+        self._follower = follower
+        self._tls = tls
+        self._limits = limits
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._rng: random.Random = random.SystemRandom() if rng is None else rng
+        self._turns: asyncio.Semaphore = asyncio.Semaphore(max_transfers)
+        self._line: _Line | None = None
+
+    async def send(self, log: ReplicatedLog, snapshots: SnapshotFolder, *, term: int) -> TransferOutcome:
+        """Send a log's newest snapshot and the live entries it needs.
+
+        The entries are pinned and the state is held open until this returns, whatever compactions and newer snapshots
+        do. Cancelling the call ends the transfer.
+
+        Args:
+            log: the leader's log; the follower's has the same `log_id`.
+            snapshots: where its snapshots lie.
+            term: the leader's term.
+
+        Returns:
+            `Done` if the snapshot is in force there; `Skipped` if the follower was further already; `Failed` with a
+            `TransferAborted` otherwise, `HIGHER_TERM` in it if the leader must step down, `UNKNOWN_LOG` if the
+            follower receives none for this log.
+
+        Raises:
+            NotFound: there is no snapshot yet.
+            CorruptData: the snapshot is damaged.
+            LiveIndexMissing: the log does not hold what the snapshot names.
+            StorageError: the disk refused.
+            InvalidInput: an argument is of another type than it should be.
+        """
+        require_method("log", log, "pin")
+        require_type("snapshots", snapshots, SnapshotFolder, "a SnapshotFolder")
+        require_type("term", term, int, "a whole number")
+        async with self._turns:
+            transfer = self._rng.getrandbits(64)
+            source = await asyncio.to_thread(_Source.held, log, snapshots)
+            try:
+                sender = SnapshotSender(source.manifest, source.live, term=term, transfer=transfer, log_id=log.log_id,
+                                        limits=self._limits)
+                return await self._carried_out(sender, source, transfer)
+            finally:
+                await asyncio.to_thread(source.release)
+
+    async def _carried_out(self, sender: SnapshotSender, source: _Source, transfer: int) -> TransferOutcome:
+        if self._line is None:
+            self._line = _Line(self._address, self._hello, self._follower, self._tls)
+        line = self._line
+        line.transfers[transfer] = made = _Transfer(sender, source, self._clock, line)
+        try:
+            return await made.run()
+        finally:
+            del line.transfers[transfer]
+            if not line.transfers:
+                if self._line is line:
+                    self._line = None
+                await line.close()

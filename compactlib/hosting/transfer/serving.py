@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The follower's side of transfers: it listens, and puts what it is sent in force."""
+"""The follower's side of transfers: it listens for all its logs, and puts what it is sent in force."""
 
 from __future__ import annotations
 
@@ -12,36 +12,17 @@ from functools import partial
 
 from compactlib._arguments import require_method, require_type
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Closed, CompactlibError, CorruptData, TaskFailed, Unsupported
+from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsupported
 from compactlib.hosting.transfer.lines import Hello, hello_length, require_address
+from compactlib.hosting.transfer.receiving import ReceivingLog, reply
 from compactlib.outcome import Skipped
-from compactlib.raftlog.replication.effects import (
-    AwaitEntries,
-    BeginInstall,
-    DiscardInstall,
-    Effect,
-    Finished,
-    InstallSnapshot,
-    Send,
-    TermSeen,
-    TransferLimits,
-    TransferOutcome,
-    WriteEntries,
-    WriteState,
-)
-from compactlib.raftlog.replication.install import put_aside, put_in_force
-from compactlib.raftlog.replication.messages import (
-    Installed,
-    Progress,
-    Refusal,
-    TransferMessage,
-    Unknown,
-)
+from compactlib.raftlog.replication.effects import TransferLimits, TransferOutcome
+from compactlib.raftlog.replication.errors import AbortReason
+from compactlib.raftlog.replication.messages import FromReceiver, FromSender, Offer, Refusal, Unknown, Withdrawal
 from compactlib.raftlog.replication.receiver import SnapshotReceiver
-from compactlib.raftlog.replication.wire import decode, encode, frame_length
+from compactlib.raftlog.replication.wire import decode, frame_length
 from compactlib.raftlog.snapshots.folder import SnapshotFolder
 from compactlib.raftlog.snapshots.model import SnapshotManifest
-from compactlib.raftlog.snapshots.staging import IncomingState
 from compactlib.raftlog.snapshots.state_reader import StateReader
 from compactlib.raftlog.store.protocols import ReplicatedLog
 from compactlib.runtime.doors import (
@@ -59,27 +40,22 @@ from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWor
 
 SERVER_FAILED = "snapshot_server_failed"
 """An unexpected exception, of one of the host's callables, for example: `what`, `error`, `message`."""
-_LOOK_AGAIN_SECONDS = 0.05
 _LONGEST_WAIT_SECONDS = 1.0
 """How long the clock is not looked at, at most: it may move without waking any thread."""
-_MAX_PAUSE_SECONDS = 60.0
+_FIRST_OF_ALL_SECONDS = 60.0
+"""How long the offer that waits for memory is first, though it is not made again."""
+_INSTALLS_AT_ONCE = 4
 
 
 class SnapshotServer(AsyncServiceFace):
-    """Listens for snapshots and puts them in force: a `contract.AsyncService`, also as an async context manager.
+    """Listens for snapshots of any number of logs, and puts them in force: a `contract.AsyncService`, also as an async
+    context manager. `add` says for which logs.
 
-    While a transfer is on, nothing else may be applied or appended to the log; `stage` says whether one is.
+    A node that sends has one connection for all logs. Transfers of several logs go side by side; all together are held
+    to the bounds of `door`, and their live sets to `max_live_bytes` of `limits`: what exceeds it waits for its turn.
 
     Args:
-        log: the follower's log.
-        snapshots: where its snapshots lie; the log's own store.
         listen: where.
-        term: the highest term that the follower knows.
-        applied: asked for the last index that the machine has applied, -1 if none.
-        installed: called with a new snapshot and its state once it is in force, to restore the machine; from then on
-            `applied` must say its index. In a thread; called again, after a growing delay, while it raises.
-        term_seen: called with each higher term, to be kept; in a thread.
-        machine_versions: the lowest and the highest machine version that can be restored.
         limits: sizes and times.
         clock: for the times.
         rng: names this life.
@@ -97,44 +73,85 @@ class SnapshotServer(AsyncServiceFace):
             TLS asks for no certificate.
     """
 
-    def __init__(self, log: ReplicatedLog, snapshots: SnapshotFolder, *, listen: Address, term: int,
-                 applied: Callable[[], int], installed: Callable[[SnapshotManifest, StateReader], object],
-                 term_seen: Callable[[int], object] | None = None,
-                 machine_versions: tuple[int, int] = (0, (1 << 32) - 1), limits: TransferLimits | None = None,
-                 clock: Clock | None = None, rng: random.Random | None = None, cluster: str = "",
-                 senders: Collection[str] = (), door: DoorLimits | None = None,
-                 tls: ssl.SSLContext | None = None, insecure: bool = False,
+    def __init__(self, *, listen: Address, limits: TransferLimits | None = None, clock: Clock | None = None,
+                 rng: random.Random | None = None, cluster: str = "", senders: Collection[str] = (),
+                 door: DoorLimits | None = None, tls: ssl.SSLContext | None = None, insecure: bool = False,
                  observer: Observer | None = None) -> None:
-        require_method("log", log, "append_sparse", "install", "pin", "reset", "sync")
-        require_type("snapshots", snapshots, SnapshotFolder, "a SnapshotFolder")
         require_address("listen", listen)
         require_guarded("the snapshot server", listen[0], guard="tls=", is_guarded=tls is not None, insecure=insecure)
         require_mutual("tls", tls)
-        require_type("term", term, int, "a whole number")
+        require_type("limits", limits, TransferLimits, "TransferLimits", or_none=True)
         require_type("cluster", cluster, str, "text")
         require_type("door", door, DoorLimits, "DoorLimits", or_none=True)
-        for name, call in (("applied", applied), ("installed", installed), ("term_seen", term_seen or installed)):
-            require_method(name, call, "__call__")
         self._work = AsyncWork(f"the snapshot server on {listen[0]}", event=SERVER_FAILED, observer=observer)
-        self._log = log
-        self._snapshots = snapshots
         self._listen = listen
-        self._applied = applied
-        self._installed = installed
-        self._term_seen = term_seen
+        self._limits = TransferLimits() if limits is None else limits
         self._clock: Clock = SystemClock() if clock is None else clock
         self._cluster = cluster
         self._senders = frozenset(senders)
         self._door = Door("the snapshot server", door or DoorLimits(), self._work, tls=tls)
-        life = (random.SystemRandom() if rng is None else rng).getrandbits(64)
-        self._receiver: SnapshotReceiver = SnapshotReceiver(
-            term=term, life=life, machine_versions=machine_versions, limits=limits, staged=snapshots.staged())
-        self._incoming: IncomingState | None = None
-        self._turn: asyncio.Lock = asyncio.Lock()
-        self._reply_to: asyncio.StreamWriter | None = None
-        self._outcomes: asyncio.Queue[TransferOutcome] = asyncio.Queue(maxsize=1000)
+        self._life = (random.SystemRandom() if rng is None else rng).getrandbits(64)
+        self._logs: dict[str, ReceivingLog] = {}
+        # Which log a transfer is of, as its offer has said; and the logs of which one may be under way.
+        self._routes: dict[int, ReceivingLog] = {}
+        self._active: set[ReceivingLog] = set()
+        # The offer that has waited longest for memory, and when it was made last.
+        self._first: tuple[int, float] | None = None
         self._ticked: asyncio.Event = asyncio.Event()
-        self._closing: asyncio.Event = asyncio.Event()
+        self._installing: asyncio.Semaphore = asyncio.Semaphore(_INSTALLS_AT_ONCE)
+        self._is_closing = False
+
+    def add(self, log: ReplicatedLog, snapshots: SnapshotFolder, *, term: int, applied: Callable[[], int],
+            installed: Callable[[SnapshotManifest, StateReader], object],
+            term_seen: Callable[[int], object] | None = None,
+            machine_versions: tuple[int, int] = (0, (1 << 32) - 1)) -> ReceivingLog:
+        """Receive snapshots for a log, from now on.
+
+        While a transfer is on, nothing else may be applied or appended to the log; `ReceivingLog.stage` says whether
+        one is. Reads what an earlier transfer has left of a state.
+
+        Args:
+            log: the follower's log; senders name it by its `log_id`.
+            snapshots: where its snapshots lie; the log's own store.
+            term: the highest term that the follower knows of the log's group.
+            applied: asked for the last index that the machine has applied, -1 if none.
+            installed: called with a new snapshot and its state once it is in force, to restore the machine; from then
+                on `applied` must say its index. In a thread; called again, after a growing delay, while it raises.
+            term_seen: called with each higher term, to be kept; in a thread.
+            machine_versions: the lowest and the highest machine version that can be restored.
+
+        Raises:
+            InvalidInput: an argument is of another type than it should be, or a log of this id was added before.
+            StorageError: what an earlier transfer has left cannot be read.
+        """
+        require_method("log", log, "append_sparse", "install", "pin", "reset", "sync")
+        require_type("snapshots", snapshots, SnapshotFolder, "a SnapshotFolder")
+        require_type("term", term, int, "a whole number")
+        for name, call in (("applied", applied), ("installed", installed), ("term_seen", term_seen or installed)):
+            require_method(name, call, "__call__")
+        if log.log_id in self._logs:
+            raise InvalidInput(f"the log {log.log_id!r} was added before; remove it first")
+        receiver = SnapshotReceiver(term=term, life=self._life, machine_versions=machine_versions,
+                                    limits=self._limits, staged=snapshots.staged())
+        made = ReceivingLog(log, snapshots, receiver, self._work, self._clock, self._installing, applied, installed,
+                            term_seen)
+        self._logs[log.log_id] = made
+        return made
+
+    async def remove(self, log_id: str) -> None:
+        """Receive no more for a log. A transfer is given up; what is being put in force is seen through, to the host's
+        restoring.
+
+        Raises:
+            NotFound: it was not added.
+        """
+        removed = self._logs.pop(log_id, None)
+        if removed is None:
+            raise NotFound(f"no log {log_id!r} was added; these were: {', '.join(sorted(self._logs)) or 'none'}")
+        await removed.give_up("the follower receives no more for this log")
+        await removed.settle()
+        self._active.discard(removed)
+        self._route(removed)
 
     @property
     def address(self) -> Address:
@@ -145,76 +162,58 @@ class SnapshotServer(AsyncServiceFace):
         """
         return self._door.listener.address
 
-    @property
-    def stage(self) -> str:
-        """`"idle"`, or what a transfer is at: `"receiving"`, `"syncing"`, `"installing"`."""
-        return self._receiver.stage
-
     async def _begin(self) -> None:
         """Listen.
 
         Raises:
             StorageError: the address cannot be listened on.
         """
-        self._closing.clear()
+        self._is_closing = False
+        for log in self._logs.values():
+            log.open()
         await self._door.listen(self._listen, self._answer)
         self._work.keep_on(self._await_tick, "watching the clock of transfers")
 
-    async def next_outcome(self) -> TransferOutcome:
-        """How the next transfer ends that has not been asked for; the last 1000 are kept."""
-        return await self._outcomes.get()
-
-    async def observe_term(self, term: int) -> None:
-        """The follower has seen a term; a higher one ends a transfer of a lower one."""
-        async with self._turn:
-            await self._carry_out(self._receiver.observe_term(term))
-
     async def _end(self) -> None:
-        """Listen no more, give a transfer up; what is being put in force is seen through, to the host's restoring."""
-        async with self._turn:
-            self._closing.set()
-            await self._carry_out(self._receiver.cancel("the follower is shutting down"))
+        """Listen no more, give transfers up; what is being put in force is seen through, to the host's restoring."""
+        logs = list(self._logs.values())
+        for log in logs:
+            await log.give_up("the follower is shutting down")
+        # Not before each sender was told.
+        self._is_closing = True
         self._door.close()
-        while self._receiver.stage == "installing":
-            # It would be half done otherwise.
-            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
-        if self._incoming is not None:
-            self._incoming.close()
-            self._incoming = None
+        for log in logs:
+            await log.settle()
 
     async def _pending(self) -> Sequence[TransferOutcome]:
-        """Look at the clock; what has ended by it, or where the transfer stands."""
-        before = self._outcomes.qsize()
+        """Look at the clock; what has ended by it, or where the transfers stand."""
+        before = {log: log.outcomes for log in self._logs.values()}
         await self._tick()
-        if self._outcomes.qsize() > before:
-            return [self._outcomes.get_nowait() for _ in range(self._outcomes.qsize() - before)]
-        if self.stage == "idle":
+        ended = [log.take_outcome() for log, count in before.items() for _ in range(count, log.outcomes)]
+        if ended:
+            return ended
+        busy = [f"{log.log_id}: {log.stage}" for log in self._logs.values() if log.stage != "idle"]
+        if not busy:
             return [Skipped("no transfer is on; one begins when a leader connects and offers a snapshot")]
-        return [Skipped(f"a transfer goes on: {self.stage}", is_busy=True)]
+        return [Skipped(f"a transfer goes on: {', '.join(busy)}", is_busy=True)]
 
     def audit(self) -> None:
-        """Check the receiving machine's invariants, and that the clock is watched.
+        """Check the receiving machines' invariants, and that the clock is watched.
 
         Raises:
             AuditFailed: one is broken.
         """
-        self._receiver.audit()
+        for log in self._logs.values():
+            log.audit()
         super().audit()
 
     # -- inside
-
-    def _named(self, what: str, error: Exception) -> CompactlibError:
-        """The error as the library's own; noted, if it is none."""
-        if isinstance(error, CompactlibError):
-            return error
-        self._work.note(error, what)
-        return TaskFailed(f"{what} raised {error!r}", task=what, kind=type(error).__name__, detail=repr(error))
 
     async def _answer(self, arrival: Arrival) -> None:
         where = arrival.where
         try:
             async with self._door.line(arrival, partial(self._welcome, where)) as (line, sender):
-                while not self._closing.is_set() and await self._take_in(line, sender):
+                while not self._is_closing and await self._take_in(line, sender):
                     pass
         except (OSError, Unsupported, CorruptData, TurnedAway, asyncio.IncompleteReadError) as error:
             # A stranger, damage on the way, or a line that was cut: the sender opens another and goes on.
@@ -240,21 +239,64 @@ class SnapshotServer(AsyncServiceFace):
             if frame is None:
                 return False
             message = await self._work.call(decode, frame, source=sender or "<peer>")
-            if isinstance(message, Progress | Unknown | Installed | Refusal):
+            if isinstance(message, FromReceiver):
                 return True
-            async with self._turn:
-                # Closed while this task waited for its turn?
-                if self._closing.is_set():
-                    return False
-                self._reply_to = line.writer
-                applied = await self._work.call(self._applied)
-                await self._carry_out(self._receiver.receive(message, self._clock.monotonic(), last_applied=applied,
-                                                             sender=sender))
-                self._ticked.set()
+            log = self._logs.get(message.log_id) if isinstance(message, Offer) else \
+                self._routes.get(message.envelope.transfer)
+            if log is None:
+                await self._tell_stranger(line.writer, message)
+                return True
+            await self._hand_to(log, message, sender, line.writer)
+            self._ticked.set()
         return True
 
+    async def _hand_to(self, log: ReceivingLog, message: FromSender, sender: str, line: asyncio.StreamWriter) -> None:
+        self._active.add(log)
+        if not isinstance(message, Offer):
+            await log.take_in(message, sender, line, has_room=True)
+            return
+        transfer, size, now = message.envelope.transfer, message.meta.live_bytes, self._clock.monotonic()
+        if self._first is not None and now - self._first[1] > _FIRST_OF_ALL_SECONDS:
+            self._first = None
+        is_first = self._first is None or self._first[0] == transfer
+        has_room = is_first and self._has_room(log, size)
+        if has_room:
+            # Others come while this one is taken in.
+            log.reserved_bytes = size
+        try:
+            waits = await log.take_in(message, sender, line, has_room=has_room)
+        finally:
+            log.reserved_bytes = 0
+        if self._first is None or self._first[0] == transfer:
+            self._first = (transfer, now) if waits else None
+        self._route(log)
+
+    def _has_room(self, log: ReceivingLog, size: int) -> bool:
+        others = sum(each.live_bytes for each in self._active if each is not log)
+        return not others or others + size <= self._limits.max_live_bytes
+
+    def _route(self, log: ReceivingLog) -> None:
+        """Have the transfers that a log knows lead to it, and no others."""
+        known = log.transfers if self._logs.get(log.log_id) is log else frozenset()
+        for transfer in log.routed - known:
+            self._routes.pop(transfer, None)
+        for transfer in known - log.routed:
+            self._routes[transfer] = log
+        log.routed = known
+
+    async def _tell_stranger(self, line: asyncio.StreamWriter, message: FromSender) -> None:
+        """An answer to what concerns no log that is received for."""
+        if isinstance(message, Offer):
+            await reply(line, Refusal(message.envelope, AbortReason.UNKNOWN_LOG, -1,
+                                      f"this node receives no snapshots for a log {message.log_id!r}; add it there, or "
+                                      f"correct the id"))
+        elif not isinstance(message, Withdrawal):
+            # Of an earlier life, for example: the sender offers it again, and says of which log it is.
+            await reply(line, Unknown(message.envelope))
+
     async def _await_tick(self) -> None:
-        deadline = self._receiver.deadline
+        deadlines = [log.deadline for log in self._active]
+        deadline = min((each for each in deadlines if each is not None), default=None)
         self._ticked.clear()
         rest = _LONGEST_WAIT_SECONDS if deadline is None else deadline - self._clock.monotonic()
         with contextlib.suppress(TimeoutError):
@@ -262,105 +304,9 @@ class SnapshotServer(AsyncServiceFace):
         await self._tick()
 
     async def _tick(self) -> None:
-        async with self._turn:
-            await self._carry_out(self._receiver.tick(self._clock.monotonic()))
-
-    async def _carry_out(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            try:
-                await self._carry_one(effect)
-            except Exception as error:
-                named = self._named(type(effect).__name__, error)
-                if isinstance(effect, DiscardInstall):
-                    # The next transfer, or opening the folder, does it again; this one is over all the same.
-                    continue
-                # The rest may say that this was done.
-                await self._carry_out(self._receiver.failed(named))
-                return
-
-    async def _carry_one(self, effect: Effect) -> None:
-        if isinstance(effect, Send):
-            await self._send(effect.message)
-        elif isinstance(effect, AwaitEntries | InstallSnapshot):
-            # Both may take long, and a probe must be answered meanwhile.
-            self._work.spawn(self._aside(effect), type(effect).__name__)
-        elif isinstance(effect, Finished):
-            if self._outcomes.full():
-                self._outcomes.get_nowait()
-            self._outcomes.put_nowait(effect.outcome)
-        else:
-            await self._work.call(self._on_disk, effect)
-
-    async def _aside(self, effect: AwaitEntries | InstallSnapshot) -> None:
-        try:
-            await self._work.call(self._on_disk, effect)
-        except Exception as error:
-            named = self._named(type(effect).__name__, error)
-            async with self._turn:
-                await self._carry_out(self._receiver.failed(named))
-            return
-        if isinstance(effect, InstallSnapshot):
-            await self._restore(effect.meta)
-        async with self._turn:
-            now = self._clock.monotonic()
-            if isinstance(effect, InstallSnapshot):
-                await self._carry_out(self._receiver.installed(now))
-            else:
-                await self._carry_out(self._receiver.entries_durable(effect.last, now))
-
-    def _on_disk(self, effect: Effect) -> None:
-        if isinstance(effect, BeginInstall):
-            self._incoming = self._snapshots.receive(effect.meta, keep_bytes=effect.keep_bytes)
-        elif isinstance(effect, WriteEntries):
-            put_aside(self._require_incoming(), effect.previous, effect.entries)
-        elif isinstance(effect, WriteState):
-            self._require_incoming().write(effect.offset, effect.data)
-        elif isinstance(effect, AwaitEntries):
-            self._require_incoming().sync()
-        elif isinstance(effect, InstallSnapshot):
-            put_in_force(self._log, self._snapshots, self._require_incoming(), effect.meta, effect.live)
-            self._incoming = None
-        elif isinstance(effect, DiscardInstall):
-            self._discard(effect)
-        elif isinstance(effect, TermSeen) and self._term_seen is not None:
-            self._term_seen(effect.term)
-
-    async def _restore(self, meta: SnapshotManifest) -> None:
-        """Have the host restore its machine; the snapshot is in force, and stays so whatever that raises."""
-        def restore() -> None:
-            with self._snapshots.open_state(meta) as state:
-                self._installed(meta, state)
-
-        pause = _LOOK_AGAIN_SECONDS
-        while True:
-            try:
-                await self._work.call(restore)
-                return
-            except Exception as error:
-                self._work.note(error, "the host's `installed`")
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), pause)
-            if self._closing.is_set():
-                return  # it is restored when the store is opened again
-            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
-
-    def _discard(self, effect: DiscardInstall) -> None:
-        incoming, self._incoming = self._incoming, None
-        if incoming is not None:
-            if effect.keep_state:
-                incoming.close()
-            else:
-                incoming.discard()
-
-    def _require_incoming(self) -> IncomingState:
-        if self._incoming is None:
-            raise Closed("no snapshot is being received; offer it again")
-        return self._incoming
-
-    async def _send(self, message: TransferMessage) -> None:
-        writer = self._reply_to
-        if writer is None or writer.is_closing():
-            return
-        with contextlib.suppress(OSError):
-            writer.write(encode(message))
-            await writer.drain()
+        now = self._clock.monotonic()
+        for log in list(self._active):
+            if log.deadline is not None and now >= log.deadline:
+                await log.tick()
+            if log.stage == "idle" and not log.reserved_bytes:
+                self._active.discard(log)

@@ -27,7 +27,8 @@ class TransferLimits:
         chunk_bytes: a chunk's payload; one that holds a single larger entry exceeds it.
         window_bytes: sent and not yet acknowledged.
         max_entry_bytes: an entry's payload; a larger one ends the transfer by name.
-        max_live_bytes: the receiver's limit for a live set, which it holds in memory.
+        max_live_bytes: the receiver's limit for a live set, which it holds in memory; a larger one is refused by name.
+            Also for those of all logs of a `SnapshotServer` together: what would exceed it waits for the others' end.
         resend_seconds: the sender's patience before it goes back to what was acknowledged; doubles up to eightfold.
         sender_seconds: silence after which the sender gives up.
         receiver_seconds: silence after which the receiver gives up.

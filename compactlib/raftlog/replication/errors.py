@@ -38,6 +38,8 @@ class AbortReason(Enum):
     """One side said or did what the other cannot have caused: they disagree on the protocol, or on the log."""
     OTHER_SENDER = 13
     """Another member sends in the same term, which has one leader."""
+    UNKNOWN_LOG = 14
+    """The receiving node has no log of this id, or receives none for it."""
 
 
 class TransferAborted(CompactlibError):

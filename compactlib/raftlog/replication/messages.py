@@ -94,10 +94,14 @@ def entry_crc(index: int, term: int, payload: bytes) -> int:
 
 @attrs.frozen
 class Offer:
-    """The sender has a snapshot; the receiver answers with a `Progress` or a `Refusal`."""
+    """The sender has a snapshot of the log `log_id`; the receiver answers with a `Progress`, a `Wait` or a `Refusal`.
+
+    What else is said of the transfer does not repeat the log's id.
+    """
 
     envelope: Envelope
     meta: SnapshotManifest
+    log_id: str
 
 
 @attrs.frozen
@@ -167,6 +171,13 @@ class Unknown:
 
 
 @attrs.frozen
+class Wait:
+    """Transfers of other logs have the memory that this one needs: offer again in a while."""
+
+    envelope: Envelope
+
+
+@attrs.frozen
 class Installed:
     """The snapshot is in force at the receiver, durably."""
 
@@ -185,6 +196,6 @@ class Refusal:
 
 
 FromSender: TypeAlias = Offer | LiveChunk | EntryChunk | StateChunk | Probe | Withdrawal
-FromReceiver: TypeAlias = Progress | Unknown | Installed | Refusal
+FromReceiver: TypeAlias = Progress | Unknown | Wait | Installed | Refusal
 TransferMessage: TypeAlias = FromSender | FromReceiver
 """Whatever can be in a frame."""

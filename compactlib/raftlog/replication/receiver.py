@@ -54,6 +54,7 @@ from compactlib.raftlog.replication.messages import (
     StateChunk,
     TransferMessage,
     Unknown,
+    Wait,
     Withdrawal,
 )
 from compactlib.raftlog.snapshots.model import SnapshotManifest, StagedState
@@ -114,7 +115,8 @@ class SnapshotReceiver:
 
     # -- what the host says
 
-    def receive(self, message: FromSender, now: float, *, last_applied: int, sender: str = "") -> list[Effect]:
+    def receive(self, message: FromSender, now: float, *, last_applied: int, sender: str = "",
+                has_room: bool = True) -> list[Effect]:
         """Take a message of a sender.
 
         Args:
@@ -122,6 +124,8 @@ class SnapshotReceiver:
             now: seconds on any clock that does not go back, the same for every call.
             last_applied: the last index that the host's state machine has applied, -1 if none.
             sender: the name of the member that sent it. A term has one leader: in each the first name counts.
+            has_room: whether there is memory for the live set of another transfer; else an offer that would begin one
+                is to be made again later, by a `Wait`.
         """
         envelope = message.envelope
         if envelope.term < self._term:
@@ -139,7 +143,7 @@ class SnapshotReceiver:
             effects += [] if isinstance(message, Offer) else self.observe_term(envelope.term)
             self._term = envelope.term
         if isinstance(message, Offer):
-            return effects + self._offered(message, now, last_applied)
+            return effects + self._offered(message, now, last_applied, has_room)
         return effects + self._told(message, now)
 
     def entries_durable(self, last: int, now: float) -> list[Effect]:
@@ -206,6 +210,12 @@ class SnapshotReceiver:
         return None if self._now is None else self._now.meta
 
     @property
+    def transfers(self) -> frozenset[int]:
+        """The transfers that the receiver knows: the one under way, and the last that ended well."""
+        ended = () if self._finished is None else (self._finished[0],)
+        return frozenset((*ended, *(() if self._now is None else (self._now.transfer,))))
+
+    @property
     def deadline(self) -> float | None:
         """When to call `tick` next; `None` if there is nothing to wait for."""
         # The disk may take as long as it likes: only waiting for the sender is bounded.
@@ -233,12 +243,13 @@ class SnapshotReceiver:
 
     # -- offers
 
-    def _offered(self, message: Offer, now: float, last_applied: int) -> list[Effect]:
+    def _offered(self, message: Offer, now: float, last_applied: int, has_room: bool) -> list[Effect]:
         envelope, meta, current = message.envelope, message.meta, self._now
         if current is None:
             if self._finished == (envelope.transfer, meta.index):
                 return [Send(Installed(self._answer_to(envelope), meta.index))]
-            return self._refuse(envelope, meta, last_applied) or self._begin(envelope, meta, now, last_applied)
+            return self._refuse(envelope, meta, last_applied, has_room) or self._begin(envelope, meta, now,
+                                                                                       last_applied)
         if meta == current.meta:
             if envelope.transfer == current.transfer and envelope.attempt < current.attempt + current.wants_offer:
                 return [Send(Unknown(self._answer_to(envelope)))] if current.wants_offer else []
@@ -252,13 +263,13 @@ class SnapshotReceiver:
         if not newer or self._stage == "installing":
             return [Send(Refusal(self._answer_to(envelope), AbortReason.SUPERSEDED, current.last_applied,
                                  f"snapshot {current.meta.index} is being installed"))]
-        refusal = self._refuse(envelope, meta, current.last_applied)
+        refusal = self._refuse(envelope, meta, current.last_applied, has_room)
         if refusal:
             return refusal
         given_up = self._abort(AbortReason.SUPERSEDED, f"snapshot {meta.index} of term {envelope.term} takes its place")
         return [*given_up, *self._begin(envelope, meta, now, current.last_applied)]
 
-    def _refuse(self, envelope: Envelope, meta: SnapshotManifest, last_applied: int) -> list[Effect]:
+    def _refuse(self, envelope: Envelope, meta: SnapshotManifest, last_applied: int, has_room: bool) -> list[Effect]:
         lowest, highest = self._machine_versions
         if meta.index <= last_applied:
             reason, detail = AbortReason.ALREADY_APPLIED, f"entries up to {last_applied} are applied"
@@ -271,7 +282,7 @@ class SnapshotReceiver:
             reason = AbortReason.TOO_LARGE
             detail = f"a live set of {meta.live_bytes} bytes, max_live_bytes is {self._limits.max_live_bytes}"
         else:
-            return []
+            return [] if has_room else [Send(Wait(self._answer_to(envelope)))]
         return [Send(Refusal(self._answer_to(envelope), reason, last_applied, detail))]
 
     def _begin(self, envelope: Envelope, meta: SnapshotManifest, now: float, last_applied: int) -> list[Effect]:

@@ -48,6 +48,7 @@ from compactlib.raftlog.replication.messages import (
     SentEntry,
     StateChunk,
     Unknown,
+    Wait,
     Withdrawal,
 )
 from compactlib.raftlog.snapshots.model import SnapshotManifest
@@ -65,13 +66,14 @@ class SnapshotSender:
         live: its live set; every entry of it can be read until the transfer is over (pin them).
         term: the leader's term.
         transfer: a number for this transfer, chosen at random, 64 bits.
+        log_id: the log's, the same at both sides.
         limits: sizes and times.
 
     Raises:
         InvalidInput: `live` is not the live set that `meta` describes.
     """
 
-    def __init__(self, meta: SnapshotManifest, live: IndexSet, *, term: int, transfer: int,
+    def __init__(self, meta: SnapshotManifest, live: IndexSet, *, term: int, transfer: int, log_id: str,
                  limits: TransferLimits | None = None) -> None:
         self._meta = meta
         self._live = live
@@ -81,6 +83,7 @@ class SnapshotSender:
                                f"says {meta.live_count} in {meta.live_bytes}; read it from the same snapshot")
         self._term = term
         self._transfer = transfer
+        self._log_id = log_id
         self._limits: TransferLimits = limits or TransferLimits()
         self._stage: SenderStage = "new"
         self._attempt = 1
@@ -126,6 +129,9 @@ class SnapshotSender:
         self._heard_at = now
         if isinstance(message, Progress):
             return self._progress(message, now)
+        if isinstance(message, Wait):
+            # It was heard: that is all. The offer is made again after the usual delay.
+            return []
         if isinstance(message, Unknown):
             if self._stage == "offering":
                 return []
@@ -194,7 +200,7 @@ class SnapshotSender:
     def _say_again(self, now: float) -> list[Effect]:
         self._quiet_since = now
         if self._stage == "offering":
-            return [Send(Offer(self._envelope, self._meta))]
+            return [Send(Offer(self._envelope, self._meta, self._log_id))]
         if self._stage == "waiting":
             return [Send(Probe(self._envelope))]
         self._go_back()
@@ -259,7 +265,7 @@ class SnapshotSender:
         self._reading = None
         self._quiet_since = now
         self._acked = self._sent = Position(Phase.LIVE, 0)
-        return [Send(Offer(self._envelope, self._meta))]
+        return [Send(Offer(self._envelope, self._meta, self._log_id))]
 
     def _offer_again(self, now: float) -> list[Effect]:
         self._attempt += 1

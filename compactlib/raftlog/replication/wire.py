@@ -33,22 +33,24 @@ from compactlib.raftlog.replication.messages import (
     StateChunk,
     TransferMessage,
     Unknown,
+    Wait,
     Withdrawal,
 )
 from compactlib.raftlog.snapshots.model import MAX_CLUSTER_BYTES, SnapshotManifest
 
-VERSION = 1
-"""The version that this release writes, and the highest that it reads."""
+VERSION = 2
+"""The version that this release writes and reads; 1 had no log id in an offer."""
 LENGTH_BYTES = 4
 """Bytes of the length before each frame."""
 MAX_FRAME_BYTES = 80_000_000
 """The default limit of a frame, its length not counted: room for the largest entry of `TransferLimits`."""
 MAX_TEXT_BYTES = 1000
+MAX_LOG_ID_BYTES = 255
 
 _LENGTH = struct.Struct("<I")
 _HEAD = struct.Struct("<BBHQIQ")
 _CRC = struct.Struct("<I")
-_META = struct.Struct("<QQIQQIQII")
+_META = struct.Struct("<QQIQQIQIIH")
 _OFFSET = struct.Struct("<Q")
 _CHUNK = struct.Struct("<QI")
 _ENTRY = struct.Struct("<QQII")
@@ -96,7 +98,7 @@ def decode(frame: bytes, *, source: str = "<frame>") -> TransferMessage:
 
     Raises:
         FrameDamaged: a check fails.
-        Unsupported: a later release sent it.
+        Unsupported: another release sent it.
     """
     if len(frame) < _MIN_BYTES:
         raise FrameDamaged(path=source, offset=0, expected=f"at least {_MIN_BYTES} bytes", found=str(len(frame)))
@@ -107,12 +109,12 @@ def decode(frame: bytes, *, source: str = "<frame>") -> TransferMessage:
         raise FrameDamaged(path=source, offset=len(frame) - _CRC.size, expected=f"CRC {actual:#010x}",
                            found=f"{stored:#010x}")
     number, version, zero, transfer, attempt, term = _HEAD.unpack_from(frame)
-    if version > VERSION or number > len(_BODIES):
-        raise Unsupported(f"{source}: message {number} of version {version}; this release knows messages 1 to "
-                          f"{len(_BODIES)} up to version {VERSION}: upgrade it")
-    if not number or version < 1 or zero:
-        raise FrameDamaged(path=source, offset=0, expected="a message number, version 1 and zeros",
+    if not number or not version or zero:
+        raise FrameDamaged(path=source, offset=0, expected=f"a message number, version {VERSION} and zeros",
                            found=f"{number}, {version}, {zero}")
+    if version != VERSION or number > len(_BODIES):
+        raise Unsupported(f"{source}: message {number} of version {version}; this release knows messages 1 to "
+                          f"{len(_BODIES)} of version {VERSION}: have both sides run the same release")
     parse = _BODIES[number - 1][2]
     try:
         message: TransferMessage = parse(Envelope(transfer, attempt, term), frame[_HEAD.size:-_CRC.size])
@@ -129,19 +131,24 @@ Pieces: TypeAlias = Sequence[bytes]
 
 
 def _offer(message: Offer) -> Pieces:
-    meta = message.meta
+    meta, log_id = message.meta, message.log_id.encode()
+    if len(log_id) > MAX_LOG_ID_BYTES:
+        raise InvalidInput(f"the log id {message.log_id!r:.100} has {len(log_id)} bytes; at most {MAX_LOG_ID_BYTES} "
+                           f"fit")
     return [_META.pack(meta.index, meta.term, meta.machine_version, meta.live_count, meta.live_bytes, meta.live_crc,
-                       meta.state_bytes, meta.state_crc, len(meta.cluster)), meta.cluster]
+                       meta.state_bytes, meta.state_crc, len(meta.cluster), len(log_id)), meta.cluster, log_id]
 
 
 def _parse_offer(envelope: Envelope, body: bytes) -> Offer:
-    (index, term, version, live_count, live_bytes, live_crc, state_bytes, state_crc, size) = _META.unpack_from(body)
-    cluster = body[_META.size:]
-    if len(cluster) != size or size > MAX_CLUSTER_BYTES:
-        raise ValueError(f"{len(cluster)} cluster bytes, {size} announced")
+    (index, term, version, live_count, live_bytes, live_crc, state_bytes, state_crc, size,
+     id_size) = _META.unpack_from(body)
+    names = body[_META.size:]
+    if len(names) != size + id_size or size > MAX_CLUSTER_BYTES or id_size > MAX_LOG_ID_BYTES:
+        raise ValueError(f"{len(names)} bytes of cluster and log id, {size} and {id_size} announced")
     return Offer(envelope, SnapshotManifest(
-        index=index, term=term, machine_version=version, cluster=cluster, live_count=live_count,
-        live_bytes=live_bytes, live_crc=live_crc, state_bytes=state_bytes, state_crc=state_crc))
+        index=index, term=term, machine_version=version, cluster=names[:size], live_count=live_count,
+        live_bytes=live_bytes, live_crc=live_crc, state_bytes=state_bytes, state_crc=state_crc),
+        names[size:].decode())
 
 
 def _piece(message: LiveChunk | StateChunk) -> Pieces:
@@ -179,7 +186,7 @@ def _parse_entries(envelope: Envelope, body: bytes) -> EntryChunk:
     return EntryChunk(envelope, previous - 1, tuple(entries))
 
 
-def _nothing(message: Probe | Unknown) -> Pieces:
+def _nothing(message: Probe | Unknown | Wait) -> Pieces:
     return []
 
 
@@ -191,6 +198,11 @@ def _parse_probe(envelope: Envelope, body: bytes) -> Probe:
 def _parse_unknown(envelope: Envelope, body: bytes) -> Unknown:
     _no_more(body)
     return Unknown(envelope)
+
+
+def _parse_wait(envelope: Envelope, body: bytes) -> Wait:
+    _no_more(body)
+    return Wait(envelope)
 
 
 def _withdrawal(message: Withdrawal) -> Pieces:
@@ -257,6 +269,7 @@ _BODIES: tuple[tuple[type[TransferMessage], Callable[..., Pieces], Callable[[Env
     (Unknown, _nothing, _parse_unknown),
     (Installed, _installed, _parse_installed),
     (Refusal, _refusal, _parse_refusal),
+    (Wait, _nothing, _parse_wait),
 )
 """Each message with how it becomes bytes and back. Its number on the wire is its place here, from 1: append only."""
 _NUMBERS = {kind: number for number, (kind, _, _) in enumerate(_BODIES, 1)}

@@ -135,6 +135,10 @@ class ReplicatedLog(Protocol):
     """What senders and receivers of snapshots, and the log worker, may rely on in a log."""
 
     @property
+    def log_id(self) -> str:
+        """The log's id, the same on all nodes."""
+
+    @property
     def state(self) -> SnapshotMeta:
         """The row: one value, replaced as a whole."""
 

@@ -14,6 +14,7 @@ import sys
 import threading
 
 from compactlib.hosting import SnapshotServer
+from compactlib.hosting.transfer.receiving import ReceivingLog
 from compactlib.outcome import Done, Failed
 from examples.raft_kv import KvStore
 
@@ -36,10 +37,11 @@ async def serve(store: KvStore) -> None:
     thread = threading.Thread(target=compact)
     thread.start()
     try:
-        async with SnapshotServer(store.log, store.snapshots, listen=("127.0.0.1", 0), term=store.term,
-                                  applied=lambda: store.machine.applied, installed=store.installed) as server:
+        async with SnapshotServer(listen=("127.0.0.1", 0)) as server:
+            log = server.add(store.log, store.snapshots, term=store.term, applied=lambda: store.machine.applied,
+                             installed=store.installed)
             say(str(server.address[1]))
-            told = asyncio.create_task(tell(server))
+            told = asyncio.create_task(tell(log))
             await asyncio.to_thread(sys.stdin.read)
             told.cancel()
             server.audit()
@@ -48,10 +50,10 @@ async def serve(store: KvStore) -> None:
         thread.join()
 
 
-async def tell(server: SnapshotServer) -> None:
+async def tell(log: ReceivingLog) -> None:
     """One line for each transfer."""
     while True:
-        outcome = await server.next_outcome()
+        outcome = await log.next_outcome()
         fields = {"index": outcome.stats.index, "attempts": outcome.stats.attempts} if isinstance(outcome, Done) else \
             {"error": str(outcome.error) if isinstance(outcome, Failed) else outcome.reason}
         say(json.dumps({"outcome": type(outcome).__name__, **fields}))

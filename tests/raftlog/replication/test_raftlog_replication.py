@@ -48,6 +48,7 @@ from compactlib.raftlog.replication.messages import (
     SentEntry,
     StateChunk,
     Unknown,
+    Wait,
     Withdrawal,
 )
 from compactlib.raftlog.replication.receiver import SnapshotReceiver
@@ -83,7 +84,7 @@ def receiver(**kwargs: Any) -> SnapshotReceiver:
 
 
 def sender(**kwargs: Any) -> SnapshotSender:
-    return SnapshotSender(MANIFEST, LIVE, **{"term": 3, "transfer": 42, "limits": LIMITS, **kwargs})
+    return SnapshotSender(MANIFEST, LIVE, **{"term": 3, "transfer": 42, "log_id": "log", "limits": LIMITS, **kwargs})
 
 
 def accepted(at: Position | None = None, last_applied: int = 1500) -> SnapshotSender:
@@ -121,7 +122,7 @@ def test_a_follower_needs_what_lies_above_its_last_applied(last_applied: int, ne
 def chunk_sizes(live: IndexSet, payload: int, chunk_bytes: int) -> list[int]:
     """How many entries each chunk of a transfer holds."""
     manifest = manifest_of(1000, 3, live, b"")
-    giver = SnapshotSender(manifest, live, term=3, transfer=1,
+    giver = SnapshotSender(manifest, live, term=3, transfer=1, log_id="log",
                            limits=TransferLimits(chunk_bytes=chunk_bytes, window_bytes=1 << 30))
     giver.start(0.0)
     effects = giver.receive(Progress(Envelope(1, 1, 3), Position(Phase.LIVE, 0), -1, 5), 0.0)
@@ -182,9 +183,9 @@ def test_checksums_reach_from_the_leaders_log_to_the_followers() -> None:
 def test_the_live_set_of_a_transfer_is_that_of_its_snapshot_whatever_the_leader_does() -> None:
     """Ra 5a63636e: the list was emptied by a newer snapshot while it was being sent."""
     with pytest.raises(InvalidInput, match="the live set has 0 members"):
-        SnapshotSender(MANIFEST, IndexSet(), term=3, transfer=1)
+        SnapshotSender(MANIFEST, IndexSet(), term=3, transfer=1, log_id="log")
     with pytest.raises(InvalidInput, match="read it from the same snapshot"):
-        SnapshotSender(MANIFEST, LIVE - IndexSet.range(100, 100), term=3, transfer=1)
+        SnapshotSender(MANIFEST, LIVE - IndexSet.range(100, 100), term=3, transfer=1, log_id="log")
 
 
 # -- the receiver
@@ -193,7 +194,7 @@ def test_the_live_set_of_a_transfer_is_that_of_its_snapshot_whatever_the_leader_
 def at_entries(**kwargs: Any) -> SnapshotReceiver:
     """A receiver that has the live set and needs 1777."""
     taker = receiver(**kwargs)
-    taker.receive(Offer(FIRST, MANIFEST), 0.0, last_applied=1500)
+    taker.receive(Offer(FIRST, MANIFEST, "log"), 0.0, last_applied=1500)
     taker.receive(LiveChunk(FIRST, 0, LIVE.to_bytes()), 0.0, last_applied=1500)
     return taker
 
@@ -207,7 +208,7 @@ def at_state(**kwargs: Any) -> SnapshotReceiver:
 
 def test_a_whole_transfer_step_by_step() -> None:
     taker = receiver()
-    assert taker.receive(Offer(FIRST, MANIFEST), 1.0, last_applied=1500) == [
+    assert taker.receive(Offer(FIRST, MANIFEST, "log"), 1.0, last_applied=1500) == [
         BeginInstall(MANIFEST, 0), Send(Progress(FIRST, Position(Phase.LIVE, 0), 1500, 5))]
     assert taker.receive(LiveChunk(FIRST, 0, LIVE.to_bytes()), 1.0, last_applied=1500) == [
         Send(Progress(FIRST, Position(Phase.ENTRIES, 1500), 1500, 5))]
@@ -228,12 +229,12 @@ def test_a_whole_transfer_step_by_step() -> None:
     assert (finished.outcome.stats.entries, finished.outcome.stats.seconds) == (1, 3.0)
     # Should the answer be lost, it is given again.
     assert taker.receive(Probe(FIRST), 5.0, last_applied=2000) == [Send(Installed(FIRST, 2000))]
-    assert taker.receive(Offer(FIRST, MANIFEST), 5.0, last_applied=2000) == [Send(Installed(FIRST, 2000))]
+    assert taker.receive(Offer(FIRST, MANIFEST, "log"), 5.0, last_applied=2000) == [Send(Installed(FIRST, 2000))]
 
 
 def test_a_gap_in_the_sparse_sequence_is_never_written() -> None:
     taker = receiver()
-    taker.receive(Offer(FIRST, MANIFEST), 0.0, last_applied=0)
+    taker.receive(Offer(FIRST, MANIFEST, "log"), 0.0, last_applied=0)
     taker.receive(LiveChunk(FIRST, 0, LIVE.to_bytes()), 0.0, last_applied=0)
     late = EntryChunk(FIRST, 600, (SentEntry.of(entry_of(1200)),))
     assert taker.receive(late, 0.0, last_applied=0) == [Send(Progress(FIRST, Position(Phase.ENTRIES, 0), 0, 5))]
@@ -250,14 +251,14 @@ def test_a_live_set_that_is_not_the_offered_one_is_never_taken() -> None:
     for data in (other.to_bytes(), bytes(MANIFEST.live_bytes)):
         assert len(data) == MANIFEST.live_bytes
         taker = receiver()
-        taker.receive(Offer(FIRST, MANIFEST), 0.0, last_applied=0)
+        taker.receive(Offer(FIRST, MANIFEST, "log"), 0.0, last_applied=0)
         assert aborted(taker.receive(LiveChunk(FIRST, 0, data), 0.0, last_applied=0)).reason is AbortReason.DAMAGED
     # A manifest that agrees with bytes that are no live set, or one that reaches above the snapshot.
     garbage = attrs.evolve(MANIFEST, live_crc=live_set_crc(bytes(MANIFEST.live_bytes)))
     above = manifest_of(1500, 3, LIVE, STATE)
     for manifest, data in ((garbage, bytes(MANIFEST.live_bytes)), (above, LIVE.to_bytes())):
         taker = receiver()
-        taker.receive(Offer(FIRST, manifest), 0.0, last_applied=0)
+        taker.receive(Offer(FIRST, manifest, "log"), 0.0, last_applied=0)
         assert aborted(taker.receive(LiveChunk(FIRST, 0, data), 0.0, last_applied=0)).reason is AbortReason.DAMAGED
 
 
@@ -280,19 +281,19 @@ def test_more_than_was_announced_is_out_of_step() -> None:
         (receiver(), LiveChunk(FIRST, 0, LIVE.to_bytes() + b"x")), (at_state(), StateChunk(FIRST, 0, STATE + b"x")),
         (at_state(), StateChunk(FIRST, 0, b"")), (at_entries(), EntryChunk(FIRST, 1500, ()))]
     for taker, chunk in tries:
-        taker.receive(Offer(FIRST, MANIFEST), 0.0, last_applied=1500)
+        taker.receive(Offer(FIRST, MANIFEST, "log"), 0.0, last_applied=1500)
         assert aborted(taker.receive(chunk, 0.0, last_applied=1500)).reason is AbortReason.OUT_OF_STEP
 
 
 def test_offers_that_cannot_be_taken_are_refused_by_name() -> None:
     newer = attrs.evolve(MANIFEST, machine_version=7)
-    (answer,) = sent(receiver(machine_versions=(0, 6)).receive(Offer(FIRST, newer), 0.0, last_applied=0))
+    (answer,) = sent(receiver(machine_versions=(0, 6)).receive(Offer(FIRST, newer, "log"), 0.0, last_applied=0))
     assert answer.reason is AbortReason.UNSUPPORTED
     assert "machine version 7, this member restores 0 to 6" in answer.detail
     small = receiver(limits=TransferLimits(max_live_bytes=3))
-    (answer,) = sent(small.receive(Offer(FIRST, MANIFEST), 0.0, last_applied=0))
+    (answer,) = sent(small.receive(Offer(FIRST, MANIFEST, "log"), 0.0, last_applied=0))
     assert answer.reason is AbortReason.TOO_LARGE
-    (answer,) = sent(receiver(term=4).receive(Offer(FIRST, MANIFEST), 0.0, last_applied=0))
+    (answer,) = sent(receiver(term=4).receive(Offer(FIRST, MANIFEST, "log"), 0.0, last_applied=0))
     assert (answer.reason, answer.envelope.term) == (AbortReason.HIGHER_TERM, 4)
 
 
@@ -300,9 +301,9 @@ def test_a_newer_snapshot_takes_the_place_of_one_under_way_and_an_older_one_does
     taker = at_state()
     newer, older = manifest_of(3000, 3, LIVE, STATE), manifest_of(1900, 3, LIVE, STATE)
     second = Envelope(43, 1, 3)
-    (answer,) = sent(taker.receive(Offer(second, older), 0.0, last_applied=1500))
+    (answer,) = sent(taker.receive(Offer(second, older, "log"), 0.0, last_applied=1500))
     assert answer.reason is AbortReason.SUPERSEDED
-    effects = taker.receive(Offer(second, newer), 0.0, last_applied=1500)
+    effects = taker.receive(Offer(second, newer, "log"), 0.0, last_applied=1500)
     assert [type(effect) for effect in effects] == [Send, DiscardInstall, Finished, BeginInstall, Send]
     assert taker.meta == newer
     (answer,) = sent(taker.receive(Probe(FIRST), 0.0, last_applied=1500))
@@ -313,7 +314,7 @@ def test_nothing_takes_the_place_of_an_install() -> None:
     taker = at_state()
     taker.receive(StateChunk(FIRST, 0, STATE), 0.0, last_applied=1500)
     taker.entries_durable(1777, 0.0)
-    newer = Offer(Envelope(43, 1, 3), manifest_of(3000, 3, LIVE, STATE))
+    newer = Offer(Envelope(43, 1, 3), manifest_of(3000, 3, LIVE, STATE), "log")
     (answer,) = sent(taker.receive(newer, 0.0, last_applied=1500))
     assert answer.reason is AbortReason.SUPERSEDED
     assert taker.receive(Withdrawal(FIRST, AbortReason.CANCELLED, ""), 0.0, last_applied=1500) == []
@@ -348,12 +349,36 @@ def test_a_new_leader_with_the_same_snapshot_goes_on_where_the_old_one_was() -> 
     taker = at_state()
     taker.receive(StateChunk(FIRST, 0, STATE[:50]), 0.0, last_applied=1500)
     leader = Envelope(99, 1, 6)
-    assert taker.receive(Offer(leader, MANIFEST), 0.0, last_applied=1500) == [
+    assert taker.receive(Offer(leader, MANIFEST, "log"), 0.0, last_applied=1500) == [
         TermSeen(6), Send(Progress(leader, Position(Phase.STATE, 50), 1500, 5))]
     giver = sender(term=6, transfer=99)
     giver.start(0.0)
     effects = giver.receive(Progress(leader, Position(Phase.STATE, 50), 1500, 5), 0.0)
     assert effects == [ReadState(50, 64)]
+
+
+def test_an_offer_that_has_to_wait_is_made_again_for_as_long_as_it_is_answered() -> None:
+    giver, taker = sender(), receiver()
+    (offer,) = sent(giver.start(0.0))
+    now = 0.0
+    for _ in range(100):
+        assert sent(taker.receive(offer, now, last_applied=1500, has_room=False)) == [Wait(FIRST)]
+        assert taker.stage == "idle"
+        assert giver.receive(Wait(FIRST), now) == []
+        assert giver.deadline is not None
+        now = giver.deadline
+        assert sent(giver.tick(now)) == [offer]
+    # Without an answer it is given up; and what is refused need not wait for that.
+    assert aborted(giver.tick(now + LIMITS.sender_seconds)).reason is AbortReason.TIMED_OUT
+    (answer,) = sent(taker.receive(offer, now, last_applied=2000, has_room=False))
+    assert isinstance(answer, Refusal)
+    assert answer.reason is AbortReason.ALREADY_APPLIED
+    # One that is under way goes on.
+    taker.receive(offer, now, last_applied=1500)
+    (answer,) = sent(taker.receive(attrs.evolve(offer, envelope=attrs.evolve(FIRST, attempt=2)), now, last_applied=1500,
+                                   has_room=False))
+    assert isinstance(answer, Progress)
+    assert taker.transfers == {42}
 
 
 def test_silence_ends_a_transfer_and_what_is_here_of_the_state_serves_the_next() -> None:
@@ -365,7 +390,7 @@ def test_silence_ends_a_transfer_and_what_is_here_of_the_state_serves_the_next()
     assert aborted(effects).reason is AbortReason.TIMED_OUT
     assert DiscardInstall(MANIFEST, keep_state=True) in effects
     second = Envelope(43, 1, 3)
-    assert taker.receive(Offer(second, MANIFEST), 22.0, last_applied=1500)[0] == BeginInstall(MANIFEST, 64)
+    assert taker.receive(Offer(second, MANIFEST, "log"), 22.0, last_applied=1500)[0] == BeginInstall(MANIFEST, 64)
     taker.receive(LiveChunk(second, 0, LIVE.to_bytes()), 22.0, last_applied=1500)
     (_, answer) = taker.receive(EntryChunk(second, 1500, (SentEntry.of(entry_of(1777)),)), 22.0, last_applied=1500)
     assert answer == Send(Progress(second, Position(Phase.STATE, 64), 1500, 5))
@@ -376,9 +401,10 @@ def test_silence_ends_a_transfer_and_what_is_here_of_the_state_serves_the_next()
 def test_a_state_staged_by_an_earlier_life_counts_only_for_the_same_snapshot() -> None:
     staged = StagedState(MANIFEST, 64, crc32(STATE[:64]))
     taker = receiver(staged=staged)
-    assert taker.receive(Offer(FIRST, MANIFEST), 0.0, last_applied=1500)[0] == BeginInstall(MANIFEST, 64)
+    assert taker.receive(Offer(FIRST, MANIFEST, "log"), 0.0, last_applied=1500)[0] == BeginInstall(MANIFEST, 64)
     other = manifest_of(2000, 3, LIVE, STATE + b"!")
-    assert receiver(staged=staged).receive(Offer(FIRST, other), 0.0, last_applied=1500)[0] == BeginInstall(other, 0)
+    effects = receiver(staged=staged).receive(Offer(FIRST, other, "log"), 0.0, last_applied=1500)
+    assert effects[0] == BeginInstall(other, 0)
 
 
 def test_a_disk_that_refuses_and_a_missing_entry_are_told_by_name() -> None:
@@ -471,7 +497,7 @@ def test_a_receiver_of_another_life_is_offered_again() -> None:
     """Found by the simulation: a late offer reached the receiver's next life, whose answers looked merely late."""
     giver = accepted(Position(Phase.STATE, 64))
     effects = giver.receive(Progress(FIRST, Position(Phase.LIVE, 0), 1500, 6), 0.0)
-    assert sent(effects) == [Offer(attrs.evolve(FIRST, attempt=2), MANIFEST)]
+    assert sent(effects) == [Offer(attrs.evolve(FIRST, attempt=2), MANIFEST, "log")]
 
 
 def test_an_offer_that_was_overtaken_does_not_leave_the_sender_waiting_for_ever() -> None:
@@ -479,10 +505,10 @@ def test_an_offer_that_was_overtaken_does_not_leave_the_sender_waiting_for_ever(
     taker, later = at_state(), attrs.evolve(FIRST, attempt=2)
     other = attrs.evolve(FIRST, transfer=43)
     for envelope in (later, other, FIRST):
-        (answer,) = sent(taker.receive(Offer(envelope, MANIFEST), 0.0, last_applied=1500))
+        (answer,) = sent(taker.receive(Offer(envelope, MANIFEST, "log"), 0.0, last_applied=1500))
         assert answer == Progress(envelope, Position(Phase.STATE, 0), 1500, 5)
     assert taker.receive(Probe(later), 0.0, last_applied=1500) == [Send(Unknown(later))]
-    assert taker.receive(Offer(attrs.evolve(FIRST, attempt=3), MANIFEST), 0.0, last_applied=1500)
+    assert taker.receive(Offer(attrs.evolve(FIRST, attempt=3), MANIFEST, "log"), 0.0, last_applied=1500)
     assert taker.receive(Probe(later), 0.0, last_applied=1500) == []
 
 
@@ -491,10 +517,10 @@ def test_a_staged_state_that_was_torn_is_taken_again_from_its_start() -> None:
     effects = taker.receive(StateChunk(FIRST, 64, STATE[64:]), 0.0, last_applied=1500)
     assert effects == [WriteState(64, STATE[64:]), Send(Unknown(FIRST))]
     # Should that be lost, it is said again, until there is another offer (found by the simulation).
-    for message in (Probe(FIRST), StateChunk(FIRST, 64, STATE[64:]), Offer(FIRST, MANIFEST)):
+    for message in (Probe(FIRST), StateChunk(FIRST, 64, STATE[64:]), Offer(FIRST, MANIFEST, "log")):
         assert taker.receive(message, 0.0, last_applied=1500) == [Send(Unknown(FIRST))]
     again = attrs.evolve(FIRST, attempt=2)
-    assert sent(taker.receive(Offer(again, MANIFEST), 0.0, last_applied=1500)) == [
+    assert sent(taker.receive(Offer(again, MANIFEST, "log"), 0.0, last_applied=1500)) == [
         Progress(again, Position(Phase.STATE, 0), 1500, 5)]
     effects = taker.receive(StateChunk(again, 0, STATE), 0.0, last_applied=1500)
     assert effects[-1] == AwaitEntries(1777)

@@ -32,7 +32,7 @@ from compactlib.raftlog.replication.effects import (
     WriteState,
 )
 from compactlib.raftlog.replication.install import put_aside, put_in_force
-from compactlib.raftlog.replication.messages import Installed, Progress, Refusal, TransferMessage, Unknown
+from compactlib.raftlog.replication.messages import FromReceiver, TransferMessage
 from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.sender import SnapshotSender
 from compactlib.raftlog.snapshots.folder import SnapshotFolder
@@ -59,7 +59,7 @@ class Install:
         assert manifest is not None
         self.leader, self.follower = leader, follower
         self.live = leader.snapshots.live_set(manifest)
-        self.sender = SnapshotSender(manifest, self.live, term=1, transfer=1, limits=LIMITS)
+        self.sender = SnapshotSender(manifest, self.live, term=1, transfer=1, log_id="log", limits=LIMITS)
         self.receiver = SnapshotReceiver(term=1, life=1, limits=LIMITS, staged=follower.snapshots.staged())
         self.incoming: IncomingState | None = None
         self.outcome: TransferOutcome | None = None
@@ -76,7 +76,7 @@ class Install:
                 self.carry(self.sender.tick(self.now))
                 continue
             message = self.letters.popleft()
-            if isinstance(message, Progress | Installed | Refusal | Unknown):
+            if isinstance(message, FromReceiver):
                 self.carry(self.sender.receive(message, self.now))
             else:
                 applied = self.follower.machine.applied

@@ -19,12 +19,13 @@ import pytest
 
 from compactlib.app.kv_machine import KvMachine, Put
 from compactlib.errors import Closed, NotFound, StorageError
-from compactlib.hosting import SnapshotServer, send_snapshot
+from compactlib.hosting import SnapshotClient, SnapshotServer
 from compactlib.hosting.transfer.lines import Hello, read_message
+from compactlib.hosting.transfer.receiving import ReceivingLog
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import Entry, LogOptions, SegmentLimits, SnapshotFolder
-from compactlib.raftlog.replication.effects import TransferLimits
+from compactlib.raftlog.replication.effects import TransferLimits, TransferOutcome
 from compactlib.raftlog.replication.errors import AbortReason, TransferAborted
 from compactlib.raftlog.replication.messages import (
     EntryChunk,
@@ -56,13 +57,18 @@ def fill(store: KvStore, rng: random.Random, commands: int, keys: int = 400) -> 
 
 
 @contextlib.asynccontextmanager
-async def serving(store: KvStore, **changes: Any) -> AsyncIterator[SnapshotServer]:
-    """A server for a follower's store."""
-    chosen: dict[str, Any] = {"listen": ("127.0.0.1", 0), "term": 1, "applied": lambda: store.machine.applied,
-                              "installed": store.installed, "limits": LIMITS, **changes}
-    async with SnapshotServer(store.log, store.snapshots, **chosen) as server:
-        yield server
+async def serving(store: KvStore, **changes: Any) -> AsyncIterator[tuple[SnapshotServer, ReceivingLog]]:
+    """A server for a follower's store, and its log there."""
+    chosen: dict[str, Any] = {"term": 1, "applied": lambda: store.machine.applied, "installed": store.installed,
+                              **changes}
+    async with SnapshotServer(listen=("127.0.0.1", 0), limits=LIMITS) as server:
+        yield server, server.add(store.log, store.snapshots, **chosen)
         server.audit()
+
+
+async def send(leader: KvStore, server: SnapshotServer, term: int = 1, *, limits: TransferLimits = LIMITS
+               ) -> TransferOutcome:
+    return await SnapshotClient(server.address, limits=limits).send(leader.log, leader.snapshots, term=term)
 
 
 def error_of(outcome: object) -> TransferAborted:
@@ -89,15 +95,15 @@ def test_a_snapshot_reaches_an_empty_follower_and_one_that_is_behind(tmp_path: P
             fill(leader, rng, 2000)
             leader.snapshot()
             for follower in (empty, behind):
-                async with serving(follower) as server:
-                    outcome = await send_snapshot(leader.log, leader.snapshots, server.address, term=1, limits=LIMITS)
+                async with serving(follower) as (server, taking):
+                    outcome = await send(leader, server)
                     assert isinstance(outcome, Done), outcome
-                    taken = await server.next_outcome()
+                    taken = await taking.next_outcome()
                     assert isinstance(taken, Done)
                     needed = leader.machine.live_set().at_least(applied + 1 if follower is behind else 0)
                     assert taken.stats.entries == outcome.stats.entries == needed.count
-                    assert server.stage == "idle"
-                    again = await send_snapshot(leader.log, leader.snapshots, server.address, term=1, limits=LIMITS)
+                    assert taking.stage == "idle"
+                    again = await send(leader, server)
                     assert isinstance(again, Skipped)
                 assert follower.items() == leader.items()
                 assert follower.log.state == leader.log.state
@@ -115,22 +121,21 @@ def test_a_higher_term_an_unknown_version_and_nothing_to_send(tmp_path: Path) ->
     async def run() -> None:
         with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "f"), SMALL) as follower:
             with pytest.raises(NotFound, match="no snapshot to send"):
-                await send_snapshot(leader.log, leader.snapshots, ("127.0.0.1", 1), term=1)
+                await SnapshotClient(("127.0.0.1", 1)).send(leader.log, leader.snapshots, term=1)
             fill(leader, random.Random(2), 100)
             leader.snapshot()
             seen: list[int] = []
-            async with serving(follower, term=7, term_seen=seen.append, machine_versions=(1, 2)) as server:
-                error = error_of(await send_snapshot(leader.log, leader.snapshots, server.address, term=6))
+            async with serving(follower, term=7, term_seen=seen.append, machine_versions=(1, 2)) as (server, _):
+                error = error_of(await send(leader, server, 6))
                 assert (error.reason, error.term) == (AbortReason.HIGHER_TERM, 7)
-                error = error_of(await send_snapshot(leader.log, leader.snapshots, server.address, term=8))
+                error = error_of(await send(leader, server, 8))
                 assert error.reason is AbortReason.UNSUPPORTED
                 assert seen == [8]
             assert follower.items() == {}
             with pytest.raises(Closed):
                 assert server.address
             with pytest.raises(StorageError):
-                await SnapshotServer(follower.log, follower.snapshots, listen=("127.0.0.256", 0), term=1, insecure=True,
-                                     applied=lambda: -1, installed=lambda meta, state: None).start()
+                await SnapshotServer(listen=("127.0.0.256", 0), insecure=True).start()
 
     asyncio.run(run())
 
@@ -141,15 +146,15 @@ def test_nobody_listens_and_a_follower_that_shuts_down(tmp_path: Path) -> None:
         with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "f"), SMALL) as follower:
             fill(leader, random.Random(2), 3000)
             leader.snapshot()
-            async with serving(follower) as server:
+            async with serving(follower) as (server, _):
                 address = server.address
-            error = error_of(await send_snapshot(leader.log, leader.snapshots, address, term=1, limits=impatient))
+            nobody = SnapshotClient(address, limits=impatient)
+            error = error_of(await nobody.send(leader.log, leader.snapshots, term=1))
             assert error.reason is AbortReason.TIMED_OUT
             slow = TransferLimits(chunk_bytes=64, window_bytes=64)
-            async with serving(follower) as server:
-                sending = asyncio.create_task(send_snapshot(leader.log, leader.snapshots, server.address, term=1,
-                                                            limits=slow))
-                while server.stage == "idle":
+            async with serving(follower) as (server, taking):
+                sending = asyncio.create_task(send(leader, server, limits=slow))
+                while taking.stage == "idle":
                     await asyncio.sleep(0)
             assert error_of(await sending).reason is AbortReason.CANCELLED
             assert follower.log.last_index == -1
@@ -169,15 +174,15 @@ def test_a_transfer_that_breaks_leaves_the_log_as_it_was(messages: int, tmp_path
         manifest = SnapshotManifest.of(90, 1, live, state_bytes=len(state) + 1, state_crc=0)
         entries = [SentEntry.of(Entry(index, 1, b"other")) for index in live]
         envelope = Envelope(1, 1, (1 << 64) - 1)
-        said: list[TransferMessage] = [Offer(envelope, manifest), LiveChunk(envelope, 0, live.to_bytes()),
+        said: list[TransferMessage] = [Offer(envelope, manifest, "log"), LiveChunk(envelope, 0, live.to_bytes()),
                                        EntryChunk(envelope, 20, tuple(entries)), StateChunk(envelope, 0, state),
                                        StateChunk(envelope, len(state), b"?")]
         with open_log(tmp_path / "log", SMALL) as log:
             log.append([(index, 1, b"acknowledged") for index in range(50)])
             log.sync()
             snapshots = SnapshotFolder(tmp_path / "snapshots")
-            async with SnapshotServer(log, snapshots, listen=("127.0.0.1", 0), term=1, applied=lambda: 20,
-                                      installed=lambda meta, state: None) as server:
+            async with SnapshotServer(listen=("127.0.0.1", 0)) as server:
+                server.add(log, snapshots, term=1, applied=lambda: 20, installed=lambda meta, state: None)
                 reader, writer = await asyncio.open_connection(*server.address)
                 writer.write(Hello("", "").encode())
                 for message in said[:messages + 1]:
@@ -203,9 +208,9 @@ def test_what_the_log_holds_behind_the_snapshot_stays(tmp_path: Path) -> None:
             log.sync()
             snapshots = SnapshotFolder(tmp_path / "snapshots", machine=KvMachine)
             log.attach(snapshots)
-            async with SnapshotServer(log, snapshots, listen=("127.0.0.1", 0), term=1, applied=lambda: 100,
-                                      installed=lambda meta, state: None) as server:
-                outcome = await send_snapshot(leader.log, leader.snapshots, server.address, term=1, limits=LIMITS)
+            async with SnapshotServer(listen=("127.0.0.1", 0)) as server:
+                server.add(log, snapshots, term=1, applied=lambda: 100, installed=lambda meta, state: None)
+                outcome = await send(leader, server)
                 assert isinstance(outcome, Done), outcome
             assert (log.state, log.last_index) == (leader.log.state, 319)
             assert log.read(319) == Entry(319, 1, b"not applied yet")
@@ -216,17 +221,17 @@ def test_what_the_log_holds_behind_the_snapshot_stays(tmp_path: Path) -> None:
 def test_a_live_set_that_cannot_be_is_refused_and_the_server_stays_sound(tmp_path: Path) -> None:
     async def run() -> None:
         with KvStore(str(tmp_path / "f"), SMALL) as follower:
-            async with serving(follower) as server:
+            async with serving(follower) as (server, taking):
                 reader, writer = await asyncio.open_connection(*server.address)
                 writer.write(Hello("", "").encode())
                 empty = SnapshotManifest(index=9, term=1, live_count=0, live_bytes=0, live_crc=0, state_bytes=1,
                                          state_crc=0)
-                writer.write(encode(Offer(Envelope(1, 1, 1), empty)))
+                writer.write(encode(Offer(Envelope(1, 1, 1), empty, "log")))
                 answer = await read_message(reader)
                 assert isinstance(answer, Refusal)
                 assert answer.reason is AbortReason.DAMAGED
                 writer.close()
-                assert server.stage == "idle"
+                assert taking.stage == "idle"
 
     asyncio.run(run())
 
@@ -236,7 +241,7 @@ def test_garbage_on_the_line_ends_that_line_only(tmp_path: Path) -> None:
         with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "f"), SMALL) as follower:
             fill(leader, random.Random(2), 100)
             leader.snapshot()
-            async with serving(follower) as server:
+            async with serving(follower) as (server, _):
                 good, hello = encode(Probe(Envelope(1, 1, 1))), Hello("", "").encode()
                 for garbage in (b"GET / HTTP/1.1\r\n\r\n", good, hello[:-1] + b"?", hello + good[:-1] + b"?",
                                 hello + good[:20], hello + b"\0\0\0\0"):
@@ -245,7 +250,7 @@ def test_garbage_on_the_line_ends_that_line_only(tmp_path: Path) -> None:
                     writer.write_eof()
                     assert await reader.read() == b""
                     writer.close()
-                outcome = await send_snapshot(leader.log, leader.snapshots, server.address, term=1, limits=LIMITS)
+                outcome = await send(leader, server)
                 assert isinstance(outcome, Done)
             assert follower.items() == leader.items()
 
@@ -264,13 +269,13 @@ def test_a_full_disk_ends_a_transfer_by_name_and_the_next_one_ends_well(ahead: i
             # Opening the folder syncs it and the one it is in.
             full = FailingFiles(fail_at=2 + ahead, errno=errno.ENOSPC)
             store = SnapshotFolder(tmp_path / "f" / "snapshots", files=full)
-            async with serving(follower) as server:
-                server._snapshots = store  # noqa: SLF001
-                outcome = await send_snapshot(leader.log, leader.snapshots, server.address, term=1, limits=LIMITS)
+            async with serving(follower) as (server, taking):
+                taking._snapshots = store  # noqa: SLF001
+                outcome = await send(leader, server)
                 assert error_of(outcome).reason is AbortReason.DISK_REFUSED
-                assert error_of(await server.next_outcome()).reason is AbortReason.DISK_REFUSED
+                assert error_of(await taking.next_outcome()).reason is AbortReason.DISK_REFUSED
                 assert follower.log.last_index == -1
-                again = await send_snapshot(leader.log, leader.snapshots, server.address, term=1, limits=LIMITS)
+                again = await send(leader, server)
                 assert isinstance(again, Done), again
             assert follower.items() == leader.items()
             store.audit()
@@ -285,8 +290,8 @@ def test_a_follower_that_lost_what_it_has_applied_is_told_from_one_that_has_it(t
             fill(leader, random.Random(2), 60, keys=10)
             leader.snapshot()
             last = leader.machine.applied
-            async with serving(follower, applied=lambda: last - 1) as server:
-                error = error_of(await send_snapshot(leader.log, leader.snapshots, server.address, term=1))
+            async with serving(follower, applied=lambda: last - 1) as (server, _):
+                error = error_of(await send(leader, server))
                 assert error.reason is AbortReason.LIVE_MISSING
             assert follower.log.state.index == -1
             assert follower.snapshots.manifest is None
@@ -384,8 +389,8 @@ def transfer_between_processes(folder: Path, seed: int, *, cuts: int, kills: int
             async def run() -> int:
                 line = BadLine(port, rng)
                 server = await asyncio.start_server(line.accept, "127.0.0.1", 0)
-                sending = asyncio.create_task(send_snapshot(
-                    leader.log, leader.snapshots, server.sockets[0].getsockname()[:2], term=1, limits=LIMITS, rng=rng))
+                client = SnapshotClient(server.sockets[0].getsockname()[:2], limits=LIMITS, rng=rng)
+                sending = asyncio.create_task(client.send(leader.log, leader.snapshots, term=1))
                 for number in range(1, kills + 1):
                     while line.cuts < number and not sending.done():
                         await asyncio.sleep(0.01)
@@ -451,10 +456,10 @@ def test_a_host_that_raises_while_it_restores_is_asked_again_and_the_server_goes
                     raise KeyError("the host's bug")
                 follower.installed(meta, state)
 
-            async with serving(follower, installed=installed) as server:
-                outcome = await send_snapshot(leader.log, leader.snapshots, server.address, term=1, limits=LIMITS)
+            async with serving(follower, installed=installed) as (server, taking):
+                outcome = await send(leader, server)
                 assert isinstance(outcome, Done), outcome
-                assert (len(tries), server.failures, server.stage) == (3, 2, "idle")
+                assert (len(tries), server.failures, taking.stage) == (3, 2, "idle")
                 assert isinstance(server.last_error, KeyError)
             assert follower.items() == leader.items()
 
@@ -470,9 +475,8 @@ def test_a_host_that_never_restores_does_not_keep_the_server_from_closing(tmp_pa
             def installed(meta: Any, state: Any) -> None:
                 raise KeyError("the host's bug")
 
-            async with serving(follower, installed=installed) as server:
-                sending = asyncio.create_task(send_snapshot(leader.log, leader.snapshots, server.address, term=1,
-                                                            limits=LIMITS))
+            async with serving(follower, installed=installed) as (server, _):
+                sending = asyncio.create_task(send(leader, server))
                 while not server.failures:
                     await asyncio.sleep(0.001)
             # It is in force all the same: the store restores it when it is opened.
@@ -503,9 +507,9 @@ def test_a_host_that_raises_when_it_is_asked_loses_a_line_and_no_task_dies(tmp_p
                     wrong.remove("term_seen")
                     raise KeyError("the host's bug")
 
-            async with serving(follower, applied=applied, term_seen=term_seen) as server:
+            async with serving(follower, applied=applied, term_seen=term_seen) as (server, _):
                 for _ in range(2):
-                    await send_snapshot(leader.log, leader.snapshots, server.address, term=2, limits=LIMITS)
+                    await send(leader, server, 2)
                 assert server.failures == 2
             assert wrong == []
             assert follower.items() == leader.items()
@@ -523,8 +527,8 @@ def test_a_sender_whose_line_ends_with_a_bug_says_so(tmp_path: Path, monkeypatch
         with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "f"), SMALL) as follower:
             fill(leader, random.Random(3), 30)
             leader.snapshot()
-            async with serving(follower) as server:
+            async with serving(follower) as (server, _):
                 with pytest.raises(KeyError):
-                    await send_snapshot(leader.log, leader.snapshots, server.address, term=1)
+                    await send(leader, server)
 
     asyncio.run(run())

@@ -30,6 +30,7 @@ from compactlib.raftlog.replication.messages import (
     StateChunk,
     TransferMessage,
     Unknown,
+    Wait,
     Withdrawal,
 )
 from compactlib.raftlog.replication.wire import (
@@ -42,14 +43,15 @@ from compactlib.raftlog.replication.wire import (
 )
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "transfer_frames_v1.bin"
+GOLDEN = Path(__file__).parent.parent / "golden" / "transfer_frames.bin"
+GOLDEN_V1 = GOLDEN.with_name("transfer_frames_v1.bin")
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-transfer.md"
 ENVELOPE = Envelope(transfer=0x0102030405060708, attempt=2, term=9)
 MANIFEST = SnapshotManifest(index=2000, term=3, machine_version=1, cluster=b"abc", live_count=4, live_bytes=31,
                             live_crc=7, state_bytes=12, state_crc=8)
 ENTRIES = (SentEntry(600, 2, 0x01020304, b"six hundred"), SentEntry(1200, 3, 5, b""))
 SAMPLES: tuple[TransferMessage, ...] = (
-    Offer(ENVELOPE, MANIFEST),
+    Offer(ENVELOPE, MANIFEST, "orders-7"),
     LiveChunk(ENVELOPE, 16, b"live"),
     EntryChunk(ENVELOPE, -1, ENTRIES),
     EntryChunk(ENVELOPE, 599, ENTRIES[1:]),
@@ -61,6 +63,7 @@ SAMPLES: tuple[TransferMessage, ...] = (
     Unknown(ENVELOPE),
     Installed(ENVELOPE, 2000),
     Refusal(ENVELOPE, AbortReason.ALREADY_APPLIED, 2001, "é"),
+    Wait(ENVELOPE),
 )
 NUMBERS = st.integers(0, MAX_INDEX)
 BLOBS = st.binary(max_size=40)
@@ -72,12 +75,13 @@ U32 = st.integers(0, (1 << 32) - 1)
 MANIFESTS = st.builds(SnapshotManifest, index=NUMBERS, term=NUMBERS, machine_version=U32, cluster=BLOBS,
                       live_count=NUMBERS, live_bytes=NUMBERS, live_crc=U32, state_bytes=NUMBERS, state_crc=U32)
 MESSAGES: st.SearchStrategy[TransferMessage] = st.one_of(
-    st.builds(Offer, ENVELOPES, MANIFESTS), st.builds(LiveChunk, ENVELOPES, NUMBERS, BLOBS),
+    st.builds(Offer, ENVELOPES, MANIFESTS, st.text(max_size=20)), st.builds(LiveChunk, ENVELOPES, NUMBERS, BLOBS),
     st.builds(EntryChunk, ENVELOPES, APPLIED,
               st.lists(st.builds(SentEntry, NUMBERS, NUMBERS, U32, BLOBS), max_size=4).map(tuple)),
     st.builds(StateChunk, ENVELOPES, NUMBERS, BLOBS), st.builds(Probe, ENVELOPES),
     st.builds(Withdrawal, ENVELOPES, st.sampled_from(AbortReason), st.text(max_size=20)),
     st.builds(Progress, ENVELOPES, POSITIONS, APPLIED, NUMBERS), st.builds(Unknown, ENVELOPES),
+    st.builds(Wait, ENVELOPES),
     st.builds(Installed, ENVELOPES, NUMBERS),
     st.builds(Refusal, ENVELOPES, st.sampled_from(AbortReason), APPLIED, st.text(max_size=20)))
 
@@ -89,14 +93,31 @@ def test_what_is_sent_is_read(message: TransferMessage) -> None:
     assert decode(frame[LENGTH_BYTES:]) == message
 
 
-def test_frames_of_version_1_stay_readable() -> None:
-    data, found = GOLDEN.read_bytes(), []
+def frames_in(path: Path) -> list[bytes]:
+    data, found = path.read_bytes(), []
     while data:
         end = LENGTH_BYTES + frame_length(data[:LENGTH_BYTES])
-        found.append(decode(data[LENGTH_BYTES:end]))
+        found.append(data[LENGTH_BYTES:end])
         data = data[end:]
-    assert tuple(found) == SAMPLES
+    return found
+
+
+def test_frames_stay_as_they_are() -> None:
+    assert tuple(map(decode, frames_in(GOLDEN))) == SAMPLES
     assert b"".join(map(encode, SAMPLES)) == GOLDEN.read_bytes()
+
+
+def test_frames_of_version_1_are_refused_by_name() -> None:
+    assert len(frames_in(GOLDEN_V1)) == 12
+    for frame in frames_in(GOLDEN_V1):
+        with pytest.raises(Unsupported, match="version 1; this release knows messages 1 to 11 of version 2"):
+            decode(frame)
+
+
+def test_a_log_id_that_does_not_fit_is_refused() -> None:
+    encode(Offer(ENVELOPE, MANIFEST, "é" * 127))
+    with pytest.raises(InvalidInput, match="256 bytes; at most 255"):
+        encode(Offer(ENVELOPE, MANIFEST, "é" * 128))
 
 
 def test_the_frame_on_the_page_is_as_this_release_writes_it() -> None:
@@ -138,11 +159,11 @@ def test_a_frame_that_lies_with_a_good_checksum_is_damage_or_a_message(message: 
 
 def test_a_later_release_is_told_from_damage() -> None:
     body = bytearray(encode(Probe(ENVELOPE))[LENGTH_BYTES:-4])
-    with pytest.raises(Unsupported, match="message 5 of version 2"):
-        decode(resealed(bytes([body[0], 2, *body[2:]])))
-    with pytest.raises(Unsupported, match="message 11 of version 1"):
-        decode(resealed(bytes([11, *body[1:]])))
-    for wrong in (bytes([0, *body[1:]]), bytes([5, 0, *body[2:]]), bytes([5, 1, 1, *body[3:]])):
+    with pytest.raises(Unsupported, match="message 5 of version 3"):
+        decode(resealed(bytes([body[0], 3, *body[2:]])))
+    with pytest.raises(Unsupported, match="message 12 of version 2"):
+        decode(resealed(bytes([12, *body[1:]])))
+    for wrong in (bytes([0, *body[1:]]), bytes([5, 0, *body[2:]]), bytes([5, 2, 1, *body[3:]])):
         with pytest.raises(FrameDamaged):
             decode(resealed(wrong))
 

@@ -40,6 +40,7 @@ from compactlib.raftlog.replication.messages import (
     FromReceiver,
     FromSender,
     LiveChunk,
+    Offer,
     Progress,
     Refusal,
     StateChunk,
@@ -225,8 +226,9 @@ class World:
         # The pins of a sender that died go with it.
         self.leader.pinned = {transfer: self.sent.live}
         self.sender = SnapshotSender(self.sent.manifest, self.sent.live, term=self.leader.term, transfer=transfer,
-                                     limits=self.limits)
+                                     log_id="log", limits=self.limits)
         self.sender_outcome = None
+        self.offers = 0
         self.reads.clear()
         self.by_sender(self.sender.start(self.now))
 
@@ -270,7 +272,11 @@ class World:
         self.trace.append(f"{'->' if letter.to_follower else '<-'} {told(message)}")
         if letter.to_follower:
             assert isinstance(message, FromSender)
-            self.by_receiver(self.receiver.receive(message, self.now, last_applied=self.follower.last_applied))
+            # Now and then other logs have the memory.
+            self.offers += isinstance(message, Offer)
+            has_room = self.offers % 7 != 5
+            self.by_receiver(self.receiver.receive(message, self.now, last_applied=self.follower.last_applied,
+                                                   has_room=has_room))
         else:
             assert isinstance(message, FromReceiver)
             self.by_sender(self.sender.receive(message, self.now))

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One log of a `SnapshotServer`: its disk work, the host's machine, and the outcomes of its transfers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from compactlib.clock import Clock
+from compactlib.errors import Closed, CompactlibError, TaskFailed
+from compactlib.raftlog.replication.effects import (
+    AwaitEntries,
+    BeginInstall,
+    DiscardInstall,
+    Effect,
+    Finished,
+    InstallSnapshot,
+    Send,
+    TermSeen,
+    TransferOutcome,
+    WriteEntries,
+    WriteState,
+)
+from compactlib.raftlog.replication.install import put_aside, put_in_force
+from compactlib.raftlog.replication.messages import FromSender, TransferMessage, Wait
+from compactlib.raftlog.replication.receiver import SnapshotReceiver
+from compactlib.raftlog.replication.wire import encode
+from compactlib.raftlog.snapshots.folder import SnapshotFolder
+from compactlib.raftlog.snapshots.model import SnapshotManifest
+from compactlib.raftlog.snapshots.staging import IncomingState
+from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.raftlog.store.protocols import ReplicatedLog
+from compactlib.runtime.services.async_service import AsyncWork
+
+_LOOK_AGAIN_SECONDS = 0.05
+_MAX_PAUSE_SECONDS = 60.0
+
+
+class ReceivingLog:
+    """A log that takes snapshots; `SnapshotServer.add` makes it. Used in the server's event loop."""
+
+    def __init__(self, log: ReplicatedLog, snapshots: SnapshotFolder, receiver: SnapshotReceiver, work: AsyncWork,
+                 clock: Clock, installing: asyncio.Semaphore, applied: Callable[[], int],
+                 installed: Callable[[SnapshotManifest, StateReader], object],
+                 term_seen: Callable[[int], object] | None) -> None:
+        self._log = log
+        self._snapshots = snapshots
+        self._receiver = receiver
+        self._work = work
+        self._clock = clock
+        # Those of all logs together leave threads for what arrives meanwhile.
+        self._installing_now = installing
+        self._applied = applied
+        self._installed = installed
+        self._term_seen = term_seen
+        self._incoming: IncomingState | None = None
+        self._turn: asyncio.Lock = asyncio.Lock()
+        self._reply_to: asyncio.StreamWriter | None = None
+        self._outcomes: asyncio.Queue[TransferOutcome] = asyncio.Queue(maxsize=1000)
+        self._closing: asyncio.Event = asyncio.Event()
+        self.routed: frozenset[int] = frozenset()
+        """The server's: the transfers that lead to this log."""
+        self.reserved_bytes: int = 0
+        """The server's: memory for the live set of an offer that is being taken in."""
+
+    @property
+    def log_id(self) -> str:
+        """The log's id, which senders say."""
+        return self._log.log_id
+
+    @property
+    def stage(self) -> str:
+        """`"idle"`, or what a transfer is at: `"receiving"`, `"syncing"`, `"installing"`. While it is not idle, nothing
+        else may be applied or appended to the log."""
+        return self._receiver.stage
+
+    async def next_outcome(self) -> TransferOutcome:
+        """How the next transfer ends that has not been asked for; the last 1000 are kept."""
+        return await self._outcomes.get()
+
+    async def observe_term(self, term: int) -> None:
+        """The follower has seen a term of this log's group; a higher one ends a transfer of a lower one."""
+        async with self._turn:
+            await self._carry_out(self._receiver.observe_term(term))
+
+    def audit(self) -> None:
+        """Check the receiving machine's invariants.
+
+        Raises:
+            AuditFailed: one is broken.
+        """
+        self._receiver.audit()
+
+    def __repr__(self) -> str:
+        return f"<ReceivingLog {self.log_id!r}: {self.stage}>"
+
+    # -- the server's
+
+    @property
+    def transfers(self) -> frozenset[int]:
+        """See `SnapshotReceiver.transfers`."""
+        return self._receiver.transfers
+
+    @property
+    def live_bytes(self) -> int:
+        """How large the live set is that it holds, or will hold, in memory."""
+        meta = self._receiver.meta
+        return max(self.reserved_bytes, 0 if meta is None else meta.live_bytes)
+
+    @property
+    def deadline(self) -> float | None:
+        """See `SnapshotReceiver.deadline`."""
+        return self._receiver.deadline
+
+    async def take_in(self, message: FromSender, sender: str, line: asyncio.StreamWriter, *, has_room: bool) -> bool:
+        """Take in a message; whether it was an offer that has to wait."""
+        async with self._turn:
+            # Closed while this task waited for its turn?
+            if self._closing.is_set():
+                return False
+            self._reply_to = line
+            applied = await self._work.call(self._applied)
+            effects = self._receiver.receive(message, self._clock.monotonic(), last_applied=applied, sender=sender,
+                                             has_room=has_room)
+            await self._carry_out(effects)
+        return any(isinstance(effect, Send) and isinstance(effect.message, Wait) for effect in effects)
+
+    async def tick(self) -> None:
+        """Let time pass."""
+        async with self._turn:
+            await self._carry_out(self._receiver.tick(self._clock.monotonic()))
+
+    def open(self) -> None:
+        """Take messages from now on, again after `give_up`."""
+        self._closing.clear()
+
+    async def give_up(self, reason: str) -> None:
+        """Take no more messages, and end a transfer; what is being put in force goes on."""
+        async with self._turn:
+            self._closing.set()
+            await self._carry_out(self._receiver.cancel(reason))
+
+    async def settle(self) -> None:
+        """Return when nothing is being put in force, and let the files go."""
+        while self._receiver.stage == "installing":
+            # It would be half done otherwise.
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+        if self._incoming is not None:
+            self._incoming.close()
+            self._incoming = None
+
+    @property
+    def outcomes(self) -> int:
+        """How many outcomes wait to be asked for."""
+        return self._outcomes.qsize()
+
+    def take_outcome(self) -> TransferOutcome:
+        """The one that has waited longest; there must be one."""
+        return self._outcomes.get_nowait()
+
+    # -- inside
+
+    def _named(self, what: str, error: Exception) -> CompactlibError:
+        """The error as the library's own; noted, if it is none."""
+        if isinstance(error, CompactlibError):
+            return error
+        self._work.note(error, what)
+        return TaskFailed(f"{what} raised {error!r}", task=what, kind=type(error).__name__, detail=repr(error))
+
+    async def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            try:
+                await self._carry_one(effect)
+            except Exception as error:
+                named = self._named(type(effect).__name__, error)
+                if isinstance(effect, DiscardInstall):
+                    # The next transfer, or opening the folder, does it again; this one is over all the same.
+                    continue
+                # The rest may say that this was done.
+                await self._carry_out(self._receiver.failed(named))
+                return
+
+    async def _carry_one(self, effect: Effect) -> None:
+        if isinstance(effect, Send):
+            await self._send(effect.message)
+        elif isinstance(effect, AwaitEntries | InstallSnapshot):
+            # Both may take long, and a probe must be answered meanwhile.
+            self._work.spawn(self._aside(effect), type(effect).__name__)
+        elif isinstance(effect, Finished):
+            if self._outcomes.full():
+                self._outcomes.get_nowait()
+            self._outcomes.put_nowait(effect.outcome)
+        else:
+            await self._work.call(self._on_disk, effect)
+
+    async def _aside(self, effect: AwaitEntries | InstallSnapshot) -> None:
+        try:
+            async with self._installing_now:
+                await self._work.call(self._on_disk, effect)
+        except Exception as error:
+            named = self._named(type(effect).__name__, error)
+            async with self._turn:
+                await self._carry_out(self._receiver.failed(named))
+            return
+        if isinstance(effect, InstallSnapshot):
+            await self._restore(effect.meta)
+        async with self._turn:
+            now = self._clock.monotonic()
+            if isinstance(effect, InstallSnapshot):
+                await self._carry_out(self._receiver.installed(now))
+            else:
+                await self._carry_out(self._receiver.entries_durable(effect.last, now))
+
+    def _on_disk(self, effect: Effect) -> None:
+        if isinstance(effect, BeginInstall):
+            self._incoming = self._snapshots.receive(effect.meta, keep_bytes=effect.keep_bytes)
+        elif isinstance(effect, WriteEntries):
+            put_aside(self._require_incoming(), effect.previous, effect.entries)
+        elif isinstance(effect, WriteState):
+            self._require_incoming().write(effect.offset, effect.data)
+        elif isinstance(effect, AwaitEntries):
+            self._require_incoming().sync()
+        elif isinstance(effect, InstallSnapshot):
+            put_in_force(self._log, self._snapshots, self._require_incoming(), effect.meta, effect.live)
+            self._incoming = None
+        elif isinstance(effect, DiscardInstall):
+            self._discard(effect)
+        elif isinstance(effect, TermSeen) and self._term_seen is not None:
+            self._term_seen(effect.term)
+
+    async def _restore(self, meta: SnapshotManifest) -> None:
+        """Have the host restore its machine; the snapshot is in force, and stays so whatever that raises."""
+        def restore() -> None:
+            with self._snapshots.open_state(meta) as state:
+                self._installed(meta, state)
+
+        pause = _LOOK_AGAIN_SECONDS
+        while True:
+            try:
+                async with self._installing_now:
+                    await self._work.call(restore)
+                return
+            except Exception as error:
+                self._work.note(error, "the host's `installed`")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), pause)
+            if self._closing.is_set():
+                return  # it is restored when the store is opened again
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+
+    def _discard(self, effect: DiscardInstall) -> None:
+        incoming, self._incoming = self._incoming, None
+        if incoming is not None:
+            if effect.keep_state:
+                incoming.close()
+            else:
+                incoming.discard()
+
+    def _require_incoming(self) -> IncomingState:
+        if self._incoming is None:
+            raise Closed("no snapshot is being received; offer it again")
+        return self._incoming
+
+    async def _send(self, message: TransferMessage) -> None:
+        writer = self._reply_to
+        if writer is not None:
+            await reply(writer, message)
+
+
+async def reply(line: asyncio.StreamWriter, message: TransferMessage) -> None:
+    """Send a message, which a line that is cut loses."""
+    if not line.is_closing():
+        with contextlib.suppress(OSError):
+            line.write(encode(message))
+            await line.drain()
