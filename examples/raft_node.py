@@ -1,0 +1,496 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small Raft: a complete member of a group that replicates a key-value store. Short, because the log does its part.
+
+    MEMBERS="a=127.0.0.1:7001:7101 b=127.0.0.1:7002:7102 c=127.0.0.1:7003:7103"
+    python examples/raft_node.py a /tmp/a $MEMBERS &        # and so b and c
+    python examples/raft_node.py - put colour blue $MEMBERS
+    python examples/raft_node.py - get colour $MEMBERS
+
+What Raft asks for (https://raft.github.io/raft.pdf), and who does it here:
+
+| Raft | done by |
+| --- | --- |
+| term and vote are durable before they are answered, one vote a term | `RaftLog.record_hard_state` |
+| AppendEntries: what conflicts goes, what comes twice or late changes nothing | `RaftLog.append_entries` |
+| what a follower lacks, or that it needs the snapshot | `RaftLog.entries_after` |
+| snapshots: written beside the work, sent, put in force | `SnapshotWriter`, `SnapshotClient`, `SnapshotServer` |
+| the log stays small: values live in it, and compaction keeps what is live | `LogCompactionWorker` |
+| elections, who is heard, what is committed, reads, clients | this file |
+
+Members talk in lines of JSON, a connection each, on loopback only, since nothing here says who talks. A member's name
+is its identity: one that has lost its disk comes back under another name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import random
+import re
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from time import monotonic
+from typing import Any
+
+import attrs
+
+from compactlib.app.kv_machine import Delete, KvMachine, Put, decode_command, encode_command
+from compactlib.errors import CompactlibError, Conflict, NotFound, Stale
+from compactlib.files import LocalFiles, sync_names
+from compactlib.hosting import SnapshotClient, SnapshotServer
+from compactlib.outcome import Done, Failed
+from compactlib.raftlog import Entry, LogCompactionWorker, SnapshotFolder, StoreOptions, open_log
+from compactlib.raftlog.log.snapshot_writer import Applied, MachineCopy, SnapshotWriter
+from compactlib.raftlog.model.values import AppendAnswer, AppendEntries
+from compactlib.raftlog.snapshots.model import SnapshotManifest
+from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.runtime.doors import require_guarded
+
+MAX_LINE_BYTES = 64 << 20
+NOTHING = encode_command(Delete(""))
+"""What a new leader appends, so that something of its own term can be committed."""
+
+Message = dict[str, Any]
+
+
+@attrs.frozen
+class Address:
+    """Where a member listens: for members and clients, and for snapshots. `InvalidInput` if it is not this machine."""
+
+    host: str
+    port: int
+    snapshot_port: int
+
+    def __attrs_post_init__(self) -> None:
+        require_guarded("a member", self.host, guard="TLS", is_guarded=False, insecure=False)
+
+
+async def ask(address: Address, message: Message, *, seconds: float) -> Message | None:
+    """What a member answers; `None` if it does not: then what was asked may have been done."""
+    with contextlib.suppress(OSError, TimeoutError, ValueError):
+        async with asyncio.timeout(seconds):
+            reader, writer = await asyncio.open_connection(address.host, address.port, limit=MAX_LINE_BYTES)
+            with contextlib.closing(writer):
+                writer.write(json.dumps(message).encode() + b"\n")
+                await writer.drain()
+                line = await reader.readline()
+                answer: Message | None = json.loads(line) if line.endswith(b"\n") else None
+                return answer
+    return None
+
+
+class Node:
+    """One member.
+
+    Args:
+        name: which of the members.
+        members: all of them, itself included.
+        folder: where its log and its snapshots lie; made if there is none.
+        options: of the log; `keep_trailing` says how far behind a snapshot a follower may be that is sent entries.
+        heartbeat: seconds between two messages of a leader; a member that hears nothing for 6 to 12 of them stands.
+        snapshot_every: entries applied between two snapshots.
+        rng: how long it waits before it stands.
+    """
+
+    def __init__(self, name: str, members: Mapping[str, Address], folder: str, options: StoreOptions | None = None, *,
+                 heartbeat: float = 0.1, snapshot_every: int = 10_000, rng: random.Random | None = None) -> None:
+        self.name, self.members = name, dict(members)
+        self.peers = [member for member in members if member != name]
+        self.heartbeat, self.rng = heartbeat, rng or random.Random()
+        if not os.path.isdir(folder):
+            LocalFiles().make_folder(folder)
+            sync_names(LocalFiles(), folder)
+        self.snapshots = SnapshotFolder(os.path.join(folder, "snapshots"), machine=KvMachine)
+        options = attrs.evolve(options or StoreOptions(keep_trailing=snapshot_every),
+                               snapshots_of=lambda _: self.snapshots)
+        self.log = open_log(os.path.join(folder, "log"), options)
+        self.machine, self.applying, self.received = KvMachine(), threading.Lock(), 0
+        manifest = self.snapshots.manifest
+        if manifest is not None:
+            with self.snapshots.open_state(manifest) as state:
+                self.restore(manifest, state)
+        writer = SnapshotWriter(self.log, applied=lambda: self.machine.applied, copy=self.copy_of_machine,
+                                when=Applied(entries=snapshot_every), look_seconds=heartbeat * 5)
+        self.log.attach(self.snapshots, lambda log: LogCompactionWorker(log.segments, snapshots=writer),
+                        applied=self.machine.applied)
+        self.commit = self.machine.applied
+        # The term in which it was elected: it leads as long as that is its term; its first entry then, and its last.
+        self.leads = self.first_of_term = self.durable = -1
+        self.leader: str | None = None
+        # Of each follower: what it is sent next, up to where its log is this one's, the last round that it answered.
+        self.next: dict[str, int] = {}
+        self.match: dict[str, int] = {}
+        self.heard: dict[str, int] = {}
+        self.round = 0
+        self.heard_at = self.patience = 0.0
+        self.dropped: set[str] = set()
+        self.change = asyncio.Event()
+
+    # -- the machine
+
+    def restore(self, manifest: SnapshotManifest, state: StateReader) -> None:
+        """Take the state of a snapshot that is in force; in a thread, if it came from the leader."""
+        machine = KvMachine()
+        machine.restore(state.pieces())
+        machine.begin_after(manifest.index)
+        with self.applying:
+            self.machine = machine
+
+    def installed(self, manifest: SnapshotManifest, state: StateReader) -> None:
+        """The same, of one from the leader."""
+        self.restore(manifest, state)
+        self.received += 1
+
+    def copy_of_machine(self) -> MachineCopy:
+        """For a snapshot, in the worker's thread."""
+        with self.applying:
+            return MachineCopy(self.machine.applied, self.machine.live_set(), self.machine.snapshot())
+
+    def committed(self, index: int) -> None:
+        """Everything up to `index` is: apply it."""
+        self.commit = max(self.commit, index, self.machine.applied)
+        with self.applying:
+            for entry in self.log.entries(self.machine.applied + 1, self.commit):
+                assert entry.index == max(self.machine.applied, 0) + 1, (entry, self.machine)
+                self.machine.apply(entry)
+        self.changed()
+
+    def value_of(self, key: str) -> str | None:
+        """A key's value, from the log."""
+        try:
+            entry = self.log.read(self.machine.place_of(key))
+        except NotFound:
+            return None
+        assert isinstance(entry, Entry), entry
+        command = decode_command(entry.payload)
+        assert isinstance(command, Put), command
+        return command.value.decode()
+
+    # -- terms
+
+    @property
+    def term(self) -> int:
+        """The highest that it knows."""
+        return self.log.hard_state.term
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it leads, as far as it knows."""
+        return self.leads == self.term
+
+    def has_majority(self, peers: int) -> bool:
+        """Whether so many others, and this one, are more than half."""
+        return 2 * (1 + peers) > len(self.members)
+
+    def keep_term(self, term: int) -> None:
+        """Note a term durably; in any thread."""
+        with contextlib.suppress(Stale):
+            self.log.record_hard_state(term)
+
+    async def see_term(self, term: int) -> None:
+        """Somebody has said a term. A higher one ends what it leads, and the transfers of lower ones."""
+        if term > self.term:
+            self.keep_term(term)
+            self.changed()
+            await self.receiving.observe_term(term)
+
+    def last(self) -> tuple[int, int]:
+        """Term and index of its last entry: who has the higher one may lead. What lies behind a gap does not count."""
+        index = self.log.contiguous_through
+        return self.log.term_of(index) or 0, index
+
+    # -- waiting
+
+    def changed(self) -> None:
+        """Wake who waits for something to change."""
+        change, self.change = self.change, asyncio.Event()
+        change.set()
+
+    async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
+        """Whether it holds in time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not holds():
+                    await self.change.wait()
+        return holds()
+
+    # -- elections
+
+    async def watch(self) -> None:
+        """Stand when no leader was heard for long enough."""
+        while True:
+            await asyncio.sleep(self.heartbeat)
+            if self.is_leader or self.receiving.stage != "idle":
+                self.hear()
+            elif monotonic() - self.heard_at > self.patience:
+                self.hear()
+                await self.stand()
+
+    def hear(self) -> None:
+        """A leader, or a candidate that was given the vote: wait anew."""
+        self.heard_at, self.patience = monotonic(), self.heartbeat * self.rng.uniform(6, 12)
+        self.changed()
+
+    async def stand(self) -> None:
+        """Ask for votes in a new term, and lead if a majority gives theirs."""
+        try:
+            term = self.log.record_hard_state(self.term + 1, self.name).term
+        except Stale:
+            return
+        await self.receiving.observe_term(term)
+        last_term, last_index = self.last()
+        question = {"kind": "vote", "term": term, "last_term": last_term, "last_index": last_index}
+        votes = 0
+        asked = [asyncio.create_task(self.ask(peer, question)) for peer in self.peers]
+        for answer in asyncio.as_completed(asked):
+            reply = await answer
+            if reply is not None:
+                await self.see_term(reply["term"])
+                votes += reply["granted"]
+            if self.has_majority(votes):
+                break
+        if self.has_majority(votes) and self.term == term:
+            self.lead(term)
+
+    async def on_vote(self, said: Message) -> Message:
+        """A candidate asks."""
+        await self.see_term(said["term"])
+        granted = False
+        if said["term"] == self.term and (said["last_term"], said["last_index"]) >= self.last():
+            with contextlib.suppress(Conflict, Stale):
+                self.log.record_hard_state(said["term"], said["from"])
+                granted = True
+                self.hear()
+        return {"term": self.term, "granted": granted}
+
+    def lead(self, term: int) -> None:
+        """It was elected."""
+        self.leads, self.leader = term, self.name
+        self.next = dict.fromkeys(self.peers, self.log.contiguous_through + 1)
+        self.match, self.heard = dict.fromkeys(self.peers, -1), dict.fromkeys(self.peers, 0)
+        self.first_of_term = self.append(NOTHING)
+
+    # -- replication
+
+    def append(self, payload: bytes) -> int:
+        """As the leader; durably. The followers are sent it at once."""
+        self.durable = self.log.append([(max(self.log.contiguous_through, 0) + 1, self.leads, payload)])
+        self.log.sync()
+        self.advance()
+        self.changed()
+        return self.durable
+
+    def advance(self) -> None:
+        """What a majority holds is committed, if it is of this term."""
+        index = sorted([self.durable, *self.match.values()], reverse=True)[len(self.members) // 2]
+        if index > self.commit and self.log.term_of(index) == self.leads:
+            self.committed(index)
+
+    async def replicate(self, peer: str) -> None:
+        """While it leads: keep a follower's log the same as this one, and let it know that there is a leader."""
+        client = SnapshotClient((self.members[peer].host, self.members[peer].snapshot_port), me=self.name)
+        while True:
+            if not self.is_leader:
+                await self.change.wait()
+                continue
+            message, this_round = self.log.entries_after(self.next[peer] - 1), self.round
+            takes_more = await (self.send_snapshot(peer, client) if message is None else
+                                self.send_entries(peer, message))
+            if takes_more:
+                await self.until(partial(self.has_news, peer, this_round), self.heartbeat)
+            else:
+                await asyncio.sleep(self.heartbeat)
+
+    def has_news(self, peer: str, last_round: int) -> bool:
+        """Whether a follower is to be sent something before the next sign of life."""
+        return not self.is_leader or self.round > last_round or self.next[peer] <= self.durable
+
+    async def send_entries(self, peer: str, message: AppendEntries) -> bool:
+        """Entries, or a sign of life; whether the follower takes more at once."""
+        term, this_round = self.leads, self.round
+        reply = await self.ask(peer, {
+            "kind": "append", "term": term, "commit": self.commit, "prev_index": message.prev_index,
+            "prev_term": message.prev_term,
+            "entries": [(index, of, base64.b64encode(data).decode()) for index, of, data in message.entries]})
+        if reply is None:
+            return False
+        await self.see_term(reply["term"])
+        if not reply["term"] == term == self.term == self.leads:
+            return False
+        self.heard[peer] = max(self.heard[peer], this_round)
+        if "answer" in reply:
+            answer = AppendAnswer(**reply["answer"])
+            self.next[peer] = self.log.next_index(answer)
+            self.match[peer] = max(self.match[peer], answer.match_index)
+            self.advance()
+        self.changed()
+        return "answer" in reply
+
+    async def send_snapshot(self, peer: str, client: SnapshotClient) -> bool:
+        """To a follower that is too far behind; whether it takes entries now."""
+        if peer in self.dropped:
+            return False
+        term, index = self.leads, self.log.state.index
+        try:
+            outcome = await client.send(self.log, self.snapshots, term=term)
+        except CompactlibError as error:
+            outcome = Failed(error)
+        if isinstance(outcome, Failed) or self.leads != term:
+            return False
+        # Skipped: it was further already, and its next answer says how far.
+        self.next[peer] = (outcome.stats.index if isinstance(outcome, Done) else index) + 1
+        return True
+
+    async def on_append(self, said: Message) -> Message:
+        """A leader sends entries, or a sign of life."""
+        await self.see_term(said["term"])
+        if said["term"] < self.term:
+            return {"term": self.term}
+        self.leader = said["from"]
+        self.hear()
+        if self.receiving.stage != "idle":
+            # A snapshot is coming in: nothing else may touch the log.
+            return {"term": self.term}
+        answer = self.log.append_entries(said["prev_index"], said["prev_term"], (
+            (index, term, base64.b64decode(payload)) for index, term, payload in said["entries"]))
+        self.committed(min(said["commit"], answer.match_index))
+        return {"term": self.term, "answer": attrs.asdict(answer)}
+
+    # -- clients
+
+    async def on_put(self, said: Message) -> Message:
+        """Give a key a value: done once it is committed and applied."""
+        if not self.is_leader:
+            return {"leader": self.leader}
+        term = self.leads
+        index = self.append(encode_command(Put(said["key"], said["value"].encode())))
+        await self.until(lambda: self.term != term or self.machine.applied >= index, said.get("seconds", 10.0))
+        # In one and the same term nobody else writes at this index.
+        return {"done": True} if self.term == term and self.machine.applied >= index else {"unknown": True}
+
+    async def on_get(self, said: Message) -> Message:
+        """A key's value, as it is after everything that was answered before: who leads still has to be asked first."""
+        if not self.is_leader:
+            return {"leader": self.leader}
+        term, read_at = self.leads, max(self.commit, self.first_of_term)
+        self.round = this_round = self.round + 1
+        self.changed()
+
+        def is_due() -> bool:
+            heard = sum(self.heard[peer] >= this_round for peer in self.peers)
+            return self.has_majority(heard) and self.machine.applied >= read_at
+
+        await self.until(lambda: self.term != term or is_due(), said.get("seconds", 10.0))
+        return {"value": self.value_of(said["key"])} if self.term == term and is_due() else {"leader": None}
+
+    async def on_status(self, _said: Message) -> Message:
+        """For who looks."""
+        return {"name": self.name, "term": self.term, "is_leader": self.is_leader, "leader": self.leader,
+                "commit": self.commit, "applied": self.machine.applied, "last": self.log.last_index,
+                "snapshot": self.log.state.index, "received": self.received, "segments": len(self.log.segments.refs),
+                "keys": {key: self.value_of(key) for key in sorted(self.machine.places)}}
+
+    async def on_drop(self, said: Message) -> Message:
+        """For tests: neither talk nor listen to these members, as if the network were cut."""
+        self.dropped = set(said["peers"])
+        return {}
+
+    # -- the wire
+
+    async def ask(self, peer: str, message: Message) -> Message | None:
+        """What another member answers."""
+        if peer in self.dropped:
+            return None
+        return await ask(self.members[peer], {**message, "from": self.name}, seconds=self.heartbeat * 20)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One question of a member or a client."""
+        answers: dict[str, Callable[[Message], Awaitable[Message]]] = {
+            "vote": self.on_vote, "append": self.on_append, "put": self.on_put, "get": self.on_get,
+            "status": self.on_status, "drop": self.on_drop}
+        with contextlib.closing(writer), contextlib.suppress(OSError, ValueError):
+            line = await reader.readline()
+            said = json.loads(line) if line.endswith(b"\n") else {}
+            if said.get("kind") in answers and said.get("from") not in self.dropped:
+                writer.write(json.dumps(await answers[said["kind"]](said)).encode() + b"\n")
+                await writer.drain()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        here = self.members[self.name]
+        async with SnapshotServer(listen=(here.host, here.snapshot_port)) as transfers:
+            self.receiving = transfers.add(self.log, self.snapshots, term=self.term, term_seen=self.keep_term,
+                                           applied=lambda: self.machine.applied, installed=self.installed)
+            server = await asyncio.start_server(self.serve, here.host, here.port, limit=MAX_LINE_BYTES)
+            self.hear()
+            async with server, asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.watch())
+                for peer in self.peers:
+                    tasks.create_task(self.replicate(peer))
+
+
+class Client:
+    """Asks whichever member leads, and waits so many seconds for each."""
+
+    def __init__(self, members: Mapping[str, Address], *, seconds: float = 5.0) -> None:
+        self.members, self.seconds = dict(members), seconds
+        self.first = next(iter(self.members))
+
+    async def ask(self, message: Message) -> Message | None:
+        """The leader's answer; `None` if it is not known whether one has done it."""
+        while True:
+            answer = await ask(self.members[self.first], {**message, "seconds": self.seconds / 2}, seconds=self.seconds)
+            if answer is not None and "leader" not in answer:
+                return answer
+            names = list(self.members)
+            here, self.first = self.first, names[(names.index(self.first) + 1) % len(names)]
+            if answer is None:
+                return None
+            if answer["leader"] not in (None, here):
+                self.first = answer["leader"]
+            else:
+                await asyncio.sleep(0.05)
+
+    async def put(self, key: str, value: str) -> bool:
+        """Whether it was done; if not, it is unknown: it may have been, or may be yet."""
+        answer = await self.ask({"kind": "put", "key": key, "value": value})
+        return answer is not None and "done" in answer
+
+    async def get(self, key: str) -> str | None:
+        """A key's value, or `None` if it has none."""
+        while (answer := await self.ask({"kind": "get", "key": key})) is None:
+            pass
+        value: str | None = answer["value"]
+        return value
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("name", help="of this member; - for a client")
+    parser.add_argument("what", nargs="+", help="the member's folder, or put KEY VALUE, or get KEY; then all members")
+    parser.add_argument("--heartbeat", type=float, default=0.1)
+    parser.add_argument("--snapshot-every", type=int, default=10_000)
+    parser.add_argument("--keep-trailing", type=int, default=10_000)
+    arguments = parser.parse_args()
+    members = {}
+    for name, host, port, snapshot_port in (re.split("[=:]", word) for word in arguments.what if "=" in word):
+        members[name] = Address(host, int(port), int(snapshot_port))
+    words = [word for word in arguments.what if "=" not in word]
+    if arguments.name == "-":
+        client = Client(members)
+        print(asyncio.run(client.get(words[1]) if words[0] == "get" else client.put(words[1], words[2])))
+        return
+    node = Node(arguments.name, members, words[0], StoreOptions(keep_trailing=arguments.keep_trailing),
+                heartbeat=arguments.heartbeat, snapshot_every=arguments.snapshot_every)
+    with node.log, contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(node.run())
+
+
+if __name__ == "__main__":
+    main()
