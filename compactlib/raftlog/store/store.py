@@ -40,7 +40,7 @@ from compactlib.raftlog.log.folder import Examination
 from compactlib.raftlog.log.unflushed import examine_wal
 from compactlib.raftlog.memtable.replay import replay
 from compactlib.raftlog.memtable.table import DEFAULT_MAX_ENTRIES, Memtable
-from compactlib.raftlog.model.names import SNAPSHOT_NAME
+from compactlib.raftlog.model.names import LOGS_FOLDER, SNAPSHOT_NAME, WAL_FOLDER
 from compactlib.raftlog.model.row import LogRows
 from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
 from compactlib.raftlog.model.status import RaftLogStoreStatus, told
@@ -59,9 +59,6 @@ from compactlib.runtime.later import LaterCalls
 from compactlib.runtime.observe import Observer, telling
 from compactlib.runtime.owned_lock import OwnedLock
 from compactlib.runtime.services.turns import Turns
-
-WAL_FOLDER = "wal"
-LOGS_FOLDER = "logs"
 
 SYNC_FAILED = "raftlog_sync_failed"
 """The disk refused a sync in the background; tried again: `error`, `message`, `failures`, `retry_in_seconds`."""
