@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
+from compactlib.errors import InvalidInput
 from compactlib.objects.errors import BadKey
 
 MAX_KEY_CHARS = 512
 """Longest key; S3 and Azure take 1024 bytes, of which a host's own prefix may need some."""
 MAX_SEGMENT_CHARS = 200
 """Longest part between two slashes; file systems take 255 bytes."""
+
+MAX_DELETES = 1000
+"""The most objects that one request removes: what S3 takes."""
 
 _SEGMENT = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9._=+@,-]*")
 
@@ -29,6 +34,22 @@ def check_key(key: str) -> None:
         if not _SEGMENT.fullmatch(segment) or len(segment) > MAX_SEGMENT_CHARS:
             raise BadKey(f"the part {segment!r} of key {key!r} is not 1 to {MAX_SEGMENT_CHARS} letters, digits or any "
                          f"of '._=+@,-' that do not begin with a dot", key=key)
+
+
+def checked_deletes(keys: Iterable[str]) -> list[str]:
+    """The keys of one `delete_many`.
+
+    Raises:
+        BadKey: one is no key.
+        InvalidInput: there are more than `MAX_DELETES`.
+    """
+    checked = list(keys)
+    for key in checked:
+        check_key(key)
+    if len(checked) > MAX_DELETES:
+        raise InvalidInput(f"{len(checked)} objects are to be removed in one request, one takes at most {MAX_DELETES}; "
+                           f"use compactlib.objects.store.delete_many")
+    return checked
 
 
 def check_prefix(prefix: str) -> None:

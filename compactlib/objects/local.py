@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -17,7 +17,7 @@ from compactlib.files.disk import Files, LocalFiles, StrPath, read_exactly, sync
 from compactlib.objects.audit import audit_listing
 from compactlib.objects.digest import size_and_digest
 from compactlib.objects.errors import BadKey, ForeignFile, ObjectExists, ObjectNotFound
-from compactlib.objects.keys import check_key, check_prefix
+from compactlib.objects.keys import check_key, check_prefix, checked_deletes
 from compactlib.objects.store import ObjectInfo, ObjectRef
 
 _INCOMING = ".incoming"
@@ -283,7 +283,18 @@ class LocalObjects:
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`. Durable when this returns, also if another process removed it; folders stay."""
-        path = self._path(key)
+        self.delete_many([key])
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """See `MultiDelete.delete_many`. Each folder is synced once."""
+        paths = {key: self._path(key) for key in checked_deletes(keys)}
+        for key, path in paths.items():
+            self._unlink(key, path)
+        for folder in dict.fromkeys(map(os.path.dirname, paths.values())):
+            if os.path.isdir(folder):
+                self._sync(folder)
+
+    def _unlink(self, key: str, path: str) -> None:
         kind = _kind_of(path)
         if kind == stat.S_IFDIR:
             return
@@ -295,8 +306,6 @@ class LocalObjects:
                     raise
         elif kind is not None:
             raise ForeignFile(key=key, path=path)
-        if os.path.isdir(os.path.dirname(path)):
-            self._sync(os.path.dirname(path))
 
     def sweep(self, older_than: float) -> int:
         """Remove private files that crashed writers left, if they were written before `older_than`.

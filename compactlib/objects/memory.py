@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -15,7 +15,7 @@ from compactlib.errors import Closed, InvalidInput
 from compactlib.objects.audit import audit_listing
 from compactlib.objects.digest import size_and_digest
 from compactlib.objects.errors import ObjectExists, ObjectNotFound
-from compactlib.objects.keys import check_key, check_prefix
+from compactlib.objects.keys import check_key, check_prefix, checked_deletes
 from compactlib.objects.store import ObjectInfo, ObjectRef
 
 
@@ -70,6 +70,14 @@ class MemoryObjects:
         self._check(key)
         with self._lock:
             self._objects.pop(key, None)
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """See `MultiDelete.delete_many`."""
+        doomed = checked_deletes(keys)
+        self._require_open()
+        with self._lock:
+            for key in doomed:
+                self._objects.pop(key, None)
 
     def _found(self, key: str) -> tuple[bytes, float]:
         self._check(key)

@@ -12,12 +12,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore
+from compactlib.objects.store import MultiDelete, ObjectInfo, ObjectRef, ObjectStore
 from compactlib.runtime.meter import Meter
 from compactlib.runtime.observe import Observer
 
@@ -99,6 +99,15 @@ class MeteredObjects:
         """See `ObjectStore.delete`."""
         with self._meter.request("delete"):
             self._store.delete(key)
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """See `MultiDelete.delete_many`; one request for each key if the store behind does not offer it."""
+        if isinstance(self._store, MultiDelete):
+            with self._meter.request("delete_many"):
+                self._store.delete_many(keys)
+        else:
+            for key in keys:
+                self.delete(key)
 
     def available_bytes(self) -> int | None:
         """See `ObjectStore.available_bytes`; no request that is reported."""

@@ -7,14 +7,16 @@ may cache it for ever, and two writers that create the same key cannot destroy e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 import attrs
 
 from compactlib.objects.digest import Digest
 from compactlib.objects.errors import BadDigest
+from compactlib.objects.keys import MAX_DELETES
 
 
 @attrs.frozen
@@ -114,6 +116,34 @@ class ObjectStore(Protocol):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None: ...
+
+
+@runtime_checkable
+class MultiDelete(Protocol):
+    """What an `ObjectStore` may offer besides: many objects removed in one request."""
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """Remove up to `MAX_DELETES` objects, not in one step; no error for one that is not there.
+
+        Raises:
+            ObjectStoreFailed: some may be gone; the same call may be made again.
+            InvalidInput: there are more.
+        """
+
+
+def delete_many(store: ObjectStore, keys: Iterable[str]) -> None:
+    """Remove objects: `MAX_DELETES` in one request if the store is a `MultiDelete`, else each by itself.
+
+    Raises:
+        CompactlibError: what the store raises; some may be gone, and the same call may be made again.
+    """
+    waiting = iter(keys)
+    while part := list(islice(waiting, MAX_DELETES)):
+        if len(part) > 1 and isinstance(store, MultiDelete):
+            store.delete_many(part)
+        else:
+            for key in part:
+                store.delete(key)
 
 
 def read_checked(store: ObjectStore, ref: ObjectRef) -> bytes:

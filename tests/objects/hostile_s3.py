@@ -28,6 +28,7 @@ class Manner(enum.Enum):
     CONFLICTS = "answers a conditional put with 409 Conflict, as S3 does while another request for the key is under way"
     DAMAGES = "gives out bytes that are not those that were put"
     LISTS_IN_DISORDER = "lists in no order"
+    KEEPS_THE_LAST = "answers a request to delete several with an error for the last of them"
     FAILS_TO_LIST = "answers a listing with an internal error"
 
 
@@ -84,9 +85,12 @@ def _handler(manner: Manner) -> type[BaseHTTPRequestHandler]:
             # Many deletes at once, which is how obstore sends one.
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             keys = [part.split("</Key>")[0] for part in body.split("<Key>")[1:]]
+            kept = keys.pop() if manner is Manner.KEEPS_THE_LAST and len(keys) > 1 else None
             for key in keys:
                 objects.pop(self.key + key, None)
             told = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+            if kept is not None:
+                told += f"<Error><Key>{kept}</Key><Code>InternalError</Code><Message>try again</Message></Error>"
             self.answer(200, f"<DeleteResult>{told}</DeleteResult>".encode(), {"Content-Type": "application/xml"})
 
         def give(self, data: bytes) -> None:

@@ -53,7 +53,7 @@ class _Padded(MemoryObjects):
 @pytest.mark.parametrize("broken", [_Overwriting, _Unsorted, _Padded])
 def test_the_kit_finds_broken_stores(broken: type[MemoryObjects], tmp_path: Path) -> None:
     (tmp_path / "right").mkdir()
-    assert len(check_object_store(lambda folder: MemoryObjects(), tmp_path / "right")) == 15
+    assert len(check_object_store(lambda folder: MemoryObjects(), tmp_path / "right")) == 16
     with pytest.raises(AssertionError) as found:
         check_object_store(lambda folder: broken(), tmp_path)
     assert "to do:" in str(found.value)

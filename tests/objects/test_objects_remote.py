@@ -12,9 +12,18 @@ import pytest
 from obstore.store import MemoryStore
 
 from compactlib.errors import InvalidInput
-from compactlib.objects import BadDigest, ObjectExists, ObjectNotFound, ObjectStore, ObjectStoreFailed, RemoteObjects
+from compactlib.objects import (
+    BadDigest,
+    MeteredObjects,
+    ObjectExists,
+    ObjectNotFound,
+    ObjectStore,
+    ObjectStoreFailed,
+    RemoteObjects,
+)
 from compactlib.objects.errors import ConditionsIgnored
-from compactlib.objects.store import read_checked
+from compactlib.objects.store import delete_many, read_checked
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing import ObjectStoreConformance
 from tests.kv import servers
 from tests.objects import s3_servers
@@ -117,6 +126,26 @@ def test_a_listing_in_disorder_or_with_an_error_is_no_short_listing() -> None:
                 store.create(key, b"")
             with pytest.raises(ObjectStoreFailed, match=told):
                 list(store.list())
+
+
+def test_an_object_that_a_request_for_many_has_left_is_told() -> None:
+    with hostile(Manner.KEEPS_THE_LAST) as address, RemoteObjects(s3_servers.bucket(address, "hostile")) as store:
+        for key in ("a", "b", "c"):
+            store.create(key, b"")
+        with pytest.raises(ObjectStoreFailed, match="try again"):
+            delete_many(store, ["a", "b", "c"])
+        assert [info.key for info in store.list()] == ["c"]
+
+
+def test_a_thousand_objects_are_one_request() -> None:
+    observer = RecordingObserver()
+    with MeteredObjects(RemoteObjects(new_bucket(servers.moto())), observer, name="s3") as store:
+        store.create("0001", b"")
+        delete_many(store, [f"{number:04}" for number in range(2001)])
+        assert list(store.list()) == []
+    told = {dict(labels)["operation"]: count for (name, labels), count in observer.counters.items()
+            if name == "objects_requests"}
+    assert (told["delete_many"], told["delete"]) == (2, 1)
 
 
 def test_the_probe_leaves_nothing_and_is_not_listed() -> None:

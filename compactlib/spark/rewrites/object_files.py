@@ -21,6 +21,7 @@ from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.executors.tasks import checked_names, new_attempt_id
 from compactlib.files.disk import Files, LocalFiles
 from compactlib.objects import ObjectStore
+from compactlib.objects.store import delete_many
 from compactlib.raftlog.compaction.rewrite import CompactSegments
 from compactlib.rewrite import (
     Attempt,
@@ -233,8 +234,7 @@ class ObjectsExecutor:
     def _delete_all(self, store: ObjectStore, run: str, observer: Observer) -> None:
         """Delete a run's objects; they have no owner any more, so what the store refuses is left to `sweep`."""
         try:
-            for info in list(store.list(f"{run}/")):
-                store.delete(info.key)
+            delete_many(store, [info.key for info in store.list(f"{run}/")])
         except CompactlibError as error:
             observer.event("spark_objects_left", {"prefix": run, "error": str(error)})
 
@@ -252,8 +252,7 @@ class ObjectsExecutor:
         """
         with self._open_store() as store:
             old = [info.key for info in store.list(f"{self._prefix}/") if info.modified_at < now - older_than_seconds]
-            for key in old:
-                store.delete(key)
+            delete_many(store, old)
         return len(old)
 
     def __repr__(self) -> str:

@@ -22,6 +22,7 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.executors.tasks import checked_names, foreign_error, new_attempt_id
 from compactlib.objects import ObjectRef, ObjectStore
+from compactlib.objects.store import delete_many
 from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteTask
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
@@ -223,5 +224,4 @@ class _Staged:
 
     def remove(self) -> None:
         """Take the changes away again; those of a process that died are removed by a garbage collection."""
-        for ref in self._refs:
-            self._files.objects.delete(ref.key)
+        delete_many(self._files.objects, [ref.key for ref in self._refs])

@@ -192,7 +192,7 @@ class CommittedRanges:
                 is called a second time before anything is deleted, because branches may move between looking and
                 deleting; that call should also keep those from writing who have read a branch before.
             grace_seconds: files younger than this stay; must exceed the longest operation and the longest scan.
-            budget: asked before each metarange is read, and before each file is deleted.
+            budget: asked before each metarange is read, and before every 1,000 files are deleted.
 
         Raises:
             BudgetSpent: the budget ran out; what was deleted before it was garbage.

@@ -3,15 +3,15 @@
 
 | name | labels | says |
 |---|---|---|
-| `staging_compactions` | `repository`, `outcome` | compactions |
-| `staging_compaction_seconds` | `repository`, `outcome` | time they took |
 | `staging_commits` | `repository`, `outcome` | commits: `committed`, `no_changes`, `already_committed`, `error` |
 | `staging_commit_seconds` | `repository`, `outcome` | time they took |
 | `staging_ranges_read`, `_reused`, `_written` | `repository` | ranges that compactions touched |
 | `staging_tombstones_written`, `staging_tombstones_listed` | `repository` | tombstones |
 | `staging_write_retries` | `repository`, `operation` | writes done anew because a branch changed under them |
 | `staging_tokens_cleaned`, `staging_entries_cleaned`, `staging_orphans_found` | `repository` | cleanup |
-| `staging_ranges_collected`, `staging_metaranges_collected`, `staging_collected_bytes` | `repository` | garbage |
+| `staging_ranges_collected`, `staging_metaranges_collected` | `repository` | garbage |
+
+Compactions, seconds and bytes have the names that they have for every store: `compactlib.runtime.store_numbers`.
 
 Levels come as events with a `value`, each time they change: `staging_sealed_tokens` (of one branch, once it has any;
 `None` when the branch is gone) and `staging_cleanup_backlog` (marks that still wait). Each garbage collection reports
@@ -25,10 +25,13 @@ import threading
 
 from compactlib.outcome import Done, Failed
 from compactlib.runtime.observe import Observer, telling
+from compactlib.runtime.store_numbers import Moved, StoreNumbers
 from compactlib.staging.compaction.outcome import CompactionOutcome, outcome_name
 from compactlib.staging.records.events import StagingEvents, telling_events
 from compactlib.staging.records.record import BranchRecord
 
+KIND = "staging"
+"""What a repository is called in the numbers that all stores have."""
 _MAX_BRANCHES = 10_000
 
 
@@ -162,16 +165,14 @@ def report_commit(observer: Observer, repository: str, outcome: str, seconds: fl
 
 
 def report_compaction(observer: Observer, repository: str, branch: str, outcome: CompactionOutcome,
-                      seconds: float) -> None:
-    """Report how a compaction went."""
-    name = outcome_name(outcome)
-    labels = {"repository": repository, "outcome": name}
-    observer.count("staging_compactions", 1, labels)
-    observer.measure("staging_compaction_seconds", seconds, labels)
+                      seconds: float, policy: str) -> None:
+    """Report how a compaction went; what it replaced is freed only when it is collected."""
+    name, moved = outcome_name(outcome), None
     fields: dict[str, object] = {"repository": repository, "branch": branch, "outcome": name, "seconds": seconds}
     match outcome:
         case Done(stats):
             applied = stats.applied
+            moved = Moved(read=applied.bytes_read, copied=applied.bytes_written)
             for counter, value in (("read", applied.ranges_read), ("reused", applied.ranges_reused),
                                    ("written", applied.ranges_written)):
                 observer.count(f"staging_ranges_{counter}", value, {"repository": repository})
@@ -181,4 +182,5 @@ def report_compaction(observer: Observer, repository: str, branch: str, outcome:
             fields["error"] = str(error)
         case _:
             fields["reason"] = outcome.reason
+    StoreNumbers(KIND, repository).compacted(observer, outcome, seconds, policy=policy, moved=moved)
     observer.event("staging_compaction", fields)

@@ -129,7 +129,8 @@ class Compactions:
                 self._failures += 1
                 raise
             self._outcomes[outcome_name(outcome)] += 1
-            report_compaction(told, self._context.repository, branch, outcome, clock.monotonic() - began)
+            by = plan.policy.name if plan is not None else (self._policy if policy is None else policy).name
+            report_compaction(told, self._context.repository, branch, outcome, clock.monotonic() - began, by)
             return outcome
 
     def status(self, reclaim: str) -> RepositoryStatus:

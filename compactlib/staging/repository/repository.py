@@ -191,7 +191,7 @@ class Repository:
         say `owns_ranges`. May be run again, at once, by several processes, and may be killed anywhere.
 
         Args:
-            budget: asked before every 1,000 entries and before each file.
+            budget: asked before every 1,000 entries and every 1,000 files.
 
         Returns:
             `Skipped` if nothing could go yet, and why; `Failed` if a store or the budget refused: what was freed before

@@ -19,7 +19,7 @@ from pathlib import Path
 from compactlib.errors import Closed, InvalidInput
 from compactlib.objects import BadDigest, BadKey, Digest, ObjectExists, ObjectNotFound, ObjectRef, ObjectStore
 from compactlib.objects.keys import MAX_KEY_CHARS, MAX_SEGMENT_CHARS
-from compactlib.objects.store import read_checked
+from compactlib.objects.store import MultiDelete, delete_many, read_checked
 from compactlib.testing.kit.conformance import ConformanceKit, Mismatch, error_from, run_kit, same
 from compactlib.testing.kit.fresh import drawing
 
@@ -238,6 +238,25 @@ class ObjectStoreConformance(ConformanceKit):
             if room is not None and (type(room) is not int or room < 0):
                 raise Mismatch(f"available_bytes() answered {room!r}", "bytes, 0 or more, or None")
             same([info.key for info in store.list()], [])
+
+    def test_many_objects_are_removed(self, tmp_path: Path) -> None:
+        """Those named, absent ones among them, and no others; a wrong key stops it before anything is removed.
+
+        To do: `delete_many` may be left out. Where it is there, what the backend answers for each key is looked at:
+        an object that is absent is no error, one that stays is.
+        """
+        with self.make_store(tmp_path / "store") as store:
+            named = [f"a/{number}" for number in range(5)] + ["b/x"]
+            for key in [*named, "a/kept"]:
+                store.create(key, b"data")
+            if isinstance(store, MultiDelete):
+                error_from(BadKey, lambda: store.delete_many([named[0], "../" + named[1]]))
+                error_from(InvalidInput, lambda: store.delete_many([f"c/{number}" for number in range(1001)]))
+            delete_many(store, [named[0], "a/absent", "no/such/folder", *named[1:]])
+            same([info.key for info in store.list()], ["a/kept"])
+            delete_many(store, [*named, "a/absent"])
+            delete_many(store, [])
+            same(store.get("a/kept"), b"data")
 
     def test_a_closed_store_says_so(self, tmp_path: Path) -> None:
         """In every call; closing again is fine.

@@ -9,7 +9,8 @@ import attrs
 import pytest
 
 from compactlib.errors import BudgetSpent, InvalidInput
-from compactlib.kv import MemoryStore, StoreFailed
+from compactlib.kv import MemoryStore, OutcomeUnknown, StoreFailed
+from compactlib.kv.errors import PartlyWritten
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
@@ -183,6 +184,32 @@ def test_an_error_is_an_outcome_and_what_was_done_stays_done() -> None:
     failing.clear()
     assert stats_of(cleaner.run()).tokens_removed == 1
     assert entries(world, token) == 0
+
+
+def test_what_was_removed_before_the_store_failed_is_counted() -> None:
+    requests: list[KVOperation] = []
+
+    def choose(operation: KVOperation) -> KVFault | None:
+        if operation.name != "transact":
+            return None
+        requests.append(operation)
+        return KVFault.FAIL if len(requests) == 3 else None
+
+    world = World(FaultyStore(MemoryStore(limits=attrs.evolve(MemoryStore().limits, max_transact=4)), choose))
+    token = dropped_token(world, 20)
+    outcome = TokenCleaner(world.context, grace_seconds=0).run()
+    assert isinstance(outcome, Failed)
+    assert (type(outcome.error), outcome.changed) == (PartlyWritten, "partly")
+    assert entries(world, token) == 12
+
+
+def test_a_removal_without_an_answer_leaves_unknown_what_has_changed() -> None:
+    world = World(FaultyStore(MemoryStore(), lambda operation: (
+        KVFault.UNKNOWN_DONE if operation.name == "transact" else None)))
+    dropped_token(world, 3)
+    outcome = TokenCleaner(world.context, grace_seconds=0).run()
+    assert isinstance(outcome, Failed)
+    assert (type(outcome.error), outcome.changed) == (OutcomeUnknown, "unknown")
 
 
 def test_numbers_that_make_no_sense_are_refused_and_results_print_themselves() -> None:

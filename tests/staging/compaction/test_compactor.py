@@ -243,9 +243,9 @@ def test_metrics_of_compactions() -> None:
     branch.put(b"a", b"1")
     repo.compact()
     repo.compact()
-    labels = {("repository", "main")}
-    counts = {(name, dict(told)["outcome"]): value for (name, told), value in observer.counters.items()
-              if name == "staging_compactions" and labels <= set(told)}
-    assert counts == {("staging_compactions", "compacted"): 1, ("staging_compactions", "skipped"): 1}
+    labels = {("kind", "staging"), ("store", "main")}
+    counts = {(dict(told)["outcome"], dict(told)["reason"]): value for (name, told), value in observer.counters.items()
+              if name == "store_compactions" and labels <= set(told)}
+    assert counts == {("done", "always"): 1, ("skipped", "nothing"): 1}
     assert [fields["outcome"] for name, fields in observer.events if name == "staging_compaction"] == [
         "compacted", "skipped"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import attrs
@@ -32,8 +32,8 @@ def limited(transact: int, get_many: int = 0) -> MemoryStore:
     return MemoryStore(limits=attrs.evolve(MEMORY, max_transact=transact, max_get_many=get_many))
 
 
-def parts(limit: int) -> int:
-    return math.ceil(len(KEYS) / max(limit, 1))
+def parts(keys: Sequence[bytes], limit: int) -> int:
+    return math.ceil(len(keys) / max(limit, 1))
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in ("memory", "sqlite") else pytest.mark.cluster)
@@ -43,27 +43,29 @@ def test_a_thousand_keys_take_five_requests_or_two_more_than_the_limits_say(name
     store = MeteredStore(BACKENDS[name](tmp_path), observer, name="counted")
     world = World(store)
     branch = world.repo.create_branch("main")
+    # What stands for DynamoDB copies its whole table for each transaction.
+    keys = KEYS if name != "dynamodb" else KEYS[:250]
 
     def requests(work: Callable[[], object]) -> int:
         observer.counters.clear()
         work()
         return sum(count for (counter, _), count in observer.counters.items() if counter == "kv_requests")
 
-    writes, reads = parts(store.limits.max_transact), parts(store.limits.max_get_many)
-    assert requests(lambda: branch.put_many(dict.fromkeys(KEYS, b"v"))) <= writes + 2
-    assert requests(lambda: branch.get_many(KEYS)) <= reads + 2
+    writes, reads = parts(keys, store.limits.max_transact), parts(keys, store.limits.max_get_many)
+    assert requests(lambda: branch.put_many(dict.fromkeys(keys, b"v"))) <= writes + 2
+    assert requests(lambda: branch.get_many(keys)) <= reads + 2
     branch.commit("first")
-    branch.put_many(dict.fromkeys(KEYS[:500], b"w"))
-    assert len(branch.get_many(KEYS)) == 1000
-    assert requests(lambda: branch.delete_many(KEYS)) <= reads + writes + 2
-    assert branch.get_many(KEYS) == {}
+    branch.put_many(dict.fromkeys(keys[:100], b"w"))
+    assert len(branch.get_many(keys)) == len(keys)
+    assert requests(lambda: branch.delete_many(keys)) <= reads + writes + 2
+    assert branch.get_many(keys) == {}
     tokens = branch.record().tokens
     branch.reset()
 
     def clean() -> None:
         outcome = TokenCleaner(world.context, grace_seconds=0).run()
         assert isinstance(outcome, Done)
-        assert outcome.stats.entries_removed >= 1000 * len(tokens)
+        assert outcome.stats.entries_removed >= len(keys) * len(tokens)
 
     # Marks, branches, and the register at the end; for each token a page, its entries, and an empty page.
     dropped = len(list(world.context.tokens.dropped()))

@@ -39,6 +39,8 @@ from typing import Final
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.objects import ObjectNotFound
+from compactlib.objects.keys import MAX_DELETES
+from compactlib.objects.store import delete_many
 from compactlib.runtime.budget import Budget
 from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.committed.ranges.range_files import (
@@ -118,6 +120,9 @@ class RangeCollector:
     def _take_away(self, marks: list[str]) -> None:
         """Remove the doom marks. Each one that stays turns writers away, so one that cannot be removed stops none."""
         failed: CompactlibError | None = None
+        with contextlib.suppress(CompactlibError):
+            delete_many(self._files.objects, marks)
+            return
         for mark in marks:
             try:
                 self._files.objects.delete(mark)
@@ -136,10 +141,14 @@ class RangeCollector:
         needed.update(self._parts_if_there(metaranges & reused | metaranges - known))
         needed.update(file.id for _, file in files if self._is_young(file))
         deleted = [(folder, file) for folder, file in doomed if file.id not in needed]
-        for folder, file in deleted:
+        for at in range(0, len(deleted), MAX_DELETES):
             self._budget.check()
-            self._files.objects.delete(self._files.prefix + folder + file.id)
-            self._files.forget(file.id)
+            part = deleted[at:at + MAX_DELETES]
+            try:
+                delete_many(self._files.objects, [self._files.prefix + folder + file.id for folder, file in part])
+            finally:
+                for _, file in part:
+                    self._files.forget(file.id)
         return deleted
 
     def _look(self) -> tuple[set[str], list[tuple[str, StoredFile]], int]:
@@ -178,9 +187,8 @@ class RangeCollector:
         return found
 
     def _remove_old(self, folder: str) -> None:
-        for mark in list(self._files.list(folder)):
-            if not self._is_young(mark):
-                self._files.objects.delete(self._files.prefix + folder + mark.id)
+        delete_many(self._files.objects, [self._files.prefix + folder + mark.id for mark in self._files.list(folder)
+                                          if not self._is_young(mark)])
 
     def _is_young(self, file: StoredFile) -> bool:
         return file.modified_at > self._now - self._grace_seconds

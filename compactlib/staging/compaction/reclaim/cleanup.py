@@ -29,6 +29,8 @@ from itertools import islice
 import attrs
 
 from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.kv import OutcomeUnknown
+from compactlib.kv.errors import PartlyWritten
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.report import Printed
 from compactlib.runtime.budget import Budget
@@ -119,7 +121,7 @@ class TokenCleaner:
         stats = CleanupStats(**counts)
         self._report(stats)
         if failed is not None:
-            return Failed(failed, "partly" if stats.changes or stats.refused else "no")
+            return _failed(failed, stats)
         return Done(stats) if stats.changes or stats.refused else Skipped(
             f"{stats.young} dropped tokens wait until they are older than grace_seconds={self._grace_seconds}")
 
@@ -140,7 +142,7 @@ class TokenCleaner:
         stats = CleanupStats(**counts)
         self._report(stats)
         if failed is not None:
-            return Failed(failed, "partly" if stats.changes else "no")
+            return _failed(failed, stats)
         return Done(stats) if stats.changes else Skipped(
             f"every token older than orphan_seconds={self._orphan_seconds} is named or marked")
 
@@ -212,7 +214,11 @@ class TokenCleaner:
         removed = _BATCH
         while removed == _BATCH:
             budget.check()
-            removed = tokens.remove_prefix(mark.token, b"", limit=_BATCH)
+            try:
+                removed = tokens.remove_prefix(mark.token, b"", limit=_BATCH)
+            except PartlyWritten as error:
+                counts["entries_removed"] += len(error.written)
+                raise
             counts["entries_removed"] += removed
         emptied.append(mark.token)
 
@@ -224,6 +230,12 @@ class TokenCleaner:
             if value:
                 observer.count(name, value, labels)
         observer.event("staging_cleanup_backlog", {**labels, "value": stats.young})
+
+
+def _failed(error: CompactlibError, stats: CleanupStats) -> Failed:
+    if stats.changes or stats.refused:
+        return Failed(error, "partly")
+    return Failed(error, "unknown" if isinstance(error, OutcomeUnknown) else "no")
 
 
 def _is_older(mark: TokenMark, now: float, seconds: float) -> bool:

@@ -54,7 +54,7 @@ def collect_garbage(context: StagingContext, *, grace_seconds: float | None = No
     Args:
         context: the stores.
         grace_seconds: how old a file is before it may be deleted; default `range_grace_seconds` of the options.
-        budget: asked before each metarange is read, and before each file is deleted.
+        budget: asked before each metarange is read, and before every 1,000 files are deleted.
 
     Returns:
         `Failed` with the store's or the budget's error; what was deleted before it stays deleted, and was garbage.
