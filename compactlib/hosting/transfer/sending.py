@@ -291,7 +291,8 @@ class SnapshotClient:
             term: the leader's term.
 
         Returns:
-            `Done` if the snapshot is in force there; `Skipped` if the follower was further already; `Failed` with a
+            `Done` if the snapshot is in force there; `Skipped` if the follower was further already, or is so little
+            behind that this log holds what it lacks (`StoreOptions.keep_trailing`): send entries; `Failed` with a
             `TransferAborted` otherwise, `HIGHER_TERM` in it if the leader must step down, `UNKNOWN_LOG` if the
             follower receives none for this log.
 
@@ -309,8 +310,11 @@ class SnapshotClient:
             transfer = self._rng.getrandbits(64)
             source = await asyncio.to_thread(_Source.held, log, snapshots)
             try:
+                row = log.state
+                # What is live for the machine alone is no reason to leave a snapshot out that the host has asked for.
                 sender = SnapshotSender(source.manifest, source.live, term=term, transfer=transfer, log_id=log.log_id,
-                                        limits=self._limits)
+                                        limits=self._limits,
+                                        kept_from=None if row.live == source.live else row.kept_from)
                 return await self._carried_out(sender, source, transfer)
             finally:
                 await asyncio.to_thread(source.release)

@@ -68,13 +68,15 @@ class SnapshotSender:
         transfer: a number for this transfer, chosen at random, 64 bits.
         log_id: the log's, the same at both sides.
         limits: sizes and times.
+        kept_from: from this index on the log holds every entry, so that a receiver that has applied it, or a later one,
+            needs entries and no snapshot; `None` sends the snapshot all the same.
 
     Raises:
         InvalidInput: `live` is not the live set that `meta` describes.
     """
 
     def __init__(self, meta: SnapshotManifest, live: IndexSet, *, term: int, transfer: int, log_id: str,
-                 limits: TransferLimits | None = None) -> None:
+                 limits: TransferLimits | None = None, kept_from: int | None = None) -> None:
         self._meta = meta
         self._live = live
         self._live_data: bytes = live.to_bytes()
@@ -85,6 +87,7 @@ class SnapshotSender:
         self._transfer = transfer
         self._log_id = log_id
         self._limits: TransferLimits = limits or TransferLimits()
+        self._kept_from = kept_from
         self._stage: SenderStage = "new"
         self._attempt = 1
         self._last_applied = -1
@@ -277,6 +280,10 @@ class SnapshotSender:
             # It died, and a late offer reached its next life: what it had is gone.
             return self._offer_again(now)
         if self._stage == "offering":
+            if self._kept_from is not None and message.last_applied >= self._kept_from:
+                reason = f"the log holds every entry from {self._kept_from} on; go on with those"
+                return [Send(Withdrawal(self._envelope, AbortReason.ALREADY_APPLIED, reason)), *self._finish(Skipped(
+                    f"the receiver has applied up to {message.last_applied}, and {reason}"))]
             self._stage, self._life = "sending", message.life
             self._last_applied = message.last_applied
             self._course = Course(self._meta, message.last_applied, needed_entries(self._live, message.last_applied))

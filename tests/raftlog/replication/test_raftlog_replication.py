@@ -98,6 +98,24 @@ def accepted(at: Position | None = None, last_applied: int = 1500) -> SnapshotSe
 # -- which entries
 
 
+@pytest.mark.parametrize(("last_applied", "is_enough"), [(1989, False), (1990, True), (1999, True)])
+def test_a_follower_that_is_a_little_behind_is_to_be_sent_entries(last_applied: int, is_enough: bool) -> None:
+    """What a snapshot keeps of the entries before it is not worth a transfer."""
+    taker, giver = receiver(), sender(kept_from=1990)
+    offer = sent(giver.start(0.0))[0]
+    answer = sent(taker.receive(offer, 0.0, last_applied=last_applied))[0]
+    messages = sent(giver.receive(answer, 0.0))
+    if not is_enough:
+        assert isinstance(messages[0], LiveChunk)
+        return
+    assert isinstance(giver.outcome, Skipped)
+    assert "every entry from 1990 on; go on with those" in giver.outcome.reason
+    assert aborted(taker.receive(messages[0], 0.0, last_applied=last_applied)).reason is AbortReason.ALREADY_APPLIED
+    assert (taker.stage, giver.stage) == ("idle", "over")
+    taker.audit()
+    giver.audit()
+
+
 @pytest.mark.parametrize(("last_applied", "needed"),
                          [(1500, [1777]), (1100, [1200, 1777]), (0, [100, 600, 1200, 1777]), (1777, []),
                           (-1, [100, 600, 1200, 1777])])

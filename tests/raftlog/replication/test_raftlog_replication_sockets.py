@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from compactlib.app.kv_machine import KvMachine, Put
@@ -113,6 +114,31 @@ def test_a_snapshot_reaches_an_empty_follower_and_one_that_is_behind(tmp_path: P
             with KvStore(str(tmp_path / name), SMALL) as follower:
                 assert follower.get("and on") == b"it goes"
                 assert len(follower.items()) > 300
+
+    asyncio.run(run())
+
+
+def test_a_follower_that_is_a_little_behind_gets_entries_where_the_leader_keeps_some(tmp_path: Path) -> None:
+    async def run() -> None:
+        with (KvStore(str(tmp_path / "leader"), attrs.evolve(SMALL, keep_trailing=60)) as leader,
+              KvStore(str(tmp_path / "follower"), SMALL) as follower):
+            fill(leader, random.Random(3), 300, keys=5)
+            follower.log.append(leader.log.entries(0, 250))
+            follower.log.sync()
+            follower.catch_up()
+            leader.snapshot()
+            async with serving(follower) as (server, taking):
+                outcome = await send(leader, server)
+                assert isinstance(outcome, Skipped), outcome
+                kept_from = leader.log.state.index - 59
+                assert f"applied up to 250, and the log holds every entry from {kept_from}" in outcome.reason
+                assert error_of(await taking.next_outcome()).reason is AbortReason.ALREADY_APPLIED
+            assert (follower.log.last_index, follower.log.state.index) == (250, -1)
+            message = leader.log.entries_after(250)
+            assert message is not None
+            assert follower.log.append_entries(*message).success
+            follower.catch_up()
+            assert follower.items() == leader.items()
 
     asyncio.run(run())
 
