@@ -52,3 +52,16 @@ def test_every_path_that_a_design_page_names_is_there(page: Path) -> None:
     named = set(re.findall(r"`((?:benchmarks|compactlib|examples|tests)/[^`]+)`", page.read_text()))
     assert {path.split("/")[0] for path in named} >= {"compactlib", "tests"}
     assert [path for path in sorted(named) if not (_ROOT / path).is_file()] == []
+
+
+_COUNTS = re.compile(r"(\d+) statements: (\d+) done, (\d+) different, (\d+) open\.")
+
+
+@pytest.mark.parametrize("page", [page for page in sorted((_DOCS / "design").glob("*.md"))
+                                  if _COUNTS.search(page.read_text())], ids=lambda page: page.stem)
+def test_a_design_page_has_as_many_statements_as_it_says(page: Path) -> None:
+    text = page.read_text()
+    counted = [len(re.findall(rf"^\| .* \| {state} \| ", text, re.MULTILINE)) for state in ("done", "differs", "open")]
+    found = _COUNTS.search(text)
+    assert found is not None
+    assert [int(number) for number in found.groups()] == [sum(counted), *counted]
