@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`BlobStoreConfig`: everything about a store, its statistics and its compactions that a host may choose.
 
-What decides what is compacted, and when, are objects: a policy, given to the store, and the settings of a manager.
+Begin with one of its presets, `cache`, `archive` or `replicated`, or with the defaults, and change what you need. What
+is worth compacting, a policy decides, which is given to the store.
 
 `docs/blobstore.md` maps each name to the key of Ambry (`store....`) and to that system's default.
 """
@@ -9,13 +10,16 @@ What decides what is compacted, and when, are objects: a policy, given to the st
 from __future__ import annotations
 
 import math
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import attrs
 
 from compactlib.blobstore.model.names import MAX_NUMBER, MIN_SEGMENT_BYTES
 from compactlib.blobstore.model.pace import Pace
 from compactlib.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from compactlib.runtime.services.manager import Trigger
 
 Durability: TypeAlias = Literal["each", "group", "interval"]
 """When a write is synced: `"each"` before it returns, alone; `"group"` before it returns, one sync for all threads that
@@ -38,11 +42,17 @@ class BlobStoreConfig:
         max_open_segments: files kept open for reading.
         index_max_entries: records per index segment; the open one is kept in memory as objects.
         index_max_bytes: bytes per index segment.
-        journal_max_entries: how many of the newest records keep their segments from being compacted.
+        journal_max_entries: how many of the newest records keep their segments from being compacted; never more than
+            the newest quarter of the log's segments.
         find_max_entries: entries in one answer of `entries_since`.
         ttl_update_buffer_seconds: a blob that expires sooner than this cannot be made permanent any more.
         deleted_retention_seconds: how long after a delete its blob can be undeleted and is kept by compactions.
+        evicts: a put that finds the log full gives up the blobs that expire next, instead of raising `StoreFull`; of
+            blobs that never expire, none.
 
+        triggers: what brings an open store its turn to be compacted in the background, see `CompactionManager`; `()`
+            for none. `None`: once a day, on request, and when less than an eighth of the log is free; none if the store
+            was given a clock, since then the host alone knows when time goes by.
         stats_bucket_count: time buckets of the incremental statistics; 0 counts everything at each look; `None` keeps
             what the policy needs: a week of buckets for one that has to know what dies when, none for the others.
         stats_bucket_seconds: span of one bucket.
@@ -75,7 +85,9 @@ class BlobStoreConfig:
     find_max_entries: int = 5_000
     ttl_update_buffer_seconds: float = _DAY
     deleted_retention_seconds: float = 7 * _DAY
+    evicts: bool = False
 
+    triggers: tuple[Trigger, ...] | None = None
     stats_bucket_count: int | None = None
     stats_bucket_seconds: float = _HOUR
     stats_entries_per_second: int | None = 240_000
@@ -108,6 +120,39 @@ class BlobStoreConfig:
         if max(self.capacity_bytes, self.segment_bytes) > MAX_NUMBER:
             raise InvalidInput(f"a log of {self.capacity_bytes} bytes is beyond what its format can hold")
 
+    @classmethod
+    def cache(cls, capacity_bytes: int, **changes: Any) -> Self:
+        """Of a cache: what a crash takes is put again, a delete is final, and a full log gives up what expires next.
+
+        Args:
+            capacity_bytes: of the log, rounded down to whole segments; sixteen of them, or more of 64 MiB.
+            **changes: fields with other values.
+        """
+        return cls(**{**_shape(capacity_bytes), "durability": "interval", "deleted_retention_seconds": 0.0,
+                      "journal_max_entries": 0, "evicts": True, "pace": None, "purge_tombstones": True, **changes})
+
+    @classmethod
+    def archive(cls, capacity_bytes: int, **changes: Any) -> Self:
+        """Of blobs that stay: each is synced, deletes can be undone for a month, compactions run slowly.
+
+        Args:
+            capacity_bytes: of the log, rounded down to whole segments; sixteen of them, or more of 64 MiB.
+            **changes: fields with other values.
+        """
+        return cls(**{**_shape(capacity_bytes), "durability": "group", "deleted_retention_seconds": 30 * _DAY,
+                      **changes})
+
+    @classmethod
+    def replicated(cls, capacity_bytes: int, **changes: Any) -> Self:
+        """Of one of several replicas: peers have what a crash takes, and tombstones go once all peers have read them
+        (`Questions.seen_by_all_peers`) or they have expired.
+
+        Args:
+            capacity_bytes: of the log, rounded down to whole segments; sixteen of them, or more of 64 MiB.
+            **changes: fields with other values.
+        """
+        return cls(**{**_shape(capacity_bytes), "durability": "group", "purge_tombstones": True, **changes})
+
     def check_capacity(self) -> None:
         """Whether a new store can have this capacity; asked only when one is created.
 
@@ -119,6 +164,15 @@ class BlobStoreConfig:
                                f"{self.segment_bytes}; choose a divisor")
 
 
+def _shape(capacity_bytes: int) -> dict[str, int]:
+    """Capacity and segments of a preset."""
+    _check_type("capacity_bytes", "int", capacity_bytes)
+    if not 16 * MIN_SEGMENT_BYTES <= capacity_bytes <= MAX_NUMBER:
+        raise InvalidInput(f"capacity_bytes is {capacity_bytes}; give {16 * MIN_SEGMENT_BYTES} or more")
+    segments = max(16, -(-capacity_bytes // (64 * _MIB)))
+    return {"capacity_bytes": capacity_bytes // segments * segments, "segment_bytes": capacity_bytes // segments}
+
+
 def _check_type(name: str, wanted: str, value: object) -> None:
     """Whether a setting is of its type, so that no comparison below fails with a `TypeError`."""
     if value is None:
@@ -126,7 +180,7 @@ def _check_type(name: str, wanted: str, value: object) -> None:
     elif wanted.startswith(("int", "float")):
         right = isinstance(value, int if wanted.startswith("int") else int | float) and not isinstance(value, bool)
     else:
-        right = isinstance(value, {"bool": bool, "Pace | None": Pace}.get(wanted, str))
+        right = isinstance(value, {"bool": bool, "Pace | None": Pace}.get(wanted, tuple if "tuple" in wanted else str))
     if not right:
         raise InvalidInput(f"{name} is {value!r}; its type is {wanted}")
 

@@ -92,15 +92,18 @@ class StoreFull(DiskFull):
     Attributes:
         capacity_bytes: the log's capacity.
         wanted_bytes: what did not fit.
+        gates: what keeps segments from being compacted, in words; `BlobStore.why` says more.
     """
 
-    def __init__(self, *, path: str | os.PathLike[str], capacity_bytes: int, wanted_bytes: int) -> None:
+    def __init__(self, *, path: str | os.PathLike[str], capacity_bytes: int, wanted_bytes: int, gates: str) -> None:
         for_what = f"a record of {wanted_bytes:,} bytes" if wanted_bytes else "going on"
         super().__init__(operation="append", path=path, errno=_errno.EDQUOT,
                          detail=f"all {capacity_bytes:,} bytes of the log's capacity are in segments, and {for_what} "
-                                f"needs another one", advice="compact the store, or create a larger one")
+                                f"needs another one; {gates}",
+                         advice="compact the store, see why() for what holds that back, or create a larger one")
         self.capacity_bytes = capacity_bytes
         self.wanted_bytes = wanted_bytes
+        self.gates = gates
 
 
 class WritesStopped(StorageError):

@@ -151,6 +151,11 @@ class Ownership:
                 del self._runs[run]
                 self._changed.notify_all()
 
+    def wait(self) -> None:
+        """Return when nothing runs."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._runs)
+
     @contextlib.contextmanager
     def cancels(self, budget: Budget) -> Iterator[None]:
         """Inside the `with`, closing the store cancels `budget` too, and does not wait for its work.

@@ -29,7 +29,7 @@ from compactlib.staging import CommittedRanges, Repository, SplitRule
 from tests.app.log_folders import contents, flip_byte, make_log
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=0, max_blob_bytes=0,
-                         deleted_retention_seconds=0)
+                         deleted_retention_seconds=0, triggers=())
 
 
 def blob_store(folder: Path, blobs: int = 40) -> Path:

@@ -14,10 +14,12 @@ class Journal:
 
     Args:
         max_entries: how many records it reaches back.
+        max_segments: over how many segments, at most; so it never holds every segment of a log.
     """
 
-    def __init__(self, max_entries: int) -> None:
+    def __init__(self, max_entries: int, max_segments: int) -> None:
         self._max_entries = max_entries
+        self._max_segments = max_segments
         self._runs: deque[tuple[SegmentName, int]] = deque()
         self._count = 0
 
@@ -30,6 +32,8 @@ class Journal:
         self._evict()
 
     def _evict(self) -> None:
+        while len(self._runs) > self._max_segments:
+            self._count -= self._runs.popleft()[1]
         while self._count > self._max_entries:
             segment, held = self._runs.popleft()
             kept = max(0, held - (self._count - self._max_entries))
@@ -54,5 +58,6 @@ class Journal:
         names = [name for name, _ in self._runs]
         held = [count for _, count in self._runs]
         if sum(held) != self._count or self._count > self._max_entries or min(held, default=1) < 1 or (
-                names != sorted(set(names))):
-            raise AuditFailed(f"the journal holds {self._count} of {self._max_entries} entries: {list(self._runs)}")
+                names != sorted(set(names))) or len(names) > self._max_segments:
+            raise AuditFailed(f"the journal holds {self._count} of {self._max_entries} entries in at most "
+                              f"{self._max_segments} segments: {list(self._runs)}")

@@ -50,6 +50,9 @@ class LiveLog:
         contents: what the folder holds.
         writer: at the end of the active segment.
         next_sequence: the number of the next record.
+
+    Attributes:
+        wants_room: whether the log has become nearly full since the owner looked.
     """
 
     def __init__(self, files: Files, folder: str, config: BlobStoreConfig, clock: Clock, observer: LaterObserver,
@@ -67,7 +70,8 @@ class LiveLog:
         self.writer: LogWriter = writer
         self.lock: OwnedLock = OwnedLock(f"the blob store in {folder}")
         self.segments: OpenSegments = OpenSegments(folder, descriptor.header, config.max_open_segments)
-        self.journal: Journal = Journal(config.journal_max_entries)
+        self.journal: Journal = Journal(config.journal_max_entries, max(descriptor.log_segments // 4, 1))
+        self.wants_room: bool = False
         held = sum(len(index) for index in contents.active.index) + len(contents.open)
         if held:
             self.journal.append(contents.active.name, held)
@@ -195,9 +199,11 @@ class LiveLog:
             StoreFull: no segment is left.
             StorageError: the disk refused; the active segment stays.
         """
-        if len(self.contents.segments) >= self._descriptor.log_segments:
+        free = self._descriptor.log_segments - len(self.contents.segments)
+        self.wants_room = self.wants_room or free <= self._descriptor.log_segments // 8
+        if free <= 0:
             raise StoreFull(path=self._folder, capacity_bytes=self._descriptor.capacity_bytes,
-                            wanted_bytes=wanted_bytes)
+                            wanted_bytes=wanted_bytes, gates=self._gates())
         self.seal_index()
         name = self.writer.segment.next_position
         while os.path.lexists(path := os.path.join(self._folder, name.log_file)) and not is_ordinary(path):
@@ -205,6 +211,14 @@ class LiveLog:
             name = name.next_position
         self.writer.roll(self._descriptor.header(name, self._next_sequence))
         self.contents = self.contents.with_segment(name)
+
+    def _gates(self) -> str:
+        """What keeps segments from being compacted, of what needs no look at the index."""
+        config, segments = self._config, len(self.contents.segments)
+        eligible = len(self.snapshot().eligible())
+        return (f"{eligible} of {segments} segments may be compacted, {segments - 1 - eligible} are kept by the "
+                f"journal (journal_max_entries={config.journal_max_entries}), deletes count after "
+                f"deleted_retention_seconds={config.deleted_retention_seconds}, evicts={config.evicts}")
 
     def load(self, names: Iterable[SegmentName]) -> list[LogSegment]:
         """Sealed segments from the disk, for `swap` and `reload`.

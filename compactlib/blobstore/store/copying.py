@@ -78,7 +78,8 @@ def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStor
                                f"another one")
     config.check_capacity()
     try:
-        with BlobStore(unfinished, attrs.evolve(config, durability="interval"), files=disk, clock=clock) as copy:
+        quiet = attrs.evolve(config, durability="interval", triggers=())
+        with BlobStore(unfinished, quiet, files=disk, clock=clock) as copy:
             done = _copied(source, copy, Budget() if budget is None else budget)
             copy.flush()
         disk.rename(unfinished, path)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
@@ -30,6 +31,7 @@ from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, Bl
 from compactlib.blobstore.compaction.run.store_compactions import StoreCompactions, require_forecast
 from compactlib.blobstore.compaction.run.work import Questions, require_questions
 from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.errors import PlanDoesNotFit, StoreFull
 from compactlib.blobstore.log.contents import LogSnapshot
 from compactlib.blobstore.log.live_log import LiveLog
 from compactlib.blobstore.log.load_log import BlobRecoveryReport
@@ -69,19 +71,23 @@ from compactlib.blobstore.store.operations import (
 from compactlib.blobstore.store.replication import FoundEntries, ReplicationToken, entries_since
 from compactlib.blobstore.store.state import BlobState, blob_state
 from compactlib.blobstore.store.status import BlobStoreStatus
-from compactlib.blobstore.store.stream import read_stream
+from compactlib.blobstore.store.stream import Content, read_stream
 from compactlib.blobstore.store.verify import verify
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, Closed, CorruptData, InvalidInput, StorageError
 from compactlib.files.disk import Files, LocalFiles, StrPath
-from compactlib.outcome import Outcome
+from compactlib.outcome import Failed, Outcome, Skipped
 from compactlib.report import VerifyReport
 from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
 
 if TYPE_CHECKING:
+    from compactlib.blobstore.store.gates import StoreGates
+    from compactlib.blobstore.store.upkeep import Upkeep
     from compactlib.contract import CommitFence
+    from compactlib.runtime.services.manager import Trigger
+    from compactlib.runtime.services.work_report import WorkReport
 
 _PLAIN = GetOptions()
 
@@ -95,7 +101,8 @@ class BlobStore:
 
     Args:
         folder: where its files lie; created (in an existing folder) if it does not exist.
-        config: how it is kept. Capacities are used when the store is created and come from the disk afterwards.
+        config: how it is kept, and when it is compacted in the background: that begins with the store and ends with
+            `close()`. Capacities are used when the store is created and come from the disk afterwards.
         policy: decides what is worth compacting, default `StatsBased()`.
         questions: what a compaction asks its host.
         files: the disk.
@@ -136,6 +143,7 @@ class BlobStore:
         require_method("observer", observer, "event", or_none=True)
         require_method("new_incarnation", new_incarnation, "__call__", or_none=True)
         self._files: Files = files if files is not None else LocalFiles()
+        has_own_clock = clock is None
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._observer = telling(observer)
         opened = open_log(self._folder, self._config, self._files, self._clock, self._observer, new_incarnation)
@@ -148,7 +156,25 @@ class BlobStore:
         self._store_clock = StoreClock(self._clock, last_known_time(self._log.contents), self._log.observer)
         self._closed = False
         self._compactions = StoreCompactions(self, chosen, asked, opened.compaction.log)
-        self._log.observer.deliver()
+        self._evicting = threading.Lock()
+        self._upkeep: Upkeep | None = None
+        try:
+            self._upkeep = self._new_upkeep(has_own_clock)
+            self._log.observer.deliver()
+            if self._upkeep is not None:
+                self._upkeep.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _new_upkeep(self, has_own_clock: bool) -> Upkeep | None:
+        triggers = self._config.triggers
+        if triggers == () or (triggers is None and not has_own_clock):
+            return None
+        # Its threads are for those who want them.
+        from compactlib.blobstore.store.upkeep import TRIGGERS, Upkeep
+
+        return Upkeep(self, TRIGGERS if triggers is None else triggers, self._clock)
 
     # ------------------------------------------------------------------------------------------------- properties
 
@@ -203,6 +229,16 @@ class BlobStore:
         return self._observer
 
     @property
+    def triggers(self) -> tuple[Trigger, ...]:
+        """What brings the store its turn to be compacted in the background; empty if nothing does."""
+        return () if self._upkeep is None else self._upkeep.triggers
+
+    @property
+    def upkeep(self) -> WorkReport | None:
+        """How the store's turns in the background went, and when the next one comes; `None` if there are none."""
+        return None if self._upkeep is None else self._upkeep.report()
+
+    @property
     def recovery(self) -> BlobRecoveryReport:
         """What opening the store has found out of order."""
         return self._recovery
@@ -235,11 +271,20 @@ class BlobStore:
             BlobTooLarge: it does not fit into a segment.
             InvalidInput: the id, the time to live or another argument is out of its range, or the stream has another
                 size than was said.
-            StoreFull: no segment is left.
+            StoreFull: no segment is left, and where the store evicts, giving up what expires would not change that.
             StorageError: the disk refused; the blob is not stored.
         """
         key = id_bytes(blob_id)
         pieces = read_stream(content, size)
+        while True:
+            try:
+                return self._put(key, pieces, ttl_seconds, account, container, replace)
+            except StoreFull:
+                if not self._config.evicts or not self._evict():
+                    raise
+
+    def _put(self, key: bytes, pieces: Content, ttl_seconds: float | None, account: int, container: int,
+             replace: bool) -> BlobInfo:
         with self._writing() as log:
             draft = draft_put(key, blob_state(log.contents.find(key)), content_bytes=pieces.size,
                               now_ms=self._now_ms(), ttl_seconds=ttl_seconds, account=account, container=container,
@@ -247,6 +292,28 @@ class BlobStore:
             entry = log.append(draft, pieces.head) if pieces.rest is None else log.append_pieces(draft, pieces.all())
         log.wait_for(entry)
         return BlobState(entry, entry, entry).info(entry)
+
+    def _evict(self) -> bool:
+        """Make room in a full log: an eighth of it, at least one segment. Whoever comes meanwhile waits for that.
+
+        Returns:
+            Whether there is room now.
+        """
+        compactions, total = self._compactions, self._descriptor.log_segments
+        if compactions.ownership.is_mine:
+            return False
+        with self._evicting:
+            while not self.status().free_segments:
+                plan = compactions.plan_eviction(max(total // 8, 1)) or compactions.plan_eviction(1)
+                if plan is None:
+                    return False
+                outcome = self.compact(plan, budget=Budget(clock=self.clock))
+                if isinstance(outcome, Failed) and not isinstance(outcome.error, PlanDoesNotFit):
+                    raise outcome.error
+                if isinstance(outcome, Skipped) and not outcome.is_busy:
+                    return False
+                compactions.ownership.wait()
+        return True
 
     def get(self, blob_id: BlobId, options: GetOptions = _PLAIN) -> Answer:
         """The blob, or why there is none: `Missing`, `Deleted` or `Expired`. One `pread`.
@@ -503,6 +570,19 @@ class BlobStore:
         """
         return self._compactions.drop()
 
+    def why(self) -> StoreGates:
+        """Every gate that garbage passes before its space is free, with its value and its setting, and what a
+        compaction would do now. Reads the whole index three times.
+
+        Raises:
+            StorageError, Closed, Exception: as `plan`.
+        """
+        # For an operator, so not loaded with every store.
+        from compactlib.blobstore.store.gates import gates_of
+
+        with self._ended_by_closing():
+            return gates_of(self, self.plan(), self.status(), self._upkeep)
+
     def reclaim(self, *, budget: Budget | None = None) -> Outcome[BlobReclaimReport]:
         """Remove what interrupted attempts have left, and logs of compactions older than `compaction_history_seconds`.
 
@@ -669,7 +749,8 @@ class BlobStore:
         self._compactions.sensor.audit()
 
     def close(self) -> None:
-        """Cancel what compacts the store and wait for it, make everything durable, and give the folder up.
+        """Cancel what compacts the store and wait for it, in the background too, make everything durable, and give the
+        folder up.
 
         A compaction that was cancelled goes on with the first one after the store is opened again. Closing again does
         nothing. In a fork of the process that opened the store, only the fork's copy is given up.
@@ -683,10 +764,16 @@ class BlobStore:
             # Closed before; or a fork, in which what is locked or under way in its parent never ends.
             if not self._closed:
                 self._closed = True
+                if self._upkeep is not None:
+                    self._upkeep.leave()
                 self._log.close(is_mine=False)
                 self._lock_file.release()
             return
+        if self._upkeep is not None:
+            self._upkeep.require_other()
         self._compactions.ownership.close()
+        if self._upkeep is not None:
+            self._upkeep.stop()
         with self._compactions.sensor.side_files, self._log.lock:
             if self._closed:
                 return
@@ -799,6 +886,9 @@ class _Writing:
             raise
 
     def __exit__(self, *_: object) -> None:
-        log = self._store._log
+        log, upkeep = self._store._log, self._store._upkeep
+        wants_room, log.wants_room = log.wants_room, False
         log.lock.release()
         log.observer.deliver()
+        if wants_room and upkeep is not None:
+            upkeep.ask()

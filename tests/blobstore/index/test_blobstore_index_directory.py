@@ -69,7 +69,8 @@ def test_few_are_asked_one_by_one_and_many_are_merged() -> None:
 
 
 def test_a_store_of_many_segments_finds_everything(scratch: Path) -> None:
-    config = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 10, index_max_entries=2, durability="interval")
+    config = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 10, index_max_entries=2, durability="interval",
+                             triggers=())
     ids = [b"blob %d" % number for number in range(200)]
     with BlobStore(scratch / "store", config) as store:
         for blob_id in ids:

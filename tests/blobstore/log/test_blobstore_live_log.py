@@ -13,6 +13,7 @@ from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import (
     NotAStore,
     PlanDoesNotFit,
+    StoreFull,
 )
 from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName
 from compactlib.blobstore.model.values import (
@@ -24,6 +25,7 @@ from compactlib.blobstore.segment.records import record_size
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, CompactlibError, InvalidInput, StorageError
+from compactlib.outcome import Done
 from tests.blobstore.open_files import open_files
 
 START = 1_000_000.0
@@ -80,7 +82,7 @@ def test_closing_the_active_segment_makes_it_eligible(scratch: Path) -> None:
 
 
 def test_the_journal_keeps_the_segments_that_it_reaches(scratch: Path) -> None:
-    with store_in(scratch, journal_max_entries=3) as store:
+    with store_in(scratch, journal_max_entries=3, capacity_bytes=1 << 16) as store:
         for number in range(3):
             store.put(f"{number}", b"x" * 3800)
         assert store.snapshot().eligible() == ()
@@ -89,6 +91,20 @@ def test_the_journal_keeps_the_segments_that_it_reaches(scratch: Path) -> None:
     # After a restart only the records of the last segment are in the journal.
     with store_in(scratch, journal_max_entries=3) as store:
         assert [str(name) for name in store.snapshot().eligible()] == ["0_0", "1_0"]
+
+
+def test_the_journal_never_keeps_every_segment(scratch: Path) -> None:
+    """A default store, filled until it was full, could not be compacted before it was opened again."""
+    with store_in(scratch, capacity_bytes=1 << 16, deleted_retention_seconds=0.0, pace=None) as store:
+        for number in range(16):
+            store.put(f"{number}", b"x" * 3800, ttl_seconds=1)
+        with pytest.raises(StoreFull, match=r"12 of 16 segments may be compacted, 3 are kept by the journal"):
+            store.put("more", b"x" * 3800, ttl_seconds=1)
+        assert store.status().free_segments == 0
+        store.clock.sleep(2.0)
+        assert isinstance(store.compact(), Done)
+        assert store.status().free_segments == 12
+        store.put("again", b"x" * 3800)
 
 
 def test_a_switch_that_does_not_fit_is_refused(scratch: Path) -> None:

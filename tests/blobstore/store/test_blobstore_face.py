@@ -321,7 +321,9 @@ def test_a_log_without_a_free_segment_is_told_from_a_full_disk(scratch: Path) ->
         with pytest.raises(StoreFull, match="all 4,096 bytes of the log's capacity") as full:
             fill(store, 100, random.Random(1))
         assert os.strerror(errno.ENOSPC) not in str(full.value)
-        assert "compact the store, or create a larger one" in str(full.value)
+        assert "1 of 2 segments may be compacted, 0 are kept by the journal (journal_max_entries=1)" in str(full.value)
+        assert "deleted_retention_seconds=10.0" in full.value.gates
+        assert "see why() for what holds that back, or create a larger one" in str(full.value)
 
 
 @pytest.mark.parametrize("buckets", [0, 100])

@@ -93,6 +93,8 @@ class BlobPlan(Printed):
         bytes_needed: the most room on disk that carrying it out takes before it gives any back, its notes included: an
             upper bound as long as nothing else changes the store, no segment is damaged and nothing is copied twice.
         bytes_available: the room there was when it was planned; `None` if unknown.
+        expires_before: blobs that expire before it are given up, as if they had expired, to make room in a full cache;
+            `None` for no others than those that have.
 
     Raises:
         InvalidInput: victims that do not ascend, no reason, a reference time that is negative or no number, or a value
@@ -115,6 +117,7 @@ class BlobPlan(Printed):
     is_exact: bool = False
     bytes_needed: int = 0
     bytes_available: int | None = None
+    expires_before: float | None = None
 
     def __attrs_post_init__(self) -> None:
         try:

@@ -21,7 +21,7 @@ import attrs
 
 from compactlib._arguments import require_method
 from compactlib.blobstore.compaction.plan.last_plans import PlanKind
-from compactlib.blobstore.compaction.plan.plan import BlobPlan
+from compactlib.blobstore.compaction.plan.plan import BlobPlan, LeftSegment, PlannedSegment
 from compactlib.blobstore.compaction.plan.policy import BlobPolicy, BlobView
 from compactlib.blobstore.compaction.progress.compaction_log import Phase
 from compactlib.blobstore.compaction.rewrite.task import CopyRecords
@@ -35,8 +35,9 @@ from compactlib.executors.tasks import LocalExecutor, foreign_error
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.rewrite import Executor, RewriteFailure, RewriteOutcome
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Observers
+from compactlib.runtime.observe import Observer, Observers, telling
 from compactlib.runtime.ownership import Run
+from compactlib.runtime.store_numbers import Moved, StoreLevels, StoreNumbers
 
 if TYPE_CHECKING:
     from compactlib.contract import CommitFence
@@ -139,6 +140,7 @@ class _Active:
         events: notified of each event.
         began: when, by the store's monotonic clock.
         plan: what is carried out; `None` while an earlier compaction is finished.
+        seen: the last plan, carried out or not: how the store stood.
         finished: the report of that one, or of one that freed nothing because of damage.
         has_changed: whether a compaction that is over has changed the store.
         committed: how many cycles of the compaction in progress were committed before this run.
@@ -150,6 +152,7 @@ class _Active:
     events: StoreEvents
     began: float
     plan: BlobPlan | None = None
+    seen: BlobPlan | None = None
     finished: BlobCompactionReport | None = None
     has_changed: bool = False
     committed: int = 0
@@ -214,7 +217,9 @@ class _Rounds:
             self.outcomes[store.folder] = Failed(error)
             return
         if run is None:
-            self.outcomes[store.folder] = compactions.busy()
+            self.outcomes[store.folder] = busy = compactions.busy()
+            if not compactions.ownership.is_mine:
+                _numbers(store).compacted(telling(self._told(store)), busy, 0.0)
             return
         self._running[store.folder] = store, run
         # One in the other, so that the last one's mark is that of all.
@@ -240,6 +245,7 @@ class _Rounds:
         plan = self._planned(active) if task.plan is None else task.plan
         if plan is None:
             return
+        active.seen = plan
         refused = plan.why if plan.is_empty else self._guarded(active, partial(_no_room, store, plan))
         if refused and active.finished is not None and task.plan is None:
             self._end(active, active.finished)
@@ -296,6 +302,7 @@ class _Rounds:
     def _over(self, active: _Active, outcome: BlobCompactionOutcome) -> None:
         self.outcomes[active.folder] = outcome
         self.active.remove(active)
+        _tell_numbers(active, active.run.observer(self._told(active.store)), outcome)
         self._release(active.folder)
 
     # -- the rounds
@@ -412,6 +419,37 @@ class _Rounds:
         """It was damage alone that kept it from changing anything: then it has failed."""
         damaged = report.damage[:1] if not report.sources else ()
         self._over(active, Failed(damaged[0], active.changed) if damaged else Done(report))
+
+
+def _numbers(store: OwnedStore) -> StoreNumbers:
+    return StoreNumbers("blobstore", store.name)
+
+
+def _tell_numbers(active: _Active, observer: Observer, outcome: BlobCompactionOutcome) -> None:
+    read = copied = freed = 0
+    report = outcome.stats if isinstance(outcome, Done) else None
+    while report is not None:
+        # Only what is valid is read.
+        read, copied, freed = read + report.copied_bytes, copied + report.bytes_written, freed + report.bytes_freed
+        report = report.finished
+    store, plan = active.store, active.seen
+    _numbers(store).compacted(observer, outcome, active.elapsed, policy="" if plan is None else plan.policy.name,
+                              moved=Moved(read=read, copied=copied, freed=freed))
+    if plan is not None:
+        _numbers(store).levels(observer, _levels(store, plan))
+
+
+def _levels(store: OwnedStore, plan: BlobPlan) -> StoreLevels:
+    """As far as the plan has counted: what has died since then is live here, until the next one."""
+    snapshot = store.snapshot()
+    there = {info.name: info for info in snapshot.segments}
+    seen: list[PlannedSegment | LeftSegment] = [*plan.victims, *plan.left]
+    dead = {each.name: each.used_bytes - each.valid_bytes for each in seen if each.name in there}
+    return StoreLevels(
+        live_bytes=sum(each.valid_bytes for each in seen), dead_bytes=sum(dead.values()),
+        free_bytes=store.capacity_bytes - snapshot.used_bytes, capacity_bytes=store.capacity_bytes,
+        oldest_unreclaimed_seconds=min((there[name].last_modified_ms / 1000 for name, size in dead.items() if size),
+                                       default=None))
 
 
 def _has_free_segment(view: BlobView) -> bool:

@@ -12,9 +12,12 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
+import attrs
+
 from compactlib.blobstore.compaction.commit.publish import bytes_of, remove_names
 from compactlib.blobstore.compaction.commit.recover import leftovers
-from compactlib.blobstore.compaction.plan.plan import BlobPlan, plan_for
+from compactlib.blobstore.compaction.plan.eviction import choose_eviction
+from compactlib.blobstore.compaction.plan.plan import BlobPlan, plan_for, plan_for_choice
 from compactlib.blobstore.compaction.plan.policy import BlobPolicy, BlobView
 from compactlib.blobstore.compaction.progress.compaction_file import (
     LOG_NAME,
@@ -29,6 +32,7 @@ from compactlib.blobstore.compaction.run.events import StoreEvents
 from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, BlobCompactionReport
 from compactlib.blobstore.compaction.run.work import CompactionWork, Questions
 from compactlib.blobstore.compaction.sense.look import Sensor
+from compactlib.blobstore.compaction.sense.statistics import all_lifetimes
 from compactlib.blobstore.compaction.swap import CompactableStore
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.names import SegmentName
@@ -112,6 +116,25 @@ class StoreCompactions:
         """
         return plan_for(view, self.policy if policy is None else policy, self._store.clock.now(),
                         bytes_available=available)
+
+    def plan_eviction(self, segments: int) -> BlobPlan | None:
+        """What a full cache gives up to free so many segments, `None` if that would not. Reads the whole index twice.
+
+        Raises:
+            BudgetSpent, StorageError: as `view`.
+        """
+        store = self._store
+        now = store.clock.now()
+        view = self.sensor.view(now)
+        reference_ms, lives = milliseconds(view.reference_time), dict[SegmentName, list[tuple[int, int]]]()
+        for life in all_lifetimes(store.snapshot(), self._questions.purge_rules(store.config)):
+            if reference_ms <= life.reference_until:
+                lives.setdefault(life.segment, []).append((life.now_until, life.size))
+        found = choose_eviction(view, lives, segments, milliseconds(now))
+        if found is None:
+            return None
+        plan = plan_for_choice(found.view, found.choice, self.policy, now, bytes_available=self.available_bytes())
+        return attrs.evolve(plan, expires_before=found.before_ms / 1000)
 
     def available_bytes(self) -> int | None:
         """The room on the disk, if it is known.
@@ -212,6 +235,8 @@ class StoreCompactions:
             reference_ms=milliseconds(plan.reference_time), swap_segments=store.config.swap_segments)
         file = CompactionFile(store.files, store.folder)
         work = CompactionWork(store, file, log, self._questions, events, resumed=False)
+        if plan.expires_before is not None:
+            work.expires_before_ms = milliseconds(plan.expires_before)
         try:
             file.write(log)
         except StorageError:

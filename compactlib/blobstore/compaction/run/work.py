@@ -105,6 +105,8 @@ class CompactionWork:
 
     Attributes:
         is_unsure: whether the disk refused the step that commits, so that it may have taken it all the same.
+        expires_before_ms: blobs that expire before it count as expired. It is not noted: whoever finishes the
+            compaction after a crash drops what has expired by then, and keeps the rest.
     """
 
     def __init__(self, store: CompactableStore, file: CompactionFile, log: CompactionLog, questions: Questions,
@@ -123,6 +125,7 @@ class CompactionWork:
         self._store = store
         self._files = store.files
         self._folder = store.folder
+        self.expires_before_ms: int = 0
         self._dropped_puts = DroppedPuts(store.incarnation, complete=not resumed)
         self._plan: CyclePlan | None = None
         self._ready: dict[SegmentName, Target] = {}
@@ -253,8 +256,8 @@ class CompactionWork:
         return plan
 
     def _rules(self, now_ms: int) -> Rules:
-        return Rules(reference_ms=self.log.reference_ms, now_ms=now_ms, purge=self.questions.purge_rules(
-            self._store.config, had_put=self._dropped_puts.had_put))
+        purge = self.questions.purge_rules(self._store.config, had_put=self._dropped_puts.had_put)
+        return Rules(reference_ms=self.log.reference_ms, now_ms=max(now_ms, self.expires_before_ms), purge=purge)
 
     def _pace(self, rate_is_given: bool) -> Pace | None:
         pace = self._store.config.pace
