@@ -445,11 +445,11 @@ class Client:
         """The leader's answer; `None` if it is not known whether one has done it."""
         while True:
             answer = await ask(self.members[self.first], {**message, "seconds": self.seconds / 2}, seconds=self.seconds)
-            if answer is not None and "leader" not in answer:
+            if answer is not None and not {"leader", "unknown"} & answer.keys():
                 return answer
             names = list(self.members)
             here, self.first = self.first, names[(names.index(self.first) + 1) % len(names)]
-            if answer is None:
+            if answer is None or "unknown" in answer:
                 return None
             if answer["leader"] not in (None, here):
                 self.first = answer["leader"]
@@ -458,8 +458,7 @@ class Client:
 
     async def put(self, key: str, value: str) -> bool:
         """Whether it was done; if not, it is unknown: it may have been, or may be yet."""
-        answer = await self.ask({"kind": "put", "key": key, "value": value})
-        return answer is not None and "done" in answer
+        return await self.ask({"kind": "put", "key": key, "value": value}) is not None
 
     async def get(self, key: str) -> str | None:
         """A key's value, or `None` if it has none."""
