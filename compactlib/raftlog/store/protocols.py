@@ -199,7 +199,3 @@ class ReplicatedLog(Protocol):
 
     def compact(self) -> Done[LogCompactionReport] | Skipped | Failed:
         """Run one compaction in this thread; see `SegmentLog.compact`."""
-
-
-WorkerFactory = Callable[[ReplicatedLog], LogWorker]
-"""Makes the worker of a log once the log is open."""

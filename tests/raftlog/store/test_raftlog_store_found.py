@@ -625,7 +625,8 @@ def test_a_fork_writes_nothing_and_its_parent_goes_on(tmp_path: Path) -> None:
             for call in (lambda: log.append(rows(5, 5)), log.sync, log.flush, lambda: log.reset(1), store.sync,
                          lambda: log.append_sparse([Entry(9, 1, b"")]), lambda: log.snapshot(2, [], [b""]),
                          lambda: log.install(SnapshotMeta(2, 1)), lambda: store.log("new"),
-                         lambda: store.remove("a"), store.flush, log.compact):
+                         lambda: store.remove("a"), store.flush, log.compact,
+                         lambda: log.append_entries(4, 1, rows(5, 5)), lambda: log.record_hard_state(3, "b")):
                 with contextlib.suppress(Closed):
                     call()
                     break
@@ -634,7 +635,7 @@ def test_a_fork_writes_nothing_and_its_parent_goes_on(tmp_path: Path) -> None:
             store.close()
             return count
 
-        assert in_a_fork(refused) == 12
+        assert in_a_fork(refused) == 14
         assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
         log.append(rows(5, 5))
         log.sync()
