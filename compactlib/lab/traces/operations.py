@@ -109,10 +109,11 @@ class OperationsBuilder:
         self._lives.append(life_ms)
         self._times.append(time_ms)
 
-    def finish(self) -> None:
-        """No more follow: `take` gives all that is left."""
+    def rest(self) -> Iterator[Operations]:
+        """What is left, when no more follow."""
         if self._times:
             self._settle(self._times[-1] + self._tick_ms)
+            yield self.take()
 
     def _settle(self, next_ms: int) -> None:
         time_ms, end, count = self._times[-1], len(self._times), len(self._requests)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real traces as workloads: a CSV schema of our own, and the block trace of CloudPhysics.
+"""Real traces as workloads: a CSV schema of our own. Those that are published have readers in `public_traces`.
 
 The schema: a header line, then one operation a line, ascending in time.
 
@@ -54,13 +54,15 @@ def path_text(path: StrPath) -> str:
     return os.fspath(path)
 
 
-def tick_field() -> Any:
+def tick_field(default: float | None = 1.0) -> Any:
     """The setting `tick_seconds` of a trace, for `attrs`; `InvalidInput` if it is negative, or more than a day."""
     def check(_: object, field: attrs.Attribute[Any], value: object) -> None:
+        if value is None and default is None:
+            return
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 86_400:
             raise InvalidInput(f"{field.name} is {value!r}; give a number of seconds, 0 to 86,400")
 
-    return attrs.field(default=1.0, validator=check)
+    return attrs.field(default=default, validator=check)
 
 
 @attrs.frozen
@@ -96,62 +98,6 @@ class CsvTrace:
 
     def __str__(self) -> str:
         return f"{self.name}({self.path})"
-
-
-@attrs.frozen
-class CloudPhysicsTrace:
-    """The block trace of CloudPhysics as libCacheSim ships it: `version,time,op,size,lbn`, plain or `.gz`.
-
-    Each page that a request touches is a key; a write (`2a`) puts it, a read (`28`) reads it.
-
-    Attributes:
-        path: of the file.
-        page_bytes: size of a page, a multiple of 512.
-        tick_seconds: how coarse its times are: they are whole seconds.
-
-    Raises:
-        InvalidInput: the page's size is none, or the tick is no time.
-    """
-
-    path: str = attrs.field(converter=path_text)
-    page_bytes: int = 4_096
-    tick_seconds: float = tick_field()
-
-    name: ClassVar[str] = "cloudphysics"
-    operations: ClassVar[int] = 0
-
-    def __attrs_post_init__(self) -> None:
-        if self.page_bytes < 512 or self.page_bytes % 512:
-            raise InvalidInput(f"page_bytes is {self.page_bytes}; give a multiple of 512, the size of a block")
-
-    def pieces(self, seed: int) -> Iterator[Operations]:
-        """See `Workload.pieces`; the seed changes nothing.
-
-        Raises:
-            CorruptData: a line is not of the trace's kind.
-        """
-        builder = OperationsBuilder(tick_ms=round(self.tick_seconds * 1000))
-        latest = 0
-        with opened(self.path) as lines:
-            for number, row in enumerate(csv.DictReader(lines), 2):
-                try:
-                    kind = {"2a": PUT, "28": READ}[row["op"]]
-                    size, first = int(row["size"]), int(row["lbn"]) * 512
-                    # A few requests are noted a little late; the time of a workload does not go back.
-                    latest = max(latest, round(float(row["time"]) * 1000))
-                except (KeyError, TypeError, ValueError) as error:
-                    raise _damaged(self.path, number, row, "version,time,op,size,lbn with op 28 or 2a") from error
-                pages = range(first // self.page_bytes, (first + max(size, 1) - 1) // self.page_bytes + 1)
-                for page in pages:
-                    builder.add(kind, str(page), self.page_bytes, FOREVER, latest, joins=page != pages[0])
-                if len(builder) >= PIECE:
-                    yield builder.take()
-        builder.finish()
-        if len(builder):
-            yield builder.take()
-
-    def __str__(self) -> str:
-        return f"{self.name}({self.path}, page_bytes={self.page_bytes})"
 
 
 @contextmanager
@@ -192,9 +138,7 @@ def pieces_of(rows: Iterable[Mapping[str, Any]], path: str, tick_seconds: float,
         builder.add(kind, key, size, life_ms, time_ms)
         if len(builder) >= PIECE:
             yield builder.take()
-    builder.finish()
-    if len(builder):
-        yield builder.take()
+    yield from builder.rest()
 
 
 def _parsed(row: Mapping[str, Any]) -> tuple[int, str, int, int, int]:

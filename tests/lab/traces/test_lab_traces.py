@@ -12,7 +12,15 @@ import pytest
 from compactlib.blobstore import Greedy
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.lab import BlobSettings, CsvTrace, replay_blobs
-from compactlib.lab.traces.traces import CloudPhysicsTrace
+from compactlib.lab.traces.public_traces import (
+    ALIBABA,
+    CLOUD_PHYSICS,
+    MSR_CAMBRIDGE,
+    TENCENT,
+    BlockLayout,
+    BlockTrace,
+    TwitterTrace,
+)
 from compactlib.lab.traces.workloads import PIECE
 
 CLOUDPHYSICS = Path(__file__).parents[4] / "shared" / "data" / "cloudphysics_io.csv.gz"
@@ -91,26 +99,62 @@ def test_a_csv_trace_without_its_columns_is_named(tmp_path: Path) -> None:
 
 def test_a_page_is_made_of_blocks() -> None:
     with pytest.raises(InvalidInput, match="512"):
-        CloudPhysicsTrace("x", page_bytes=1_000)
+        BlockTrace("x", CLOUD_PHYSICS, page_bytes=1_000)
 
 
 def test_a_request_touches_each_of_its_pages(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("version,time,op,size,lbn\n1,5,2a,8192,7\n1,4,28,512,0\n")
-    [piece] = CloudPhysicsTrace(tmp_path / "t.csv", tick_seconds=0).pieces(0)
+    [piece] = BlockTrace(tmp_path / "t.csv", CLOUD_PHYSICS, tick_seconds=0).pieces(0)
     assert [(kind, key, at) for kind, key, _, _, at in piece.rows()] == [
         (0, 0, 5_000), (0, 1, 5_000), (0, 2, 5_000), (2, 0, 5_000)]
     (tmp_path / "t.csv").write_text("version,time,op,size,lbn\n1,5,99,8192,7\n")
-    with pytest.raises(CorruptData, match="28 or 2a"):
-        list(CloudPhysicsTrace(tmp_path / "t.csv").pieces(0))
+    with pytest.raises(CorruptData, match="2a, 28"):
+        list(BlockTrace(tmp_path / "t.csv", CLOUD_PHYSICS).pieces(0))
 
 
-def times(trace: CsvTrace | CloudPhysicsTrace) -> list[int]:
+@pytest.mark.parametrize(("layout", "lines"), [
+    (MSR_CAMBRIDGE, ["128166372003061629,src1,0,Write,8192,4096,100", "128166372013061629,src1,0,Read,8192,512,99",
+                     "128166372023061629,src1,1,Write,8192,1,5"]),
+    (ALIBABA, ["3,W,8192,4096,12816637200306162", "3,R,8192,512,12816637201306162", "4,W,8192,1,12816637202306162"]),
+    (TENCENT, ["12816637200,16,8,1,1283", "12816637201,16,1,0,1283", "12816637202,16,1,1,1284"])])
+@pytest.mark.parametrize("packed", [False, True])
+def test_block_traces_are_read_as_they_are_published(tmp_path: Path, layout: BlockLayout, lines: list[str],
+                                                     packed: bool) -> None:
+    text = ("\n".join(lines) + "\n").encode()
+    path = tmp_path / ("t.csv.gz" if packed else "t.csv")
+    path.write_bytes(gzip.compress(text) if packed else text)
+    found = [row for piece in BlockTrace(path, layout, tick_seconds=0).pieces(0) for row in piece.rows()]
+    assert [row[:3] for row in found] == [(0, 0, 4096), (2, 0, 4096), (0, 1, 4096)]
+    assert [at - found[0][4] for *_, at in found] == [0, 1_000, 2_000]
+    volume = {"msr_cambridge": "src1/1", "alibaba": "4", "tencent": "1284"}[layout.name]
+    assert [len(piece) for piece in BlockTrace(path, layout, volumes=[volume]).pieces(0)] == [1]
+    for damaged in ("", "1,2", lines[0].replace("W", "Q").replace(",1,", ",7,"), lines[0].replace("8192,", "-8192,")
+                    .replace(",16,", ",-16,"), lines[0].replace("4096,", "9999999999,").replace(",8,", ",99999999,")):
+        (tmp_path / "bad.csv").write_text(f"{lines[0]}\n{damaged}\n")
+        if damaged:
+            with pytest.raises(CorruptData) as caught:
+                list(BlockTrace(tmp_path / "bad.csv", layout).pieces(0))
+            assert caught.value.index == 2
+
+
+def test_a_cache_trace_is_read_as_it_is_published(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("0,nz:u:a,6,100,1,set,60\n0,nz:u:a,6,100,2,get,0\n1,nz:u:b,6,0,1,incr,0\n"
+                                "2,nz:u:a,6,0,1,delete,0\n")
+    found = [row for piece in TwitterTrace(tmp_path / "t").pieces(0) for row in piece.rows()]
+    assert found == [(0, 0, 106, 60_000, 0), (2, 0, 106, -1, 500), (0, 1, 6, -1, 1_000), (1, 0, 0, -1, 2_000)]
+    for damaged in ("0,a,1,1,1,flush_all,0", "0,a,x,1,1,get,0", "0,a,1,1,1,set,-1", "0,a", "nan,a,1,1,1,get,0"):
+        (tmp_path / "t").write_text(damaged + "\n")
+        with pytest.raises(CorruptData):
+            list(TwitterTrace(tmp_path / "t").pieces(0))
+
+
+def times(trace: CsvTrace | BlockTrace | TwitterTrace) -> list[int]:
     return [at for piece in trace.pieces(0) for *_, at in piece.rows()]
 
 
 def test_what_shares_a_second_is_spread_over_it_in_order(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("version,time,op,size,lbn\n1,5,2a,8192,7\n1,4,28,512,0\n1,7,28,512,0\n")
-    assert times(CloudPhysicsTrace(tmp_path / "t.csv")) == [5_000, 5_000, 5_000, 5_500, 7_000]
+    assert times(BlockTrace(tmp_path / "t.csv", CLOUD_PHYSICS)) == [5_000, 5_000, 5_000, 5_500, 7_000]
 
 
 def test_times_are_spread_up_to_the_next_one_at_most(tmp_path: Path) -> None:
@@ -150,7 +194,7 @@ def test_what_a_second_replaces_is_dead_within_it(tmp_path: Path) -> None:
 @pytest.mark.skipif(not CLOUDPHYSICS.exists(), reason=f"{CLOUDPHYSICS} is not here")
 def test_the_cloudphysics_trace_replays() -> None:
     settings = BlobSettings(capacity_bytes=1 << 31, segment_bytes=1 << 20, header_bytes=0)
-    trace = CloudPhysicsTrace(CLOUDPHYSICS, page_bytes=1 << 16)
+    trace = BlockTrace(CLOUDPHYSICS, CLOUD_PHYSICS, page_bytes=1 << 16)
     report = replay_blobs(trace, Greedy(min_used_fraction=0.3, min_reclaimed_segments=8), settings)
     total = report.total
     assert total.operations > 113_872

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Public traces, as they are published: requests to block devices, and to caches.
+
+| layout | a line | times |
+|---|---|---|
+| `CLOUD_PHYSICS` | a header, then `version,time,op,size,lbn`, as libCacheSim ships it | seconds |
+| `MSR_CAMBRIDGE` | `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime` (FAST 2008) | 100 nanoseconds |
+| `ALIBABA` | `device_id,opcode,offset,length,timestamp` (github.com/alibaba/block-traces) | microseconds |
+| `TENCENT` | `Timestamp,Offset,Size,IOType,VolumeID`, in sectors (USENIX ATC 2020) | seconds |
+| `TwitterTrace` | `timestamp,key,key size,value size,client,operation,TTL` (github.com/twitter/cache-trace) | seconds |
+
+Files are plain, or `.gz`; what is published as `.tgz` or `.zst` is unpacked first. Operations that share a time are
+spread over its tick, see `traces`. A few requests are noted a little late: the time of a workload does not go back.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import ClassVar
+
+import attrs
+
+from compactlib._arguments import require_type
+from compactlib.errors import CorruptData, InvalidInput
+from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, READ, Operations, OperationsBuilder
+from compactlib.lab.traces.traces import opened, path_text, tick_field
+from compactlib.lab.traces.workloads import PIECE
+
+_SECTOR_BYTES = 512
+_MAX_REQUEST_BYTES = 1 << 30
+
+
+@attrs.frozen(kw_only=True)
+class BlockLayout:
+    """What a line of a block trace says.
+
+    Attributes:
+        name: of the traces.
+        columns: what stands where; `time`, `op`, `offset` and `size` are read, and those of `volume`.
+        kinds: what stands for a write and for a read.
+        has_header: whether the first line is one.
+        volume: the columns that say together which device it is.
+        units_per_second: of times.
+        offset_bytes: what an offset counts.
+        size_bytes: what a size counts.
+        tick_seconds: how coarse times are.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    kinds: Mapping[str, int]
+    has_header: bool = False
+    volume: tuple[str, ...] = ()
+    units_per_second: int = 1
+    offset_bytes: int = 1
+    size_bytes: int = 1
+    tick_seconds: float = 0.0
+
+
+CLOUD_PHYSICS = BlockLayout(name="cloudphysics", columns=("version", "time", "op", "size", "offset"), has_header=True,
+                            kinds={"2a": PUT, "28": READ}, offset_bytes=_SECTOR_BYTES, tick_seconds=1.0)
+MSR_CAMBRIDGE = BlockLayout(name="msr_cambridge", columns=("time", "host", "disk", "op", "offset", "size", "response"),
+                            kinds={"Write": PUT, "Read": READ}, volume=("host", "disk"), units_per_second=10_000_000)
+ALIBABA = BlockLayout(name="alibaba", columns=("device", "op", "offset", "size", "time"), volume=("device",),
+                      kinds={"W": PUT, "R": READ}, units_per_second=1_000_000)
+TENCENT = BlockLayout(name="tencent", columns=("time", "offset", "size", "op", "volume"), volume=("volume",),
+                      kinds={"1": PUT, "0": READ}, offset_bytes=_SECTOR_BYTES, size_bytes=_SECTOR_BYTES,
+                      tick_seconds=1.0)
+
+
+@attrs.frozen
+class BlockTrace:
+    """A trace of block devices: each page that a request touches is a key, which a write puts and a read reads.
+
+    Attributes:
+        path: of the file.
+        layout: how it is laid out: one of this module's, or your own.
+        page_bytes: size of a page, a multiple of 512.
+        volumes: the devices that count, as the trace has them (`src1/0` in one of MSR Cambridge); empty: all.
+        tick_seconds: how coarse its times are; `None`: as the layout says.
+
+    Raises:
+        InvalidInput: the page's size or the tick is none.
+    """
+
+    path: str = attrs.field(converter=path_text)
+    layout: BlockLayout
+    page_bytes: int = 4_096
+    volumes: Collection[str] = ()
+    tick_seconds: float | None = tick_field(default=None)
+
+    operations: ClassVar[int] = 0
+
+    def __attrs_post_init__(self) -> None:
+        require_type("layout", self.layout, BlockLayout, "a BlockLayout")
+        if self.page_bytes < _SECTOR_BYTES or self.page_bytes % _SECTOR_BYTES:
+            raise InvalidInput(f"page_bytes is {self.page_bytes}; give a multiple of 512, the size of a block")
+
+    @property
+    def name(self) -> str:
+        """That of the layout."""
+        return self.layout.name
+
+    def pieces(self, seed: int) -> Iterator[Operations]:
+        """See `Workload.pieces`; the seed changes nothing. Memory: the keys, and one piece.
+
+        Raises:
+            CorruptData: a line is not of the trace's kind; its number is the index.
+        """
+        layout, page_bytes, wanted = self.layout, self.page_bytes, frozenset(self.volumes)
+        tick = layout.tick_seconds if self.tick_seconds is None else self.tick_seconds
+        builder = OperationsBuilder(tick_ms=round(tick * 1000))
+        latest = 0
+        for number, row in _rows(self.path, layout.columns, has_header=layout.has_header):
+            try:
+                kind = layout.kinds[row["op"]]
+                first, size = int(row["offset"]) * layout.offset_bytes, int(row["size"]) * layout.size_bytes
+                latest = max(latest, round(float(row["time"]) * 1000 / layout.units_per_second))
+                if first < 0 or not 0 <= size <= _MAX_REQUEST_BYTES:
+                    raise ValueError("out of range")
+            except (KeyError, ValueError, OverflowError) as error:
+                raise CorruptData(path=self.path, offset=0, index=number, found=repr(dict(row))[:200],
+                                  expected=f"{','.join(layout.columns)} with an op of {', '.join(layout.kinds)}"
+                                  ) from error
+            volume = "/".join(row[column] for column in layout.volume)
+            if wanted and volume not in wanted:
+                continue
+            pages = range(first // page_bytes, (first + max(size, 1) - 1) // page_bytes + 1)
+            for page in pages:
+                builder.add(kind, f"{volume}:{page}" if volume else str(page), page_bytes, FOREVER, latest,
+                            joins=page != pages[0])
+            if len(builder) >= PIECE:
+                yield builder.take()
+        yield from builder.rest()
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.path}, page_bytes={self.page_bytes})"
+
+
+_CACHE_COLUMNS = ("time", "key", "key_size", "value_size", "client", "op", "ttl")
+_CACHE_KINDS = {"get": READ, "gets": READ, "delete": DELETE,
+                **dict.fromkeys(("set", "add", "replace", "cas", "append", "prepend", "incr", "decr"), PUT)}
+
+
+@attrs.frozen
+class TwitterTrace:
+    """A trace of one of Twitter's caches. A write of any kind puts its key, as if it had been there; `get` reads it.
+
+    A record's size is that of key and value.
+
+    Attributes:
+        path: of the file.
+        tick_seconds: how coarse its times are: they are whole seconds.
+
+    Raises:
+        InvalidInput: that is no time.
+    """
+
+    path: str = attrs.field(converter=path_text)
+    tick_seconds: float = tick_field()
+
+    name: ClassVar[str] = "twitter"
+    operations: ClassVar[int] = 0
+
+    def pieces(self, seed: int) -> Iterator[Operations]:
+        """See `Workload.pieces`; the seed changes nothing. Memory: the keys, and one piece.
+
+        Raises:
+            CorruptData: a line is not of the trace's kind; its number is the index.
+        """
+        builder = OperationsBuilder(tick_ms=round(self.tick_seconds * 1000))
+        latest = 0
+        for number, row in _rows(self.path, _CACHE_COLUMNS, has_header=False):
+            try:
+                kind = _CACHE_KINDS[row["op"]]
+                size, life = int(row["key_size"]) + int(row["value_size"]), round(float(row["ttl"]) * 1000)
+                latest = max(latest, round(float(row["time"]) * 1000))
+                if size < 1 or life < 0:
+                    raise ValueError("below zero")
+            except (KeyError, ValueError, OverflowError) as error:
+                raise CorruptData(path=self.path, offset=0, index=number, found=repr(dict(row))[:200],
+                                  expected=f"{','.join(_CACHE_COLUMNS)} with an op of {', '.join(_CACHE_KINDS)}"
+                                  ) from error
+            builder.add(kind, row["key"], 0 if kind == DELETE else size, life if kind == PUT and life else FOREVER,
+                        latest)
+            if len(builder) >= PIECE:
+                yield builder.take()
+        yield from builder.rest()
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.path})"
+
+
+def _rows(path: str, columns: Sequence[str], *, has_header: bool) -> Iterator[tuple[int, dict[str, str]]]:
+    """The lines with their numbers, column by column; what is missing of one is empty."""
+    with opened(path) as lines:
+        rows = csv.DictReader(lines, columns, restkey="more", restval="")
+        for number, row in enumerate(rows, 1):
+            if number > 1 or not has_header:
+                yield number, row
