@@ -128,10 +128,10 @@ def _size_of(pieces: Sequence[Buffer]) -> int:
 class LocalOutFile:
     """An `OutFile` on the local disk."""
 
-    def __init__(self, path: StrPath, flags: int) -> None:
+    def __init__(self, path: StrPath, flags: int, mode: int = 0) -> None:
         self._path = os.fspath(path)
         with _named("create" if flags & os.O_CREAT else "open", path):
-            self._fd = os.open(path, flags | os.O_RDWR | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(path, flags | os.O_RDWR | os.O_CLOEXEC, mode)
 
     @property
     def path(self) -> str:
@@ -190,10 +190,20 @@ class LocalOutFile:
 
 
 class LocalFiles:
-    """The local disk. Holds no state; all instances are equal and picklable."""
+    """The local disk. Holds no state; instances with the same setting are equal, and all are picklable.
+
+    Args:
+        private: make files with the mode 0600 and folders with 0700, for this user alone; otherwise it is what the
+            process's umask leaves of 0644 and 0777. What is there already keeps its mode.
+    """
+
+    private: bool = False
+
+    def __init__(self, *, private: bool = False) -> None:
+        self.private = private
 
     def create(self, path: StrPath) -> OutFile:
-        return LocalOutFile(path, os.O_CREAT | os.O_EXCL)
+        return LocalOutFile(path, os.O_CREAT | os.O_EXCL, 0o600 if self.private else 0o644)
 
     def open(self, path: StrPath) -> OutFile:
         return LocalOutFile(path, 0)
@@ -216,7 +226,7 @@ class LocalFiles:
 
     def make_folder(self, path: StrPath) -> None:
         with _named("make folder", path):
-            os.mkdir(path)
+            os.mkdir(path, 0o700 if self.private else 0o777)
 
     def remove_folder(self, path: StrPath) -> None:
         with _named("remove folder", path):
@@ -236,13 +246,13 @@ class LocalFiles:
         return room.f_bavail * room.f_frsize
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is LocalFiles
+        return type(other) is LocalFiles and other.private == self.private
 
     def __hash__(self) -> int:
-        return hash(LocalFiles)
+        return hash((LocalFiles, self.private))
 
     def __repr__(self) -> str:
-        return "LocalFiles()"
+        return f"LocalFiles({'private=True' if self.private else ''})"
 
 
 def sync_names(files: Files, folder: StrPath) -> None:

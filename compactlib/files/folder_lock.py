@@ -80,7 +80,7 @@ class FolderLock:
         try:
             # Without waiting, in case the name is a pipe's.
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK,
-                                 0o644)
+                                 0o600)
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
                 raise

@@ -9,6 +9,7 @@ import json
 import random
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed, ClockJumped, Closed, InvalidInput
+from compactlib.files import LocalFiles
 from compactlib.hosting import LogBroken, NotLeader, NotStarted, SchedulerMachine
 from compactlib.hosting.raft import RaftCommandLog
 from compactlib.scheduler import AddBlocks, PollRequest
@@ -337,6 +339,14 @@ def test_a_folder_that_is_found_is_made_durable_before_a_node_begins(tmp_path: P
     with RaftCommandLog(address, [], folder=folder, files=files, **QUICK) as log:
         log.start(DumpableJournal())
     assert found == [("sync folder", str(folder)), ("sync folder", str(tmp_path))]
+
+
+def test_a_folder_that_is_made_is_its_owners_alone_if_so_asked(tmp_path: Path) -> None:
+    address, = free_addresses(1)
+    with RaftCommandLog(address, [], folder=tmp_path / "node", files=LocalFiles(private=True), **QUICK) as log:
+        log.start(DumpableJournal())
+    # pysyncobj's own files have the modes that the umask leaves; nobody else comes to them.
+    assert stat.S_IMODE((tmp_path / "node").stat().st_mode) == 0o700
 
 
 def test_a_fork_of_a_node_is_refused_and_the_node_goes_on() -> None:

@@ -20,7 +20,7 @@ from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles, StrPath, sync_names, write_durably
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.errors import LiveSetLost
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, read_own_file
 from compactlib.raftlog.snapshots.files_format import (
     INCOMING_ENTRIES,
     INCOMING_MANIFEST,
@@ -121,17 +121,14 @@ class SnapshotFolder:
         """The live set of a snapshot or checkpoint. Raises as `latest`."""
         path = self._path(manifest, LIVE_SUFFIX)
         try:
-            with open(path, "rb") as file:
-                data = file.read()
-            check_part_head(data, LIVE_HEAD, manifest.index, manifest.term, path)
-            return manifest.live_set(data[PART_HEAD_BYTES:], path=path)
-        except FileNotFoundError:
+            data = read_own_file(path, f"the live set of snapshot {manifest.index}")
+            if data is not None:
+                check_part_head(data, LIVE_HEAD, manifest.index, manifest.term, path)
+                return manifest.live_set(data[PART_HEAD_BYTES:], path=path)
             lost = LiveSetLost(path=path, offset=0, expected=f"the live set of snapshot {manifest.index}",
                                found="no file")
         except CorruptData as error:
             lost = LiveSetLost(path=path, offset=error.offset, expected=error.expected, found=error.found)
-        except OSError as error:
-            raise StorageError.from_os(error, "read", path) from error
         if self._machine is None:
             raise lost
         return self._rebuild(manifest, self._machine(), lost)

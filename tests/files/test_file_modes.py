@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`LocalFiles(private=True)`: whatever a store makes is its owner's alone, whatever the umask."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from compactlib.app.kv_machine import Put
+from compactlib.blobstore.store.copying import copy_store
+from compactlib.files import Files, LocalFiles
+from compactlib.files.folder_lock import FolderLock
+from compactlib.hosting.local_log import LocalLog
+from compactlib.kv.stores.sqlite.store import SqliteStore
+from compactlib.objects.local import LocalObjects
+from compactlib.outcome import Done
+from compactlib.raftlog import LogOptions, StoreOptions
+from compactlib.scheduler.fences.fence_file import FileFence
+from compactlib.testing import CompactionFactory
+from examples.raft_kv import KvStore
+from tests.contract.blobstore import BlobStores
+from tests.contract.raftlog import RaftLogs, SegmentLogs
+from tests.contract.staging import Repositories
+from tests.hosting.machines import Journal
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """Nothing is taken away by the process."""
+    before = os.umask(0)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def modes(folder: Path) -> dict[str, str]:
+    """What is in a folder, itself included, with the modes of all of it; symbolic links have none."""
+    found = {path: path.lstat().st_mode for path in (folder, *folder.rglob("*"))}
+    return {str(path.relative_to(folder)): f"{stat.S_IMODE(mode):o}" for path, mode in found.items()
+            if not stat.S_ISLNK(mode)}
+
+
+def is_private(folder: Path) -> bool:
+    return modes(folder) == {name: "700" if (folder / name).is_dir() else "600" for name in modes(folder)}
+
+
+class RepositoriesHere(Repositories):
+    """Branches in SQLite, ranges in a folder."""
+
+    def stores_of(self, folder: Path, files: Files) -> tuple[SqliteStore, LocalObjects]:
+        if not folder.exists():
+            files.make_folder(folder)
+        return (SqliteStore(folder / "branches.sqlite", files=files), LocalObjects(folder / "ranges", files=files))
+
+
+def compacted(factory: CompactionFactory) -> Callable[[Path, Files], object]:
+    """Makes a store, fills it, compacts and reclaims; it stays open."""
+    def make(folder: Path, files: Files) -> object:
+        store = factory.open(folder, files=files)
+        for number in range(3):
+            factory.fill(store, number)
+        assert isinstance(store.compact(), Done)
+        store.reclaim()
+        return store
+
+    make.__name__ = type(factory).__name__
+    return make
+
+
+def snapshots(folder: Path, files: Files) -> object:
+    store = KvStore(str(folder), StoreOptions(log=LogOptions(files=files)), with_worker=False)
+    for _ in range(2):
+        store.write([Put(f"k{number}", b"value") for number in range(100)])
+        store.snapshot()
+    return store
+
+
+def sqlite(folder: Path, files: Files) -> object:
+    files.make_folder(folder)
+    store = SqliteStore(folder / "a.sqlite", files=files)
+    store.set(b"p", b"k", b"value")
+    assert {"a.sqlite", "a.sqlite-wal", "a.sqlite-shm"} <= set(os.listdir(folder))
+    return store
+
+
+def objects(folder: Path, files: Files) -> object:
+    store = LocalObjects(folder, files=files)
+    store.create("a/b/c", b"content")
+    return store
+
+
+def fences(folder: Path, files: Files) -> object:
+    fence = FileFence(folder, files=files)
+    fence.admit("a resource", 7)
+    return fence
+
+
+def commands(folder: Path, files: Files) -> object:
+    log = LocalLog(folder, LogOptions(files=files))
+    log.start(Journal())
+    log.propose(b"a command")
+    return log
+
+
+def copies(folder: Path, files: Files) -> object:
+    factory = BlobStores()
+    source = factory.open(folder.with_name("source"), files=LocalFiles())
+    with contextlib.closing(source):
+        factory.fill(source, 1)
+        copy_store(source, folder, factory.config, files=files)
+    return None
+
+
+def locks(folder: Path, files: Files) -> object:
+    files.make_folder(folder)
+    return FolderLock(folder)
+
+
+STORES = [compacted(SegmentLogs()), compacted(RaftLogs()), compacted(BlobStores()), compacted(RepositoriesHere()),
+          snapshots, sqlite, objects, fences, commands, copies, locks]
+
+
+@pytest.mark.parametrize("make", STORES, ids=lambda make: make.__name__)
+def test_whatever_a_store_makes_is_its_owners_alone(make: Callable[[Path, Files], object], tmp_path: Path) -> None:
+    folder = tmp_path / "private"
+    store = make(folder, LocalFiles(private=True))
+    assert is_private(folder), modes(folder)
+    with contextlib.suppress(AttributeError):
+        store.close()  # type: ignore[attr-defined]
+    assert is_private(folder), modes(folder)
+
+
+def test_without_a_word_the_umask_decides(tmp_path: Path) -> None:
+    files = LocalFiles()
+    files.make_folder(tmp_path / "open")
+    files.create(tmp_path / "open" / "a").close()
+    assert modes(tmp_path / "open") == {".": "777", "a": "644"}
+
+
+def test_the_word_is_kept_on_the_way_to_another_process() -> None:
+    private = LocalFiles(private=True)
+    assert pickle.loads(pickle.dumps(private)) == private != LocalFiles()
+    assert len({private, LocalFiles(), LocalFiles(private=True)}) == 2
+    assert repr(private) == "LocalFiles(private=True)"
