@@ -166,6 +166,18 @@ class Clients:
                 self.calls.append(Call("get", key, found["value"], began, next(self._clock)))
             await asyncio.sleep(0.01)
 
+    async def write_at(self, name: str) -> None:
+        """Ask one member, whoever leads, to write each key."""
+        async def put(key: str) -> None:
+            began = next(self._clock)
+            value = f"{name}.{began}"
+            said = await ask(self._group.members[name], {"kind": "put", "key": key, "value": value, "seconds": 0.3},
+                             seconds=1.0)
+            is_done = said is not None and "done" in said
+            self.calls.append(Call("put", key, value, began, next(self._clock) if is_done else float("inf")))
+
+        await asyncio.gather(*(put(f"key {number}") for number in range(self._keys)))
+
     async def write(self, more: int) -> None:
         """Wait until so many more writes were answered."""
         goal = self.written + more
