@@ -51,7 +51,8 @@ from compactlib.scheduler.model.update import (
 )
 from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.codec import encode_message
-from compactlib.scheduler.service.machine import LEFTOVERS_STAY, SNAPSHOT_FAILED, Event, SchedulerMachine
+from compactlib.scheduler.service.machine import LEFTOVERS_STAY, SNAPSHOT_FAILED, SchedulerMachine
+from compactlib.scheduler.service.numbers import NUMBERS, Event, levels_of, tell_events
 
 AnswerT = TypeVar("AnswerT")
 
@@ -209,8 +210,7 @@ class SchedulerHost:
             if decided is None:
                 return None
             result, events = decided
-            for name, fields in events:
-                self._observer.event(name, fields)
+            tell_events(self._observer, events)
             if not isinstance(result, SchedulerConfig):
                 return result
 
@@ -260,13 +260,15 @@ class SchedulerHost:
             return Skipped("a snapshot is being taken")
         told: list[tuple[str, object]] = []
         try:
-            index, data = self.look(lambda service: (service.state.applied_index, self.machine.dump()))
+            index, data, levels = self.look(lambda service: (
+                service.state.applied_index, self.machine.dump(), levels_of(service.state)))
             if index <= snapshots.index:
                 return Skipped(f"nothing has happened since command {snapshots.index}")
             snapshots.save(index, data)
             told.append((LEFTOVERS_STAY, snapshots.cleanup_error))
             compacted = self.log.compact(index)
             told.append((LEFTOVERS_STAY, compacted.error if isinstance(compacted, Failed) else None))
+            NUMBERS.levels(self._observer, levels)
         except CompactlibError as error:
             self._last_error, self._failures = error, self._failures + 1
             told.append((SNAPSHOT_FAILED, error))

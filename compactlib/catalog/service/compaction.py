@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import attrs
@@ -12,10 +12,10 @@ import attrs
 from compactlib.catalog.errors import CatalogMoved
 from compactlib.catalog.log import keys
 from compactlib.catalog.log.log_model import SnapshotSaved
-from compactlib.catalog.log.log_sizes import LogMeter
+from compactlib.catalog.log.log_sizes import LogMeter, LogSizes
 from compactlib.catalog.log.reclaim import CatalogReclaim, reclaim
 from compactlib.catalog.log.update_log import UpdateLog
-from compactlib.catalog.model.timestamp import HybridClock, Timestamp
+from compactlib.catalog.model.timestamp import HybridClock, Timestamp, to_seconds
 from compactlib.catalog.model.values import Assignments, NodeReport, Topology
 from compactlib.catalog.plan.decision import CatalogView
 from compactlib.catalog.plan.plan import CatalogPlan, CutReport, chosen, may_cut, plan_of
@@ -27,8 +27,9 @@ from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput
 from compactlib.kv import Condition, OutcomeUnknown
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget, spent_at_once
-from compactlib.runtime.observe import Observer, Observers, Progress
+from compactlib.runtime.observe import Observer, Observers, Progress, telling
 from compactlib.runtime.ownership import Ownership, Run
+from compactlib.runtime.store_numbers import Moved, StoreLevels, StoreNumbers
 
 if TYPE_CHECKING:
     from compactlib.catalog.service.source import ClusterSource
@@ -62,6 +63,7 @@ class CatalogCompaction:
         self._observer = observer
         self._replica = replica
         self._meter = LogMeter(log)
+        self._sizes: LogSizes | None = None
 
     # --- looking ------------------------------------------------------------------------------------------------
 
@@ -82,11 +84,12 @@ class CatalogCompaction:
         budget.check()
         history = self._replica.history
         pinned = self.pins.need(history)
+        self._sizes = self._meter.measure(budget)
         return CatalogView(
             reports=tuple(reports or ()), history=history, now=self._clock.expiry(moves_on=False),
             low_watermark=low_watermark, assignments=assignments or Assignments(), term=term,
             topology=topology or Topology(frozenset()), needs=() if pinned is None else (pinned,),
-            conditions=tuple(held), sizes=self._meter.measure(budget))
+            conditions=tuple(held), sizes=self._sizes)
 
     def _of_term(self, term: int | None) -> list[Condition]:
         """Without a term of its own a plan holds as long as no coordinator's has moved."""
@@ -97,16 +100,46 @@ class CatalogCompaction:
     def compact(self, plan: CatalogPlan | None, policy: CatalogPolicy | None, budget: Budget | None,
                 observer: Observer | None, fence: CommitFence | None) -> Done[CutReport] | Skipped | Failed:
         """See `CatalogService.compact`."""
+        began = self._clock.steady.monotonic()
+        given = self._observer if observer is None else Observers(self._observer, observer)
+        chosen_by = (policy or self.policy).name if plan is None else plan.policy.name
+        outcome: Done[CutReport] | Skipped | Failed = _BUSY
         with self._running(budget) as run:
-            if run is None:
-                return _BUSY
-            told = run.observer(self._observer if observer is None else Observers(self._observer, observer))
-            try:
-                if plan is not None:
-                    return self._carry_out_given(plan, run.budget, told, fence)
-                return self._plan_and_carry_out(policy or self.policy, run.budget, told, fence)
-            finally:
-                self._replica.tell_news(told)
+            told = telling(given) if run is None else run.observer(given)
+            if run is not None:
+                try:
+                    outcome = (self._plan_and_carry_out(policy or self.policy, run.budget, told, fence) if plan is None
+                               else self._carry_out_given(plan, run.budget, told, fence))
+                finally:
+                    self._replica.tell_news(told)
+            if run is not None or not self.owner.is_mine:
+                self._tell_numbers(told, outcome, self._clock.steady.monotonic() - began, chosen_by)
+        return outcome
+
+    def _tell_numbers(self, told: Observer, outcome: Done[CutReport] | Skipped | Failed, seconds: float,
+                      policy: str) -> None:
+        numbers = StoreNumbers("catalog", self._log.partition.decode(errors="backslashreplace"))
+        cut = outcome.stats if isinstance(outcome, Done) else None
+        # A cut reads nothing: it goes by what is in memory.
+        numbers.compacted(told, outcome, seconds, policy=policy, moved=None if cut is None else Moved(
+            copied=cut.bytes_written, freed=cut.bytes_freed or 0))
+        with suppress(CompactlibError):
+            if outcome is not _BUSY:
+                numbers.levels(told, self._levels(remeasure=cut is not None))
+
+    def _levels(self, *, remeasure: bool) -> StoreLevels:
+        """Dead is what belongs to versions that are not in force any more; nodes and pins may still need it."""
+        sizes = self._meter.measure(Budget()) if remeasure or self._sizes is None else self._sizes
+        history = self._replica.history
+        in_force = history.version_at(self._clock.expiry(moves_on=False))
+        below = sum(size for version, size in sizes.records.items() if version < in_force)
+        next_one = next((each for each in history if each.version > history.earliest), None)
+        pinned = min((pin.time for pin in self.pins.active()), default=None)
+        return StoreLevels(
+            live_bytes=sizes.up_to(history.latest) - below, dead_bytes=below,
+            oldest_lease_seconds=None if pinned is None else to_seconds(pinned),
+            oldest_unreclaimed_seconds=None if next_one is None or next_one.version > in_force else to_seconds(
+                next_one.activation))
 
     def _carry_out_given(self, plan: CatalogPlan, budget: Budget, told: Observer,
                          fence: CommitFence | None) -> Done[CutReport] | Skipped | Failed:

@@ -45,6 +45,7 @@ _END = object()
 class _Garbage:
     number: int
     epoch: int
+    since: float
 
 
 class Compactor:
@@ -168,10 +169,15 @@ class Compactor:
         with self._reclaiming:
             return frozenset(garbage.number for garbage in self._garbage)
 
+    def oldest_doomed(self) -> float | None:
+        """Since when the oldest of them waits, in seconds since the epoch."""
+        with self._reclaiming:
+            return min((garbage.since for garbage in self._garbage), default=None)
+
     def discard(self, numbers: Sequence[int]) -> None:
         """Remove the files of segments that are no longer listed, at the next `reclaim` that no lease prevents."""
         with self._reclaiming:
-            self._garbage.extend(_Garbage(number, self._segments.epoch) for number in numbers)
+            self._garbage.extend(_Garbage(number, self._segments.epoch, self._clock.now()) for number in numbers)
 
     def reclaim(self) -> LogReclaimReport:
         """Remove what no reader can reach any more; returns what is gone.
@@ -324,11 +330,6 @@ class Compactor:
 
 
 def _tell(report: LogCompactionReport, observer: Observer) -> None:
-    policy = {"policy": report.policy.name}
-    for name, value in (("raftlog_compactions", 1), ("raftlog_freed_bytes", report.bytes_freed),
-                        ("raftlog_read_bytes", report.bytes_read), ("raftlog_written_bytes", report.bytes_written),
-                        ("raftlog_groups_failed", len(report.failed))):
-        observer.count(name, value, policy)
     for failed in report.failed:
         observer.event("raftlog_group_failed", {"members": failed.members, "error": str(failed.error)})
     if report.unreclaimed is not None:

@@ -31,7 +31,7 @@ from compactlib.raftlog.compaction.plan.policies.drop import DropDead
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
 from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.compaction.recover import LogRecoveryReport, leftovers, recover_folder
-from compactlib.raftlog.compaction.report import LogCompactionReport, LogReclaimReport, outcome_of
+from compactlib.raftlog.compaction.report import LogCompactionReport, LogReclaimReport, outcome_of, report_of
 from compactlib.raftlog.compaction.run import Compactor
 from compactlib.raftlog.compaction.sense.cadence import CadenceFile, MajorCadence
 from compactlib.raftlog.log.folder import (
@@ -69,6 +69,7 @@ from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Observers, telling
 from compactlib.runtime.owned_lock import OwnedLock
 from compactlib.runtime.ownership import Ownership, Run
+from compactlib.runtime.store_numbers import Moved, StoreLevels, StoreNumbers
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -228,8 +229,8 @@ class SegmentLog:
     def append(self, index: int, term: int, payload: Buffer) -> None:
         """Add one entry. Durable after `sync`; visible to reads at once.
 
-        An index that the log already holds takes back everything from there on, as Raft does when a leader changes.
-        Gaps are allowed. The payload must not be changed before the next `sync`. About 3 microseconds.
+        An index that the log already holds takes back everything from there on, whatever its term: what a follower of a
+        Raft group is sent belongs into `RaftLog.append_entries`. Gaps are allowed. The payload must not be changed before the next `sync`. About 3 microseconds.
 
         Raises:
             InvalidInput: the index lies at or below the snapshot, or is no 64-bit number, or the payload is too large.
@@ -398,7 +399,9 @@ class SegmentLog:
 
     def lease(self) -> Lease:
         """See `LogReader.lease`."""
-        return self._reads.lease()
+        lease = self._reads.lease()
+        lease.since = self._options.clock.now()
+        return lease
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         """See `LogReader.verify`."""
@@ -495,7 +498,11 @@ class SegmentLog:
         if plan is not None:
             self._require_own(plan, policy)
 
+        views: list[LogView] = []
+        began = self._options.clock.monotonic()
+
         def made(sensed: _Sensed) -> LogPlan:
+            views.append(sensed.view)
             return self._planned(sensed.view, policy) if plan is None else plan
 
         def carried_out(chosen: LogPlan, sensed: _Sensed, run: Run) -> Done[LogCompactionReport] | Skipped | Failed:
@@ -503,7 +510,33 @@ class SegmentLog:
                 require_fitting(plan, sensed.view, self._compactor.hiding(plan))
             return self._compact(chosen, sensed, executor, run, observer, fence)
 
-        return self._work(budget, made, carried_out)
+        def ended(outcome: Done[LogCompactionReport] | Skipped | Failed, run: Run | None) -> None:
+            if self._owner.is_mine and run is None:
+                return  # asked for by an observer, say, which must not be told of that by asking
+            told = self._observer if observer is None else Observers(self._observer, observer)
+            self._tell_numbers(telling(told) if run is None else run.observer(told), outcome,
+                               self._options.clock.monotonic() - began, views)
+
+        return self._work(budget, made, carried_out, ended)
+
+    def _tell_numbers(self, observer: Observer, outcome: Done[LogCompactionReport] | Skipped | Failed, seconds: float,
+                      views: Sequence[LogView]) -> None:
+        numbers, report = StoreNumbers("raftlog", os.path.basename(self._folder)), report_of(outcome)
+        numbers.compacted(observer, outcome, seconds, policy="" if report is None else report.policy.name,
+                          moved=None if report is None else Moved(read=report.bytes_read, copied=report.bytes_written,
+                                                                  freed=report.bytes_freed))
+        with contextlib.suppress(CompactlibError):
+            if views:
+                numbers.levels(observer, self._levels(views[-1] if report is None else self.view()))
+
+    def _levels(self, view: LogView) -> StoreLevels:
+        room = room_in(self._files, self._folder)
+        return StoreLevels(
+            live_bytes=sum(each.live_bytes for each in view.segments),
+            dead_bytes=sum(each.dead_bytes for each in view.segments), free_bytes=room,
+            capacity_bytes=None if room is None else sum(each.file_bytes for each in view.segments) + room,
+            oldest_lease_seconds=self._segments.oldest_lease(),
+            oldest_unreclaimed_seconds=self._compactor.oldest_doomed())
 
     def _require_own(self, plan: LogPlan, policy: LogPolicy | None) -> None:
         if not isinstance(plan, LogPlan):
@@ -515,27 +548,33 @@ class SegmentLog:
             raise InvalidInput(f"the plan is of {whose}, and this is the one in {self._folder}; plan with this log")
 
     def _work(self, budget: Budget | None, made: Callable[[_Sensed], LogPlan],
-              carried_out: Callable[[LogPlan, _Sensed, Run], Done[_ReportT] | Skipped | Failed]
+              carried_out: Callable[[LogPlan, _Sensed, Run], Done[_ReportT] | Skipped | Failed],
+              ended: Callable[[Done[_ReportT] | Skipped | Failed, Run | None], None] = lambda outcome, run: None,
               ) -> Done[_ReportT] | Skipped | Failed:
         """Own the log, finish what was interrupted, look, plan, and carry the plan out."""
         self._reads.require_open()
         require_budget(budget)
         with self._owner.begin(budget) as run:
-            if run is None:
-                return self._busy()
-            try:
-                run.budget.check()
-                self._compactor.settle()
-                sensed = self._sense(run.budget)
-            except CompactlibError as error:
-                return self._failed(error)
-            # Not as the failures of the work: a policy's answer is used, and what it raises is for the caller to see.
-            plan = made(sensed)
-            try:
-                run.budget.check()
-                return carried_out(plan, sensed, run)
-            except CompactlibError as error:
-                return self._failed(error)
+            outcome = self._busy() if run is None else self._worked(run, made, carried_out)
+            ended(outcome, run)
+            return outcome
+
+    def _worked(self, run: Run, made: Callable[[_Sensed], LogPlan],
+                carried_out: Callable[[LogPlan, _Sensed, Run], Done[_ReportT] | Skipped | Failed]
+                ) -> Done[_ReportT] | Skipped | Failed:
+        try:
+            run.budget.check()
+            self._compactor.settle()
+            sensed = self._sense(run.budget)
+        except CompactlibError as error:
+            return self._failed(error)
+        # Not as the failures of the work: a policy's answer is used, and what it raises is for the caller to see.
+        plan = made(sensed)
+        try:
+            run.budget.check()
+            return carried_out(plan, sensed, run)
+        except CompactlibError as error:
+            return self._failed(error)
 
     def _busy(self) -> Skipped:
         if self._owner.is_closed:

@@ -287,6 +287,11 @@ class SegmentSet:
         with self._lock:
             return any(lease.epoch < epoch for lease in self._leases)
 
+    def oldest_lease(self) -> float | None:
+        """Since when the oldest lease of a host's is held, in seconds since the epoch."""
+        with self._lock:
+            return min((lease.since for lease in self._leases if lease.since is not None), default=None)
+
     def _release(self, lease: Lease) -> None:
         with self._lock:
             self._leases.discard(lease)
@@ -309,11 +314,17 @@ class SegmentSet:
 
 
 class Lease:
-    """Holds files in place for a reader, in this process. A context manager; releasing again does nothing."""
+    """Holds files in place for a reader, in this process. A context manager; releasing again does nothing.
+
+    Attributes:
+        epoch: after which change of the list it was taken.
+        since: when, in seconds since the epoch; `None` of one that a read takes for itself.
+    """
 
     def __init__(self, segments: SegmentSet, epoch: int) -> None:
         self._segments = segments
         self.epoch = epoch
+        self.since: float | None = None
 
     def release(self) -> None:
         """Let the files go; what was waiting for it is removed by the next compaction or `reclaim`."""

@@ -44,6 +44,7 @@ def complete(effects: Effects, item: CompletedJob) -> None:
         return
     if results.source_blocks and (results.new_blocks or results.no_output is NoOutput.EMPTY):
         _replace(effects, job, results)
+    effects.completed(job, results.new_blocks)
     settle_orphans(effects, job, results.new_blocks)
     unread = unread_sources(job, results) if effects.limits.checks_results else ()
     if unread:

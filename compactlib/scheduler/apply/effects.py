@@ -11,6 +11,7 @@ import attrs
 from compactlib.scheduler.config import Limits
 from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, Command, JobPlan, Tombstone
+from compactlib.scheduler.queue.job import Job
 from compactlib.scheduler.queue.results import by_place
 from compactlib.scheduler.queue.state import QuarantinedJob, SchedulerState
 
@@ -20,6 +21,11 @@ TIME_SETTLED = "scheduler_time_settled"
 """It is no longer in doubt: the present command's time lies `seconds` from the last one that was accepted."""
 JOB_EXCLUDED = "scheduler_job_excluded"
 """A job failed too often, and goes to no worker any more: `job`, `failures`, `blocks`, and `reason` if there is one."""
+JOB_COMPLETED = "scheduler_job_completed"
+"""A job is done: `job`, `level`, `source_bytes`, `output_bytes` (as far as the blocks' sizes were given), and `seconds`
+since it was created."""
+JOB_QUARANTINED = "scheduler_job_quarantined"
+"""A job was given up, and waits for an operator: `job`, `reason`, `failures`, `blocks`."""
 JOB_REASSIGNED = "scheduler_job_reassigned"
 """A job whose lease had run out went to another worker: `job`, `token`, `held_token` (the one before), `failures`."""
 TOMBSTONE_DROPPED = "scheduler_tombstone_dropped"
@@ -71,14 +77,21 @@ class Effects:
         state = self.state
         state.quarantine[plan.name] = QuarantinedJob(plan=plan, reason=reason, failures=failures,
                                                      since=self.command.appended_at, orphans=orphans)
-        self.events.append(("scheduler_job_quarantined", {"job": plan.name, "reason": reason, "failures": failures,
-                                                          "blocks": len(plan.source_blocks)}))
+        self.events.append((JOB_QUARANTINED, {"job": plan.name, "reason": reason, "failures": failures,
+                                              "blocks": len(plan.source_blocks)}))
         while len(state.quarantine) > self.limits.max_quarantine_size:
             name = next(iter(state.quarantine))
             gone = state.quarantine.pop(name)
             state.quarantine_dropped += 1
             self.throw_away(name, gone.orphans)
             self.events.append(("scheduler_quarantine_dropped", {"job": name, "blocks": len(gone.plan.source_blocks)}))
+
+    def completed(self, job: Job, new_blocks: Iterable[BlockMeta]) -> None:
+        """Tell of a job that is done."""
+        self.events.append((JOB_COMPLETED, {
+            "job": job.state.name, "level": job.state.compaction_level, "source_bytes": job.size_bytes,
+            "output_bytes": sum(block.size_bytes for block in new_blocks),
+            "seconds": max(0.0, self.command.appended_at - job.state.added_at)}))
 
     def forget_tombstones(self) -> None:
         """While there are more than may be kept, the oldest go: their objects stay, to be found by other means."""

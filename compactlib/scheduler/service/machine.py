@@ -8,7 +8,7 @@ what is ordered: what was carried out under old ones is never judged again by ne
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from compactlib._arguments import refuses_misfits
 from compactlib.errors import CorruptData
@@ -23,14 +23,13 @@ from compactlib.scheduler.persistence.state_rows import decode_state, encode_sta
 from compactlib.scheduler.plan.policy import AssignmentPolicy
 from compactlib.scheduler.queue.metadata_index import MetadataIndex
 from compactlib.scheduler.queue.state import SchedulerState
+from compactlib.scheduler.service.numbers import Event
 from compactlib.scheduler.service.service import SchedulerService
 
 SNAPSHOT_FAILED = "scheduler_snapshot_failed"
 """A snapshot was not written, or not surely; the next command tries again: `error`."""
 LEFTOVERS_STAY = "scheduler_leftovers_stay"
 """A snapshot is in force, and what it replaces could not be removed, from the store or from the log: `error`."""
-
-Event: TypeAlias = tuple[str, Mapping[str, Any]]
 
 
 class SchedulerMachine:

@@ -31,6 +31,7 @@ from compactlib.scheduler.plan.policy import AssignmentPolicy
 from compactlib.scheduler.plan.prepare import prepare
 from compactlib.scheduler.queue.metadata_index import MetadataIndex
 from compactlib.scheduler.queue.state import QuarantinedJob, SchedulerState
+from compactlib.scheduler.service.numbers import tell_events
 
 
 class SchedulerService:
@@ -105,8 +106,7 @@ class SchedulerService:
         result = carry_out(effects, operation)
         effects.tell_excluded()
         self.state = effects.state
-        for name, fields in effects.events:
-            self._observer.event(name, fields)
+        tell_events(self._observer, effects.events)
         return result
 
     def poll(self, command: Command, request: PollRequest) -> PollResponse:

@@ -50,6 +50,7 @@ from compactlib.scheduler.persistence.codec import (
 )
 from compactlib.scheduler.plan.policy import AssignmentPolicy
 from compactlib.scheduler.service.machine import LEFTOVERS_STAY, SNAPSHOT_FAILED, SchedulerMachine
+from compactlib.scheduler.service.numbers import NUMBERS, levels_of, tell_events
 from compactlib.scheduler.service.service import SchedulerService
 
 AnswerT = TypeVar("AnswerT")
@@ -326,8 +327,7 @@ class StoredScheduler:
         except BaseException as error:
             self._broken = f"command {mine[0].index} is in force, and was cut short by {error!r}"
             raise
-        for name, fields in self._machine.events:
-            self._observer.event(name, fields)
+        tell_events(self._observer, self._machine.events)
         assert not isinstance(result, SchedulerConfig)
         return result
 
@@ -353,6 +353,7 @@ class StoredScheduler:
             raise self._taken_over() from None
         if self._snapshots.cleanup_error is not None:
             self._observer.event(LEFTOVERS_STAY, {"error": str(self._snapshots.cleanup_error)})
+        NUMBERS.levels(self._observer, levels_of(self.service.state))
 
     def _covered(self) -> Iterator[bytes]:
         """The entries that the snapshot covers, but openings and what an opening follows.
@@ -381,6 +382,7 @@ class StoredScheduler:
             The time of the last command of a former owner, if there was one; an opening has none of its own.
         """
         machine = self._machine
+        _replay(machine, self._kv, self._partition)
         while True:
             applied = machine.service.state.applied
             key = _entry_key(machine.applied_index + 1)
@@ -449,9 +451,17 @@ def stored_machine(kv: KVStore, partition: bytes = b"scheduler") -> SchedulerMac
     """
     machine = SchedulerMachine(SchedulerConfig())
     machine.restore(SnapshotStore(kv, partition))
-    while (data := _value(kv, partition, key := _entry_key(machine.applied_index + 1))) is not None:
-        machine.carry_out(*_decoded(partition, key, data))
+    _replay(machine, kv, partition)
     return machine
+
+
+def _replay(machine: SchedulerMachine, kv: KVStore, partition: bytes) -> None:
+    """Apply the entries that stand in the journal one after the other; a page of them is one request."""
+    with kv.scan(partition, _entry_key(machine.applied_index + 1), prefix=JOURNAL) as entries:
+        for entry in entries:
+            if entry.key != _entry_key(machine.applied_index + 1):
+                return
+            machine.carry_out(*_decoded(partition, entry.key, entry.value))
 
 
 def _decoded(partition: bytes, key: bytes, data: bytes) -> tuple[Command, Change]:

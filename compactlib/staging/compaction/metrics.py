@@ -30,8 +30,6 @@ from compactlib.staging.compaction.outcome import CompactionOutcome, outcome_nam
 from compactlib.staging.records.events import StagingEvents, telling_events
 from compactlib.staging.records.record import BranchRecord
 
-KIND = "staging"
-"""What a repository is called in the numbers that all stores have."""
 _MAX_BRANCHES = 10_000
 
 
@@ -182,5 +180,5 @@ def report_compaction(observer: Observer, repository: str, branch: str, outcome:
             fields["error"] = str(error)
         case _:
             fields["reason"] = outcome.reason
-    StoreNumbers(KIND, repository).compacted(observer, outcome, seconds, policy=policy, moved=moved)
+    StoreNumbers("staging", repository).compacted(observer, outcome, seconds, policy=policy, moved=moved)
     observer.event("staging_compaction", fields)

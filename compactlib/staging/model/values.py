@@ -175,7 +175,9 @@ class Collected(Printed):
         ranges_deleted: range files deleted.
         bytes_freed: the lengths of those files.
         live: files that a live metarange needs.
+        live_bytes: the lengths of those files.
         young: unreachable files younger than the grace period, or used again within it.
+        young_bytes: the lengths of those files.
         gone: metaranges of the history that are not there any more.
     """
 
@@ -183,7 +185,9 @@ class Collected(Printed):
     ranges_deleted: int = 0
     bytes_freed: int = 0
     live: int = 0
+    live_bytes: int = 0
     young: int = 0
+    young_bytes: int = 0
     gone: int = 0
 
 

@@ -202,11 +202,17 @@ def test_counters_and_progress(tmp_path: Path) -> None:
     observer = RecordingObserver()
     with SegmentLog(tmp_path, options(policy=PAIRS, observer=observer)) as log:
         report = done(log.compact(policy=log.policy))
-    labels = (("policy", "seed"),)
+        view = log.view()
+    labels = (("kind", "raftlog"), ("store", tmp_path.name))
     assert observer.counters == {
-        ("raftlog_compactions", labels): 1, ("raftlog_freed_bytes", labels): report.bytes_freed,
-        ("raftlog_read_bytes", labels): report.bytes_read, ("raftlog_written_bytes", labels): report.bytes_written,
-        ("raftlog_groups_failed", labels): 0}
+        ("store_compactions", (labels[0], ("outcome", "done"), ("reason", "seed"), labels[1])): 1,
+        ("store_freed_bytes", labels): report.bytes_freed, ("store_read_bytes", labels): report.bytes_read,
+        ("store_copied_bytes", labels): report.bytes_written}
+    assert [name for name, _ in observer.measured] == ["store_compaction_seconds"]
+    levels = {name: fields["value"] for name, fields in observer.events}
+    assert levels["store_live_bytes"] == sum(each.live_bytes for each in view.segments)
+    assert levels["store_dead_bytes"] == sum(each.dead_bytes for each in view.segments)
+    assert levels["store_oldest_lease_seconds"] is levels["store_oldest_unreclaimed_seconds"] is None
     groups = [progress for progress in observer.progresses if progress.work == "compact"]
     assert groups == [Progress("compact", count, 2, "groups") for count in range(3)]
     for work, live in ((f"compact {ONE}", (1, 2, 4, 40)), (f"compact {segment_name(4)}", (49, 50, 70))):

@@ -526,7 +526,7 @@ def test_an_observer_given_is_told_besides_the_log_s_own(tmp_path: Path) -> None
         report = done(log.compact(policy=log.policy, observer=given))
     assert given.progresses == own.progresses
     assert given.counters == own.counters
-    assert given.counters["raftlog_written_bytes", (("policy", "seed"),)] == report.bytes_written
+    assert given.counters["store_copied_bytes", (("kind", "raftlog"), ("store", tmp_path.name))] == report.bytes_written
 
 
 # -- failures

@@ -105,11 +105,12 @@ class RangeCollector:
             deleted = self._delete(doomed, {file.id for _, file in files})
         finally:
             self._take_away(marks)
+        freed = _bytes_of(deleted)
         return Collected(
             metaranges_deleted=sum(folder == METARANGES for folder, _ in deleted),
             ranges_deleted=sum(folder == RANGES for folder, _ in deleted),
-            bytes_freed=sum(file.size_bytes for _, file in deleted),
-            live=len(files) - len(unneeded), young=len(unneeded) - len(deleted), gone=gone)
+            bytes_freed=freed, live=len(files) - len(unneeded), live_bytes=_bytes_of(files) - _bytes_of(unneeded),
+            young=len(unneeded) - len(deleted), young_bytes=_bytes_of(unneeded) - freed, gone=gone)
 
     def _begin(self) -> None:
         """Leave the trace of this collection, and see from it what the time is where files are dated."""
@@ -192,3 +193,7 @@ class RangeCollector:
 
     def _is_young(self, file: StoredFile) -> bool:
         return file.modified_at > self._now - self._grace_seconds
+
+
+def _bytes_of(files: Iterable[tuple[str, StoredFile]]) -> int:
+    return sum(file.size_bytes for _, file in files)

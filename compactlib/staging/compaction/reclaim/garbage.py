@@ -12,6 +12,7 @@ import itertools
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.budget import Budget
+from compactlib.runtime.store_numbers import Moved, StoreLevels, StoreNumbers
 from compactlib.staging.model.names import CommitId
 from compactlib.staging.model.values import Collected, LiveMetaRanges, MetaRangeId
 from compactlib.staging.records.context import StagingContext
@@ -76,10 +77,21 @@ def collect_garbage(context: StagingContext, *, grace_seconds: float | None = No
     labels = {"repository": context.repository}
     context.observer.count("staging_ranges_collected", collected.ranges_deleted, labels)
     context.observer.count("staging_metaranges_collected", collected.metaranges_deleted, labels)
-    context.observer.count("staging_collected_bytes", collected.bytes_freed, labels)
+    _tell_levels(context, collected)
     context.observer.event("staging_garbage", {**labels, "live": collected.live, "young": collected.young,
                                                 "gone": collected.gone})
     if collected.ranges_deleted or collected.metaranges_deleted:
         return Done(collected)
     return Skipped(f"{collected.young} unneeded files wait until they are older than "
                    f"{grace_seconds} seconds")
+
+
+def _tell_levels(context: StagingContext, collected: Collected) -> None:
+    """Live and dead are files of ranges and metaranges, as the collection has found them."""
+    numbers = StoreNumbers("staging", context.repository)
+    numbers.moved(context.observer, Moved(freed=collected.bytes_freed))
+    room = context.committed.available_bytes()
+    numbers.levels(context.observer, StoreLevels(
+        live_bytes=collected.live_bytes, dead_bytes=collected.young_bytes, free_bytes=room,
+        capacity_bytes=None if room is None else collected.live_bytes + collected.young_bytes + room,
+        oldest_unreclaimed_seconds=min((mark.at for mark in context.tokens.dropped()), default=None)))
