@@ -159,22 +159,22 @@ def test_all_logs_of_a_store_go_over_one_connection_to_one_listener(is_guarded: 
 def test_over_a_line_that_is_cut_all_logs_arrive(seed: int, tmp_path: Path) -> None:
     async def story() -> None:
         rng = random.Random(seed)
-        with nodes(tmp_path, NAMES) as (leader, follower):
-            for name in NAMES:
+        with nodes(tmp_path, NAMES[:6]) as (leader, follower):
+            for name in NAMES[:6]:
                 leader.lead(name)
             server = SnapshotServer(listen=("127.0.0.1", 0), limits=LIMITS)
-            for name in NAMES:
+            for name in NAMES[:6]:
                 follower.serve(server, name)
             async with server:
                 line = BadLine(server.address[1], rng)
                 proxy = await asyncio.start_server(line.accept, "127.0.0.1", 0)
                 client = SnapshotClient(proxy.sockets[0].getsockname()[:2], limits=LIMITS, max_transfers=4, rng=rng)
-                outcomes = await send_all(client, leader, NAMES)
+                outcomes = await send_all(client, leader, NAMES[:6])
                 assert {type(outcome) for outcome in outcomes} <= {Done, Skipped}, outcomes
                 assert line.cuts
                 proxy.close()
                 await asyncio.wait(line.handlers)
-            follower.check(leader, *NAMES)
+            follower.check(leader, *NAMES[:6])
 
     run(story)
 
@@ -359,6 +359,28 @@ def test_what_is_said_of_a_transfer_that_nobody_knows_is_answered_so(tmp_path: P
                 writer.write(encode(Probe(Envelope(77, 3, 5))))
                 assert await read_message(reader) == Unknown(Envelope(77, 3, 5))
                 writer.close()
+
+    run(story)
+
+
+def test_a_large_snapshot_keeps_no_small_one_of_another_log_back(tmp_path: Path) -> None:
+    async def story() -> None:
+        large, *small = NAMES[:6]
+        with nodes(tmp_path, [large, *small]) as (leader, follower):
+            for name in small:
+                leader.lead(name, entries=20)
+            leader.lead(large, state=bytes(1_000_000))
+            server = SnapshotServer(listen=("127.0.0.1", 0), limits=LIMITS)
+            taking, *_ = (follower.serve(server, name) for name in [large, *small])
+            async with server:
+                client = SnapshotClient(server.address, limits=LIMITS, max_transfers=2)
+                first = asyncio.create_task(client.send(leader.log(large), leader.snapshots[large], term=1))
+                while taking.stage == "idle":
+                    await asyncio.sleep(0.001)
+                assert {type(outcome) for outcome in await send_all(client, leader, small)} == {Done}
+                assert not first.done()
+                assert isinstance(await first, Done)
+            follower.check(leader, large, *small)
 
     run(story)
 

@@ -18,14 +18,15 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.app.kv_machine import KvMachine, Put
+from compactlib.app.kv_machine import KvMachine, Put, encode_command
 from compactlib.errors import Closed, NotFound, StorageError
 from compactlib.hosting import SnapshotClient, SnapshotServer
 from compactlib.hosting.transfer.lines import Hello, read_message
 from compactlib.hosting.transfer.receiving import ReceivingLog
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import Entry, LogOptions, SegmentLimits, SnapshotFolder
+from compactlib.raftlog import Entry, LogCompactionWorker, LogOptions, SegmentLimits, SnapshotFolder
+from compactlib.raftlog.log.snapshot_writer import Applied, MachineCopy, SnapshotWriter
 from compactlib.raftlog.replication.effects import TransferLimits, TransferOutcome
 from compactlib.raftlog.replication.errors import AbortReason, TransferAborted
 from compactlib.raftlog.replication.messages import (
@@ -556,5 +557,50 @@ def test_a_sender_whose_line_ends_with_a_bug_says_so(tmp_path: Path, monkeypatch
             async with serving(follower) as (server, _):
                 with pytest.raises(KeyError):
                     await send(leader, server)
+
+    asyncio.run(run())
+
+
+def test_a_follower_whose_worker_writes_snapshots_meanwhile_takes_those_of_its_leader(tmp_path: Path) -> None:
+    """Whichever comes first, row and snapshot store stay together, and nothing fails."""
+    async def run() -> None:
+        rng = random.Random(7)
+        with KvStore(str(tmp_path / "leader"), SMALL) as leader, \
+                KvStore(str(tmp_path / "f"), SMALL, with_worker=False) as follower:
+            def copy() -> MachineCopy:
+                machine = follower.machine
+                with applying:
+                    return MachineCopy(machine.applied, machine.live_set(), machine.snapshot())
+
+            applying = threading.Lock()
+            writer = SnapshotWriter(follower.log, applied=lambda: follower.machine.applied, copy=copy, when=Applied(1),
+                                    checkpoint_when=Applied(1), look_seconds=0.001)
+            worker = LogCompactionWorker(follower.log.segments, snapshots=writer)
+            follower.log.attach(worker=lambda _: worker)
+            async with serving(follower) as (server, _):
+                for _ in range(8):
+                    fill(leader, rng, 60, keys=20)
+                    behind = follower.machine.applied
+                    leader.snapshot()
+                    live = leader.log.state.live
+                    # A few entries come in the ordinary way first, and the machine applies them.
+                    for index in range(behind + 1, behind + 20):
+                        payload = encode_command(Put("k", b"v"))
+                        entry = leader.log.read(index)
+                        follower.log.append([(index, 1, entry.payload if isinstance(entry, Entry) else payload)])
+                        follower.log.sync()
+                        with applying:
+                            follower.catch_up()
+                    assert isinstance(await send(leader, server), Done)
+                    assert follower.log.state.index >= leader.log.state.index
+                    assert follower.items() == leader.items()
+                    assert follower.log.state.live == live
+            worker.request_snapshot()
+            worker.wait_until_idle()
+            assert worker.failures == 0, worker.last_error
+            follower.snapshots.audit()
+            follower.log.audit()
+        with KvStore(str(tmp_path / "f"), SMALL) as follower:
+            assert follower.items()
 
     asyncio.run(run())
