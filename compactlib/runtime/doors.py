@@ -110,21 +110,25 @@ def require_mutual(what: str, tls: ssl.SSLContext | None) -> None:
                            f"and set verify_mode to ssl.CERT_REQUIRED")
 
 
+def names_of(line: asyncio.StreamWriter | asyncio.BaseTransport) -> list[str]:
+    """Whose certificate the other side of a connection has shown: its DNS names, or its common name if it has none.
+
+    Empty in plain text, and where it was asked for none.
+    """
+    tls = line.get_extra_info("ssl_object")
+    shown = {} if tls is None else tls.getpeercert() or {}
+    names = [value for kind, value in shown.get("subjectAltName", ()) if kind == "DNS"]
+    return names or [value for part in shown.get("subject", ()) for kind, value in part if kind == "commonName"]
+
+
 def require_name(writer: asyncio.StreamWriter, name: str) -> None:
     """Return if the other side is the node `name`: in plain text it is believed, with TLS its certificate says so.
-
-    The certificate's DNS names count; its common name does if there are none.
 
     Raises:
         TurnedAway: it is the certificate of another one.
     """
-    line = writer.get_extra_info("ssl_object")
-    if line is None:
-        return
-    shown = line.getpeercert() or {}
-    names = [value for kind, value in shown.get("subjectAltName", ()) if kind == "DNS"]
-    names = names or [value for part in shown.get("subject", ()) for kind, value in part if kind == "commonName"]
-    if name not in names:
+    names = names_of(writer)
+    if writer.get_extra_info("ssl_object") is not None and name not in names:
         raise TurnedAway(f"the node {name!r} shows the certificate of {', '.join(map(repr, names)) or 'no node'}; "
                          f"issue one whose DNS name is the node's name")
 
@@ -209,11 +213,15 @@ class Listener:
         listening, self._listening = self._listening, []
         for made, task in listening:
             task.cancel()
+            # The cancelled call would do so only later, and meanwhile take what comes at the closed socket.
+            asyncio.get_running_loop().remove_reader(made)
             made.close()
 
     async def _accept(self, listening: socket.socket,
                       answer: Callable[[socket.socket, str], Coroutine[None, None, object]]) -> None:
         line, where = await asyncio.get_running_loop().sock_accept(listening)
+        # asyncio does so only for sockets that it has opened itself; else an answer in two parts takes 40 ms.
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._work.spawn(answer(line, str(where)), "a connection")
 
 
@@ -258,7 +266,7 @@ class Line:
             CompactlibError: what `measure` raises.
         """
         door, limits = self._door, self._door.limits
-        async with _in_time("the next frame", "idle_seconds", limits.idle_seconds):
+        async with in_time("the next frame", "idle_seconds", limits.idle_seconds):
             try:
                 size = measure(await self._reader.readexactly(_LENGTH_BYTES))
             except asyncio.IncompleteReadError as error:
@@ -269,7 +277,7 @@ class Line:
             yield None
             return
         async with contextlib.AsyncExitStack() as taken:
-            async with _in_time(f"a frame of {size} bytes", "frame_seconds", limits.frame_seconds):
+            async with in_time(f"a frame of {size} bytes", "frame_seconds", limits.frame_seconds):
                 await taken.enter_async_context(door.in_flight.take(size))
                 data = await self._reader.readexactly(size)
             yield data
@@ -369,7 +377,7 @@ class Door:
             try:
                 async with asyncio.timeout(self.limits.hello_seconds) as deadline:
                     self._strangers[arrival] = deadline
-                    await _spoken(arrival.line)
+                    await spoken(arrival.line)
                     self._greeting[arrival] = deadline
                     if len(self._greeting) > self.limits.max_greetings:
                         self._turn_away(self._greeting, f"max_greetings={self.limits.max_greetings}")
@@ -418,7 +426,7 @@ async def hang_up(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-async def _spoken(line: socket.socket) -> None:
+async def spoken(line: socket.socket) -> None:
     """Wait for the first byte, or the end: until then a connection has no buffers, those of TLS least of all."""
     loop, heard = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(line, heard.set)
@@ -439,7 +447,7 @@ async def _streams(line: socket.socket, tls: ssl.SSLContext | None,
 
 
 @contextlib.asynccontextmanager
-async def _in_time(what: str, name: str, seconds: float) -> AsyncIterator[None]:
+async def in_time(what: str, name: str, seconds: float) -> AsyncIterator[None]:
     """Leave the block in time.
 
     Raises:

@@ -418,6 +418,7 @@ class PrometheusObserver(Observer):
             "count": prometheus_client.Counter, "level": prometheus_client.Gauge,
             "measure": partial(prometheus_client.Histogram, buckets=bounds)}
         self._registry = prometheus_client.REGISTRY if registry is None else registry
+        self._exported: Callable[[], bytes] = partial(prometheus_client.generate_latest, self._registry)
         self._prefix = prefix
         self._max_series = max_series
         self._metrics: dict[str, _Metric] = {}
@@ -442,6 +443,10 @@ class PrometheusObserver(Observer):
         value = fields.get("value", "")
         if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
             self._level(name, value, {label: text for label, text in fields.items() if isinstance(text, str)})
+
+    def text(self) -> bytes:
+        """All that the registry exports now, in Prometheus' text form."""
+        return self._exported()
 
     def _level(self, name: str, value: float | None, labels: Mapping[str, str]) -> None:
         with self._lock:

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SchedulerClient`: a worker's transport over HTTP, which follows the leader (extra `compactlib[http]`)."""
+
+from __future__ import annotations
+
+import json
+import random
+import ssl
+from collections.abc import Iterable, Sequence
+from typing import Any, Self, TypeVar
+
+import attrs
+
+from compactlib._arguments import refuses_misfits, require_type
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import Busy, InvalidInput, MissingDependency, Unsupported
+from compactlib.hosting.errors import NoAnswer
+from compactlib.hosting.http.wire import JSON, RECORD, decode, encode
+from compactlib.runtime.doors import TurnedAway, require_guarded
+from compactlib.scheduler import AddBlocks, BlockMeta, PollRequest
+from compactlib.scheduler.model.poll import PollResponse
+from compactlib.scheduler.model.update import BlocksAdded
+from compactlib.scheduler.persistence.codec import Message
+
+try:
+    import httpx
+except ImportError:
+    raise MissingDependency(package="httpx", extra="http", purpose="the client of a scheduler over HTTP") from None
+
+MAX_ANSWER_BYTES = 64 << 20
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+_SHORTEST_SECONDS = 0.001
+_NOT_TAKEN = frozenset({400, 404, 405, 411, 413, 415, 431})
+AnswerT = TypeVar("AnswerT", bound=Message)
+
+
+@attrs.frozen
+class _Refusal:
+    """A request that was not answered as it should be.
+
+    Attributes:
+        why: for people.
+        is_unknown: whether it may have been carried out.
+        leader: where to ask instead, if that was said.
+    """
+
+    why: str
+    is_unknown: bool = False
+    leader: str = ""
+
+
+class SchedulerClient:
+    """A `Transport` to a scheduler over HTTP. Any thread may call any method.
+
+    It asks the address that answered last, goes where a node says that its leader is, if it knows that address, and
+    tries the others in turn, until `timeout_seconds` have passed. A poll that may have been carried out is not
+    repeated: the worker says what is still true with its next one. Blocks are added again until there is an answer,
+    which says of those that were added without one that they are `duplicate`.
+
+    Args:
+        addresses: of all nodes, as `https://host:port`; `http://` for loopback alone.
+        token: a bearer token, that says who asks.
+        tls: for `https`; loads the authority's certificate, and this client's if the server asks for one. Default:
+            the authorities that the system trusts.
+        insecure: `http` to other addresses too: whoever reads along has the token.
+        compact: whether messages go as records, which are half as long as JSON; both sides are then of one release.
+        timeout_seconds: for a call, all its tries together.
+        clock: for the pauses between two rounds of tries.
+        rng: spreads them.
+
+    Raises:
+        InvalidInput: there is no address, or it is none, or would send what is said to strangers.
+    """
+
+    @refuses_misfits
+    def __init__(self, addresses: Sequence[str], *, token: str | None = None, tls: ssl.SSLContext | None = None,
+                 insecure: bool = False, compact: bool = False, timeout_seconds: float = 30.0,
+                 clock: Clock | None = None, rng: random.Random | None = None) -> None:
+        require_type("addresses", addresses, (list, tuple), "a list of addresses")
+        if not addresses or not timeout_seconds > 0:
+            raise InvalidInput(f"{len(addresses)} addresses, timeout_seconds={timeout_seconds}; give at least one, and "
+                               f"more than 0 seconds")
+        self.addresses: tuple[str, ...] = tuple(_checked(each, insecure) for each in addresses)
+        self._preferred = 0
+        self._timeout = timeout_seconds
+        self._media = RECORD if compact else JSON
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._rng = rng or random.Random()
+        headers = {"accept": self._media, "accept-encoding": "identity", "content-type": self._media}
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
+        if tls is None:
+            # Reading the system's authorities takes a while.
+            tls = (ssl.create_default_context() if any(each.startswith("https") for each in self.addresses)
+                   else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        self._http = httpx.Client(headers=headers, verify=tls, trust_env=False, follow_redirects=False)
+
+    def poll(self, request: PollRequest) -> PollResponse:
+        """See `Transport.poll`.
+
+        Raises:
+            InvalidInput: the scheduler does not take the request.
+            TurnedAway: it does not know who asks.
+            Busy: no node would carry it out in time; nothing was changed.
+            NoAnswer: it may have been carried out. Poll again.
+        """
+        return self._ask("/v1/poll", request, PollResponse, may_repeat=False)
+
+    def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
+        """New blocks: into the metadata index and the compaction queue.
+
+        Raises:
+            InvalidInput: the scheduler does not take them.
+            TurnedAway: it does not know who asks.
+            Busy: no node would carry it out in time; nothing was changed.
+            NoAnswer: they may have been added. Add them again.
+        """
+        return self._ask("/v1/add_blocks", AddBlocks(tuple(blocks)), BlocksAdded, may_repeat=True)
+
+    def status(self) -> dict[str, Any]:
+        """How the scheduler stands, the fields of `SchedulerStatus`; raises as `add_blocks`."""
+        status: dict[str, Any] = json.loads(self._answer("GET", "/v1/status", None, may_repeat=True))
+        return status
+
+    def close(self) -> None:
+        """Close the connections; closing again does nothing."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"SchedulerClient({', '.join(self.addresses)})"
+
+    def _ask(self, path: str, message: Message, kind: type[AnswerT], *, may_repeat: bool) -> AnswerT:
+        answer = self._answer("POST", path, encode(message, self._media), may_repeat=may_repeat)
+        try:
+            return decode(answer, self._media, kind)
+        except InvalidInput as error:
+            raise NoAnswer(waited_seconds=self._timeout, reason=f"what came cannot be read: {error}") from error
+
+    def _answer(self, method: str, path: str, body: bytes | None, *, may_repeat: bool) -> bytes:
+        deadline, pause = self._clock.monotonic() + self._timeout, _FIRST_PAUSE_SECONDS
+        at, tries, is_unknown, why = self._preferred, 0, False, ""
+        while (left := deadline - self._clock.monotonic()) > 0:
+            answer = self._try(method, self.addresses[at] + path, body, deadline)
+            if isinstance(answer, bytes):
+                self._preferred = at
+                return answer
+            is_unknown, why = is_unknown or answer.is_unknown, f"{self.addresses[at]}: {answer.why}"
+            if is_unknown and not may_repeat:
+                break
+            tries += 1
+            at = (self.addresses.index(answer.leader) if answer.leader in self.addresses
+                  else (at + 1) % len(self.addresses))
+            if tries % len(self.addresses) == 0:
+                self._clock.sleep(min(pause * (0.5 + self._rng.random()), left))
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        if is_unknown:
+            raise NoAnswer(waited_seconds=self._timeout, reason=why)
+        raise Busy(f"no node carried it out within {self._timeout} seconds, and nothing was changed; the last word of "
+                   f"{why}; try again")
+
+    def _try(self, method: str, url: str, body: bytes | None, deadline: float) -> bytes | _Refusal:
+        try:
+            with self._http.stream(method, url, content=body,
+                                   timeout=max(deadline - self._clock.monotonic(), _SHORTEST_SECONDS)) as response:
+                answer = bytearray()
+                for part in response.iter_raw():
+                    answer += part
+                    if len(answer) > MAX_ANSWER_BYTES or self._clock.monotonic() > deadline:
+                        return _Refusal(f"{len(answer):,} bytes of an answer, and no end", is_unknown=True)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            return _Refusal(f"it cannot be reached: {error!r}")
+        except httpx.HTTPError as error:
+            return _Refusal(f"the connection broke: {error!r}", is_unknown=True)
+        return bytes(answer) if response.status_code == 200 else _refusal(response.status_code, bytes(answer))
+
+
+def _refusal(status: int, answer: bytes) -> _Refusal:
+    """What an answer says that is none; raises what trying elsewhere does not mend."""
+    try:
+        told = json.loads(answer)
+        name, why, changed = str(told["error"]), str(told["message"]), told["changed"]
+    except (ValueError, LookupError, TypeError):
+        return _Refusal(f"it answered {status}, which is no scheduler's answer: {answer!r:.200}", is_unknown=True)
+    if status in (401, 403):
+        raise TurnedAway(why)
+    if status in _NOT_TAKEN:
+        raise (Unsupported if name == Unsupported.__name__ else InvalidInput)(why)
+    return _Refusal(f"{name}: {why}", is_unknown=changed != "no", leader=str(told.get("leader", "")).rstrip("/"))
+
+
+def _checked(address: str, insecure: bool) -> str:
+    require_type("an address", address, str, "text")
+    try:
+        url = httpx.URL(address)
+    except httpx.InvalidURL:
+        url = httpx.URL()
+    if url.scheme not in ("http", "https") or not url.host or url.path.strip("/") or url.query or url.userinfo:
+        raise InvalidInput(f"{address!r:.200} is no address of a scheduler; give https://host:port")
+    require_guarded("the scheduler's client", url.host, guard="https://", is_guarded=url.scheme == "https",
+                    insecure=insecure)
+    return str(url).rstrip("/")

@@ -1,0 +1,438 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scheduler over HTTP: what is asked and answered, who may ask, what a client does when a node or a line fails."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import httpx
+import pytest
+
+from compactlib.clock import ManualClock
+from compactlib.errors import Busy, ClockJumped, Closed, InvalidInput, StorageError
+from compactlib.hosting import LogBroken, NoAnswer, NotLeader, PollAgain
+from compactlib.hosting.http.application import HttpLimits, SchedulerApplication
+from compactlib.hosting.http.client import SchedulerClient
+from compactlib.hosting.http.server import HttpServer
+from compactlib.hosting.http.wire import JSON, RECORD
+from compactlib.kv import MemoryStore, OutcomeUnknown
+from compactlib.runtime.doors import TurnedAway
+from compactlib.runtime.observe import PrometheusObserver, RecordingObserver
+from compactlib.scheduler import (
+    BlockMeta,
+    CompactedBlocks,
+    JobStatus,
+    LevelConfig,
+    NoOutput,
+    PollRequest,
+    SchedulerConfig,
+    SchedulerService,
+    StatusUpdate,
+    StoredScheduler,
+    Worker,
+    WorkerOptions,
+)
+from compactlib.scheduler.errors import JournalConflict
+from compactlib.scheduler.fences.token import TokenSealer
+from compactlib.scheduler.model.poll import PollResponse, Verdict
+from compactlib.scheduler.model.update import BlocksAdded
+from tests.hosting.certificates import Authority
+from tests.hosting.http_serving import answered, served
+from tests.hosting.workload import CONFIG, PlainWorker, blocks, success
+from tests.kv.faulty_proxy import Fault, FaultyProxy
+
+TOKEN = "a secret of sixteen or more"
+SEALER = TokenSealer({"k": b"0123456789abcdef"})
+
+
+def stored(config: SchedulerConfig = CONFIG) -> StoredScheduler:
+    return StoredScheduler(MemoryStore(), config)
+
+
+class Stub:
+    """Stands where a scheduler does; raises what it is told to, or answers."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.polls = 0
+
+    def poll(self, request: PollRequest) -> PollResponse:
+        self.polls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return PollResponse(why="answered")
+
+    def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
+        self.poll(PollRequest())
+        return BlocksAdded(tuple(block.id for block in blocks))
+
+    def look(self, at: Callable[[SchedulerService], Any]) -> Any:
+        self.poll(PollRequest())
+        return at(SchedulerService())
+
+
+# ------------------------------------------------------------------------------------------- what is asked
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_jobs_go_out_and_come_back_done_failed_and_released(compact: bool) -> None:
+    scheduler = stored()
+    with served(SchedulerApplication(scheduler, sealer=SEALER)) as serving, \
+            SchedulerClient([serving.url], compact=compact) as client:
+        added = client.add_blocks(blocks(0, 12))
+        assert len(added.queued) == 12
+        assert client.add_blocks(blocks(0, 1)) == BlocksAdded(duplicate=("b0",))
+        client.poll(PollRequest(job_capacity=4))
+        given = client.poll(PollRequest(job_capacity=4))
+        assert len(given.compaction_jobs) == 4
+        (done, first), (failed, second), (back, third), (held, fourth) = zip(
+            given.compaction_jobs, given.assignments, strict=True)
+        forged = StatusUpdate(held.name, fourth.token, JobStatus.SUCCESS, seal=third.seal)
+        said = client.poll(PollRequest((
+            attrs.evolve(success(done, first.token), seal=first.seal),
+            StatusUpdate(failed.name, second.token, JobStatus.FAILED, reason="no disk", seal=second.seal),
+            StatusUpdate(back.name, third.token, JobStatus.RELEASED, seal=third.seal),
+            StatusUpdate(held.name, fourth.token, JobStatus.IN_PROGRESS, seal=fourth.seal), forged)))
+        assert [answer.verdict for answer in said.answers] == [
+            *[Verdict.ACCEPTED] * 4, Verdict.FORGED_TOKEN]
+        assert [lease.name for lease in said.assignments] == [held.name]
+        assert scheduler.service.job(failed.name)[0].last_failure == "no disk"
+        status = client.status()
+        assert (status["lease_count"], status["tombstone_count"], status["index"]) == (
+            1, 1, scheduler.service.state.applied_index)
+        assert status["levels"][0]["completed"] == 1
+        scheduler.audit()
+
+
+def test_an_execute_works_through_it_unchanged() -> None:
+    scheduler = stored(SchedulerConfig(levels=(LevelConfig(max_blocks=2),)))
+
+    def execute(job: Any) -> CompactedBlocks:
+        job.check()
+        return CompactedBlocks(tenant="acme", shard=job.plan.shard, source_blocks=job.plan.source_blocks,
+                               no_output=NoOutput.EMPTY)
+
+    with served(SchedulerApplication(scheduler, sealer=SEALER)) as serving, SchedulerClient([serving.url]) as client:
+        client.add_blocks(blocks(0, 12))
+        with Worker(client, execute, options=WorkerOptions(capacity=2, poll_seconds=0.005)) as worker:
+            while client.status()["levels"][0]["completed"] < 6:
+                threading.Event().wait(0.005)
+        assert worker.last_error is None
+        scheduler.audit()
+
+
+def test_many_workers_at_once() -> None:
+    scheduler = stored()
+    with served(SchedulerApplication(scheduler)) as serving, SchedulerClient([serving.url]) as client:
+        client.add_blocks(blocks(0, 120))
+        workers = [PlainWorker(seed, diligent=True) for seed in range(6)]
+
+        def work(worker: PlainWorker) -> None:
+            for _ in range(25):
+                worker.poll(client)
+
+        threads = [threading.Thread(target=work, args=(worker,)) for worker in workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        done = [name for worker in workers for name in worker.completed.elements()]
+        assert len(done) == len(set(done)) >= 60
+        scheduler.audit()
+
+
+@pytest.mark.parametrize(("method", "path", "body", "headers", "status", "why"), [
+    ("GET", "/v2/poll", b"", {}, 404, "ask for one of /v1/poll, /v1/add_blocks"),
+    ("GET", "/v1/poll", b"", {}, 405, "ask with POST"), ("DELETE", "/", b"", {}, 405, "ask with GET"),
+    ("POST", "/v1/poll", b"{}", {}, 415, "the content type is ''; send application/json or application/vnd"),
+    ("POST", "/v1/poll", b"{}", {"content_type": "text/plain"}, 415, "the content type is 'text/plain'"),
+    ("POST", "/v1/poll", b"{}", {"content_type": JSON, "content_encoding": "gzip"}, 415, "as it is"),
+    ("POST", "/v1/poll", b"", {"content_type": JSON}, 411, "send Content-Length"),
+    ("POST", "/v1/poll", b"", {"content_type": JSON, "content_length": "-1"}, 411, "send Content-Length"),
+    ("POST", "/v1/poll", b"", {"content_type": JSON, "content_length": "1001"}, 413, "max_body_bytes=1000"),
+    ("POST", "/v1/poll", b"[]", {"content_type": "Application/JSON; charset=utf-8"}, 400, r"found []"),
+    ("POST", "/v1/poll", b"\0", {"content_type": RECORD}, 400, "no record of a PollRequest"),
+    ("POST", "/v1/poll", b'{"job_capacity": -1}', {"content_type": JSON}, 400, "job_capacity is -1"),
+    ("GET", "/", b"", {"x": "y" * 5000}, 431, "max_head_bytes=4096"),
+    ("GET", "/metrics", b"", {}, 404, "give the application metrics=")])
+def test_what_cannot_be_answered_says_why(method: str, path: str, body: bytes, headers: dict[str, Any], status: int,
+                                          why: str) -> None:
+    observer = RecordingObserver()
+    application = SchedulerApplication(stored(), limits=HttpLimits(max_body_bytes=1000, max_head_bytes=4096),
+                                       observer=observer)
+    found, sent, answer = answered(application, method, path, body, **headers)
+    told = json.loads(answer)
+    assert (found, told["changed"], why in told["message"]) == (status, "no", True), told
+    assert (sent["content-type"], sent["cache-control"]) == (JSON, "no-store")
+    [[name, fields]] = observer.events
+    assert (name, fields["status"], fields["client"]) == ("scheduler_request_refused", str(status), "127.0.0.1")
+
+
+def test_what_is_answered_takes_the_form_that_is_accepted() -> None:
+    application = SchedulerApplication(stored())
+    for accept, media in (("*/*", JSON), (f"{RECORD}, */*", RECORD)):
+        status, headers, _ = answered(application, "POST", "/v1/poll", b"{}", content_type=JSON, accept=accept)
+        assert (status, headers["content-type"]) == (200, media)
+    assert answered(application, "HEAD", "/v1/status")[0] == 200
+
+
+def test_the_page_escapes_what_it_shows_and_takes_nothing_from_elsewhere() -> None:
+    evil = "<script>alert('&')</script>"
+    scheduler = stored(SchedulerConfig(levels=(LevelConfig(max_blocks=1),)))
+    scheduler.add_blocks([BlockMeta(id=f"{evil}{number}", tenant=evil, shard=0, level=0) for number in range(4)])
+    scheduler.poll(PollRequest(job_capacity=3))
+    given = scheduler.poll(PollRequest(job_capacity=3))
+    empty = CompactedBlocks(tenant=evil, shard=0, source_blocks=(), no_output=NoOutput.MISSING)
+    gone, read = (attrs.evolve(empty, source_blocks=plan.source_blocks[:number], no_output=list(NoOutput)[1 - number])
+                  for number, plan in enumerate(given.compaction_jobs[:2]))
+    scheduler.poll(PollRequest(tuple(StatusUpdate(lease.name, lease.token, JobStatus.SUCCESS, said)
+                                     for lease, said in zip(given.assignments, (gone, read), strict=False))))
+    application = SchedulerApplication(scheduler)
+    status, headers, page = answered(application, path="/")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert headers["content-security-policy"].startswith("default-src 'none'")
+    text = page.decode()
+    assert "<script" not in text
+    assert "://" not in text
+    assert "&lt;script&gt;alert(&#x27;&amp;&#x27;)&lt;/script&gt;" in text
+    assert all(f"<h2>{title}" in text for title in ("Jobs by level", "Leases", "Quarantine", "Tombstones"))
+    found = json.loads(answered(application)[2])
+    assert [found[f"{what}_count"] for what in ("lease", "quarantine", "tombstone")] == [1, 1, 1]
+    assert (found["levels"][0]["unassigned"], found["levels"][0]["in progress"]) == (1, 1)
+
+
+def test_metrics_are_those_of_the_scheduler_and_its_levels() -> None:
+    prometheus = pytest.importorskip("prometheus_client")
+    observer = PrometheusObserver(prometheus.CollectorRegistry())
+    scheduler = StoredScheduler(MemoryStore(), CONFIG, observer=observer)
+    scheduler.add_blocks(blocks(0, 7))
+    scheduler.poll(PollRequest(job_capacity=1))
+    scheduler.poll(PollRequest(job_capacity=1))
+    status, headers, text = answered(SchedulerApplication(scheduler, metrics=observer), path="/metrics")
+    assert (status, headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    lines = text.decode().splitlines()
+    assert 'compactlib_scheduler_jobs{level="0",phase="in progress"} 1.0' in lines
+    assert "compactlib_scheduler_quarantine 0.0" in lines
+    # A node that does not lead has no levels, and exports the rest.
+    follower = SchedulerApplication(Stub(NotLeader(leader="")), metrics=observer)
+    assert answered(follower, path="/metrics")[0] == 200
+
+
+# ------------------------------------------------------------------------------------------- who may ask
+
+
+def basic(password: str) -> str:
+    return "Basic " + base64.b64encode(f"me:{password}".encode()).decode()
+
+
+@pytest.mark.parametrize(("tokens", "client", "headers", "status"), [
+    ({}, "127.0.0.1", {}, 200), ({}, "::1", {"host": "[::1]:80"}, 200), ({}, "127.0.0.1", {"host": "localhost"}, 200),
+    ({}, "10.0.0.1", {}, 403), ({}, "", {}, 403), ({}, "127.0.0.1", {"host": "evil.example"}, 403),
+    ({}, "127.0.0.1", {"host": "127.0.0.1.evil.example:80"}, 403), ({}, "127.0.0.1", {"host": "[::1"}, 403),
+    ({}, "127.0.0.1", {"x_forwarded_for": "10.0.0.1"}, 403), ({}, "127.0.0.1", {"forwarded": "for=10.0.0.1"}, 403),
+    ({"w": TOKEN}, "127.0.0.1", {}, 401), ({"w": TOKEN}, "10.0.0.1", {"authorization": f"Bearer {TOKEN}"}, 200),
+    ({"v": "x" * 16, "w": TOKEN}, "10.0.0.1", {"authorization": f"bearer {TOKEN}", "host": "any.example"}, 200),
+    ({"w": TOKEN}, "10.0.0.1", {"authorization": f"Bearer {TOKEN}x"}, 401),
+    ({"w": TOKEN}, "10.0.0.1", {"authorization": "Bearer "}, 401), ({"w": TOKEN}, "::1", {"authorization": TOKEN}, 401),
+    ({"w": TOKEN}, "10.0.0.1", {"authorization": basic(TOKEN)}, 200),
+    ({"w": TOKEN}, "10.0.0.1", {"authorization": basic("x")}, 401),
+    ({"w": TOKEN}, "10.0.0.1", {"authorization": "Basic !"}, 401)])
+def test_who_asks_is_known_or_on_this_machine(tokens: dict[str, str], client: str, headers: dict[str, Any],
+                                              status: int) -> None:
+    stub = Stub()
+    application = SchedulerApplication(stub, tokens=tokens)
+    found, sent, _ = answered(application, client=client, **headers)
+    assert (found, stub.polls) == (status, int(status == 200))
+    assert sent.get("connection") == (None if status == 200 else "close")
+    assert (answered(SchedulerApplication(stub, insecure=True), client=client, **headers))[0] == 200
+
+
+def test_tokens_that_are_none_are_refused() -> None:
+    for token in ("short", "x" * 15, "\u00fc" * 16, "x\n" * 16, 5):
+        with pytest.raises(InvalidInput, match="the token of 'w'"):
+            SchedulerApplication(Stub(), tokens={"w": token})  # type: ignore[dict-item]
+    with pytest.raises(InvalidInput, match="scheduler is"):
+        SchedulerApplication(PollRequest())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "0.0.0.0", "", "example.org"])
+def test_a_server_without_a_guard_stays_on_this_machine(host: str, tmp_path: Path) -> None:
+    plain, known = SchedulerApplication(Stub()), SchedulerApplication(Stub(), tokens={"w": TOKEN})
+    mutual = Authority(tmp_path).context("localhost", server=True)
+    one_sided = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for application, tls in ((plain, None), (known, None), (plain, one_sided)):
+        with pytest.raises(InvalidInput, match="without tls= with tokens or certificates of clients"):
+            HttpServer(application, listen=(host, 0), tls=tls)
+        HttpServer(application, listen=(host, 0), tls=tls, insecure=True)
+    HttpServer(known, listen=(host, 0), tls=one_sided)
+    HttpServer(plain, listen=(host, 0), tls=mutual)
+    if host:
+        with pytest.raises(InvalidInput, match="without https://, where whoever reaches it"):
+            SchedulerClient([f"http://{host}:80"])
+        SchedulerClient([f"http://{host}:80"], insecure=True).close()
+
+
+@pytest.mark.parametrize("address", ["", "ftp://127.0.0.1", "http://", "http://127.0.0.1/v1", "http://me:you@127.0.0.1",
+                                     "127.0.0.1:80", "http://127.0.0.1:x", 5])
+def test_an_address_that_is_none_is_refused(address: Any) -> None:
+    with pytest.raises(InvalidInput, match="address"):
+        SchedulerClient([address])
+
+
+def test_a_certificate_says_who_asks(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    authority, other = Authority(tmp_path), Authority(tmp_path / "other")
+    with served(SchedulerApplication(Stub()), tls=authority.context("localhost", server=True),
+                clients=["worker-1"]) as serving:
+        with SchedulerClient([serving.url], tls=authority.context("worker-1", server=False)) as client:
+            assert client.poll(PollRequest()).why == "answered"
+        for stranger in (authority.context("worker-2", server=False), other.context("worker-1", server=False)):
+            with SchedulerClient([serving.url], tls=stranger, clock=ManualClock(0.0)) as client, \
+                    pytest.raises((Busy, NoAnswer)):
+                client.poll(PollRequest())
+        serving.told("it shows the certificate of 'worker-2', and those that may ask are 'worker-1'")
+
+
+def test_a_token_says_who_asks_and_a_stranger_is_sent_away() -> None:
+    with served(SchedulerApplication(Stub(), tokens={"w": TOKEN})) as serving:
+        with SchedulerClient([serving.url], token=TOKEN) as client:
+            assert client.poll(PollRequest()).why == "answered"
+        for token in (None, TOKEN[::-1]):
+            with SchedulerClient([serving.url], token=token) as client, \
+                    pytest.raises(TurnedAway, match="say who asks: Authorization"):
+                client.add_blocks(blocks(0, 1))
+
+
+# ------------------------------------------------------------------------------------------- what fails
+
+
+NOTHING_CHANGED = [NotLeader(leader=""), PollAgain(prepared=1, found=2), Busy("wait"), JournalConflict(index=3),
+                   Closed("closed"), ClockJumped(seconds=99.0, max_jump_seconds=60.0, confirm_seconds=30.0)]
+UNKNOWN = [NoAnswer(waited_seconds=1.0, reason="no majority"), LogBroken(index=2, durable_index=1, cause="/a/path"),
+           StorageError(operation="write", path="/a/path", errno=5),
+           OutcomeUnknown(operation="set_if", path="/a/path", detail="gone")]
+
+
+def named(error: Exception) -> str:
+    return type(error).__name__
+
+
+@pytest.mark.parametrize("error", NOTHING_CHANGED, ids=named)
+def test_what_changed_nothing_is_tried_again(error: Exception) -> None:
+    stub = Stub(error)
+    with served(SchedulerApplication(stub)) as serving, SchedulerClient([serving.url]) as client:
+        assert client.poll(PollRequest()).why == "answered"
+        assert stub.polls == 2
+        stub.errors = [error] * 1000
+        with SchedulerClient([serving.url], clock=ManualClock(0.0)) as hasty, \
+                pytest.raises(Busy, match=f"nothing was changed; the last word of {serving.url}: {named(error)}"):
+            hasty.add_blocks(blocks(0, 1))
+
+
+@pytest.mark.parametrize("error", UNKNOWN, ids=named)
+def test_what_may_have_been_done_is_said_to_be_unknown_and_names_no_files(error: Exception) -> None:
+    stub = Stub(error)
+    with served(SchedulerApplication(stub)) as serving, SchedulerClient([serving.url]) as client:
+        with pytest.raises(NoAnswer, match=f"{named(error)}: it may have been carried out or not") as raised:
+            client.poll(PollRequest())
+        assert "/a/path" not in str(raised.value)
+        assert stub.polls == 1
+        stub.errors = [error]
+        assert client.add_blocks(blocks(0, 1)).queued == ("b0",)
+
+
+def test_an_error_of_the_host_s_own_is_unknown_and_kept() -> None:
+    with served(SchedulerApplication(Stub(ZeroDivisionError("secret")))) as serving:
+        with SchedulerClient([serving.url]) as client, pytest.raises(NoAnswer, match="answered 500") as raised:
+            client.poll(PollRequest())
+        assert "secret" not in str(raised.value)
+        assert isinstance(serving.server.last_error, ZeroDivisionError)
+
+
+def test_the_client_goes_where_the_leader_is() -> None:
+    leader, follower, lost = Stub(), Stub(), Stub()
+    with served(SchedulerApplication(leader)) as first:
+        nodes = {"10.0.0.1:7000": first.url, "10.0.0.9:7000": "http://10.0.0.9:80"}
+        with served(SchedulerApplication(follower, nodes=nodes)) as second, \
+                served(SchedulerApplication(lost, nodes=nodes)) as third:
+            follower.errors = [NotLeader(leader="10.0.0.1:7000")] * 9
+            with SchedulerClient([second.url, third.url, first.url]) as client:
+                for _ in range(3):
+                    assert client.poll(PollRequest()).why == "answered"
+                assert (follower.polls, lost.polls, leader.polls) == (1, 0, 3)
+                # Whoever else a node names is not asked: it would be told the token.
+                leader.errors = [NotLeader(leader="10.0.0.9:7000")]
+                follower.errors = [NotLeader(leader="")]
+                assert client.poll(PollRequest()).why == "answered"
+                assert (leader.polls, follower.polls, lost.polls) == (4, 2, 1)
+            # Anybody else's client is told as HTTP has it.
+            follower.errors = [NotLeader(leader="10.0.0.1:7000")]
+            moved = httpx.get(second.url + "/v1/status")
+            assert (moved.status_code, moved.headers["location"]) == (307, first.url + "/v1/status")
+            assert moved.json()["leader"] == first.url
+
+
+def test_a_node_that_is_gone_is_left_for_another() -> None:
+    with served(SchedulerApplication(Stub())) as gone:
+        pass
+    with served(SchedulerApplication(Stub())) as there, SchedulerClient([gone.url, there.url]) as client:
+        assert client.poll(PollRequest()).why == "answered"
+    with SchedulerClient([gone.url, there.url], clock=ManualClock(0.0)) as client, \
+            pytest.raises(Busy, match=r"nothing was changed.*it cannot be reached"):
+        client.poll(PollRequest())
+
+
+def proxied(url: str) -> FaultyProxy:
+    said = 503, "application/json", b'{"error": "Busy", "message": "wait", "changed": "no"}'
+    return FaultyProxy(url, throttled=said, failed=(502, "text/plain", b"bad gateway"))
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.LOSE_REQUEST, Fault.GARBLE, Fault.FAIL, Fault.REPEAT])
+def test_a_line_that_is_cut_after_the_server_has_done_it_does_no_harm(fault: Fault, compact: bool) -> None:
+    scheduler = stored(attrs.evolve(CONFIG, lease_seconds=1000.0))
+    with served(SchedulerApplication(scheduler)) as serving, proxied(serving.url) as proxy, \
+            SchedulerClient([proxy.address], compact=compact) as client:
+        faults: list[Fault | None] = [fault]
+        proxy.choose = lambda body: faults.pop() if faults else None
+        # Blocks are added again until there is an answer, and each is there once.
+        added = client.add_blocks(blocks(0, 60))
+        assert sorted(added.queued + added.duplicate) == sorted(block.id for block in blocks(0, 60))
+        assert len(scheduler.service.state.blocks) == 60
+        # A poll is not repeated: what it gave out is nobody's until its lease ends, and what it reported is said again.
+        worker, unanswered = PlainWorker(1, diligent=True), 0
+        for number in range(12):
+            faults[:] = [fault] * (number % 3 == 2)
+            try:
+                worker.poll(client)
+            except NoAnswer:
+                unanswered += 1
+        assert unanswered == (0 if fault is Fault.REPEAT else 4)
+        assert set(worker.completed.values()) == {1}
+        assert scheduler.service.state.unaccounted_blocks() == []
+        scheduler.audit()
+
+
+def test_a_completion_whose_answer_is_lost_counts_once() -> None:
+    scheduler = stored()
+    with served(SchedulerApplication(scheduler, sealer=SEALER)) as serving, proxied(serving.url) as proxy, \
+            SchedulerClient([proxy.address]) as client:
+        client.add_blocks(blocks(0, 6))
+        client.poll(PollRequest(job_capacity=1))
+        given = client.poll(PollRequest(job_capacity=1))
+        [lease], [plan] = given.assignments, given.compaction_jobs
+        done = PollRequest((attrs.evolve(success(plan, lease.token), seal=lease.seal),))
+        proxy.every(Fault.LOSE_ANSWER)
+        with pytest.raises(NoAnswer):
+            client.poll(done)
+        proxy.every(None)
+        assert client.poll(done).answers[0].verdict is Verdict.NOT_FOUND
+        assert scheduler.service.stats(0.0)[0]["completed"] == 1
+        scheduler.audit()
