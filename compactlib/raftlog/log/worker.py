@@ -197,7 +197,8 @@ class LogCompactionWorker(ServiceFace):
 
     def carry_out(self, compact: Callable[[], WorkerOutcome]) -> WorkerOutcome:
         """See `LogWorker.carry_out`: the server is notified as of any other compaction."""
-        return self._carried_out(compact, self._service.note)
+        outcome, _ = self._carried_out(compact, self._service.note)
+        return outcome
 
     def request(self, policy: LogPolicy | None = None) -> None:
         """Ask for a compaction; one that runs is followed by the strongest that was asked for meanwhile.
@@ -235,7 +236,8 @@ class LogCompactionWorker(ServiceFace):
         self._may_pass = False
         policy = {_DROPS: DropDead(), _POLICY: self._policy}.get(job.turn.strength)
         try:
-            return self._carried_out(lambda: self._compact(job, policy), job.note, job.turn.strength)
+            _, told = self._carried_out(lambda: self._compact(job, policy), job.note, job.turn.strength)
+            return told
         except Closed as error:
             self._last = Failed(error)
             if self._is_log_closed():
@@ -246,25 +248,30 @@ class LogCompactionWorker(ServiceFace):
             return self._last
 
     def _carried_out(self, compact: Callable[[], WorkerOutcome], note: Callable[[Exception], object],
-                     strength: int = _POLICY) -> WorkerOutcome:
-        """Compact, and notify the server while what was replaced is held in place; then let it go."""
+                     strength: int = _POLICY) -> tuple[WorkerOutcome, WorkerOutcome]:
+        """Compact, and notify the server while what was replaced is held in place; then let it go.
+
+        Returns how the compaction ended, and how that together with the server did.
+        """
         with self._carrying.begin() as run:
             if run is None:
-                return Skipped("another compaction of the log runs, or its server is being notified; ask again when it "
+                busy = Skipped("another compaction of the log runs, or its server is being notified; ask again when it "
                                "has ended", is_busy=True)
+                return busy, busy
             before, lease = self._log.refs, None
             try:
                 if self._server is not None:
                     lease = self._log.lease()
-                outcome = compact()
+                try:
+                    outcome = compact()
+                except BaseException as error:
+                    # A fence's exception, say, after a part of it was committed.
+                    if changes := SegmentChanges.between(before, self._log.refs):
+                        self._told(Failed(ended_in("the compaction", error), "partly"), changes, note)
+                    raise
                 report = report_of(outcome)
                 changes = SegmentChanges() if report is None else SegmentChanges.of(report, self._log.refs)
-                self._last = self._told(outcome, changes, note)
-            except BaseException as error:
-                # A fence's exception, say, after a part of it was committed.
-                if changes := SegmentChanges.between(before, self._log.refs):
-                    self._told(Failed(ended_in("the compaction", error), "partly"), changes, note)
-                raise
+                self._last = told = self._told(outcome, changes, note)
             finally:
                 if lease is not None:
                     lease.release()
@@ -276,7 +283,7 @@ class LogCompactionWorker(ServiceFace):
                 if report is not None and report.dropped and not report.drops_only:
                     # While they were held in place, dropped files kept those on both sides of them apart.
                     self._service.request(_WORK, strength)
-            return self._last
+            return outcome, told
 
     def _write_snapshot(self, job: Job) -> Outcome[Any]:
         assert self._snapshots is not None, "the work was added for it"

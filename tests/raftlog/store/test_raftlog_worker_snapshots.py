@@ -308,11 +308,15 @@ def test_closing_ends_a_snapshot_half_way_and_waits_for_that(closer: str, tmp_pa
     pieces_given: list[int] = []
 
     def pieces() -> Iterator[bytes]:
-        for number in range(1 << 30):
+        for number in range(40):
             pieces_given.append(number)
             yield bytes(1 << 16)
-            if number == 40:
-                begun.set()
+        begun.set()
+        # There is always more of it.
+        while True:
+            pieces_given.append(40)
+            yield b"x"
+            threading.Event().wait(0.001)
 
     with host(tmp_path, worker=LogCompactionWorker, when=None,
               copy=lambda: MachineCopy(30, [], pieces())) as member:
@@ -427,6 +431,19 @@ def test_what_the_host_compacts_beside_a_worker_its_server_hears_too(tmp_path: P
         member.worker.run_pending()
         assert server.refs == member.log.segments.refs
         assert isinstance(member.log.compact(policy=member.log.policy), Skipped)
+
+
+def test_a_server_that_raises_leaves_the_caller_its_outcome(tmp_path: Path) -> None:
+    def server(changes: SegmentChanges, outcome: WorkerOutcome) -> None:
+        raise KeyError("the host's bug")
+
+    with host(tmp_path, server=server, when=None) as member:
+        member.apply(100)
+        member.log.flush()
+        member.log.snapshot(95, [5, 15], [b"state"])
+        assert isinstance(member.log.compact(policy=DropDead()), Done)
+        assert isinstance(member.log.last_error, KeyError)
+        assert member.log.status().failures == 1
 
 
 def test_one_makes_rewrites_at_a_time_until_the_server_knows(tmp_path: Path) -> None:
