@@ -65,7 +65,7 @@ imports: setup
 	$(call step,imports,lint-imports --no-logo)
 
 mypy: setup
-	$(call step,mypy,mypy)
+	$(call step,mypy,mypy && python scripts/readme_examples.py build/readme && mypy build/readme/*.py)
 
 # An installed copy, away from the sources: it is what users' type checkers see, py.typed included. Without the cache,
 # because uv would take a copy built earlier for as long as pyproject.toml stays the same.
@@ -82,7 +82,7 @@ site: setup
 	@cmp -s requirements/site.lock $(SITE)/site.lock || { rm -rf $(SITE) && $(PYTHON) -m venv --without-pip $(SITE) && \
 	  $(BIN)/uv pip install --quiet --python $(SITE)/bin/python --require-hashes -r requirements/site.lock && \
 	  cp requirements/site.lock $(SITE)/site.lock; }
-	$(call step,site,$(SITE)/bin/zensical build --strict --clean)
+	$(call step,site,python scripts/site_pages.py build/docs && $(SITE)/bin/zensical build --strict --clean)
 
 pytest: setup
 	$(call step,pytest,$(in_memory); $(with_java) && python -m pytest -n auto --maxprocesses 4 \

@@ -5,8 +5,8 @@
 
 One thread, values of 108 bytes that are never the same; each figure measures ours and the bare driver in turn in one
 run. The servers are real and are started here, on loopback: PostgreSQL and etcd wait for the disk at each write, as
-they do by default. moto stands for DynamoDB: it is slow in itself, so only the ratio says something. `docs/kv.md` says
-what is compared.
+they do by default. moto stands for DynamoDB: it is slow in itself, so only the ratio says something.
+`docs/benchmarks.md` has the others.
 """
 
 from __future__ import annotations

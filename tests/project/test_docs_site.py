@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation site (`make site`) has every page in its menu, and an API page for every package; what its design
-pages name is there."""
+"""The documentation site (`make site`) has every page and notebook in its menu, and an API page for every package; what
+its design pages name is there; examples fit a terminal."""
 
 import re
 import tomllib
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from scripts.site_pages import main as make_pages
 
 _ROOT = Path(__file__).parents[2]
 _DOCS = _ROOT / "docs"
@@ -30,7 +32,8 @@ def _menu() -> list[str]:
 
 
 def test_every_page_is_in_the_menu_once() -> None:
-    written = {str(page.relative_to(_DOCS)) for page in _DOCS.rglob("*.md")}
+    pages = [*_DOCS.rglob("*.md"), *_DOCS.rglob("*.ipynb")]
+    written = {str(page.relative_to(_DOCS).with_suffix(".md")) for page in pages}
     assert sorted(_menu()) == sorted(written)
 
 
@@ -65,3 +68,20 @@ def test_a_design_page_has_as_many_statements_as_it_says(page: Path) -> None:
     found = _COUNTS.search(text)
     assert found is not None
     assert [int(number) for number in found.groups()] == [sum(counted), *counted]
+
+
+@pytest.mark.parametrize("page", [_ROOT / "README.md", *sorted(_DOCS.glob("*.md"))], ids=lambda page: page.stem)
+def test_examples_fit_80_columns(page: Path) -> None:
+    blocks = re.findall(r"^```(?:python|console)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert [line for block in blocks for line in block.splitlines() if len(line) > 80] == []
+
+
+def test_a_notebook_becomes_a_page_with_its_pictures_and_tables(tmp_path: Path) -> None:
+    make_pages(tmp_path / "docs")
+    for notebook in (_DOCS / "notebooks").glob("*.ipynb"):
+        page = tmp_path / "docs" / "notebooks" / f"{notebook.stem}.md"
+        drawn = re.findall(r"^!\[[^]]+\]\(([a-z0-9-]+\.png)\)$", page.read_text(), re.MULTILINE)
+        assert len(drawn) == notebook.read_text().count('"image/png":') > 0
+        assert all((page.parent / name).read_bytes().startswith(b"\x89PNG") for name in drawn)
+        assert re.search(r"^<table", page.read_text(), re.MULTILINE)
+    assert "(notebooks/raftlog-sql.md)" in (tmp_path / "docs" / "index.md").read_text()
