@@ -133,7 +133,8 @@ class SnapshotWriter:
 
     Args:
         log: the `RaftLog`, which has a snapshot store (`RaftLog.attach`).
-        applied: asked for the last index that the machine has applied, -1 if none; in the worker's thread.
+        applied: asked for the last index that the machine has applied, -1 if none; in the worker's thread, from its
+            start on.
         copy: makes a copy of the machine, in the worker's thread: it holds what excludes `apply` while it copies, and
             no longer.
         when: a snapshot is written; `None`: only when the host asks for one.

@@ -127,7 +127,7 @@ class LogCompactionWorker(ServiceFace):
         server: notified of what changed, by each compaction that this worker or `RaftLog.compact` carries out.
         snapshots: has snapshots and checkpoints written; without one the host writes them.
         executor: runs the copying; default the worker's thread.
-        budget: what each compaction may use up, lent anew each time.
+        budget: what each compaction may use up, and the state of each snapshot, lent anew each time.
         observer: notified as `raftlog_worker_failed` of an unexpected exception, and as `raftlog_snapshot_written`.
         every_seconds: how often it looks by itself whether the log's trigger asks for a compaction by now (`Elapsed`
             does while nothing else happens), and removes old names of merged segments and what leases held back, at
