@@ -35,26 +35,26 @@ def judge(log: RaftReadPath, through: int, prev_index: int, prev_term: int, term
     Raises:
         InvalidInput: the log begins later, and has no snapshot of what lies before.
     """
-    row, begins, last = log.row, log.first_index, prev_index + count
+    row, last = log.row, prev_index + count
+    begins = log.first_index if row.index < 0 else None
     if prev_index <= row.index <= last and row.term not in (0, prev_term if prev_index == row.index else term):
         # Of a leader that was deposed, or of another group: a leader has what is committed.
         return AppendAnswer(False, -1, row.index, row.term)
-    if prev_index > row.index:
-        if row.index < 0 and begins is None:
-            if prev_index > 0 or prev_term:
-                return AppendAnswer(False, -1, 0)
-        elif row.index < 0 and begins is not None and prev_index < begins:
-            if prev_term or prev_index + 1 != begins or begins > 1:
-                raise InvalidInput(f"the log begins at {begins}, and no snapshot says what lies before, so what "
-                                   f"follows {prev_index} in term {prev_term} cannot be judged; say what the machine "
-                                   f"has applied with attach(applied=...), or put the snapshot that the log follows in "
-                                   f"force with install()")
-        elif prev_index > through:
-            return AppendAnswer(False, -1, through + 1)
-        elif (found := log.term_of(prev_index)) != prev_term:
-            lowest = max(row.index + 1, begins or 0)
-            place = bisect_left(range(lowest, prev_index), found or 0, key=lambda index: log.term_of(index) or 0)
-            return AppendAnswer(False, -1, lowest + place, found)
+    if row.index < 0 and begins is None:
+        if prev_index > 0 or prev_term:
+            return AppendAnswer(False, -1, 0)
+    elif begins is not None and prev_index < begins:
+        if prev_term or prev_index + 1 != begins or begins > 1:
+            raise InvalidInput(f"the log begins at {begins}, and no snapshot says what lies before, so what follows "
+                               f"{prev_index} in term {prev_term} cannot be judged; say what the machine has applied "
+                               f"with attach(applied=...), or put the snapshot that the log follows in force with "
+                               f"install()")
+    elif prev_index > through:
+        return AppendAnswer(False, -1, through + 1)
+    elif prev_index > row.index and (found := log.term_of(prev_index)) != prev_term:
+        lowest = max(row.index + 1, begins or 0)
+        place = bisect_left(range(lowest, prev_index), found or 0, key=lambda index: log.term_of(index) or 0)
+        return AppendAnswer(False, -1, lowest + place, found)
     index = max(prev_index, row.index) + 1
     stop = min(last, through)
     while index <= stop and log.term_of(index) == term:

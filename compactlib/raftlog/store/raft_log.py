@@ -390,13 +390,13 @@ class RaftLog:
                 be in the log.
         """
         prev_index, prev_term = whole("the previous index", prev_index), whole("the previous term", prev_term)
-        runs: list[tuple[int, int, list[Buffer]]] = self._checked_runs(entries)
+        if prev_index < -1:
+            raise InvalidInput(f"the previous index is {prev_index}; it is 0, or -1, if nothing comes before")
+        runs = self._checked_runs(entries)
         if runs and runs[0][0] != prev_index + 1:
             raise InvalidInput(f"the first entry is {runs[0][0]}, and follows {prev_index}; give entries from "
                                f"{prev_index + 1} on")
-        with self._lock:
-            self._require_open()
-            judged = judge(self._reads, self._through(), prev_index, prev_term, 0, 0)
+        judged: AppendAnswer | int = 0 if runs else self._take_part(prev_index, prev_term, prev_term, [])
         for first, term, payloads in runs:
             for start, part in self._parts(first, term, payloads):
                 if isinstance(judged, int):

@@ -102,7 +102,16 @@ def test_a_log_that_begins_in_the_middle_says_what_it_needs(tmp_path: Path) -> N
             log.append_entries(3, 1, rows(5, 6))
         with pytest.raises(InvalidInput, match="index 7 follows 5 in one call"):
             log.append_entries(3, 1, [(4, 1, b""), (5, 1, b""), (7, 1, b"")])
+        with pytest.raises(InvalidInput, match="the previous index is -2; it is 0, or -1, if nothing comes before"):
+            log.append_entries(-2, 0)
+        assert log.append_entries(0, 0, rows(1, 1)) == AppendAnswer(False, -1, 0, 1)
         assert indexes(log) == [0, 1, 2, 3]
+    with open_log(tmp_path / "one", SMALL) as log:
+        log.append_entries(0, 0, rows(1, 3))
+        for prev_index, prev_term in ((-1, 0), (0, 1)):
+            with pytest.raises(InvalidInput, match="begins at 1"):
+                log.append_entries(prev_index, prev_term, rows(prev_index + 1, 3))
+        assert indexes(log) == [1, 2, 3]
     with open_log(tmp_path / "middle", SMALL) as log:
         log.append(rows(50, 60))
         for prev_index in (0, 48, 49):
