@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many keys in few requests, over any `KVStore`: `get_many` and `change_many`.
+"""Many keys in few requests, over any `KVStore`: `get_many` and `change_many`, and pieces of what is too large for one.
 
 What a store takes in one request its `limits` say. A batch that is larger becomes several requests, one after the
 other, and a store that can do neither is asked key by key: in this module alone.
@@ -13,7 +13,8 @@ other, and a store that can do neither is asked key by key: in this module alone
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 from compactlib.errors import CompactlibError
@@ -23,6 +24,10 @@ from compactlib.kv.store import Cell, Delete, KVStore, MultiGet, Put, Versioned
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+_PIECES = 16
+"""Pieces of larger things in one request: of 256 KiB each, 4 MiB together."""
+
 
 def get_many(store: KVStore, cells: Iterable[Cell]) -> dict[Cell, Versioned]:
     """What a store holds of these cells; those that are not there are left out.
@@ -84,6 +89,35 @@ def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, Buffer
             raise PartlyWritten(written=tuple(key for key, _ in waiting[:at]), left=len(waiting) - at,
                                 detail=str(error)) from error
         at, size = at + len(part), most
+
+
+def get_pieces(store: KVStore, partition: bytes, keys: Sequence[bytes]) -> Iterator[bytes | None]:
+    """The values of the pieces of something larger, in order; `None` for one that is not there.
+
+    16 of them in one request, where the store can.
+
+    Raises:
+        CompactlibError: as `get_many`.
+    """
+    for at in range(0, len(keys), _PIECES):
+        cells = [(partition, key) for key in keys[at:at + _PIECES]]
+        found = get_many(store, cells)
+        yield from (found[cell].value if cell in found else None for cell in cells)
+
+
+def put_pieces(store: KVStore, partition: bytes, pieces: Iterable[tuple[bytes, bytes]]) -> None:
+    """Put the pieces of something larger, which nothing names yet; 16 of them in one request, where the store can.
+
+    Raises:
+        CompactlibError: what the store raises; some pieces may be written.
+    """
+    waiting = iter(pieces)
+    while part := dict(islice(waiting, _PIECES)):
+        try:
+            change_many(store, partition, part)
+        except PartlyWritten as error:
+            # Whoever puts pieces asks what the store said, not how many there are: nothing names them.
+            raise error.__cause__ or error from None
 
 
 def _change(store: KVStore, partition: bytes, changes: Sequence[tuple[bytes, Buffer | None]]) -> None:

@@ -24,6 +24,7 @@ from compactlib.clock import Clock
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
+from compactlib.kv.batches import get_pieces, put_pieces
 from compactlib.kv.errors import KeyNotFound, OutcomeUnknown, PredicateFailed
 from compactlib.kv.store import Condition, Delete, KVStore, Predicate
 from compactlib.runtime.look import look_until_seen
@@ -34,7 +35,7 @@ _WITHOUT_CHECKSUM = b"CLSNAP\0\1"
 """What the heads of version 1 begin with."""
 _CHUNK_BYTES = 256 << 10
 _MAX_LOADS = 10
-_MAX_DELETES = 100
+_MAX_DELETES = 1000
 
 
 @attrs.frozen
@@ -131,11 +132,10 @@ class SnapshotStore:
         if head is None:
             return None
         pieces = []
-        for number in range(head.chunks):
-            try:
-                pieces.append(self._kv.get(self._partition, _chunk_key(head, number)).value)
-            except KeyNotFound:
-                raise self._corrupt(f"{head.chunks} chunks", f"no chunk {number}") from None
+        for number, piece in enumerate(get_pieces(self._kv, self._partition, _chunk_keys(head))):
+            if piece is None:
+                raise self._corrupt(f"{head.chunks} chunks", f"no chunk {number}")
+            pieces.append(piece)
         data = b"".join(pieces)
         if len(data) != head.size_bytes or crc32(data) != head.checksum:
             raise self._corrupt(f"{head.size_bytes} bytes with CRC {head.checksum:#010x}",
@@ -191,8 +191,8 @@ class SnapshotStore:
         starts = range(0, len(data), step)
         generation = 1 if self._head is None else self._head.generation + 1
         head = _Head(index, generation, self._rng.getrandbits(63), len(data), len(starts), crc32(data))
-        for number, start in enumerate(starts):
-            self._kv.set(self._partition, _chunk_key(head, number), data[start:start + step])
+        put_pieces(self._kv, self._partition, ((key, data[start:start + step]) for key, start
+                                               in zip(_chunk_keys(head), starts, strict=True)))
         return head
 
     def _switch(self, head: _Head) -> None:
@@ -244,7 +244,7 @@ class SnapshotStore:
 
     def _leftovers(self, head: _Head) -> Iterator[bytes]:
         below, own = b"chunk/%016x/" % head.generation, _chunks_of(head)
-        with self._kv.scan(self._partition, prefix=b"chunk/") as entries:
+        with self._kv.scan(self._partition, prefix=b"chunk/", keys_only=True) as entries:
             for entry in entries:
                 if entry.key.startswith(own):
                     entries.seek(own + b"\xff")
@@ -281,5 +281,5 @@ def _chunks_of(head: _Head) -> bytes:
     return b"chunk/%016x/%016x/" % (head.generation, head.nonce)
 
 
-def _chunk_key(head: _Head, number: int) -> bytes:
-    return _chunks_of(head) + b"%08x" % number
+def _chunk_keys(head: _Head) -> list[bytes]:
+    return [_chunks_of(head) + b"%08x" % number for number in range(head.chunks)]

@@ -11,6 +11,7 @@ from compactlib.catalog.log.records import RecordType, Update, decode_catalog, d
 from compactlib.catalog.schema.catalog import Catalog
 from compactlib.files.checksum import crc32
 from compactlib.kv import KeyNotFound, KVStore
+from compactlib.kv.batches import get_pieces
 from compactlib.kv.store import Predicate
 
 _FEW = 4
@@ -74,13 +75,13 @@ class StoredRecords:
 
     def _joined(self, key: bytes, payload: bytes) -> bytes:
         version, writer, count, size, checksum = fields_of(key, payload, "version", "writer", "chunks", "bytes", "crc")
+        chunks = [keys.chunk_key(version, writer, number) for number in range(count)]
         pieces = []
-        for number in range(count):
-            chunk = keys.chunk_key(version, writer, number)
-            found = self.get(chunk)
-            if found is None:
+        for number, (chunk, record) in enumerate(zip(chunks, get_pieces(self._store, self._partition, chunks),
+                                                     strict=True)):
+            if record is None:
                 raise RecordMissing(key=chunk.decode(), version=version, expected=f"piece {number} of {count}")
-            pieces.append(unseal(chunk, found[0], RecordType.CHUNK)[1])
+            pieces.append(unseal(chunk, record, RecordType.CHUNK)[1])
         joined = b"".join(pieces)
         if len(joined) != size or crc32(joined) != checksum:
             raise RecordDamaged(key=key.decode(), offset=0, expected=f"{size} bytes with CRC {checksum:#010x}",

@@ -47,6 +47,7 @@ from compactlib.contract import CommitFence
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.kv import EXISTS, Condition, Delete, KVStore, OutcomeUnknown, PredicateFailed, Put
+from compactlib.kv.batches import put_pieces
 from compactlib.kv.store import Predicate
 from compactlib.runtime.look import look_until_seen
 
@@ -398,9 +399,13 @@ class UpdateLog:
     def _staged(self, key: bytes, cut: _Snapshot, writer: str, payload: bytes) -> tuple[bytes, Sequence[bytes], int]:
         """The snapshot's record, the keys of its pieces, which are written, and how many bytes those took."""
         record, pieces = self._framed(key, cut.version, writer, payload)
-        for chunk, piece in pieces.items():
-            cut.pace(len(chunk) + len(piece))
-            self.store.set(self.partition, chunk, piece)
+
+        def paced() -> Iterator[tuple[bytes, bytes]]:
+            for chunk, piece in pieces.items():
+                cut.pace(len(chunk) + len(piece))
+                yield chunk, piece
+
+        put_pieces(self.store, self.partition, paced())
         return record, tuple(pieces), sum(len(chunk) + len(piece) for chunk, piece in pieces.items())
 
     @refuses_misfits

@@ -23,12 +23,13 @@ from compactlib.catalog.log import keys
 from compactlib.catalog.log.records import RecordType, seal_fields, unseal_fields
 from compactlib.catalog.model.partitions import HostedPartitions, mask_of
 from compactlib.catalog.model.timestamp import Timestamp, checked_timestamp
-from compactlib.catalog.model.values import Culprit, Factor, Floor, Need
+from compactlib.catalog.model.values import Assignments, Culprit, Factor, Floor, Need
 from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, Busy, CompactlibError
 from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed, Put
-from compactlib.kv.store import Predicate
+from compactlib.kv.batches import get_many
+from compactlib.kv.store import Predicate, Versioned
 from compactlib.runtime.look import look_until_seen
 
 _NOTHING = (0, 0)
@@ -294,15 +295,10 @@ class PublishedTimes:
                               f"node running twice?")
 
     def _as_they_are(self, cells: Sequence[bytes]) -> list[tuple[Condition, bytes | None]]:
-        found: list[tuple[Condition, bytes | None]] = []
-        for key in cells:
-            try:
-                there = self._store.get(self._partition, key)
-            except KeyNotFound:
-                found.append((Condition(self._partition, key, None), None))
-            else:
-                found.append((Condition(self._partition, key, there.predicate), there.value))
-        return found
+        there = get_many(self._store, [(self._partition, key) for key in cells])
+        found = [there.get((self._partition, key), Versioned(b"", None)) for key in cells]
+        return [(Condition(self._partition, key, one.predicate), None if one.predicate is None else one.value)
+                for key, one in zip(cells, found, strict=True)]
 
     def _known(self, table: int, partition: int, incarnation: int) -> _Replica:
         known = self._replicas.get((table, partition))
@@ -333,12 +329,33 @@ class PublishedTimes:
             table=lowest[1][0], partitions=(lowest[1][1],)))
         return need, HostedPartitions.from_masks(masks)
 
-    def forget_removed(self, history: RetainedVersions | None = None) -> int:
+    def unreadable(self, history: RetainedVersions, since: Timestamp) -> list[tuple[int, int, int]]:
+        """The partitions registered here whose table was dropped and cannot be read any more: table, partition,
+        incarnation, in order.
+
+        Nothing is published for them any more, so each holds the history from the drop on until it is removed.
+
+        Args:
+            history: the node's retained history.
+            since: the low watermark: a table that no version has from then on cannot be read.
+        """
+        with self._lock:
+            hosted = sorted((*place, known.incarnation) for place, known in self._replicas.items())
+        readable = set[int]()
+        for catalog in history:
+            if catalog.version == history.latest or history.activation(catalog.version + 1) > since:
+                readable.update(catalog.tables)
+        next_id = history.catalog(history.latest).next_id
+        return [one for one in hosted if one[0] < next_id and one[0] not in readable]
+
+    def forget_removed(self, history: RetainedVersions | None = None, assignments: Assignments | None = None) -> int:
         """Delete kept times of partitions that are not registered here; returns how many. Call once all are.
 
         Args:
             history: delete only those of tables that none of these versions has: at any time, whatever is registered;
                 nothing before the first partition is, since this object owns no times until then.
+            assignments: with a history: delete those of its latest tables, too, whose partitions are assigned to other
+                nodes alone; they must have the moves that are planned or under way.
 
         Raises:
             StaleIncarnation: a later life of this node owns its kept times; nothing was deleted.
@@ -351,11 +368,21 @@ class PublishedTimes:
                 with self._lock:
                     alive = {keys.published_key(self._node, *place) for place in self._replicas}
                 doomed = [entry.key for entry in kept if entry.key not in alive
-                          and (history is None or _is_dropped(entry.key, history))]
+                          and (history is None or self._is_gone(entry.key, history, assignments))]
             batch = min(100, (self._store.limits.max_transact - 1) // 2)
             for at in range(0, len(doomed), batch):
                 self._change([], doomed[at:at + batch])
         return len(doomed)
+
+    def _is_gone(self, key: bytes, history: RetainedVersions, assignments: Assignments | None) -> bool:
+        """Whether the key's table was in versions before this history, or its partition is other nodes'."""
+        table_id, partition = keys.published_place(key)
+        latest = history.catalog(history.latest)
+        table = latest.tables.get(table_id)
+        if table is None:
+            return table_id < latest.next_id and not any(table_id in one.tables for one in history)
+        zone = None if assignments is None else assignments.zones.get(table.zone_id)
+        return zone is not None and bool((zone.assigned() & ~zone.masks.get(self._node, 0)) >> partition & 1)
 
     def __len__(self) -> int:
         return len(self._replicas)
@@ -376,9 +403,3 @@ class PublishedTimes:
 
     def __repr__(self) -> str:
         return f"PublishedTimes({len(self)} partitions on {self._node})"
-
-
-def _is_dropped(key: bytes, history: RetainedVersions) -> bool:
-    """Whether the key's table was in versions before this history; one that is newer than it was not."""
-    table = keys.published_table(key)
-    return table < history.catalog(history.latest).next_id and not any(table in one.tables for one in history)

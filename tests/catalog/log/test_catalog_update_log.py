@@ -265,7 +265,8 @@ def test_a_snapshot_whose_pieces_are_gone_is_not_committed() -> None:
     def sweep() -> None:
         store.delete(PARTITION, next(iter(store.scan(PARTITION, prefix=keys.CHUNKS))).key)
 
-    late = UpdateLog(Meddler(store, 1, sweep), chunk_bytes=1024)
+    # The pieces are one write, the cut is the next.
+    late = UpdateLog(Meddler(store, 2, sweep), chunk_bytes=1024)
     with pytest.raises(RecordMissing, match="chunk/"):
         late.save_snapshot(view.catalog(30))
     assert log_state(late) == (1, 40)

@@ -258,3 +258,23 @@ def test_a_record_that_is_wanted_again_is_not_forgotten() -> None:
 
     assert KVFence(NewerComesFirst(store)).raise_floor(7) == 0
     assert fence.admit("job", 9).token == 9
+
+
+def test_a_rising_floor_forgets_a_thousand_resources_in_few_requests_and_spares_those_that_are_wanted_again() -> None:
+    store = MemoryStore()
+    fence = KVFence(store)
+    for number in range(1000):
+        fence.admit(f"job-{number:04}", 5)
+
+    def meddle(operation: KVOperation) -> None:
+        if operation.name == "transact":
+            KVFence(store).admit("job-0500", 9)
+
+    counted = FaultyStore(store, meddle)
+    assert KVFence(counted).raise_floor(7) == 999
+    assert len(counted.operations) <= 25
+    for number in range(1000):
+        fence.admit(f"job-{number:04}", 9)
+    counted = FaultyStore(store)
+    assert KVFence(counted).raise_floor(10) == 1000
+    assert len(counted.operations) <= 6

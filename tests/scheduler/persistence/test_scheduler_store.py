@@ -502,3 +502,27 @@ def test_a_closed_scheduler_is_not_used_again() -> None:
     scheduler.close()
     with pytest.raises(Closed, match="was closed; open the store again"):
         scheduler.apply(Tick())
+
+
+def test_a_journal_is_read_by_pages() -> None:
+    kv, clock = MemoryStore(), ManualClock(1000.0)
+    scheduler = opened(kv, clock, checkpoint_every=10_000)
+    for number in range(500):
+        scheduler.apply(AddBlocks((BlockMeta(id=f"b{number}", tenant="A", shard=0, level=0),)))
+    counted = FaultyStore(kv)
+    again = opened(counted, clock, checkpoint_every=10_000)
+    assert rows(again) == rows(scheduler)
+    assert len(counted.operations) <= 12
+
+
+def test_a_snapshot_is_written_and_read_by_many_chunks_at_once() -> None:
+    counted = FaultyStore(MemoryStore())
+    data = random.Random(1).randbytes(8 << 20)
+    SnapshotStore(counted, b"p", rng=random.Random(1)).save(1, data)
+    assert [each.name for each in counted.operations].count("transact") == 2  # of 16 chunks each
+    assert len(counted.operations) <= 8
+    before = len(counted.operations)
+    found = SnapshotStore(counted, b"p").load()
+    assert found is not None
+    assert found.data == data
+    assert len(counted.operations) - before == 3
