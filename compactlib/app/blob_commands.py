@@ -1,29 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blob stores for the commands. What looks takes no lock and changes nothing.
-
-A store is compacted by its owner, who alone knows how long deletes are kept: that is not written in the store.
-"""
+"""Blob stores for the commands. What looks takes no lock and changes nothing. A store that another process has open is
+compacted by that process, which is asked to; else by this one, with the retention that its owner has left there."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+from compactlib.app.executors import opened_executor
 from compactlib.app.stores import StoreAt
-from compactlib.app.terminal import Answer
+from compactlib.app.terminal import Answer, progress_bar, waiting
 from compactlib.blobstore import (
     BlobPlan,
     BlobPolicy,
     BlobReader,
+    BlobStore,
     BlobStoreConfig,
     CompactAll,
     CostBenefit,
     Greedy,
     StatsBased,
 )
-from compactlib.errors import InvalidInput
+from compactlib.blobstore.log.kept_settings import kept_retention
+from compactlib.blobstore.store.requests import ask_owner
+from compactlib.errors import Busy, InvalidInput
 from compactlib.outcome import Outcome
-from compactlib.report import VerifyReport
+from compactlib.report import Table, VerifyReport
+from compactlib.runtime.budget import Budget
 
 _POLICIES: tuple[BlobPolicy, ...] = (StatsBased(), Greedy(), CostBenefit(), CompactAll())
 
@@ -33,7 +37,7 @@ class BlobStoreAt(StoreAt):
 
     kind = "blob store"
     policies = tuple(policy.name for policy in _POLICIES)
-    options = frozenset({"retention"})
+    options = frozenset({"retention", "executor", "workers", "rate", "max_bytes"})
 
     def inspect(self) -> Answer:
         """The store in numbers, its segments, and what is damaged."""
@@ -54,8 +58,8 @@ class BlobStoreAt(StoreAt):
                     f"{sum(len(cycle.sources) for cycle in log.committed)}/{len(log.victims)}"}
 
     def planned(self) -> BlobPlan:
-        """With the retention that its owner keeps, as it was given."""
-        kept = self.asked.retention
+        """With the retention that was given, or that its owner has left there."""
+        kept = kept_retention(self.path) if self.asked.retention is None else self.asked.retention
         config = BlobStoreConfig() if kept is None else BlobStoreConfig(deleted_retention_seconds=kept)
         with BlobReader(self.path, config, policy=self.policy_of(_POLICIES)) as reader:
             return reader.plan()
@@ -67,11 +71,49 @@ class BlobStoreAt(StoreAt):
             left.setdefault(each.why, []).append(str(each.name))
         return [str(name) for name in plan.names], left
 
+    def compact(self) -> Answer:
+        """By the process that has it open, else by this one."""
+        try:
+            return super().compact()
+        except Busy as busy:
+            given = self.asked.given
+            if given:
+                raise InvalidInput(f"{busy}; that process can be asked to compact it, by its own policy and at its own "
+                                   f"rate: leave out {', '.join(sorted(given))}") from busy
+            with waiting("asking its owner"):
+                answer = ask_owner(self.path)
+            if answer is None:
+                raise
+            who = f"process {answer.process} has {answer.store} open: {answer.outcome}: {answer.told}"
+            rows = (Table.from_dicts(answer.rows),) if answer.outcome == "done" and answer.rows else ()
+            return Answer([{"process": answer.process, **row} for row in answer.rows], (who, *rows),
+                          int(answer.outcome == "failed"))
+
     def compacted(self) -> Outcome[Any]:
-        """Refused: its owner does that."""
-        raise InvalidInput(f"{self.path} is a blob store, which its owner compacts, who knows how long deletes "
-                           f"are kept: BlobStore(folder, config).compact(), or a CompactionManager; compactlib plan "
-                           f"says what that would do")
+        """By this process, which locks the store."""
+        asked = self.asked
+        retention, kept = asked.retention, kept_retention(self.path)
+        if retention is None:
+            retention = kept
+        if retention is None:
+            raise InvalidInput(f"{self.path} does not say how long its owner keeps deletes; give --retention SECONDS")
+        if kept is not None and retention != kept:
+            raise InvalidInput(f"the owner of {self.path} keeps deletes for {kept:g} seconds, not {retention:g}; leave "
+                               f"--retention out")
+        config = BlobStoreConfig(deleted_retention_seconds=retention, triggers=())
+        budget = Budget(bytes_per_second=asked.rate, total_bytes=asked.max_bytes)
+        with contextlib.ExitStack() as stack:
+            observer = stack.enter_context(progress_bar("compact"))
+            store = stack.enter_context(BlobStore(self.path, config, policy=self.policy_of(_POLICIES),
+                                                  observer=observer))
+            # It will not be open for long enough to see whether the clock is right.
+            store.accept_clock()
+            name = asked.executor or "local"
+            with waiting(f"starting {name}"):
+                executor = stack.enter_context(opened_executor(name, asked.workers))
+            outcome = store.compact(executor=executor, budget=budget)
+            store.reclaim(budget=budget)
+            return outcome
 
     def verified(self) -> VerifyReport:
         """Every record of every segment."""

@@ -5,25 +5,28 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from compactlib.app.cli import main
 from compactlib.app.kinds import KINDS, store_at
 from compactlib.app.stores import Asked
 from compactlib.app.watching import watch
-from compactlib.blobstore import BlobStore, BlobStoreConfig
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Deleted, StatsBased
 from compactlib.catalog import CatalogService, CreateSchema, HybridClock, UpdateLog
 from compactlib.clock import ManualClock, SystemClock
 from compactlib.errors import Unsupported
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.raftlog import RaftLogStore, SegmentLog
+from compactlib.runtime import OnRequest
 from compactlib.scheduler import AddBlocks, BlockMeta, LevelConfig, PollRequest, SchedulerConfig, StoredScheduler
 from compactlib.staging import CommittedRanges, Repository, SplitRule
 from tests.app.log_folders import contents, flip_byte, make_log
@@ -304,13 +307,52 @@ def test_what_a_blob_store_holds_is_told(tmp_path: Path, capsys: pytest.CaptureF
     assert "blob store blobs, read: " in answer(capsys, "inspect", folder)[1]
 
 
-def test_the_plan_of_a_blob_store_goes_by_the_retention_that_its_owner_gives(
+def test_the_plan_of_a_blob_store_goes_by_the_retention_that_its_owner_has_left_or_by_the_one_that_is_given(
         tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = blob_store(tmp_path / "blobs")
-    kept = data(capsys, "plan", folder, "--policy", "compact_all")
-    freed = data(capsys, "plan", folder, "--policy", "compact_all", "--retention", "0")
+    kept = data(capsys, "plan", folder, "--policy", "compact_all", "--retention", "604800")
+    freed = data(capsys, "plan", folder, "--policy", "compact_all")
     assert sum(row["valid_bytes"] for row in kept if row["action"] != "keep") > 1.8 * sum(
         row["valid_bytes"] for row in freed if row["action"] != "keep")
+
+
+def test_a_blob_store_without_its_owner_is_compacted_by_the_retention_that_it_has_left(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = blob_store(tmp_path / "blobs")
+    before = data(capsys, "inspect", folder)["store"]["segments"]
+    assert "not 5; leave --retention out" in answer(capsys, "compact", folder, "--retention", "5")[2]
+    done = data(capsys, "compact", folder)
+    assert {row["outcome"] for row in done} == {"done"}
+    assert data(capsys, "inspect", folder)["store"]["segments"] < before
+    assert any("skipped: " in answer(capsys, "compact", folder)[1] for _ in range(10)), "in the end, there is nothing"
+    with BlobStore(folder, CONFIG) as store:
+        for number in range(40):
+            assert isinstance(store.get(b"%d" % number), Blob if number % 2 else Deleted)
+        assert store.verify().is_sound
+        assert store.triggers == ()
+    (folder / "settings.json").unlink()
+    assert "give --retention SECONDS" in answer(capsys, "compact", folder)[2]
+    assert answer(capsys, "compact", folder, "--retention", "0", "--policy", "compact_all")[0] == 0
+
+
+def test_a_blob_store_that_is_open_is_compacted_by_its_owner(tmp_path: Path,
+                                                             capsys: pytest.CaptureFixture[str]) -> None:
+    folder = blob_store(tmp_path / "blobs")
+    asked = attrs.evolve(CONFIG, triggers=(OnRequest(),))
+    with BlobStore(folder, asked, policy=StatsBased(min_used_fraction=0.0)) as store:
+        before = store.status().segments
+        refused = answer(capsys, "compact", folder, "--rate", "1MB", "--policy", "greedy")
+        assert refused[0] == 2
+        assert "by its own policy and at its own rate: leave out policy, rate" in refused[2]
+        code, out, err = answer(capsys, "compact", folder)
+        assert (code, err) == (0, "")
+        assert f"process {os.getpid()} has blobs open: done: " in out
+        assert store.status().segments < before
+        assert {row["process"] for row in data(capsys, "compact", folder)} == {os.getpid()}
+    with BlobStore(folder, CONFIG):
+        code, _, err = answer(capsys, "compact", folder)
+        assert code == 2
+        assert "is open for writing by process" in err
 
 
 def test_why_names_the_gate_its_value_and_its_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -350,7 +392,7 @@ def test_a_store_of_logs_lists_them_and_asks_which(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (["compact", "blobs"], r"its owner compacts.*BlobStore\(folder, config\)\.compact"),
+    (["compact", "blobs", "--retention", "5"], "the owner of .*blobs keeps deletes for 0 seconds, not 5"),
     (["plan", "blobs", "--policy", "seed"], "is a blob store, for which there is no policy 'seed'; give one of stats"),
     (["plan", "log", "--policy", "greedy"], "is a raft log, for which there is no policy 'greedy'; give one of auto"),
     (["plan", "log", "--retention", "5"], "--retention is for a blob store; .*log is a raft log"),
