@@ -4,7 +4,7 @@
 Only the owner's user and root may: the socket's mode is 0600, and the kernel says whose process is at the other end. A
 connection is one line of JSON, `{"do": "compact", "format": 1}`, and two lines back: at once who answers,
 `{"process": ..., "store": ...}`, and when it is done what came of it, `{"outcome": ..., "told": ..., "rows": [...]}`.
-What else is sent is refused by one line, `{"refused": ...}`.
+What else is sent is refused by one line, `{"refused": ...}`; another user's process is told nothing.
 
 The path of a socket is short, some 100 bytes. A longer one is reached through a descriptor of its folder, where the
 platform has names for these (Linux).
@@ -173,12 +173,15 @@ class RequestDoor:
     def _answer(self, line: socket.socket) -> None:
         try:
             line.settimeout(_PATIENCE_SECONDS)
-            refused = self._refusal(line)
+            user = user_at(line)
+            is_stranger = user not in (0, os.geteuid())
+            refused = f"it is user {user}'s" if is_stranger else self._refusal(line)
             with self._lock:
                 self._waiting.discard(line)
             if refused:
                 self._store.observer.event("blobstore_request_refused", {"store": self._store.name, "why": refused})
-                _send(line, {"refused": refused})
+                if not is_stranger:
+                    _send(line, {"refused": refused})
                 return
             _send(line, {"process": self._pid, "store": self._store.name})
             outcome = self._carried_out()
@@ -190,9 +193,6 @@ class RequestDoor:
             self._end(line)
 
     def _refusal(self, line: socket.socket) -> str:
-        user = user_at(line)
-        if user not in (0, os.geteuid()):
-            return f"user {user} may not ask process {self._pid}, which is user {os.geteuid()}'s"
         try:
             with line.makefile("rb") as reading:
                 request = json.loads(_line_of(reading, _MAX_REQUEST_BYTES))
@@ -242,9 +242,7 @@ def ask_owner(folder: str) -> OwnerAnswer | None:
             if (user := user_at(line)) not in (0, os.geteuid(), os.stat(folder).st_uid):
                 raise CompactlibError(f"user {user} listens on {path}, who owns neither the folder nor this process; "
                                       f"nothing was asked")
-            # A refusal may come before that.
-            with contextlib.suppress(BrokenPipeError):
-                _send(line, {"do": "compact", "format": _FORMAT})
+            _send(line, {"do": "compact", "format": _FORMAT})
             greeting = _read(reading)
             # How long a compaction takes, nobody knows.
             line.settimeout(None)
