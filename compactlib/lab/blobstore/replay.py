@@ -7,6 +7,7 @@ The policy is the one that a store would be given, and it is shown the same view
 from __future__ import annotations
 
 import copy
+import math
 from array import array
 from typing import Any, get_args
 
@@ -23,6 +24,7 @@ from compactlib.lab.blobstore.placement.placement import Placement
 from compactlib.lab.blobstore.records import NEVER
 from compactlib.lab.results.measures import Measures
 from compactlib.lab.results.reports import ReplayReport
+from compactlib.lab.traces.description import describe
 from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, Operations
 from compactlib.lab.traces.workloads import Workload
 from compactlib.report import PolicyRecord
@@ -143,6 +145,34 @@ class BlobSettings:
         size = records_per_segment * record_bytes
         values: dict[str, Any] = {"header_bytes": 0, **more}
         return cls(capacity_bytes=segments * size, segment_bytes=size, **values)
+
+    @classmethod
+    def for_workload(cls, workload: Workload, utilisation: float = 0.8, *, segments: int = 400, seed: int = 0,
+                     **more: Any) -> BlobSettings:
+        """A log just large enough that what lives at one time is at most such a part of it. Reads the workload once.
+
+        Args:
+            workload: what will be replayed.
+            utilisation: live bytes as a part of the log, above 0 and below 1.
+            segments: of the log; fewer, if else the largest record would not fit.
+            seed: of the workload.
+            more: other settings; headers and records' overhead count as they say, and there are none by default.
+
+        Raises:
+            InvalidInput: the utilisation is none, or nothing lives in the workload.
+        """
+        if not 0 < utilisation < 1:
+            raise InvalidInput(f"utilisation is {utilisation}; it is a part of the log, above 0 and below 1")
+        found = describe(workload, seed=seed)
+        if not found.peak_live_bytes:
+            raise InvalidInput(f"{found.workload} puts nothing; give one that does")
+        values: dict[str, Any] = {"header_bytes": 0, **more}
+        overhead = values.get("record_overhead_bytes", 0)
+        live = found.peak_live_bytes + overhead * -(-found.peak_live_bytes // max(found.median_bytes, 1))
+        room = max(math.ceil(live / utilisation / segments), found.largest_bytes + overhead)
+        segment = room + values["header_bytes"]
+        count = max(math.ceil(live / utilisation / room), 2)
+        return cls(capacity_bytes=count * segment, segment_bytes=segment, **values)
 
     @classmethod
     def of_store(cls, config: BlobStoreConfig, *, id_bytes: int, **more: Any) -> BlobSettings:

@@ -15,8 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 import attrs
 
-from compactlib.errors import CorruptData, InvalidInput
-from compactlib.executors.tasks import LocalExecutor
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput
+from compactlib.executors.tasks import LocalExecutor, foreign_error
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import LocalFiles, write_durably
 from compactlib.lab.results.reports import Report
@@ -102,27 +102,47 @@ class ReplayTask:
 
 @attrs.frozen(repr=False)
 class Comparison(Printed):
-    """The reports of some experiments, in their order.
+    """What came of some experiments, in their order.
 
     Attributes:
         experiments: what was run.
-        reports: what came of each.
+        outcomes: what came of each: its report, or the error in which it ended.
         skip: which first part of each replay the table leaves out, as the store still filled up.
     """
 
     experiments: tuple[Experiment, ...]
-    reports: tuple[Report, ...]
+    outcomes: tuple[Report | CompactlibError, ...]
     skip: float = 0.5
 
+    @property
+    def reports(self) -> tuple[Report, ...]:
+        """Those of the experiments that came to their end."""
+        return tuple(each for each in self.outcomes if not isinstance(each, CompactlibError))
+
+    @property
+    def failures(self) -> tuple[tuple[Experiment, CompactlibError], ...]:
+        """The experiments that failed, each with the error."""
+        return tuple((experiment, each) for experiment, each in zip(self.experiments, self.outcomes, strict=True)
+                     if isinstance(each, CompactlibError))
+
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dictionary an experiment: what was run, and the figures of its steady part; what is unknown as `None`."""
+        """One dictionary an experiment: what was run, and the figures of its steady part; what is unknown as `None`.
+
+        All have the same keys but for labels. If one has failed, all have `error`, which is `None` for the others.
+        """
+        unknown: dict[str, Any] = {**dict.fromkeys(self.figures), "compactions": None, "refused": None,
+                                   "settings": None, "of": None}
         rows = []
-        for experiment, report in zip(self.experiments, self.reports, strict=True):
-            steady = report.steady(self.skip)
-            rows.append({"policy": experiment.settings.name_of(experiment.policy),
-                         "workload": experiment.workload.name, **experiment.labels, "seed": experiment.seed,
-                         **steady.figures(), "compactions": steady.compactions, "refused": steady.refused,
-                         "settings": report.policy, "of": report.workload})
+        for experiment, outcome in zip(self.experiments, self.outcomes, strict=True):
+            row = {"policy": experiment.settings.name_of(experiment.policy), "workload": experiment.workload.name,
+                   **experiment.labels, "seed": experiment.seed, **unknown}
+            if not isinstance(outcome, CompactlibError):
+                steady = outcome.steady(self.skip)
+                row.update(steady.figures(), compactions=steady.compactions, refused=steady.refused,
+                           settings=outcome.policy, of=outcome.workload)
+            if self.failures:
+                row["error"] = str(outcome) if isinstance(outcome, CompactlibError) else None
+            rows.append(row)
         return rows
 
     @property
@@ -136,15 +156,16 @@ class Comparison(Printed):
         Raises:
             InvalidInput: there is no such figure, no experiment knows it, or there is none.
         """
-        values = {place: value for place, report in enumerate(self.reports)
-                  if (value := report.steady(self.skip).figures().get(figure)) is not None}
+        values = {place: value for place, report in enumerate(self.outcomes) if not isinstance(report, CompactlibError)
+                  and (value := report.steady(self.skip).figures().get(figure)) is not None}
         if not values:
             raise InvalidInput(f"no best {figure!r} of {len(self.reports)} experiments; figures are "
                                f"{', '.join(self.figures)}")
         return self.experiments[min(values, key=values.__getitem__)]
 
     def _summary(self) -> str:
-        return f"{len(self.experiments)} experiments, the first {self.skip:.0%} of each left out"
+        failed = f"; {len(self.failures)} failed" if self.failures else ""
+        return f"{len(self.experiments)} experiments, the first {self.skip:.0%} of each left out{failed}"
 
 
 def compare(policies: Iterable[PolicyT], workloads: Iterable[WorkloadT],
@@ -196,36 +217,68 @@ def grid(make: Callable[..., Experiment], parameters: Mapping[str, Sequence[Sett
     return tuple(attrs.evolve(make(**values), seed=seed, labels=values) for values in combinations for seed in seeds)
 
 
-def run_experiments(experiments: Iterable[Experiment], folder: str | os.PathLike[str], *,
+def run_experiments(experiments: Iterable[Experiment], folder: str | os.PathLike[str] | None = None, *,
                     executor: Executor | None = None, observer: Observer | None = None,
                     skip: float = 0.5) -> Comparison:
     """Run them, wherever the executor does, and read the reports. The same experiments give the same reports.
 
+    One that fails is among the `failures` of the comparison, and the others' reports are there all the same.
+
     Args:
         experiments: at most `MAX_EXPERIMENTS`.
-        folder: an existing folder that driver and workers reach; the reports' files are removed once read.
+        folder: an existing folder that this process and the executor's reach; the reports' files are removed once read.
+            Without an executor there need be none.
         executor: default one after the other, here.
         observer: notified of progress, in experiments.
         skip: see `Comparison`.
 
     Raises:
-        InvalidInput: there are too many.
-        CompactlibError: whatever the first experiment that failed ended in.
+        InvalidInput: there are too many, or an executor has no folder.
+        CompactlibError: what the first one ended in, if every one has failed.
         CorruptData: a report is not what its task wrote.
     """
     listed = tuple(experiments)
     if len(listed) > MAX_EXPERIMENTS:
         raise InvalidInput(f"{len(listed)} experiments; run at most {MAX_EXPERIMENTS} at once")
-    tasks = [ReplayTask(f"experiment {number:05d}", each, os.fspath(folder)) for number, each in enumerate(listed)]
-    setups = {task.name: task.experiment.settings for task in tasks}
     told = Observer() if observer is None else observer
-    found: dict[str, Report] = {}
-    for outcome in (LocalExecutor() if executor is None else executor).run(tasks, observer=observer):
-        if isinstance(outcome, RewriteFailure):
-            raise outcome.error
-        found[outcome.task] = _read(outcome.files[0], setups[outcome.task])
-        told.progress(Progress("experiments", len(found), len(tasks), "experiments"))
-    return Comparison(listed, tuple(found[task.name] for task in tasks), skip)
+    outcomes = _here(listed, told) if folder is None and executor is None else _elsewhere(
+        listed, folder, LocalExecutor() if executor is None else executor, told)
+    made = Comparison(listed, outcomes, skip)
+    if made.failures and not made.reports:
+        raise made.failures[0][1]
+    return made
+
+
+def _here(experiments: Sequence[Experiment], observer: Observer) -> tuple[Report | CompactlibError, ...]:
+    found: list[Report | CompactlibError] = []
+    for number, each in enumerate(experiments):
+        try:
+            found.append(each.run(observer))
+        except CompactlibError as error:
+            found.append(error)
+        except Exception as error:  # a policy's own
+            found.append(foreign_error(_task_name(number), error))
+        observer.progress(Progress("experiments", len(found), len(experiments), "experiments"))
+    return tuple(found)
+
+
+def _elsewhere(experiments: Sequence[Experiment], folder: str | os.PathLike[str] | None, executor: Executor,
+               observer: Observer) -> tuple[Report | CompactlibError, ...]:
+    if folder is None:
+        raise InvalidInput("an executor is given and no folder; give an existing one that its processes reach, where "
+                           "the reports are left for this one")
+    tasks = [ReplayTask(_task_name(number), each, os.fspath(folder)) for number, each in enumerate(experiments)]
+    setups = {task.name: task.experiment.settings for task in tasks}
+    found: dict[str, Report | CompactlibError] = {}
+    for outcome in executor.run(tasks, observer=observer):
+        found[outcome.task] = outcome.error if isinstance(outcome, RewriteFailure) else _read(
+            outcome.files[0], setups[outcome.task])
+        observer.progress(Progress("experiments", len(found), len(tasks), "experiments"))
+    return tuple(found[task.name] for task in tasks)
+
+
+def _task_name(number: int) -> str:
+    return f"experiment {number:05d}"
 
 
 def _read(file: RewrittenFile, setup: Setup[Any, Any]) -> Report:

@@ -59,9 +59,14 @@ def side_by_side(comparison: Comparison, figure: str = "write_amplification") ->
     for place, policy in enumerate(policies):
         heights = []
         for workload in workloads:
-            found = [row[figure] for row in rows if (row["policy"], row["workload"]) == (policy, workload)]
+            found = [row.get(figure) for row in rows if (row["policy"], row["workload"]) == (policy, workload)]
             heights.append(_mean(found))
-        axes.bar([at + place * width for at in range(len(workloads))], heights, width, label=policy)
+        places = [at + place * width for at in range(len(workloads))]
+        axes.bar(places, heights, width, label=policy)
+        for at, height in zip(places, heights, strict=True):
+            if math.isnan(height):
+                # Else it would look like nothing at all.
+                axes.annotate("no value", (at, 0), ha="center", va="bottom", rotation=90, color="gray")
     axes.set_xticks([at + 0.4 - width / 2 for at in range(len(workloads))], workloads)
     axes.legend()
     return drawn
@@ -78,8 +83,8 @@ def along(comparison: Comparison, parameter: str, figure: str = "write_amplifica
     _has(rows, parameter)
     for workload in dict.fromkeys(row["workload"] for row in rows):
         points = sorted((row[parameter], row[figure]) for row in rows
-                        if row["workload"] == workload and row[figure] is not None)
-        axes.plot(*zip(*points, strict=True), marker="o", label=workload)
+                        if row["workload"] == workload and row.get(figure) is not None)
+        axes.plot([at for at, _ in points], [value for _, value in points], marker="o", label=workload)
     axes.set_xlabel(parameter)
     axes.legend()
     return drawn
@@ -94,7 +99,7 @@ def trade_off(comparison: Comparison, x: str = "space_amplification", y: str = "
     drawn, axes = _empty(_title(y, comparison.figures))
     for policy in dict.fromkeys(row["policy"] for row in comparison.to_dicts()):
         points = [(row[x], row[y]) for row in comparison.to_dicts()
-                  if row["policy"] == policy and None not in (row[x], row[y])]
+                  if row["policy"] == policy and None not in (row.get(x), row.get(y))]
         if points:
             axes.scatter(*zip(*points, strict=True), label=policy)
     axes.set_xlabel(_title(x, comparison.figures))
@@ -114,14 +119,15 @@ def heat_map(comparison: Comparison, x: str, y: str, figure: str = "write_amplif
     for parameter in (x, y):
         _has(rows, parameter)
     columns, lines = (sorted({row[name] for row in rows}) for name in (x, y))
-    fields = [[_mean([row[figure] for row in rows if (row[x], row[y]) == (column, line)]) for column in columns]
+    fields = [[_mean([row.get(figure) for row in rows if (row[x], row[y]) == (column, line)]) for column in columns]
               for line in lines]
     image = axes.imshow(fields, aspect="auto", origin="lower")
     axes.set_xticks(range(len(columns)), [str(each) for each in columns])
     axes.set_yticks(range(len(lines)), [str(each) for each in lines])
     for at, line in enumerate(fields):
         for place, value in enumerate(line):
-            axes.text(place, at, f"{value:.3g}", ha="center", va="center", color="white")
+            axes.text(place, at, "no value" if math.isnan(value) else f"{value:.3g}", ha="center", va="center",
+                      color="gray" if math.isnan(value) else "white")
     axes.set_xlabel(x)
     drawn.colorbar(image, ax=axes, label=title)
     return drawn

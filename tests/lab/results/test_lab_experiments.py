@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from compactlib.blobstore import BlobChoice, BlobPolicy, BlobView, Greedy, StatsBased
-from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.executors import ProcessExecutor
-from compactlib.lab import BlobSettings, HotCold, Uniform, compare, run_experiments, sweep
+from compactlib.errors import CompactlibError, InvalidInput, TaskFailed
+from compactlib.executors import LocalExecutor, ProcessExecutor
+from compactlib.lab import BlobSettings, HotCold, Uniform, compare, replay_blobs, run_experiments, sweep
 from compactlib.lab.results.experiments import Comparison
 from compactlib.runtime.observe import RecordingObserver
 
@@ -90,3 +90,47 @@ def test_each_question_has_a_plot(here: Comparison, tmp_path: Path, ending: str)
         plots.over_time(here.reports, "beauty")
     with pytest.raises(InvalidInput, match="sweep"):
         plots.along(here, "min_reclaimed_segments")
+
+
+class Raising:
+    """A policy with a bug."""
+
+    name = "raising"
+
+    def choose(self, view: object, now: float) -> BlobChoice:
+        raise ZeroDivisionError("the policy's bug")
+
+
+def test_what_fails_keeps_nothing_of_the_others(tmp_path: Path) -> None:
+    settings = BlobSettings.of_slots(20, 16)
+    policies: list[BlobPolicy] = [Greedy(min_used_fraction=0.0), Raising()]
+    experiments = compare(policies, [Uniform(keys=200, writes=400)], settings)
+    for found in (run_experiments(experiments), run_experiments(experiments, tmp_path)):
+        assert [experiment.policy.name for experiment, _ in found.failures] == ["raising"]
+        assert "the policy's bug" in str(found.failures[0][1])
+        [report] = found.reports
+        assert report == replay_blobs(Uniform(keys=200, writes=400), Greedy(min_used_fraction=0.0), settings)
+        good, bad = found.to_dicts()
+        assert (good["error"], bad["write_amplification"]) == (None, None)
+        assert "the policy's bug" in bad["error"]
+        assert set(good) == set(bad)
+        assert found.best().policy.name == "greedy"
+        assert "1 failed" in str(found)
+    with pytest.raises(TaskFailed, match="the policy's bug"):
+        run_experiments(experiments[1:])
+    with pytest.raises(InvalidInput, match="no folder"):
+        run_experiments(experiments, executor=LocalExecutor(workers=2))
+
+
+def test_what_has_no_value_is_drawn_as_missing(tmp_path: Path) -> None:
+    plots = pytest.importorskip("compactlib.lab.results.plots")
+    settings = BlobSettings.of_slots(20, 16)
+    policies: list[BlobPolicy] = [Greedy(min_used_fraction=0.0), Raising()]
+    found = run_experiments(compare(policies, [Uniform(keys=200, writes=400)], settings))
+    [axes] = plots.side_by_side(found).axes
+    assert [text.get_text() for text in axes.texts] == ["no value"]
+    swept = run_experiments(sweep(lambda part: Raising() if part else Greedy(min_used_fraction=0.0), {"part": [0, 1]},
+                                  Uniform(keys=200, writes=400), settings))
+    assert "no value" in [text.get_text() for text in plots.heat_map(swept, "part", "part").axes[0].texts]
+    for drawn in (plots.along(swept, "part"), plots.trade_off(swept)):
+        plots.save(drawn, tmp_path / "drawn.svg")
