@@ -119,7 +119,8 @@ class Node:
         self.compaction = CompactionService(self.me, host, transport, options=OPTIONS)
         # Each rise of the coordinator's low watermark starts a round.
         self.watermark.listen(self.compaction.watermark_moved)
-        self.upkeep = CatalogUpkeep(self.service, self.watermark, published=self.published, interval_seconds=0.2)
+        self.upkeep = CatalogUpkeep(self.service, self.watermark, published=self.published,
+                                    assignments=self.assignments, interval_seconds=0.2)
         self.told: RoundReport | None = None
         self.renamed = 0
 

@@ -53,9 +53,10 @@ def published_prefix(node: str) -> bytes:
     return PUBLISHED + _quoted(node) + b"/"
 
 
-def published_table(key: bytes) -> int:
-    """The table's id in the key of a published time."""
-    return int(key.rsplit(b"/", 2)[1])
+def published_place(key: bytes) -> tuple[int, int]:
+    """The table's id and the partition's number in the key of a published time."""
+    _, table, partition = key.rsplit(b"/", 2)
+    return int(table), int(partition)
 
 
 def publisher_key(node: str) -> bytes:

@@ -6,10 +6,12 @@ Without it, or a host that does the same, the low watermark stands still, and so
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from compactlib._arguments import require_method, require_type
 from compactlib.catalog.model.timestamp import milliseconds
+from compactlib.catalog.model.values import Assignments
 from compactlib.catalog.sense.published import PublishedTimes
 from compactlib.catalog.sense.watermark import LowWatermark
 from compactlib.catalog.service.service import CatalogService
@@ -26,7 +28,7 @@ _FORGET = "forget"
 
 class CatalogUpkeep(ServiceFace):
     """A `Service` that raises a node's low watermark every so often, and deletes what has had its time: expired pins,
-    times that are kept of partitions of dropped tables, and what a cut has left behind.
+    times that are kept of partitions that are gone, partitions of dropped tables, and what a cut has left behind.
 
     How long old data stays readable is the low watermark's `data_availability_seconds`. Give a coordinated round to the
     low watermark's listeners (`watermark.listen(compaction.watermark_moved)`), and each rise starts a round.
@@ -38,6 +40,11 @@ class CatalogUpkeep(ServiceFace):
         catalog: the node's catalog.
         watermark: the node's low watermark.
         published: the node's published times, if it hosts partitions.
+        assignments: looks up which nodes host which partitions, or will: moves that are planned or under way are among
+            them. Times kept of partitions that moved while this node was down are then forgotten.
+        destroy: called with table and partition once the low watermark has passed the drop of a table of which this
+            node hosts that partition: removes its data and its log. Then it is registered no more, and holds no
+            history. Without it the host does both by itself (`PublishedTimes.unreadable`, `remove`).
         interval_seconds: how long to wait between two rises, > 0; the first comes when the service starts.
         observer: notified of what fails.
         clock: for when something is due.
@@ -47,16 +54,22 @@ class CatalogUpkeep(ServiceFace):
     """
 
     def __init__(self, catalog: CatalogService, watermark: LowWatermark, *, published: PublishedTimes | None = None,
-                 interval_seconds: float = 60.0, observer: Observer | None = None, clock: Clock | None = None) -> None:
+                 assignments: Callable[[], Assignments] | None = None,
+                 destroy: Callable[[int, int], object] | None = None, interval_seconds: float = 60.0,
+                 observer: Observer | None = None, clock: Clock | None = None) -> None:
         require_type("catalog", catalog, CatalogService, "a CatalogService")
         require_type("watermark", watermark, LowWatermark, "a LowWatermark")
         require_type("published", published, PublishedTimes, "a PublishedTimes", or_none=True)
         if not milliseconds(interval_seconds, name="interval_seconds"):
             raise InvalidInput(f"interval_seconds is {interval_seconds}; give more than 0")
+        require_method("assignments", assignments, "__call__", or_none=True)
+        require_method("destroy", destroy, "__call__", or_none=True)
         require_method("clock", clock, "monotonic", or_none=True)
         self._catalog = catalog
         self._watermark = watermark
         self._published = published
+        self._assignments = assignments
+        self._destroy = destroy
         self._service = WorkService("the upkeep of the catalog", event="catalog_upkeep_failed", clock=clock,
                                     observer=observer)
         self._service.add(_RAISE, self._raise, every_seconds=interval_seconds)
@@ -77,7 +90,9 @@ class CatalogUpkeep(ServiceFace):
             self._catalog.poll()
             forgotten = self._catalog.pins.forget_expired()
             if self._published is not None:
-                forgotten += self._published.forget_removed(self._catalog.history)
+                forgotten += self._destroy_unreadable(self._published)
+                forgotten += self._published.forget_removed(
+                    self._catalog.history, None if self._assignments is None else self._assignments())
         except CompactlibError as error:
             return Failed(error)
         left = self._catalog.reclaim()
@@ -86,6 +101,16 @@ class CatalogUpkeep(ServiceFace):
         forgotten += left.stats.keys if isinstance(left, Done) else 0
         return Done(forgotten) if forgotten else Skipped("no pin has expired, no table's partitions are gone, and no "
                                                          "cut has left anything behind")
+
+    def _destroy_unreadable(self, published: PublishedTimes) -> int:
+        since = self._watermark.value.time
+        if self._destroy is None or since is None:
+            return 0
+        doomed = published.unreadable(self._catalog.history, since)
+        for table, partition, incarnation in doomed:
+            self._destroy(table, partition)
+            published.remove(table, partition, incarnation)
+        return len(doomed)
 
     def _closed(self, job: Job) -> Failed | None:
         try:

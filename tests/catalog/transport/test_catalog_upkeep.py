@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from compactlib.catalog.log import keys
-from compactlib.catalog.model.values import NodeId, Topology
+from compactlib.catalog.model.values import Assignments, Factor, NodeId, Topology, ZoneAssignments
 from compactlib.catalog.round.outbox import NodeOptions
 from compactlib.catalog.schema.table_commands import DropTable
 from compactlib.catalog.sense.published import PublishedTimes
@@ -19,7 +19,7 @@ from compactlib.catalog.service.upkeep import CatalogUpkeep
 from compactlib.catalog.transport.memory import MemoryHub
 from compactlib.catalog.transport.node_service import CompactionService
 from compactlib.clock import ManualClock
-from compactlib.errors import Closed, InvalidInput
+from compactlib.errors import Closed, InvalidInput, StorageError
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import RecordingObserver
@@ -154,7 +154,7 @@ def test_expired_pins_and_the_times_of_dropped_tables_are_forgotten() -> None:
 
     def tables() -> set[int]:
         with cluster.store.scan(b"catalog", prefix=keys.published_prefix("A")) as entries:
-            return {keys.published_table(entry.key) for entry in entries}
+            return {keys.published_place(entry.key)[0] for entry in entries}
 
     restarted = PublishedTimes(cluster.store, "A")  # what it hosts is registered only later
     upkeep = CatalogUpkeep(node.service, node.watermark, published=restarted, clock=cluster.wall)
@@ -171,6 +171,69 @@ def test_expired_pins_and_the_times_of_dropped_tables_are_forgotten() -> None:
     assert node.service.pins.all() == []
     cluster.wall.advance(2000.0)
     assert isinstance(upkeep.run_pending()[1], Skipped)
+
+
+def test_times_of_partitions_that_moved_while_the_node_was_down_are_forgotten() -> None:
+    cluster = Cluster()
+    node = cluster.nodes["A"]
+    table = cluster.add_table(1)
+    cluster.settle()
+    # Partition 0 is registered again, 1 is to come, 2 has moved to B, and nothing is known of 3.
+    cluster.assigned = {table.zone_id: ZoneAssignments.of(
+        [["A", "B"], ["A"], ["B"], None, *[["A"]] * (PARTITIONS - 4)])}
+    restarted = PublishedTimes(cluster.store, "A")
+    restarted.register(table.id, 0, incarnation=1, created_at=table.created_at)
+    upkeep = CatalogUpkeep(node.service, node.watermark, published=restarted, clock=cluster.wall,
+                           assignments=lambda: Assignments(cluster.assigned))
+    assert upkeep.run_pending()[1] == Done(1)
+    with cluster.store.scan(b"catalog", prefix=keys.published_prefix("A")) as entries:
+        assert {keys.published_place(entry.key) for entry in entries} == {
+            (table.id, partition) for partition in range(PARTITIONS) if partition != 2}
+    # Without what is registered, an earlier life takes nothing away; and what is registered stays.
+    sleeping = CatalogUpkeep(node.service, node.watermark, published=PublishedTimes(cluster.store, "A"),
+                             assignments=lambda: Assignments({table.zone_id: ZoneAssignments.of([["B"]] * PARTITIONS)}))
+    assert isinstance(sleeping.run_pending()[1], Skipped)
+    assert restarted.published(table.id, 0) is not None
+
+
+def test_partitions_of_a_dropped_table_are_destroyed_once_nobody_can_read_it_and_hold_no_history() -> None:
+    cluster = Cluster()
+    tables = {number: cluster.add_table(number).id for number in (1, 2)}
+    destroyed: dict[str, list[tuple[int, int]]] = {name: [] for name in NAMES}
+    failing = [True]
+
+    def destroy_on(name: str) -> Callable[[int, int], None]:
+        def destroy(table: int, partition: int) -> None:
+            if failing[0]:
+                raise StorageError(operation="remove", path="a partition", errno=5)
+            destroyed[name].append((table, partition))
+        return destroy
+
+    upkeep = {name: CatalogUpkeep(node.service, node.watermark, published=node.published, clock=cluster.wall,
+                                  destroy=destroy_on(name)) for name, node in cluster.nodes.items()}
+
+    def passes(seconds: float) -> None:
+        cluster.wall.advance(seconds)
+        for name, node in cluster.nodes.items():
+            upkeep[name].run_pending()
+            for partition in range(PARTITIONS):
+                node.published.publish(tables[2], partition, 1, node.service.clock.now())
+
+    cluster.settle()
+    cluster.service.execute([DropTable(schema="PUBLIC", name="T1")], wait=False)
+    cluster.grow(cluster.service.history.latest + 3)
+    passes(60.0)
+    assert destroyed == {name: [] for name in NAMES}  # it can be read still
+    passes(2000.0)
+    held = cluster.round()
+    assert held.explanation.limits[0].factor is Factor.RAFT_RECOVERY
+    failing[0] = False
+    passes(2000.0)
+    assert destroyed == {name: [(tables[1], partition) for partition in range(PARTITIONS)] for name in NAMES}
+    cluster.round()
+    assert cluster.is_shortest()
+    passes(2000.0)
+    assert all(len(found) == PARTITIONS for found in destroyed.values())
 
 
 def test_an_earlier_life_that_hosts_nothing_takes_no_times_away_from_a_later_one() -> None:
