@@ -329,6 +329,7 @@ class PublishedTimes:
             table=lowest[1][0], partitions=(lowest[1][1],)))
         return need, HostedPartitions.from_masks(masks)
 
+    @refuses_misfits
     def unreadable(self, history: RetainedVersions, since: Timestamp) -> list[tuple[int, int, int]]:
         """The partitions registered here whose table was dropped and cannot be read any more: table, partition,
         incarnation, in order.
