@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An ingest service: it writes small blocks all the time, and workers in other processes make few large ones of them.
+
+    python examples/ingest_service.py FOLDER
+
+Each batch of events is one object, and the scheduler knows of it. Workers ask the scheduler for jobs over HTTP, merge
+the objects that a job names, and delete what was merged once no reader needs it. One of them is killed on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from compactlib.hosting.http.application import SchedulerApplication
+from compactlib.hosting.http.client import SchedulerClient
+from compactlib.hosting.http.server import HttpServer
+from compactlib.kv import SqliteStore
+from compactlib.objects import LocalObjects, ObjectExists, ObjectNotFound
+from compactlib.scheduler import (
+    BlockMeta,
+    CompactedBlocks,
+    LevelConfig,
+    NoOutput,
+    RunningJob,
+    SchedulerConfig,
+    SchedulerService,
+    StoredScheduler,
+    Worker,
+    WorkerOptions,
+)
+from compactlib.scheduler.model.values import BlockTombstones, Tombstone
+
+Event = dict[str, Any]
+CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=10), LevelConfig(max_blocks=4)), lease_seconds=1.0,
+                         cleanup_delay_seconds=0.5)
+
+
+class Blocks:
+    """Blocks of events in objects: lines of JSON, oldest first."""
+
+    def __init__(self, folder: Path) -> None:
+        self._objects = LocalObjects(folder)
+
+    def write(self, tenant: str, block: str, level: int, events: Iterable[Event]) -> BlockMeta:
+        """Durable when it returns. A block that is there already is the same one: its name says what went into it."""
+        ordered = sorted(events, key=lambda event: event["time"])
+        data = "".join(json.dumps(event) + "\n" for event in ordered).encode()
+        with contextlib.suppress(ObjectExists):
+            self._objects.create(f"{tenant}/{block}", data)
+        return BlockMeta(id=block, tenant=tenant, shard=0, level=level, min_time=ordered[0]["time"],
+                         max_time=ordered[-1]["time"], size_bytes=len(data))
+
+    def read(self, tenant: str, block: str) -> list[Event]:
+        """All events of a block."""
+        return [json.loads(line) for line in self._objects.get(f"{tenant}/{block}").splitlines()]
+
+    def merge(self, job: RunningJob) -> CompactedBlocks:
+        """Does a job of the scheduler: one block of its sources, those that are left."""
+        plan, found = job.plan, dict[str, list[Event]]()
+        for source in plan.source_blocks:
+            job.check()
+            with contextlib.suppress(ObjectNotFound):
+                found[source] = self.read(plan.tenant, source)
+        if not found:
+            return CompactedBlocks(tenant=plan.tenant, shard=plan.shard, source_blocks=(), no_output=NoOutput.MISSING)
+        merged = self.write(plan.tenant, job.output_id(), plan.compaction_level + 1,
+                            itertools.chain.from_iterable(found.values()))
+        return CompactedBlocks(tenant=plan.tenant, shard=plan.shard, source_blocks=tuple(found), new_blocks=(merged,))
+
+    def delete(self, tombstone: Tombstone) -> None:
+        """What was merged, and no reader needs any more."""
+        assert isinstance(tombstone, BlockTombstones), "others come of retention, which nothing here asks for"
+        for block in tombstone.blocks:
+            self._objects.delete(f"{tombstone.tenant}/{block}")
+
+    def count(self, batches: str) -> int:
+        """Objects whose name begins so, of all tenants."""
+        return sum(f"/{batches}" in found.key for found in self._objects.list())
+
+
+class Ingest:
+    """The service: takes events, and answers queries; workers connect to `address`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.blocks = Blocks(folder / "blocks")
+        self._kv = SqliteStore(folder / "scheduler.sqlite")
+        self.scheduler = StoredScheduler(self._kv, CONFIG)
+        self.server = HttpServer(SchedulerApplication(self.scheduler), listen=("127.0.0.1", 0))
+
+    def take(self, tenant: str, batch: str, events: Sequence[Event]) -> None:
+        """Durable, and found by queries, when it returns. The same batch again changes nothing."""
+        self.scheduler.add_blocks([self.blocks.write(tenant, batch, 0, events)])
+
+    def known(self, **which: Any) -> list[BlockMeta]:
+        """The blocks there are, oldest first; `tenant`, `start` and `end` say which."""
+        def found(service: SchedulerService) -> list[BlockMeta]:
+            assert service.state.index is not None
+            return list(service.state.index.blocks(**which))
+
+        return self.scheduler.look(found)
+
+    def query(self, tenant: str, start: float, end: float) -> list[Event]:
+        """The events from `start` to `end`, oldest first. Needs to be done before `cleanup_delay_seconds` are over."""
+        events = itertools.chain.from_iterable(
+            self.blocks.read(tenant, block.id) for block in self.known(tenant=tenant, start=start, end=end))
+        return sorted((event for event in events if start <= event["time"] <= end), key=lambda event: event["time"])
+
+    def close(self) -> None:
+        """Give the store up."""
+        self.scheduler.close()
+        self._kv.close()
+
+
+def work(address: str, folder: Path) -> None:
+    """A worker's process, until its input ends."""
+    blocks = Blocks(folder / "blocks")
+    options = WorkerOptions(capacity=2, poll_seconds=0.05)
+    with SchedulerClient([address]) as scheduler, Worker(scheduler, blocks.merge, cleanup=blocks.delete,
+                                                         options=options):
+        sys.stdin.read()
+
+
+async def demonstrate(folder: Path) -> None:
+    """A hundred batches of two tenants; three workers, of which one is killed."""
+    service = Ingest(folder)
+    try:
+        async with service.server as server:
+            address = "http://{}:{}".format(*server.address)
+            workers = [subprocess.Popen([sys.executable, __file__, str(folder), address], stdin=subprocess.PIPE)
+                       for _ in range(3)]
+            for number in range(100):
+                tenant = "acme" if number % 2 else "globex"
+                events = [{"time": float(number), "what": f"event {number}.{place}"} for place in range(50)]
+                await asyncio.to_thread(service.take, tenant, f"batch-{number:04}", events)
+                if number == 50:
+                    workers[0].kill()
+            # Of each tenant's fifty batches become five blocks, and of four of these one; what was merged goes.
+            while len(service.known()) > 4 or service.blocks.count("batch-"):
+                await asyncio.sleep(0.05)
+            for worker in workers:
+                await asyncio.to_thread(worker.communicate)
+        for tenant in ("acme", "globex"):
+            found = service.query(tenant, 0.0, 100.0)
+            print(f"{tenant}: {len(found)} events")
+        print(f"100 batches in {len(service.known())} blocks")
+    finally:
+        service.close()
+
+
+if __name__ == "__main__":
+    work(sys.argv[2], Path(sys.argv[1])) if len(sys.argv) > 2 else asyncio.run(demonstrate(Path(sys.argv[1])))
