@@ -67,6 +67,11 @@ def _run(arguments: argparse.Namespace) -> int:
             input=arguments.input, executors=_DEMO_EXECUTORS[arguments.executor or "both"],
             optional=("spark",) if arguments.executor is None else (), folder=arguments.folder,
             max_bytes=arguments.max_bytes, seed=arguments.seed, workers=arguments.workers))
+    if arguments.command == "serve":
+        # It needs extras that the others do without.
+        from compactlib.app.serve import ServeSettings, serve
+
+        return serve(ServeSettings(**{field: getattr(arguments, field) for field in attrs.fields_dict(ServeSettings)}))
     asked = Asked(**{name: value for name, value in vars(arguments).items() if name in attrs.fields_dict(Asked)})
     if arguments.command == "watch":
         return watch(asked, times=arguments.times, every_seconds=arguments.every, as_json=arguments.json)
@@ -88,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
                        ("verify", "read and check everything; changes nothing"),
                        ("watch", "a few numbers again and again, until Ctrl-C; changes nothing")):
         _add_store(name, verbs.add_parser(name, help=does))
+    _add_serve(verbs.add_parser("serve", help="a scheduler over HTTP, with its metrics and a page"))
     return parser
 
 
@@ -128,6 +134,16 @@ def _add_store(name: str, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--times", metavar="N", type=int, help="look so often (default: until Ctrl-C)")
         parser.add_argument("--every", metavar="SECONDS", type=float, default=1.0,
                             help="wait so long between looks (default: 1)")
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="FILE", help="the scheduler's SQLite file; made if there is none")
+    parser.add_argument("address", metavar="HOST:PORT", help="where to listen, for example 127.0.0.1:8080")
+    parser.add_argument("--tokens", metavar="FILE", help="who may ask: a name and a secret on each line")
+    parser.add_argument("--certificate", metavar="PEM", help="the server's, for TLS")
+    parser.add_argument("--key", metavar="PEM", help="the certificate's (default: in the same file)")
+    parser.add_argument("--authority", metavar="PEM", help="clients must show a certificate of this one")
+    parser.add_argument("--insecure", action="store_true", help="without TLS, and without knowing who asks")
 
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`compactlib serve`: what it refuses. That it serves is shown with real workers in `tests/hosting`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compactlib.app.cli import main
+from compactlib.app.serve import address_of, tokens_of
+from compactlib.errors import InvalidInput, StorageError
+from compactlib.hosting.http.client import SchedulerClient
+from compactlib.runtime.doors import TurnedAway
+from tests.hosting.certificates import Authority
+
+SECRET = "a secret of sixteen or more"
+
+
+@pytest.mark.parametrize(("text", "address"), [
+    ("127.0.0.1:8080", ("127.0.0.1", 8080)), ("localhost:0", ("localhost", 0)), ("[::1]:80", ("::1", 80))])
+def test_an_address_is_a_host_and_a_port(text: str, address: tuple[str, int]) -> None:
+    assert address_of(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "8080", ":8080", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "::1:80", "a:65536"])
+def test_an_address_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="no address to listen on; give HOST:PORT"):
+        address_of(text)
+
+
+def test_tokens_come_from_a_file_of_its_owner_s_own(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(f"# who may ask\n\nworkers {SECRET.replace(' ', '-')}\nprometheus {'x' * 16}\n")
+    path.chmod(0o600)
+    assert tokens_of(str(path)) == {"workers": SECRET.replace(" ", "-"), "prometheus": "x" * 16}
+    path.chmod(0o640)
+    with pytest.raises(InvalidInput, match="chmod 600 it"):
+        tokens_of(str(path))
+    path.chmod(0o600)
+    for text in ("", "alone\n", "a b c\n", "a b\na c\n", "\n# none\n"):
+        path.write_text(text)
+        with pytest.raises(InvalidInput, match="each name once"):
+            tokens_of(str(path))
+    path.write_bytes(b"a \xff\n")
+    with pytest.raises(InvalidInput, match="UTF-8"):
+        tokens_of(str(path))
+    with pytest.raises(StorageError):
+        tokens_of(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(("words", "why"), [
+    (["0.0.0.0:0"], "without tls= with tokens or certificates of clients"),
+    (["127.0.0.1:0", "--key", "key.pem"], "give the server's --certificate too"),
+    (["127.0.0.1:0", "--certificate", "none.pem"], "give files in PEM"), (["here"], "give HOST:PORT")])
+def test_what_it_refuses_is_one_line_and_exit_code_2(words: list[str], why: str, tmp_path: Path,
+                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", str(tmp_path / "jobs.sqlite"), *words]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_with_tokens_and_a_certificate_it_listens_for_those_who_have_both(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    authority.context("localhost", server=True)
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"worker {'x' * 16}\n")
+    tokens.chmod(0o600)
+    made = subprocess.Popen(
+        [sys.executable, "-m", "compactlib", "serve", str(tmp_path / "jobs.sqlite"), "127.0.0.1:0", "--tokens",
+         str(tokens), "--certificate", str(tmp_path / "localhost.pem"), "--key", str(tmp_path / "localhost.key")],
+        stdout=subprocess.PIPE, text=True)
+    assert made.stdout is not None
+    with made, made.stdout:
+        said = made.stdout.readline().strip()
+        assert "is served at https://127.0.0.1:" in said
+        url = said.rpartition(" ")[2].rstrip("/").replace("127.0.0.1", "localhost")
+        with SchedulerClient([url], token="x" * 16, tls=authority.context("w", server=False)) as client:
+            assert client.status()["index"] >= 1
+        with SchedulerClient([url], tls=authority.context("w", server=False)) as client, pytest.raises(TurnedAway):
+            client.status()
+        made.terminate()
+    assert made.returncode == 0
