@@ -450,6 +450,8 @@ class PrometheusObserver(Observer):
 
     def _level(self, name: str, value: float | None, labels: Mapping[str, str]) -> None:
         with self._lock:
+            if value is None and _metric_name(f"{self._prefix}_{name}") not in self._metrics:
+                return
             metric, values = self._metric("level", name, labels)
             if metric.kind != "level":
                 return

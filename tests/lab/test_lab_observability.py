@@ -17,7 +17,7 @@ from tests.lab.ordinary_work import ordinary_work
 
 _ROOT = Path(__file__).parents[2]
 _NOT_TOLD_TO_HOSTS = {"testing", "app"}
-_PACKAGES = "blobstore|catalog|command_log|kv|objects|raftlog|scheduler|spark|staging"
+_PACKAGES = "blobstore|catalog|command_log|kv|objects|raftlog|scheduler|spark|staging|store"
 _NO_NAMES = {"spark.master", "staging_token"}
 """Texts of that form that are told to nobody: a setting of Spark's, a field of a record."""
 
@@ -140,8 +140,9 @@ def test_what_ordinary_work_tells_is_on_the_page_with_its_labels(told: Recording
 
 def test_ordinary_work_touches_every_package(told: RecordingObserver) -> None:
     names = {name for name, _ in [*told.counters, *told.measured, *told.events]}
-    assert {name.split("_")[0] for name in names} == {"blobstore", "catalog", "kv", "objects", "raftlog", "scheduler",
-                                                      "staging"}
+    kinds = {dict(labels)["kind"] for name, labels in told.counters if name == "store_compactions"}
+    assert kinds | {name.split("_")[0] for name in names} == {"blobstore", "catalog", "kv", "objects", "raftlog",
+                                                             "scheduler", "staging", "store"}
     assert {"compact", "experiments"} <= {each.work for each in told.progresses}
 
 
