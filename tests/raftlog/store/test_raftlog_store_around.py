@@ -35,6 +35,7 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.compaction.sense.trigger import Manual
 from compactlib.raftlog.errors import LogStopped
+from compactlib.raftlog.model.hard_state import HardState
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.testing.crash.kills import LifeFiles, explore_kills
@@ -54,11 +55,12 @@ STORE, HOST, SNAPSHOTS = "store", "host", "host/snapshots"
 
 @attrs.frozen
 class Promised:
-    """What a log has acknowledged: the term of each index, the snapshot in force, and the highest term of all."""
+    """What a log has acknowledged: the term of each index, the snapshot in force, the highest term of all, the vote."""
 
     terms: dict[int, int]
     snapshot: int
     highest: int
+    hard_state: HardState
 
 
 def options(files: Files) -> StoreOptions:
@@ -77,7 +79,8 @@ def highest_term(log: RaftLog) -> int:
 
 
 def promise_of(log: RaftLog) -> Promised:
-    return Promised({entry.index: entry.term for entry in log.entries()}, log.state.index, highest_term(log))
+    return Promised({entry.index: entry.term for entry in log.entries()}, log.state.index, highest_term(log),
+                    log.hard_state)
 
 
 class Life:
@@ -121,6 +124,7 @@ class Life:
         log.append_sparse([Entry(last + 2, term, payload_of(last + 2, term))])
         log.reset(last)
         log.append([(last + 1, term, payload_of(last + 1, term))])
+        log.record_hard_state(log.hard_state.term + 1, f"candidate-{term}")
         log.sync()
         self.promise(store, "a")
         store.remove("b")
@@ -161,6 +165,8 @@ def require_kept(folder: Path, acknowledged: Sequence[dict[str, Promised | None]
 
 def require_log_kept(log: RaftLog, promised: Promised, *, may_be_anew: bool) -> None:
     assert may_be_anew or log.state.index >= promised.snapshot
+    kept = log.hard_state
+    assert may_be_anew or kept == promised.hard_state or kept.term > promised.hard_state.term
     highest = highest_term(log)
     for index, term in promised.terms.items():
         match log.read(index):
