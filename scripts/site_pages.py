@@ -38,8 +38,8 @@ def page_of(notebook: Any, name: str) -> tuple[str, dict[str, bytes]]:
                 pictures[picture] = base64.b64decode("".join(data["image/png"]))
                 parts.append(f"![what the cell above draws]({picture})")
             elif "text/html" in data:
-                # One line: an empty one would end the table for Markdown.
-                parts.append("".join(data["text/html"]).replace("\n", ""))
+                # One line, since an empty one would end the table for Markdown; and a wide one scrolls by itself.
+                parts.append(f'<div style="overflow-x: auto">{"".join(data["text/html"])}</div>'.replace("\n", ""))
             else:
                 parts.append(f"```text\n{''.join(data['text/plain']).rstrip()}\n```")
     return "\n\n".join(parts) + "\n", pictures

@@ -83,5 +83,5 @@ def test_a_notebook_becomes_a_page_with_its_pictures_and_tables(tmp_path: Path) 
         drawn = re.findall(r"^!\[[^]]+\]\(([a-z0-9-]+\.png)\)$", page.read_text(), re.MULTILINE)
         assert len(drawn) == notebook.read_text().count('"image/png":') > 0
         assert all((page.parent / name).read_bytes().startswith(b"\x89PNG") for name in drawn)
-        assert re.search(r"^<table", page.read_text(), re.MULTILINE)
+        assert re.search(r"^<div[^>]*>.*<table", page.read_text(), re.MULTILINE)
     assert "(notebooks/raftlog-sql.md)" in (tmp_path / "docs" / "index.md").read_text()
