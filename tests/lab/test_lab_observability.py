@@ -29,12 +29,24 @@ class Row:
     labels: tuple[str, ...]
 
 
+_A_FAILURE = ("work", "lane", "error", "message", "failures", "retry_in_seconds")
+
+
 def listed() -> dict[str, Row]:
+    """The rows of the four tables: counters, measurements, events, progress."""
     page = (_ROOT / "docs" / "observability.md").read_text()
-    rows = re.findall(r"^\| `?([^`|]+)`? \| (counter|measurement|event|progress) \| (\w*) ?\| ([^|]*)\|", page,
-                      re.MULTILINE)
-    assert len({name for name, *_ in rows}) == len(rows), "a name is listed twice"
-    return {name: Row(kind, unit, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, unit, labels in rows}
+    found: list[tuple[str, Row]] = []
+    for kind, heads, lines in re.findall(
+            r"^\| (counter|measurement|event|progress) \|(.*)\|\n\|[-|]+\|\n((?:\|.*\|\n)+)", page, re.MULTILINE):
+        columns = [head.strip() for head in heads.split("|")]
+        for line in lines.splitlines():
+            name, *cells = (cell.strip() for cell in line.strip("| ").split("|"))
+            row = dict(zip(columns, cells, strict=True))
+            told = row.get("labels", row.get("fields", ""))
+            labels = _A_FAILURE if told == "a failure" else tuple(re.findall(r"`(\w+)`", told))
+            found.append((name.strip("`"), Row(kind, row.get("unit", ""), labels)))
+    assert len(dict(found)) == len(found), "a name is listed twice"
+    return dict(found)
 
 
 def _text(node: ast.expr) -> str | None:
