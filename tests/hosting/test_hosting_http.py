@@ -202,7 +202,7 @@ def test_the_page_escapes_what_it_shows_and_takes_nothing_from_elsewhere() -> No
     assert "<script" not in text
     assert "://" not in text
     assert "&lt;script&gt;alert(&#x27;&amp;&#x27;)&lt;/script&gt;" in text
-    assert all(f"<h2>{title}" in text for title in ("Jobs by level", "Leases", "Quarantine", "Tombstones"))
+    assert all(f"<h2>{title}" in text for title in ("Jobs by level", "Leases", "In quarantine", "Tombstones"))
     found = json.loads(answered(application)[2])
     assert [found[f"{what}_count"] for what in ("lease", "quarantine", "tombstone")] == [1, 1, 1]
     assert (found["levels"][0]["unassigned"], found["levels"][0]["in progress"]) == (1, 1)

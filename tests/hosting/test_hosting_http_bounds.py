@@ -258,7 +258,7 @@ def test_any_asgi_server_runs_the_application() -> None:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         with SchedulerClient([url]) as client:
             assert len(client.add_blocks(blocks(0, 4)).queued) == 4
-            assert client.status()["levels"][0]["blocks"] == 4
+            assert client.status()["levels"][0]["waiting blocks"] == 4
         assert json.loads(httpx.get(url + "/v1/status", trust_env=False).content)["index"] == 2
         made.should_exit = True
         thread.join()

@@ -15,7 +15,7 @@ from compactlib.scheduler import SchedulerService
 from compactlib.scheduler.model.values import BlockTombstones, JobPhase, Tombstone
 from compactlib.scheduler.queue.job_queue import LevelCounts
 
-MAX_SHOWN = 100
+MAX_SHOWN = 50
 """Rows of leases, of jobs in quarantine and of tombstones; the page says how many there are in all."""
 
 
@@ -27,8 +27,8 @@ class SchedulerStatus:
         now: when it was looked at, seconds since the epoch.
         index: the last command that was carried out.
         term: that command's.
-        levels: a row a level: `level`, `blocks` that wait to become jobs, jobs by phase, and what happened since the
-            start.
+        levels: a row a level: `level`, `waiting blocks` that are to become jobs, jobs by phase, and what happened since
+            the start.
         lease_count: jobs that a worker has.
         leases: of these the ones whose leases end first.
         quarantine_count: jobs that were given up.
@@ -55,25 +55,24 @@ class SchedulerStatus:
         waiting: dict[int, int] = {row["level"]: row["blocks"] for row in state.blocks.stats()}
         jobs = {row["level"]: row for row in service.stats(now)}
         none = {**{phase.value: 0 for phase in JobPhase}, **attrs.asdict(LevelCounts())}
-        levels = tuple({"level": level, "blocks": waiting.get(level, 0), **none, **jobs.get(level, {})}
+        levels = tuple({"level": level, "waiting blocks": waiting.get(level, 0), **none, **jobs.get(level, {})}
                        for level in sorted(waiting.keys() | jobs.keys()))
         held = [job for job in state.jobs if job.state.lease_expires_at]
-        leases = tuple({"job": job.state.name, "tenant": job.tenant, "shard": job.shard,
-                        "level": job.state.compaction_level, "token": job.state.token,
-                        "phase": state.jobs.phase(job.state, now).value, "ends in": job.state.lease_expires_at - now,
-                        "failures": job.state.failures}
-                       for job in heapq.nsmallest(MAX_SHOWN, held, key=lambda job: job.state.lease_expires_at))
-        given_up = heapq.nlargest(MAX_SHOWN, state.quarantine.values(), key=lambda each: each.since)
-        quarantine = tuple({"job": each.plan.name, "tenant": each.plan.tenant, "shard": each.plan.shard,
-                            "level": each.plan.compaction_level, "blocks": len(each.plan.source_blocks),
-                            "failures": each.failures, "age": now - each.since, "reason": each.reason}
-                           for each in given_up)
+        first = heapq.nsmallest(MAX_SHOWN, held, key=lambda job: job.state.lease_expires_at)
+        leases = tuple({"ends_in_seconds": job.state.lease_expires_at - now, "level": job.state.compaction_level,
+                        "shard": job.shard, "tenant": job.tenant, "token": job.state.token,
+                        "failures": job.state.failures, "phase": state.jobs.phase(job.state, now).value,
+                        "job": job.state.name} for job in first)
+        newest = heapq.nlargest(MAX_SHOWN, state.quarantine.values(), key=lambda each: each.since)
+        quarantine = tuple({"age_seconds": now - each.since, "level": each.plan.compaction_level,
+                            "shard": each.plan.shard, "tenant": each.plan.tenant,
+                            "blocks": len(each.plan.source_blocks), "failures": each.failures, "job": each.plan.name,
+                            "reason": each.reason} for each in newest)
         oldest = heapq.nsmallest(MAX_SHOWN, state.tombstones, key=lambda each: (each.index, each.position))
-        tombstones = tuple({"tombstone": each.tombstone.name, "tenant": each.tombstone.tenant,
-                            "shard": each.tombstone.shard, "blocks": _count(each.tombstone),
-                            "age": now - each.appended_at,
-                            "leased for": each.leased_until - now if each.leased_until > now else None}
-                           for each in oldest)
+        tombstones = tuple({"age_seconds": now - each.appended_at,
+                            "leased_for_seconds": each.leased_until - now if each.leased_until > now else None,
+                            "blocks": _count(each.tombstone), "shard": each.tombstone.shard,
+                            "tenant": each.tombstone.tenant, "tombstone": each.tombstone.name} for each in oldest)
         applied = state.applied
         return SchedulerStatus(
             now=now, index=state.applied_index, term=0 if applied is None else applied.term, levels=levels,
@@ -84,7 +83,7 @@ class SchedulerStatus:
         """Notify an observer of the levels: each is an event with a `value`, which Prometheus has as a gauge."""
         for row in self.levels:
             level = str(row["level"])
-            observer.event("scheduler_blocks_waiting", {"level": level, "value": row["blocks"]})
+            observer.event("scheduler_blocks_waiting", {"level": level, "value": row["waiting blocks"]})
             for phase in JobPhase:
                 observer.event("scheduler_jobs", {"level": level, "phase": phase.value, "value": row[phase.value]})
         observer.event("scheduler_quarantine", {"value": self.quarantine_count})
@@ -92,11 +91,13 @@ class SchedulerStatus:
 
     def page(self) -> str:
         """One page in HTML, with nothing from elsewhere and no scripts."""
-        tables = [("Jobs by level", len(self.levels), self.levels), ("Leases", self.lease_count, self.leases),
-                  ("Quarantine", self.quarantine_count, self.quarantine),
+        tables = [("Leases", self.lease_count, self.leases), ("In quarantine", self.quarantine_count, self.quarantine),
                   ("Tombstones", self.tombstone_count, self.tombstones)]
-        return page("Scheduler", f"<p>after command {self.index:,} in term {self.term:,}</p>" + "".join(
-            _section(title, count, rows) for title, count, rows in tables))
+        links = " \u00b7 ".join(f'<a href="#{_anchor(title)}">{count:,} {title.lower()}</a>'
+                                for title, count, _ in tables)
+        body = "".join(_section(*table) for table in [("Jobs by level", len(self.levels), self.levels), *tables])
+        return _PAGE.replace("{body}", f"<p>after command {self.index:,} in term {self.term:,}</p>"
+                                       f"<p>{links}</p>{body}")
 
 
 def _count(tombstone: Tombstone) -> int | None:
@@ -104,15 +105,15 @@ def _count(tombstone: Tombstone) -> int | None:
     return len(tombstone.blocks) if isinstance(tombstone, BlockTombstones) else None
 
 
-def page(title: str, body: str) -> str:
-    """A whole page around a body in HTML."""
-    return _PAGE.replace("{title}", escape(title)).replace("{body}", body)
+def _anchor(title: str) -> str:
+    return title.lower().replace(" ", "-")
 
 
 def _section(title: str, count: int, rows: tuple[dict[str, Any], ...]) -> str:
     shown = "" if count == len(rows) else f" (the first {len(rows):,} of {count:,})"
-    table = Table.from_dicts(rows)._repr_html_() if rows else "<p>none</p>"
-    return f"<section><h2>{escape(title)}{shown}</h2><div>{table}</div></section>"
+    table = Table.from_dicts([{name.replace("_", " "): value for name, value in row.items()} for row in rows])
+    return (f'<section id="{_anchor(title)}"><h2>{escape(title)}{shown}</h2>'
+            f"<div>{table._repr_html_() if rows else 'none'}</div></section>")
 
 
 _PAGE = """<!doctype html>
@@ -120,7 +121,7 @@ _PAGE = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
+<title>Scheduler</title>
 <style>
 :root { color-scheme: light dark; font: 16px/1.4 system-ui, sans-serif; }
 body { margin: 0 auto; padding: 1rem; max-width: 72rem; }
@@ -130,11 +131,17 @@ p { margin: .2rem 0; }
 div { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid #8886; white-space: nowrap; vertical-align: top; }
-td:last-child { white-space: normal; overflow-wrap: anywhere; min-width: 4rem; }
+th { white-space: normal; vertical-align: bottom; }
+td:last-child[style*=left] { white-space: normal; overflow-wrap: anywhere; min-width: 12rem; }
+@media (max-width: 40rem) {
+  body { padding: .6rem; font-size: .85rem; }
+  th, td { padding: .2rem .3rem; }
+  td:last-child[style*=left] { white-space: nowrap; }
+}
 </style>
 </head>
 <body>
-<h1>{title}</h1>
+<h1>Scheduler</h1>
 {body}
 </body>
 </html>
