@@ -90,6 +90,7 @@ def test_what_is_no_request_is_refused_and_its_place_named(text: str, why: str) 
 
 @pytest.mark.parametrize("fields", [
     {"id": ""}, {"id": "a\0"}, {"shard": -1}, {"min_time": 2, "max_time": 1}, {"size_bytes": 1 << 63},
+    {"rows": -1}, {"rows": 1 << 63}, {"rows": "5"}, {"columns": "a\0"}, {"columns": None},
     {"max_time": 10 ** 500}, {"max_time": float("inf")}])
 def test_a_block_that_cannot_be_is_refused(fields: dict[str, Any]) -> None:
     block = {"id": "a", "tenant": "", "shard": 0, "level": 0}
@@ -105,8 +106,8 @@ def test_what_is_no_utf_8_or_no_record_is_refused() -> None:
         decode(b"CLSCHED", RECORD, PollRequest)
     with pytest.raises(InvalidInput, match="a Tick was sent where a PollRequest is expected"):
         decode(encode_message(Tick()), RECORD, PollRequest)
-    with pytest.raises(Unsupported, match="version 5"):
-        decode(RecordFrame("later", MAGIC, 5, "<HH").encode(4, body=b"[]"), RECORD, PollRequest)
+    with pytest.raises(Unsupported, match="version 6"):
+        decode(RecordFrame("later", MAGIC, 6, "<HH").encode(4, body=b"[]"), RECORD, PollRequest)
     with pytest.raises(InvalidInput, match="finite"):
         encode(PollResponse(now=float("inf")), JSON)
 

@@ -72,6 +72,9 @@ class BlockMeta:
         min_time: the oldest data in it, seconds.
         max_time: the newest data in it, seconds; >= `min_time`.
         size_bytes: >= 0.
+        rows: how many it holds, >= 0; `None`: it is not known. A merge that knows those of all its sources need not
+            look for them.
+        columns: stands for the columns of its rows: blocks with the same text have the same ones. Empty: not known.
 
     Raises:
         InvalidInput: a field is out of its range.
@@ -84,9 +87,12 @@ class BlockMeta:
     min_time: float = 0.0
     max_time: float = 0.0
     size_bytes: int = 0
+    rows: int | None = None
+    columns: str = ""
 
     def __attrs_post_init__(self) -> None:
         check_block_fields(self.id, self.tenant, self.shard, self.level, self.size_bytes)
+        _check_contents(self)
         try:
             is_span = math.isfinite(self.min_time) and math.isfinite(self.max_time) and self.min_time <= self.max_time
         except (TypeError, OverflowError):
@@ -144,6 +150,14 @@ def _check_block_fields(block_id: str, tenant: str, shard: int, level: int, size
     if not 0 <= shard | level | size_bytes <= MAX_NUMBER:
         raise InvalidInput(f"block {block_id!r} has shard {shard!r:.30}, level {level!r:.30} and {size_bytes!r:.30} "
                            f"bytes; give 0 to {MAX_NUMBER} each")
+
+
+def _check_contents(block: BlockMeta) -> None:
+    if block.rows is not None and not (type(block.rows) is int and 0 <= block.rows <= MAX_NUMBER):
+        raise InvalidInput(f"block {block.id!r} has {block.rows!r:.30} rows; give 0 to {MAX_NUMBER}, or None")
+    if type(block.columns) is not str or len(block.columns) > MAX_ID_CHARS or not block.columns.isprintable():
+        raise InvalidInput(f"block {block.id!r} has the columns {block.columns!r:.100}; give at most {MAX_ID_CHARS} "
+                           f"printable characters that stand for them")
 
 
 @attrs.frozen(kw_only=True, slots=False)

@@ -18,7 +18,7 @@ from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.plain import Plain, from_plain, to_plain
 
 MAGIC = b"CLSCHED\0"
-VERSION = 4
+VERSION = 5
 RECORDS = RecordFrame("scheduler record", MAGIC, VERSION, "<HH")
 """The kind, then the body."""
 

@@ -22,7 +22,8 @@ Plain: TypeAlias = Any
 
 FIELDS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "cmd": (model.Command, ("index", "term", "appended_at")),
-    "meta": (model.BlockMeta, ("id", "tenant", "shard", "level", "min_time", "max_time", "size_bytes")),
+    "meta": (model.BlockMeta, ("id", "tenant", "shard", "level", "min_time", "max_time", "size_bytes", "rows",
+                              "columns")),
     "tb": (model.BlockTombstones, ("name", "tenant", "shard", "level", "blocks")),
     "ts": (model.ShardTombstone, ("name", "tenant", "shard", "timestamp", "duration")),
     "plan": (model.JobPlan, ("name", "tenant", "shard", "compaction_level", "source_blocks", "tombstones",

@@ -16,12 +16,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
 from compactlib.errors import Busy, CorruptData, InvalidInput, StorageError
 from compactlib.files.disk import Files
+from compactlib.objects import Digest
 from compactlib.scheduler import BlockMeta, CompactedBlocks, FencedOff, JobPlan, NoOutput, RunningJob
 from compactlib.scheduler.errors import CommittedOtherwise
 from compactlib.scheduler.fences.fence import Fence
@@ -72,15 +73,26 @@ class MergeOptions:
                                f"give at least 1")
 
 
+_Block: TypeAlias = tuple[str, str, BlockMeta | None]
+"""A source that is there: its id, its path, and its metadata if the poll carried it."""
+
+
 @attrs.frozen
 class _Sources:
-    """The blocks that were found."""
+    """The blocks that were found, and what they have together."""
 
-    ids: tuple[str, ...]
-    paths: tuple[str, ...]
+    blocks: tuple[_Block, ...]
     schema: pa.Schema
     rows: int
     size_bytes: int
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(block_id for block_id, _, _ in self.blocks)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(path for _, path, _ in self.blocks)
 
 
 class MergeBlocks:
@@ -117,18 +129,23 @@ class MergeBlocks:
         """
         token, plan = job.token, job.plan
         self._fence.admit(plan.name, token)
-        sources = self._sources(plan)
+        sources = self._sources(job)
         if sources is None:
             return _nothing(plan, (), NoOutput.MISSING)
         if not sources.rows:
             return _nothing(plan, sources.ids, NoOutput.EMPTY)
         job.check()
         self._folder.make_folder(self._folder.private)
-        written = self._write(sources, plan, token)
+        try:
+            written = self._write(sources, plan, token)
+        except Exception:
+            # Spark says that something cannot be read; the files say which, and why.
+            _read_footers(sources.blocks)
+            raise
         try:
             _require_all_rows(written, sources)
             job.check()
-            blocks = self._publish(written, job)
+            blocks = self._publish(written, job, columns_of(sources.schema))
         except BaseException:
             self._remove_private(written)
             raise
@@ -136,37 +153,19 @@ class MergeBlocks:
 
     # -- reading
 
-    def _sources(self, plan: JobPlan) -> _Sources | None:
-        """What the footers say; one line of each file is read here, the rows by Spark."""
-        import pyarrow as pa
-        from pyarrow import parquet
-
-        found: list[tuple[str, str]] = []
-        schema: pa.Schema | None = None
-        rows = size = 0
-        for block_id in plan.source_blocks:
-            path = self._folder.path_of(plan.tenant, plan.shard, block_id)
-            if not os.path.exists(path):
-                continue
-            try:
-                with parquet.ParquetFile(path) as file:
-                    own, count = file.schema_arrow.remove_metadata(), file.metadata.num_rows
-            except (pa.ArrowException, OSError) as error:
-                raise CorruptData(path=path, offset=0, expected="a Parquet file", found=str(error)) from error
-            if schema is not None and own != schema:
-                raise InvalidInput(f"block {block_id!r} has the columns {_columns(own)}, block {found[0][0]!r} has "
-                                   f"{_columns(schema)}; blocks of one tenant and shard need the same columns")
-            schema = own
-            rows, size = rows + count, size + os.path.getsize(path)
-            found.append((block_id, path))
-        if schema is None:
+    def _sources(self, job: RunningJob) -> _Sources | None:
+        """The blocks that are there, with what the metadata index knows of them, or else their footers."""
+        plan, known = job.plan, {block.id: block for block in job.blocks}
+        paths = {name: self._folder.path_of(plan.tenant, plan.shard, name) for name in plan.source_blocks}
+        blocks = tuple((name, path, known.get(name)) for name, path in paths.items() if os.path.exists(path))
+        if not blocks:
             return None
+        schema, rows = _read_footers(blocks, few=True)
         options = self._options
         for name in (*options.sort_by, *([options.time_column] if options.time_column else [])):
             if name not in schema.names:
                 raise InvalidInput(f"the blocks have no column {name!r}; they have {_columns(schema)}")
-        ids, paths = zip(*found, strict=True)
-        return _Sources(ids, paths, schema, rows, size)
+        return _Sources(blocks, schema, rows, sum(os.path.getsize(path) for _, path, _ in blocks))
 
     # -- the Spark job
 
@@ -216,7 +215,7 @@ class MergeBlocks:
 
     # -- publishing
 
-    def _publish(self, written: Sequence[WrittenBlock], job: RunningJob) -> tuple[BlockMeta, ...]:
+    def _publish(self, written: Sequence[WrittenBlock], job: RunningJob, columns: str) -> tuple[BlockMeta, ...]:
         files, plan, token = self._folder.files, job.plan, job.token
         span: tuple[float, float] | None = None
         if self._options.time_column is None:
@@ -224,7 +223,8 @@ class MergeBlocks:
                     max((block.max_time for block in job.blocks), default=0.0))
         blocks = tuple(
             BlockMeta(id=output_block_id(plan, token, number=number), tenant=plan.tenant, shard=plan.shard,
-                      level=plan.compaction_level + 1, min_time=begin, max_time=end, size_bytes=block.size_bytes)
+                      level=plan.compaction_level + 1, min_time=begin, max_time=end, size_bytes=block.size_bytes,
+                      rows=block.rows, columns=columns)
             for number, block in enumerate(written) for begin, end in [span or (block.min_time, block.max_time)])
         paths = [self._folder.path_of(block.tenant, block.shard, block.id) for block in blocks]
         self._folder.make_folder(os.path.dirname(paths[0]))
@@ -253,6 +253,55 @@ class MergeBlocks:
                     self._folder.files.unlink(block.path)
                 except StorageError:
                     return
+
+
+def columns_of(schema: pa.Schema) -> str:
+    """What to give as `BlockMeta.columns` for a block of this Arrow schema: a digest of its columns' names and types.
+
+    With it and `BlockMeta.rows`, a merge reads the footer of one of its sources before it begins, else of all.
+    """
+    return Digest.of("\n".join(str(field) for field in schema).encode()).hex
+
+
+def _read_footers(blocks: Sequence[_Block], *, few: bool = False) -> tuple[pa.Schema, int]:
+    """The columns of all blocks, and how many rows they have together.
+
+    Args:
+        blocks: the blocks, at least one.
+        few: read the first footer alone, if the metadata says how many rows each has and that all have its columns.
+
+    Raises:
+        CorruptData: a file is damaged, or has not as many rows as its metadata says.
+        InvalidInput: the columns differ.
+    """
+    footers = map(_footer, blocks)
+    schema, rows = next(footers)
+    told = [meta.rows for _, _, meta in blocks if meta is not None and meta.columns == columns_of(schema)
+            and meta.rows is not None]
+    if few and len(told) == len(blocks):
+        return schema, sum(told)
+    for (block_id, _, _), (own, count) in zip(blocks[1:], footers, strict=True):
+        if own != schema:
+            raise InvalidInput(f"block {block_id!r} has the columns {_columns(own)}, block {blocks[0][0]!r} has "
+                               f"{_columns(schema)}; blocks of one tenant and shard need the same columns")
+        rows += count
+    return schema, rows
+
+
+def _footer(block: _Block) -> tuple[pa.Schema, int]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    _, path, meta = block
+    try:
+        with parquet.ParquetFile(path) as file:
+            schema, rows = file.schema_arrow.remove_metadata(), file.metadata.num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptData(path=path, offset=0, expected="a Parquet file", found=str(error)) from error
+    if meta is not None and meta.rows not in (None, rows):
+        raise CorruptData(path=path, offset=0, expected=f"{meta.rows} rows, as the metadata of the block says",
+                          found=f"{rows} rows")
+    return schema, rows
 
 
 def _nothing(plan: JobPlan, sources: tuple[str, ...], why: NoOutput) -> CompactedBlocks:

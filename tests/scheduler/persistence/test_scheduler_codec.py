@@ -70,11 +70,11 @@ from compactlib.scheduler.queue.state import SchedulerState
 from tests.scheduler.build import Host, output, say
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "update.command"
-EARLIER = {number: GOLDEN.with_name(f"update-{number}.command") for number in (1, 2, 3)}
+EARLIER = {number: GOLDEN.with_name(f"update-{number}.command") for number in (1, 2, 3, 4)}
 GOLDEN_STATE = GOLDEN.with_name("state.record")
 
 META = BlockMeta(id="01J8F0000000000000000000X1", tenant="acme", shard=3, level=1, min_time=1.5, max_time=2.5,
-                 size_bytes=9)
+                 size_bytes=9, rows=5, columns="c0ffee")
 PLAN = JobPlan(name="ab-Tacme-S3-L0", tenant="acme", shard=3, compaction_level=0, source_blocks=("a", "b"),
                size_bytes=18, tombstones=(BlockTombstones(name="t", tenant="acme", shard=3, level=0, blocks=("z",)),))
 STATE = JobState(name=PLAN.name, compaction_level=0, status=JobStatus.IN_PROGRESS, token=41, lease_expires_at=0.1 + 0.2,
@@ -139,12 +139,13 @@ def test_the_golden_file_is_read_and_written_as_ever() -> None:
 
 def test_earlier_versions_are_refused_by_name() -> None:
     for number, path in EARLIER.items():
-        with pytest.raises(Unsupported, match=f"version {number}; this release reads 4: use the release that wrote it"):
+        with pytest.raises(Unsupported, match=f"version {number}; this release reads 5: use the release that wrote it"):
             decode_command(path.read_bytes())
-    with pytest.raises(Unsupported, match="version 3; this release reads 4: use the release that wrote it"):
-        decode_state(GOLDEN.with_name("state-3.record").read_bytes(), "here")
-    with pytest.raises(Unsupported, match="version 5; this release reads 4: upgrade"):
-        decode_command(RecordFrame("later", MAGIC, 5, "<HH").encode(RecordKind.COMMAND, body=b"[]"))
+    for number in (3, 4):
+        with pytest.raises(Unsupported, match=f"version {number}; this release reads 5: use the release that wrote it"):
+            decode_state(GOLDEN.with_name(f"state-{number}.record").read_bytes(), "here")
+    with pytest.raises(Unsupported, match="version 6; this release reads 5: upgrade"):
+        decode_command(RecordFrame("later", MAGIC, 6, "<HH").encode(RecordKind.COMMAND, body=b"[]"))
 
 
 CONFIGS = [SchedulerConfig(), SchedulerConfig(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
@@ -43,7 +44,7 @@ from compactlib.scheduler.workers.running_job import output_block_id
 from compactlib.scheduler.workers.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks
 from compactlib.spark.rewrites.block_writer import BlockWriter
-from compactlib.spark.rewrites.blocks import MergeOptions
+from compactlib.spark.rewrites.blocks import MergeOptions, columns_of
 
 pytestmark = pytest.mark.spark
 
@@ -99,6 +100,45 @@ def test_without_a_column_of_times_the_outputs_have_the_span_of_the_sources(spar
     blocks = MergeBlocks(spark, folder, MemoryFence(), options)(job).new_blocks
     assert len(blocks) > 1
     assert {(block.min_time, block.max_time) for block in blocks} == {(1e6, 2e6 + 2)}
+
+
+def with_metadata(folder: BlockFolder, count: int, **wrong: Any) -> RunningJob:
+    """A job whose poll carried the metadata of its sources, written as an ingester would."""
+    known = []
+    for number in range(count):
+        write_block(folder, f"b{number}", rows(number, 30 + number))
+        known.append(BlockMeta(id=f"b{number}", tenant="acme", shard=3, level=0, rows=30 + number,
+                               columns=columns_of(SCHEMA)))
+    known[-1] = attrs.evolve(known[-1], **wrong)
+    return RunningJob(Start(1, running([block.id for block in known]).plan, 7, 100.0, tuple(known)), Budget(),
+                      ManualClock(0.0))
+
+
+def test_rows_and_columns_that_the_poll_tells_need_no_footers(spark: SparkSession, tmp_path: Path) -> None:
+    folder, options = BlockFolder(tmp_path / "blocks"), MergeOptions(sort_by=("at",), time_column="at")
+    job = with_metadata(folder, 3)
+    done = MergeBlocks(spark, folder, MemoryFence(), options)(job)
+    (block,) = done.new_blocks
+    assert (block.rows, block.columns) == (93, columns_of(SCHEMA))
+    assert read_block(folder, block.id).num_rows == 93
+    # The outputs of one merge are the sources of the next; their files have the columns that their metadata says.
+    assert columns_of(parquet.read_schema(folder.path_of("acme", 3, block.id)).remove_metadata()) == block.columns
+    # What the metadata counts is what must come out, though no footer but the first was looked at.
+    wrong = MergeBlocks(spark, folder, MemoryFence(), options)
+    with pytest.raises(CorruptData, match="33 rows, as the metadata of the block says"):
+        wrong(with_metadata(folder, 3, rows=33, columns=""))
+    before = files_of(folder)
+    with pytest.raises(CorruptData, match="94 rows of 3 blocks"):
+        wrong(with_metadata(folder, 3, rows=33))
+    assert files_of(folder) == before
+
+
+def test_a_source_whose_footer_was_not_read_is_named_if_it_is_damaged(spark: SparkSession, tmp_path: Path) -> None:
+    folder = BlockFolder(tmp_path / "blocks")
+    job = with_metadata(folder, 3)
+    Path(folder.path_of("acme", 3, "b2")).write_bytes(b"PAR1 is not all that it takes PAR1")
+    with pytest.raises(CorruptData, match="b2"):
+        MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("at",)))(job)
 
 
 def test_blocks_become_one_sorted_block(spark: SparkSession, tmp_path: Path) -> None:
