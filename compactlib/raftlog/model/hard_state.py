@@ -75,11 +75,11 @@ def read_hard_state(folder: StrPath) -> HardState:
 
 
 class KeptHardState:
-    """The hard state of a log that is open. Threads may share it.
+    """The hard state of a log that is open. Threads may share it; it waits for no flush and no compaction.
 
     Args:
         files: the disk.
-        folder: the log's.
+        folder: the log's, which nobody else writes.
 
     Raises:
         CorruptData, Unsupported, StorageError: as `read_hard_state`.
@@ -89,6 +89,9 @@ class KeptHardState:
         self._files = files
         self._path = os.path.join(folder, HARD_STATE_NAME)
         self._now = read_hard_state(folder)
+        # A compaction clears away what others have left, at any time: so this is no name that it knows.
+        if os.path.lexists(self._path + TEMPORARY_SUFFIX):
+            files.unlink(self._path + TEMPORARY_SUFFIX)
         self._lock = OwnedLock(f"the hard state in {folder}")
 
     @property

@@ -38,7 +38,7 @@ REWRITE_PREFIX = "rewrite-"
 _SEGMENT = re.compile(r"(\d{16})\.segment")
 _PRIVATE = re.compile(r"\d{16}\.segment\.[^/]+")
 _COMPACTING = re.compile(r"(\d{16}(?:-\d{16})*)\.compacting")
-_TEMPORARY = re.compile(r"\d{16}\.segment\.(?:link|swap|tmp)|(?:SNAPSHOT|HARD_STATE|CADENCE)\.tmp")
+_TEMPORARY = re.compile(r"\d{16}\.segment\.(?:link|swap|tmp)|(?:SNAPSHOT|CADENCE)\.tmp")
 
 
 def segment_name(number: int) -> str:

@@ -10,7 +10,6 @@ from typing import TypeVar
 from compactlib.errors import CompactlibError, CorruptData, NotFound
 from compactlib.files.disk import StrPath
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.arguments import folder_path
 from compactlib.raftlog.log.segment_log import Beside, SegmentLog
 from compactlib.raftlog.memtable.flush import FlushPlan, NewestStats
 from compactlib.raftlog.model.hard_state import KeptHardState
@@ -41,9 +40,12 @@ class LogSegments:
 
     def __init__(self, folder: StrPath, options: LogOptions | None = None, *, row_is_lost: bool = False) -> None:
         self.beside: Beside = Beside(row_is_lost=row_is_lost)
-        # Before anything is changed there: a damaged one keeps the log from being opened.
-        self.hard_state: KeptHardState = KeptHardState((options or LogOptions()).files, folder_path(folder))
         self.log: SegmentLog = SegmentLog(folder, options, beside=self.beside)
+        try:
+            self.hard_state: KeptHardState = KeptHardState((options or LogOptions()).files, self.log.folder)
+        except BaseException:
+            self.log.close()
+            raise
         self._tail = self.log.tail
         self._segments = self.log.tail.segments
 

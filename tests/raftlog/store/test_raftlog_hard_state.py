@@ -10,6 +10,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import attrs
 import pytest
 
 from compactlib.errors import (
@@ -31,6 +32,7 @@ from compactlib.testing.faults.plan import FailingFiles
 from tests.effort import Effort
 from tests.raftlog.raft_host import SMALL, reopened, rows
 from tests.raftlog.raft_world import store_options
+from tests.raftlog.wrapped_files import WatchedFiles
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "HARD_STATE"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-snapshot.md"
@@ -208,3 +210,34 @@ def test_a_disk_that_refuses_any_step_gives_no_vote_that_is_forgotten(tmp_path: 
                 found = log.hard_state
                 assert found.term >= answered.term
                 assert found.term > answered.term or answered.voted_for in (None, found.voted_for)
+
+
+def test_a_compaction_that_clears_leftovers_away_takes_no_vote_with_it(tmp_path: Path) -> None:
+    """It removed the file that was about to take its place, and the member's vote failed."""
+    cleared: list[str] = []
+
+    def meanwhile(operation: str, path: str) -> None:
+        if operation == "rename" and path.endswith("HARD_STATE"):
+            cleared.append(type(log.reclaim()).__name__)
+
+    options = attrs.evolve(SMALL, log=attrs.evolve(SMALL.log, files=WatchedFiles(meanwhile)))
+    with open_log(tmp_path, options) as log:
+        log.append_entries(0, 0, rows(1, 40))
+        log.flush()
+        log.snapshot(38)
+        for term in range(1, 4):
+            log.record_hard_state(term, "a")
+            log.compact(policy=log.policy)
+    assert len(cleared) == 3
+    with open_log(tmp_path, SMALL) as log:
+        assert log.hard_state == HardState(3, "a")
+
+
+def test_what_a_crash_has_left_of_a_vote_goes_when_the_log_is_opened(tmp_path: Path) -> None:
+    with open_log(tmp_path, SMALL) as log:
+        log.record_hard_state(3, "a")
+    left = tmp_path / "logs/log/HARD_STATE.tmp"
+    left.write_bytes(GOLDEN.read_bytes()[:10])
+    with open_log(tmp_path, SMALL) as log:
+        assert not left.exists()
+        assert log.hard_state == HardState(3, "a")
