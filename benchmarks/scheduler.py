@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the compaction scheduler does with many blocks and jobs, and beside Redis Streams and procrastinate.
 
-    python benchmarks/scheduler.py [--quick] [--only queue|cycle] [--json FILE] [--folder FOLDER]
+    python benchmarks/scheduler.py [--quick] [--only queue|cycle|http] [--json FILE] [--folder FOLDER]
 
 `make peers` installs the clients; redis-server must be on the path, PostgreSQL comes from a wheel. A peer that is not
 there is left out with a line that says so. `docs/benchmarks.md` has the last figures.
@@ -19,13 +19,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from measure import Figure, alternate, report
@@ -48,6 +50,9 @@ from compactlib.scheduler.model.poll import PollResponse, Verdict
 from compactlib.scheduler.model.update import Tick
 from compactlib.scheduler.model.values import Command, JobState
 from compactlib.scheduler.queue.metadata_index import MetadataIndex
+
+if TYPE_CHECKING:
+    from compactlib.hosting import SchedulerHost
 
 SHARDS = 64
 BLOCKS_A_JOB = 20
@@ -279,8 +284,9 @@ def our_rate(jobs: int, abandoned: int, kind: str, wrong: list[int]) -> float:
     return jobs / (time.perf_counter() - began)
 
 
-def our_durable_rate(folder: Path, jobs: int, abandoned: int, wrong: list[int]) -> float:
-    """Jobs a second on the durable local log, synced before each answer."""
+@contextlib.contextmanager
+def durable(folder: Path, jobs: int) -> Iterator[tuple[SchedulerHost, Callable[[], object]]]:
+    """A scheduler on the durable local log with so many jobs queued, and what makes it later."""
     from compactlib.hosting import LocalLog, SchedulerHost
     from compactlib.raftlog import LogOptions
 
@@ -290,9 +296,70 @@ def our_durable_rate(folder: Path, jobs: int, abandoned: int, wrong: list[int]) 
     with contextlib.closing(SchedulerHost(log, MemoryStore(), COMMANDS, snapshot_every=0)) as host:
         host.add_blocks(blocks_of(jobs))
         host.poll(PollRequest((), jobs))
+        yield host, lambda: clock.advance(100.0)
+
+
+def our_durable_rate(folder: Path, jobs: int, abandoned: int, wrong: list[int]) -> float:
+    """Jobs a second on the durable local log, synced before each answer."""
+    with durable(folder, jobs) as (host, later):
         began = time.perf_counter()
-        wrong.append(our_cycle(host.poll, lambda: clock.advance(100.0), jobs, abandoned))
+        wrong.append(our_cycle(host.poll, later, jobs, abandoned))
         return jobs / (time.perf_counter() - began)
+
+
+# -------------------------------------------------------------------------------------------------------- over HTTP
+
+
+@contextlib.contextmanager
+def over_http(host: SchedulerHost, *, compact: bool) -> Iterator[Poll]:
+    """Polls that go over a socket to a server in a thread of this process, and back."""
+    from compactlib.hosting.http.application import SchedulerApplication
+    from compactlib.hosting.http.client import SchedulerClient
+    from compactlib.hosting.http.server import HttpServer
+
+    opened: Future[tuple[str, Callable[[], object]]] = Future()
+
+    async def serve() -> None:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        async with HttpServer(SchedulerApplication(host), listen=("127.0.0.1", 0)) as server:
+            opened.set_result((f"http://127.0.0.1:{server.address[1]}",
+                               lambda: loop.call_soon_threadsafe(ended.set)))
+            await ended.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    url, end = opened.result()
+    try:
+        with SchedulerClient([url], compact=compact) as client:
+            yield client.poll
+    finally:
+        end()
+        thread.join()
+
+
+def http_figures(quick: bool, folder: Path) -> list[Figure]:
+    """The cycle over HTTP, beside the same host called directly: CPU time of client and server, and jobs a second."""
+    jobs, abandoned, runs = (400, 40, 3) if quick else (5000, 500, 3)
+
+    def measured(kind: str, rates: list[float]) -> float:
+        with durable(folder, jobs) as (host, later), contextlib.ExitStack() as stack:
+            poll = host.poll if kind == "directly" else stack.enter_context(over_http(host, compact=kind == "compact"))
+            began, cpu = time.perf_counter(), time.process_time()
+            assert our_cycle(poll, later, jobs, abandoned) == 0
+            rates.append(jobs / (time.perf_counter() - began))
+            return (time.process_time() - cpu) / jobs * 1e3
+
+    figures: list[Figure] = []
+    for kind in ("json", "compact"):
+        rates: list[float] = []
+        direct: list[float] = []
+        ours, theirs = alternate(runs, partial(measured, kind, rates), partial(measured, "directly", direct))
+        figures += [
+            Figure(figure=f"scheduler_http_cpu_{kind}", unit="ms CPU a job, both sides", values=tuple(ours),
+                   reference="the same host called directly", reference_values=tuple(theirs), goal="printed"),
+            Figure(figure=f"scheduler_http_cycle_{kind}", unit="jobs/s", values=tuple(rates[-runs:]),
+                   reference="1,000 jobs/s", reference_values=(1000.0,) * runs, goal=">= 1")]
+    return figures
 
 
 # ----------------------------------------------------------------------------------------------------------- Redis
@@ -484,15 +551,17 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the same shape on smaller data, under a minute")
-    parser.add_argument("--only", choices=["queue", "cycle"], help="one half of the figures")
+    parser.add_argument("--only", choices=["queue", "cycle", "http"], help="one part of the figures")
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
     parser.add_argument("--folder", metavar="FOLDER", help="where the durable log is written; default: a temporary one")
     arguments = parser.parse_args()
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="compactlib-bench-", dir=arguments.folder) as folder:
-        if arguments.only != "queue":
+        if arguments.only in (None, "cycle"):
             figures += cycle_figures(arguments.quick, Path(folder))
-        if arguments.only != "cycle":
+        if arguments.only in (None, "http"):
+            figures += http_figures(arguments.quick, Path(folder))
+        if arguments.only in (None, "queue"):
             figures += queue_figures(arguments.quick)
     report(figures, arguments.json)
 
