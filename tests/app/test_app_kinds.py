@@ -19,14 +19,16 @@ from compactlib.app.cli import main
 from compactlib.app.kinds import KINDS, store_at
 from compactlib.app.stores import Asked
 from compactlib.app.watching import watch
-from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Deleted, StatsBased
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, Deleted, StatsBased
 from compactlib.catalog import CatalogService, CreateSchema, HybridClock, UpdateLog
 from compactlib.clock import ManualClock, SystemClock
 from compactlib.errors import Unsupported
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
-from compactlib.raftlog import RaftLogStore, SegmentLog
+from compactlib.outcome import Done
+from compactlib.raftlog import RaftLogStore, SeedPolicy, SegmentLog
 from compactlib.runtime import OnRequest
+from compactlib.runtime.observe import Observer, Progress
 from compactlib.scheduler import AddBlocks, BlockMeta, LevelConfig, PollRequest, SchedulerConfig, StoredScheduler
 from compactlib.staging import CommittedRanges, Repository, SplitRule
 from tests.app.log_folders import contents, flip_byte, make_log
@@ -151,14 +153,14 @@ def test_a_look_changes_no_byte_and_its_answer_is_also_data(kind: str, command: 
     json.loads(json_out)
 
 
-@pytest.mark.parametrize("command", ["inspect", "plan", "why", "verify"])
+@pytest.mark.parametrize("command", ["inspect", "plan", "why", "verify", "watch", "compact"])
 @pytest.mark.parametrize("kind", MAKERS)
 def test_what_a_terminal_of_80_columns_shows_fits_it(kind: str, command: str, tmp_path: Path,
                                                     monkeypatch: pytest.MonkeyPatch,
                                                     capsys: pytest.CaptureFixture[str]) -> None:
     path = MAKERS[kind](tmp_path)
     monkeypatch.setattr("compactlib.app.terminal._columns", lambda stream: 80)
-    assert main([command, str(path)]) in (0, 2)
+    assert main([command, str(path), *(["--times", "1"] if command == "watch" else [])]) in (0, 2)
     assert max(map(len, ["", *capsys.readouterr().out.splitlines()])) <= 80
 
 
@@ -270,6 +272,30 @@ def test_watching_shows_what_a_running_owner_does_and_ends_after_so_many_looks(
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["entries"] for row in rows] == [1, 2, 3]
     assert [row["time"] - rows[0]["time"] for row in rows] == [0, 5, 10]
+
+
+def test_watching_shows_how_far_a_compaction_has_come(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    class Looks(Observer):
+        def __init__(self, path: Path) -> None:
+            self.asked = Asked(path=str(path))
+
+        def progress(self, progress: Progress) -> None:
+            seen.append(store_at(self.asked).levels())
+
+    log = make_log(tmp_path / "log")
+    with SegmentLog(log) as opened:
+        assert isinstance(opened.compact(policy=SeedPolicy(), observer=Looks(log)), Done)
+    assert max(row["writing_bytes"] for row in seen) > 0
+    assert store_at(Asked(path=str(log))).levels()["writing_bytes"] == 0
+    seen.clear()
+    blobs = blob_store(tmp_path / "blobs")
+    with BlobStore(blobs, CONFIG) as store:
+        assert isinstance(store.compact(policy=CompactAll(), observer=Looks(blobs)), Done)
+    assert {row["compaction"] for row in seen} == {"copy"}
+    assert all(re.fullmatch(r"\d+/\d+", row["done"]) for row in seen)
+    assert store_at(Asked(path=str(blobs))).levels()["compaction"] == ""
 
 
 def test_watching_ends_with_an_interrupt_and_all_is_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
