@@ -34,6 +34,7 @@ from compactlib.kv.stores.sqlite.store import SqliteStore
 from examples.catalog_cluster import NAME, PARTITIONS, Cluster, Node, context, wait_until
 from tests.catalog.transport.test_catalog_cluster_example import free_ports
 from tests.hosting.certificates import Authority
+from tests.hosting.test_hosting_strangers import recording, resident
 
 pytestmark = pytest.mark.cluster
 
@@ -50,10 +51,6 @@ def issued(folder: Path, *names: str) -> Authority:
     for name in names:
         authority.context(name, server=False)
     return authority
-
-
-def resident(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 # --- strangers ------------------------------------------------------------------------------------------------------
@@ -118,22 +115,8 @@ class Strangers:
 
     async def recorded(self) -> bytes:
         """What a member sent, byte for byte: it is what a stranger on the way can see."""
-        sent = bytearray()
-
-        async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, record: bool) -> None:
-            with contextlib.suppress(OSError):
-                while data := await reader.read(4096):
-                    sent.extend(data if record else b"")
-                    writer.write(data)
-            writer.close()
-
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            there, back = await asyncio.open_connection("127.0.0.1", self.port)
-            await asyncio.gather(pass_on(reader, back, record=True), pass_on(there, writer, record=False))
-
-        async with await asyncio.start_server(answer, "127.0.0.1", 0) as proxy:
-            reader, writer = await asyncio.open_connection(*proxy.sockets[0].getsockname(),
-                                                           ssl=certified(self.known, "n3"))
+        async with recording(("127.0.0.1", self.port)) as (address, sent):
+            reader, writer = await asyncio.open_connection(*address, ssl=certified(self.known, "n3"))
             writer.write(greeting("n3"))
             assert isinstance(wire.decode((await reader.readexactly(4)) and await reader.read(1000)), Hello)
             writer.close()

@@ -155,7 +155,6 @@ def swap_value(data: bytearray, rng: random.Random, _: Sequence[bytes]) -> None:
         data[place.start():place.end()] = rng.choice((*VALUES, rng.choice(found).group()))
 
 
-OFFER = next(one for one in SAMPLES if isinstance(one, Offer))
 MUTATIONS = (flip, cut, put_number, put_varint, repeat, swap_type, splice, swap_value)
 
 
@@ -293,7 +292,7 @@ def session(rng: random.Random) -> list[bytes]:
         state_bytes=rng.choice((11, 1 << 62)), state_crc=crc32(state))
     entries = tuple(SentEntry(index, 1, crc32(b"z"), b"z") for index in rng.choice(((), (3,), (25, 24), (7,))))
     said: list[TransferMessage] = [
-        attrs.evolve(OFFER, envelope=envelope, meta=meta), LiveChunk(envelope, 0, live),
+        Offer(envelope, meta, "log"), LiveChunk(envelope, 0, live),
         EntryChunk(envelope, rng.choice((-1, 0, 20)), entries),
         StateChunk(envelope, rng.choice((0, 0, 5, 1 << 60)), state), Probe(envelope)]
     read = attrs.evolve(TRANSFER, samples=(*(transfer.encode(one)[4:] for one in said), *TRANSFER.samples))

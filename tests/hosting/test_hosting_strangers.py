@@ -32,6 +32,7 @@ from compactlib.raftlog.replication.errors import AbortReason
 from compactlib.raftlog.replication.messages import Envelope, Offer, Progress, Refusal
 from compactlib.raftlog.replication.wire import encode
 from compactlib.raftlog.snapshots.model import SnapshotManifest
+from compactlib.raftlog.snapshots.state_reader import StateReader
 from compactlib.runtime.doors import MAX_HELLO_BYTES, BytesInFlight, DoorLimits
 from compactlib.runtime.observe import RecordingObserver
 from examples.raft_kv import KvStore
@@ -85,6 +86,31 @@ async def snapshots(folder: Path, tls: ssl.SSLContext | None, limits: dict[str, 
                        term_seen=heard.append)
             yield Opened(server.address, observer, heard)
             server.audit()
+
+
+def resident(process: int | str = "self") -> int:
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@contextlib.asynccontextmanager
+async def recording(address: tuple[str, int]) -> AsyncIterator[tuple[tuple[str, int], bytearray]]:
+    """An address that leads to another one, and what is sent there."""
+    sent = bytearray()
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, record: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(4096):
+                sent.extend(data if record else b"")
+                writer.write(data)
+        writer.close()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(*address)
+        await asyncio.gather(pass_on(reader, back, record=True), pass_on(there, writer, record=False))
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as proxy:
+        host, port = proxy.sockets[0].getsockname()
+        yield (host, port), sent
 
 
 def node_hello(cluster: str, name: str) -> bytes:
@@ -259,9 +285,6 @@ def test_a_stranger_on_loopback_moves_no_term_and_publishes_no_time(tmp_path: Pa
     "nothing", "half a Hello", "half a handshake"])
 def test_a_thousand_idle_strangers_cost_little_memory_and_keep_nobody_out(
         door: Opening, hello: Greeting, said: bytes, is_guarded: bool, tmp_path: Path) -> None:
-    def resident() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
     async def story() -> None:
         authority = Authority(tmp_path)
         tls = authority.context("b", server=True) if is_guarded else None
@@ -284,6 +307,33 @@ def test_a_thousand_idle_strangers_cost_little_memory_and_keep_nobody_out(
             for line in lines:
                 line.close()
             writer.close()
+
+    run(story)
+
+
+def test_frames_that_are_never_finished_are_bounded_over_all_connections_and_end(tmp_path: Path) -> None:
+    async def story() -> None:
+        limits = {"frame_seconds": 0.3, "max_bytes_in_flight": 20 << 20, "max_message_bytes": 16 << 20}
+        async with transport(tmp_path, None, limits) as opened:
+            before = resident()
+            lines = []
+            for number in range(20):
+                _, writer = await opened.connect()
+                writer.write(node_hello("c", f"n{number}") + (16 << 20).to_bytes(4, "little"))
+                line = writer.get_extra_info("socket").dup()
+                line.setblocking(False)
+                lines.append((writer, line))
+            left = dict.fromkeys(range(20), (16 << 20) - 1)
+            # As much as each takes without waiting, again and again, until the time of all of them is over.
+            while sum("frame_seconds=0.3" in str(fields) for _, fields in opened.observer.events) < 20:
+                for number, (_, line) in enumerate(lines):
+                    with contextlib.suppress(OSError):
+                        left[number] -= line.send(bytes(min(left[number], 1 << 18)))
+                assert resident() - before < 64 << 20
+                await asyncio.sleep(0)
+            for writer, line in lines:
+                line.close()
+                writer.close()
 
     run(story)
 
@@ -331,6 +381,50 @@ def test_a_snapshot_goes_over_tls_from_the_leader_alone(tmp_path: Path) -> None:
                 outcome = await client.send(leader.log, leader.snapshots, term=1)
                 assert isinstance(outcome, Done), outcome
             assert follower.items() == leader.items()
+
+    run(story)
+
+
+@pytest.mark.parametrize("is_guarded", [False, True], ids=["plain", "tls"])
+def test_a_transfer_that_is_sent_again_as_it_was_changes_nothing(is_guarded: bool, tmp_path: Path) -> None:
+    """Byte for byte, as whoever sees the network can; through TLS it is nothing that anybody has said."""
+    async def story() -> None:
+        authority, rng, observer = Authority(tmp_path), random.Random(1), RecordingObserver()
+        tls = {is_server: authority.context("b" if is_server else "a", server=is_server) if is_guarded else None
+               for is_server in (False, True)}
+        installed: list[SnapshotManifest] = []
+
+        async def said(address: tuple[str, int], data: bytes) -> None:
+            reader, writer = await asyncio.open_connection(*address)
+            with contextlib.suppress(OSError):
+                writer.write(data)
+                writer.write_eof()
+                await reader.read()
+            writer.close()
+
+        with (KvStore(str(tmp_path / "leader"), with_worker=False) as leader,
+              KvStore(str(tmp_path / "follower"), with_worker=False) as follower):
+            leader.write([Put(f"k{rng.randrange(9)}", rng.randbytes(50)) for _ in range(100)])
+            leader.snapshot()
+
+            def install(manifest: SnapshotManifest, state: StateReader) -> None:
+                installed.append(manifest)
+                follower.installed(manifest, state)
+
+            async with SnapshotServer(listen=("127.0.0.1", 0), cluster="c", senders=["a"], tls=tls[True],
+                                      observer=observer) as server:
+                server.add(follower.log, follower.snapshots, term=1, applied=lambda: follower.machine.applied,
+                           installed=install)
+                async with recording(server.address) as (address, sent):
+                    client = SnapshotClient(address, cluster="c", me="a", follower="b", tls=tls[False])
+                    assert isinstance(await client.send(leader.log, leader.snapshots, term=1), Done)
+                before = follower.items()
+                for _ in range(3):
+                    await said(server.address, bytes(sent))
+                server.audit()
+            assert (len(installed), follower.items()) == (1, before)
+            follower.log.audit()
+            assert is_guarded is any(name == "snapshot_line_ended" for name, _ in observer.events)
 
     run(story)
 
