@@ -6,9 +6,12 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import re
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from compactlib.errors import InvalidInput, Unsupported
@@ -61,6 +64,34 @@ def test_json_has_the_fields_by_their_names() -> None:
             "size_bytes": 18}],
         "assignments": [], "answers": [{"name": "j", "verdict": "stale token", "holder_deadline": None, "detail": ""}],
         "tombstones": [], "now": 7.5, "why": ""}
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "formats" / "scheduler-http.md"
+OBJECTS = (PollRequest, StatusUpdate, CompactedBlocks, BlockMeta, PollResponse, JobPlan, Assignment, StatusAnswer,
+           BlockTombstones, ShardTombstone, AddBlocks, BlocksAdded)
+
+
+def test_the_page_names_every_object_its_fields_and_what_they_may_be() -> None:
+    page = PAGE.read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page.partition("## Objects")[2], re.MULTILINE))
+    assert set(rows) == {kind.__name__ for kind in OBJECTS}
+    for kind in OBJECTS:
+        fields = re.findall(r"`([a-z_]+)`(\??)", rows[kind.__name__])
+        assert [name for name, _ in fields] == [field.name for field in attrs.fields(kind)]
+        if kind in OBJECTS[:4]:
+            assert [name for name, may_go in fields if not may_go] == [
+                field.name for field in attrs.fields(kind) if field.default is attrs.NOTHING]
+    for text in (*(status.name.lower() for status in JobStatus if status), *(verdict.value for verdict in Verdict),
+                 *(reason.value for reason in NoOutput)):
+        assert f'"{text}"' in page
+
+
+def test_the_examples_of_the_page_are_requests() -> None:
+    asks, reports = (decode(text.encode(), JSON, PollRequest)
+                     for text in re.findall(r"^```json\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL))
+    assert asks == PollRequest(job_capacity=2)
+    assert [said.status for said in reports.status_updates] == [
+        JobStatus.IN_PROGRESS, JobStatus.SUCCESS, JobStatus.FAILED, JobStatus.RELEASED]
 
 
 def test_a_whole_number_stands_for_a_time() -> None:
