@@ -90,7 +90,7 @@ class HttpLimits:
     """
 
     max_connections: int = 1000
-    max_greetings: int = 100
+    max_greetings: int = 50
     max_head_bytes: int = 16 << 10
     max_body_bytes: int = 16 << 20
     max_bytes_in_flight: int = 64 << 20
