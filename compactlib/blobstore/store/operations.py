@@ -210,9 +210,9 @@ def rank_of(put: IndexEntry, content: bytes) -> tuple[int, int, int, bytes, int]
 
 
 def as_successor(draft: IndexEntry, state: BlobState) -> IndexEntry:
-    """A peer's PUT that outdoes the one that is here: what was said of the blob in its life goes on to hold."""
+    """A peer's record that is news: a PUT or TTL update ends no later life, and what was said in that holds for a PUT."""
     newest = state.newest
-    if draft.life_version > newest.life_version:
+    if draft.life_version > newest.life_version or draft.kind not in (RecordKind.PUT, RecordKind.TTL_UPDATE):
         return draft
     successor = draft._replace(life_version=newest.life_version)
     return successor if not state.is_permanent else successor._replace(

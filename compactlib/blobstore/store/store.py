@@ -436,7 +436,7 @@ class BlobStore:
             known = self._counting_put(draft, content, state)
             if known is None:
                 known = said_before(draft, state, history)
-            if known is None and draft.kind == RecordKind.PUT and state is not None and state.put is not None:
+            if known is None and state is not None:
                 draft = as_successor(draft, state)
             entry = log.append(draft, content) if known is None else known
         log.wait_for(entry)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from compactlib.blobstore import CompactAll
 from compactlib.blobstore.config import BlobStoreConfig
@@ -196,6 +196,8 @@ WORDS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(
     min_size=1, max_size=25)
 
 
+@example([(0, "put"), (0, "wait"), (1, "put"), (0, "replace"), (0, "delete"), (0, "undelete"), (1, "permanent"),
+          (1, "delete")], [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)])
 @given(WORDS, st.permutations([(here, there) for here in range(3) for there in range(3) if here != there]))
 def test_replicas_that_put_one_id_each_come_to_agree(words: list[tuple[int, str]],
                                                      order: list[tuple[int, int]]) -> None:
