@@ -210,7 +210,7 @@ def rank_of(put: IndexEntry, content: bytes) -> tuple[int, int, int, bytes, int]
 
 
 def as_successor(draft: IndexEntry, state: BlobState) -> IndexEntry:
-    """A peer's record that is news: a PUT or TTL update ends no later life, and what was said in that holds for a PUT."""
+    """A peer's record that is news: no PUT or TTL update ends a later life, and what was said in it holds for a PUT."""
     newest = state.newest
     if draft.life_version > newest.life_version or draft.kind not in (RecordKind.PUT, RecordKind.TTL_UPDATE):
         return draft
