@@ -477,25 +477,26 @@ def test_a_budget_ends_a_large_snapshot_between_its_pieces_and_the_next_call_goe
     store = MemoryStore()
     service = CatalogService(log_in(store, chunk_bytes=1024), HybridClock(ManualClock(1000.0)), delay_seconds=0)
     for number in range(40):
-        service.execute([CreateSchema(f"a schema with a name that takes some room, number {number}")], wait=False)
+        service.execute([CreateSchema(f"a schema with a name that takes some room, {number}.{each}, {'x' * 150}")
+                         for each in range(5)], wait=False)
     plan = plan_to(service, 38)
     assert not plan.is_exact
     observer = RecordingObserver()
-    outcome = service.compact(plan, budget=Budget(total_bytes=1500), observer=observer)
+    outcome = service.compact(plan, budget=Budget(total_bytes=20_000), observer=observer)
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, BudgetSpent)
     assert outcome.changed == "no"
-    assert len(list(store.scan(b"catalog", prefix=b"chunk/"))) == 1
-    assert [progress.unit for progress in observer.progresses] == ["bytes"]
+    assert len(list(store.scan(b"catalog", prefix=b"chunk/"))) == 16  # which are put in one request
+    assert {progress.unit for progress in observer.progresses} == {"bytes"}
     before = stored(store)
     done = service.compact(plan, observer=observer)
     assert isinstance(done, Done)
-    left_behind = 1024 + 16 + len(b"chunk/0000000000000000038/0123456789abcdef/000000")  # by the first attempt
+    left_behind = 16 * (1024 + 16 + len(b"chunk/0000000000000000038/0123456789abcdef/000000"))  # by the first attempt
     assert done.stats.bytes_freed == before - stored(store) - left_behind
     assert observer.progresses[-1].done <= observer.progresses[-1].total
     assert ("catalog_compacted", {"earliest": 38, "before": 0}) in observer.events
     writers = {entry.key.split(b"/")[2] for entry in store.scan(b"catalog", prefix=b"chunk/")}
-    assert len(writers) == 1  # the piece that the first attempt has left is gone
+    assert len(writers) == 1  # the pieces that the first attempt has left are gone
     sound(service)
 
 
