@@ -37,6 +37,8 @@ _LIMITS = KVLimits(max_partition_bytes=1000, max_key_bytes=1600, max_value_bytes
 """An entry of PostgreSQL's B-tree holds 2,704 bytes."""
 _PAGE_BYTES = 4 << 20
 _STATEMENT_BYTES = 16 << 20
+_FEW = 4
+"""Cells for which one simple statement each costs less than one for all."""
 _SCHEMA_VERSION = 1
 _TABLE = re.compile(r"[a-z_][a-z0-9_]{0,40}(\.[a-z_][a-z0-9_]{0,40})?")
 _TRIES = 100
@@ -200,20 +202,30 @@ class PostgresStore(TransactionalStore):
             raise
 
     def _carry_out(self, connection: psycopg.Connection[Any], transaction: Transaction) -> PredicateFailed | None:
-        states = connection.execute(self._sql.states, _columns([one[:2] for one in transaction.conditions]),
-                                    binary=True).fetchall() if transaction.conditions else ()
-        for (partition, key, predicate), (version,) in zip(transaction.conditions, states, strict=True):
+        states = self._states(connection, [one[:2] for one in transaction.conditions])
+        for (partition, key, predicate), version in zip(transaction.conditions, states, strict=True):
             if not _holds(predicate, version):
                 # Nothing of it was written yet, so there is nothing to take back.
                 return PredicateFailed(partition=partition, key=key)
         # No key is named twice, so the order of the changes does not matter.
-        for puts in _in_statements([change for change in transaction.changes if change[2] is not None]):
-            connection.execute(self._sql.put, _columns(puts))
+        puts = [change for change in transaction.changes if change[2] is not None]
         deletes = [change[:2] for change in transaction.changes if change[2] is None]
-        if deletes:
-            with connection.cursor() as cursor:
+        with connection.cursor() as cursor:
+            if len(puts) > _FEW:
+                for part in _in_statements(puts):
+                    cursor.execute(self._sql.put_many, _columns(part))
+            elif puts:
+                cursor.executemany(self._sql.put, puts)
+            if deletes:
                 cursor.executemany(self._sql.delete, deletes)
         return None
+
+    def _states(self, connection: psycopg.Connection[Any], cells: Sequence[Cell]) -> list[int | None]:
+        """The version of each cell, `None` for one that is not there."""
+        if len(cells) > _FEW:
+            return [version for version, in connection.execute(self._sql.states, _columns(cells), binary=True)]
+        rows = [connection.execute(self._sql.state, cell).fetchone() for cell in cells]
+        return [None if row is None else row[0] for row in rows]
 
     # -- the server
 
@@ -281,8 +293,10 @@ class _Statements:
     get_many: bytes
     scan: bytes
     scan_keys: bytes
+    state: bytes
     states: bytes
     put: bytes
+    put_many: bytes
     delete: bytes
     audit: bytes
 
@@ -291,6 +305,7 @@ class _Statements:
         versions = f"{table}_versions"
         # With a limit the planner looks each cell up by itself: a join might read, and so lock, the whole table.
         wanted = "FROM unnest(%b::bytea[], %b::bytea[]) WITH ORDINALITY AS wanted (p, k, place) LEFT JOIN LATERAL"
+        replaced = "ON CONFLICT (partition, key) DO UPDATE SET value = excluded.value, version = excluded.version"
         cell = f"FROM {table} WHERE partition = p AND key = k LIMIT 1) AS found ON true ORDER BY place"
         texts = {
             "create_sequence": f"CREATE SEQUENCE IF NOT EXISTS {versions} AS bigint",
@@ -307,9 +322,10 @@ class _Statements:
             "scan_keys": f"SELECT key, version FROM {table} WHERE partition = %s AND key >= %s ORDER BY key LIMIT %s",
             "get_many": f"SELECT found.value, found.version {wanted} (SELECT value, version {cell}",
             "states": f"SELECT found.version {wanted} (SELECT version {cell}",
-            "put": f"INSERT INTO {table} SELECT p, k, v, nextval('{versions}') FROM "
-                   f"unnest(%b::bytea[], %b::bytea[], %b::bytea[]) AS new (p, k, v) ON CONFLICT (partition, key) "
-                   f"DO UPDATE SET value = excluded.value, version = excluded.version",
+            "state": f"SELECT version FROM {table} WHERE partition = %s AND key = %s",
+            "put": f"INSERT INTO {table} VALUES (%s, %s, %s, nextval('{versions}')) {replaced}",
+            "put_many": f"INSERT INTO {table} SELECT p, k, v, nextval('{versions}') FROM "
+                        f"unnest(%b::bytea[], %b::bytea[], %b::bytea[]) AS new (p, k, v) {replaced}",
             "delete": f"DELETE FROM {table} WHERE partition = %s AND key = %s",
             "audit": f"SELECT count(*), count(DISTINCT version), max(version), (SELECT last_value FROM {versions}) "
                      f"FROM {table} WHERE partition <> ''",
