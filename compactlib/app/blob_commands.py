@@ -48,7 +48,7 @@ class BlobStoreAt(StoreAt):
 
     def levels(self) -> Mapping[str, Any]:
         """The store's, and how far a compaction has come."""
-        with BlobReader(self.path) as reader:
+        with self._reader() as reader:
             status, view, log = reader.status(), reader.view(), reader.look.compaction
             valid = sum(each.valid_bytes for each in view.segments)
             return {"segments": status.segments, "records": status.records, "live_bytes": valid,
@@ -59,10 +59,13 @@ class BlobStoreAt(StoreAt):
 
     def planned(self) -> BlobPlan:
         """With the retention that was given, or that its owner has left there."""
+        with self._reader() as reader:
+            return reader.plan()
+
+    def _reader(self) -> BlobReader:
         kept = kept_retention(self.path) if self.asked.retention is None else self.asked.retention
         config = BlobStoreConfig() if kept is None else BlobStoreConfig(deleted_retention_seconds=kept)
-        with BlobReader(self.path, config, policy=self.policy_of(_POLICIES)) as reader:
-            return reader.plan()
+        return BlobReader(self.path, config, policy=self.policy_of(_POLICIES))
 
     def chosen(self, plan: BlobPlan) -> tuple[list[Any], dict[str, list[str]]]:
         """Names of segments."""

@@ -310,14 +310,17 @@ class SqliteFileAt(KVStoreAt):
         title = f"{self.path}: {len(rows):,} stores; look at one by --partition NAME"
         return Answer({"path": self.path, "stores": rows}, (Table.from_dicts(rows, title=title),))
 
+    def _which(self) -> InvalidInput:
+        return InvalidInput(f"{self.path} holds {len(self.stores):,} stores; say which one by --partition NAME, see "
+                            f"compactlib inspect {self.path}")
+
     def levels(self) -> Mapping[str, Any]:
-        """Refused, as the rest."""
-        raise InvalidInput(f"{self.path} holds {len(self.stores):,} stores; say which one by --partition NAME, see "
-                           f"compactlib inspect {self.path}")
+        """Refused: which store?"""
+        raise self._which()
 
     def planned(self) -> Any:
         """Refused: which store?"""
-        self.levels()
+        raise self._which()
 
     def chosen(self, plan: Any) -> tuple[list[Any], dict[str, list[str]]]:
         """There is no plan of all."""
@@ -325,8 +328,7 @@ class SqliteFileAt(KVStoreAt):
 
     def compacted(self) -> Outcome[Any]:
         """Refused: which store?"""
-        self.levels()
-        raise NotImplementedError
+        raise self._which()
 
     def verified(self) -> VerifyReport:
         """The key-value store itself: each row by its checksum."""
