@@ -22,8 +22,9 @@ from compactlib.catalog.round.messages import (
     RoundId,
 )
 from compactlib.catalog.transport import wire
-from compactlib.catalog.transport.tcp import Address, TcpOptions, TcpTransport
+from compactlib.catalog.transport.tcp import TcpOptions, TcpTransport
 from compactlib.errors import Closed, InvalidInput, StorageError
+from compactlib.runtime.doors import Address
 from compactlib.runtime.observe import RecordingObserver
 
 LOOPBACK: Address = ("127.0.0.1", 0)
