@@ -20,7 +20,7 @@ from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
 from compactlib.objects import LocalObjects
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLimits, SegmentLog
+from compactlib.raftlog import LogOptions, RaftLogStore, SeedPolicy, SegmentLimits, SegmentLog, StoreOptions
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, PrometheusObserver, RecordingObserver
 from compactlib.scheduler import (
@@ -144,6 +144,15 @@ def test_a_store_that_runs_tells_every_series_that_the_page_promises_and_no_othe
             "staging": {("skipped", "nothing"), ("done", "always")},
             "catalog": {("skipped", "nothing"), ("done", "cut_to_bound")},
             "scheduler": {("done", "job"), ("failed", "excluded")}}[kind] <= outcomes, outcomes
+
+
+def test_logs_of_one_id_in_two_stores_are_told_apart(tmp_path: Path) -> None:
+    observer = RecordingObserver()
+    for name in ("first", "second"):
+        with RaftLogStore(tmp_path / name, StoreOptions(log=LogOptions(observer=observer))) as store:
+            store.log("7").compact()
+    assert {dict(labels)["store"] for name, labels in observer.counters if name == "store_compactions"} == {
+        "first/7", "second/7"}
 
 
 def test_every_store_is_on_the_page() -> None:

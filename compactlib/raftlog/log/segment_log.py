@@ -46,7 +46,7 @@ from compactlib.raftlog.log.newest import NewestSegment
 from compactlib.raftlog.log.read_path import SegmentReadPath
 from compactlib.raftlog.log.read_plan import ReadPlan
 from compactlib.raftlog.log.tail import LogTail
-from compactlib.raftlog.model.names import segment_number
+from compactlib.raftlog.model.names import LOGS_FOLDER, segment_number
 from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta, read_snapshot_meta, write_snapshot_meta
 from compactlib.raftlog.model.status import LogStatus
 from compactlib.raftlog.model.values import (
@@ -230,7 +230,8 @@ class SegmentLog:
         """Add one entry. Durable after `sync`; visible to reads at once.
 
         An index that the log already holds takes back everything from there on, whatever its term: what a follower of a
-        Raft group is sent belongs into `RaftLog.append_entries`. Gaps are allowed. The payload must not be changed before the next `sync`. About 3 microseconds.
+        Raft group is sent belongs into `RaftLog.append_entries`. Gaps are allowed. The payload must not be changed
+        before the next `sync`. About 3 microseconds.
 
         Raises:
             InvalidInput: the index lies at or below the snapshot, or is no 64-bit number, or the payload is too large.
@@ -521,7 +522,11 @@ class SegmentLog:
 
     def _tell_numbers(self, observer: Observer, outcome: Done[LogCompactionReport] | Skipped | Failed, seconds: float,
                       views: Sequence[LogView]) -> None:
-        numbers, report = StoreNumbers("raftlog", os.path.basename(self._folder)), report_of(outcome)
+        above, name = os.path.split(self._folder)
+        if os.path.basename(above) == LOGS_FOLDER:
+            # Of a store with many: ids are often the same in each.
+            name = f"{os.path.basename(os.path.dirname(above))}/{name}"
+        numbers, report = StoreNumbers("raftlog", name), report_of(outcome)
         numbers.compacted(observer, outcome, seconds, policy="" if report is None else report.policy.name,
                           moved=None if report is None else Moved(read=report.bytes_read, copied=report.bytes_written,
                                                                   freed=report.bytes_freed))
