@@ -41,6 +41,7 @@ _MAX_ANSWER_BYTES = 1 << 20
 _MAX_CONNECTIONS = 8
 _PATIENCE_SECONDS = 5.0
 """How long a connection may take to say what it wants, and the owner to say that it is there."""
+_PAUSE_SECONDS = 0.2
 _DESCRIPTORS = "/proc/self/fd"
 
 
@@ -91,14 +92,19 @@ class RequestDoor:
         """Listen from now on. Where that cannot be, the observer is told `blobstore_takes_no_requests`: a store works
         without it."""
         try:
-            self._listening = self._listen()
-        except (OSError, CompactlibError) as error:
-            self._store.observer.event("blobstore_takes_no_requests", {"store": self._store.name, "error": str(error)})
+            self._listening = listening = self._listen()
+            self._wake = woken, _ = socket.socketpair()
+            thread = threading.Thread(target=self._serve, args=(listening, woken), daemon=True,
+                                      name=f"requests to the blob store {self._store.name}")
+            thread.start()
+        except (OSError, RuntimeError, CompactlibError) as error:
+            self._tell_closed(error)
+            self._give_up()
             return
-        self._wake = woken, _ = socket.socketpair()
-        self._thread = threading.Thread(target=self._serve, args=(self._listening, woken), daemon=True,
-                                        name=f"requests to the blob store {self._store.name}")
-        self._thread.start()
+        self._thread = thread
+
+    def _tell_closed(self, error: BaseException) -> None:
+        self._store.observer.event("blobstore_takes_no_requests", {"store": self._store.name, "error": str(error)})
 
     def _listen(self) -> socket.socket:
         path = os.path.join(self._store.folder, SOCKET_NAME)
@@ -150,12 +156,23 @@ class RequestDoor:
                 each.close()
 
     def _serve(self, listening: socket.socket, woken: socket.socket) -> None:
-        with selectors.DefaultSelector() as ready:
-            ready.register(listening, selectors.EVENT_READ)
-            ready.register(woken, selectors.EVENT_READ)
-            while woken not in {key.fileobj for key, _ in ready.select()}:
-                with contextlib.suppress(OSError):
-                    self._take(listening.accept()[0])
+        try:
+            with selectors.DefaultSelector() as ready:
+                ready.register(listening, selectors.EVENT_READ)
+                ready.register(woken, selectors.EVENT_READ)
+                while woken not in {key.fileobj for key, _ in ready.select()}:
+                    try:
+                        line, _ = listening.accept()
+                    except OSError:
+                        # No descriptor is left, say: the connection waits as well.
+                        ready.unregister(listening)
+                        ready.select(_PAUSE_SECONDS)
+                        ready.register(listening, selectors.EVENT_READ)
+                    else:
+                        self._take(line)
+        except Exception as error:
+            self._tell_closed(error)
+            raise
 
     def _take(self, line: socket.socket) -> None:
         with self._lock:

@@ -34,7 +34,7 @@ class BlobStoreStatus(Printed):
         is_busy: whether a compaction, a reclaim or a batch of a hard delete is under way.
         compaction: the phase of the compaction in progress, that waits to be finished or is under way; `None` if none.
         last_error: what an executor, a task or a question of the host's raised last in a compaction that is none of the
-            library's errors, as `Kind: message`; empty if nothing.
+            library's errors, as `Kind: message`, or else what a policy did in one in the background; empty if nothing.
         failures: how often that was.
     """
 

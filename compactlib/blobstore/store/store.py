@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
+import attrs
+
 from compactlib._arguments import require_method, require_policy
 from compactlib.blobstore.compaction.commit.recover import CompactionRecovery
 from compactlib.blobstore.compaction.plan.plan import BlobPlan
@@ -734,7 +736,11 @@ class BlobStore:
         """Numbers of the store as it is now. Takes the lock for a moment."""
         log = self._opened()
         with log.lock:
-            return BlobStoreStatus.of(self._name, log, self._descriptor, self._compactions)
+            status = BlobStoreStatus.of(self._name, log, self._descriptor, self._compactions)
+        upkeep = self.upkeep
+        if upkeep is None or not upkeep.last_error or status.last_error:
+            return status
+        return attrs.evolve(status, last_error=upkeep.last_error, failures=upkeep.failures)
 
     def audit(self) -> None:
         """Check everything in memory against itself, and the compaction in progress against the disk.
@@ -747,6 +753,8 @@ class BlobStore:
             log.audit()
         self._compactions.audit()
         self._compactions.sensor.audit()
+        if self._upkeep is not None:
+            self._upkeep.audit()
 
     def close(self) -> None:
         """Cancel what compacts the store and wait for it, in the background too, make everything durable, and give the

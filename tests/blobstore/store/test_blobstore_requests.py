@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -161,6 +162,24 @@ def test_garbage_is_refused_and_told(data: bytes, scratch: Path) -> None:
         assert [name for name, _ in observer.events] == ["blobstore_request_refused"]
         assert store.status() == before
         assert ask_owner(str(scratch / "store")) is not None
+
+
+def test_an_owner_without_descriptors_goes_on_when_there_are_some_again(scratch: Path) -> None:
+    with opened(scratch / "store"), contextlib.ExitStack() as taken:
+        line = taken.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        used = max(int(name) for name in os.listdir("/dev/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1, hard))
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.enter_context(open(os.devnull, "rb"))
+            line.connect(str(scratch / "store" / SOCKET_NAME))
+            line.sendall(b'{"do": "compact", "format": 1}\n')
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        line.settimeout(60.0)
+        assert json.loads(line.makefile("rb").readline())["process"] == os.getpid()
 
 
 def test_connections_that_say_nothing_keep_nobody_from_closing(scratch: Path) -> None:

@@ -214,6 +214,9 @@ def test_a_failing_policy_is_told_and_tried_again(scratch: Path) -> None:
         told.wait()
         assert store.upkeep is not None
         assert "the policy's own" in store.upkeep.last_error
+        assert store.status().last_error == store.upkeep.last_error
+        assert store.status().failures > 0
+        store.audit()
         store.put(b"a", b"and it goes on")
 
 
