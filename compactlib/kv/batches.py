@@ -59,7 +59,8 @@ def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, Buffer
     """Put and delete keys of one partition, whatever was there.
 
     One `transact` for each `limits.max_transact` keys, fewer where they are too large together; one request each for a
-    store without `transact`. Each request is one step, all of them are not. The same call may be made again.
+    store without `transact`. Each request is one step, all of them are not. The same call may be made again. (DynamoDB
+    charges twice for what is written in a `transact`.)
 
     Args:
         store: where.

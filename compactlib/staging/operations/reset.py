@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from compactlib._arguments import require_type
 from compactlib.kv import SlowDown
+from compactlib.kv.errors import PartlyWritten
 from compactlib.outcome import Done, Skipped
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound
 from compactlib.staging.model.names import StagingToken
@@ -142,7 +143,11 @@ def _restore_prefix(view: BranchView, token: StagingToken, prefix: bytes, cache:
     changes = ((key, Staged(difference.left)) for key, difference in uncommitted_keys(view, cache, prefix=prefix)
                if difference is not None)
     while batch := dict(islice(changes, MAX_BATCH_KEYS)):
-        view.context.tokens.set_many(token, batch)
+        try:
+            view.context.tokens.set_many(token, batch)
+        except PartlyWritten as error:
+            # No record names the token yet, so nothing has changed.
+            raise error.__cause__ or error from None
         hidden = sum(staged.is_tombstone for staged in batch.values())
         restored, tombstones = restored + len(batch) - hidden, tombstones + hidden
     return ResetStats(records_restored=restored, tombstones=tombstones)

@@ -86,7 +86,6 @@ class Attempts:
         self._backoff.wait()
         self.found = now or self.read_again()
 
-
     def after(self, error: SlowDown | PartlyWritten) -> None:
         """Get ready for one more try if the store took no more for now; raises anything else."""
         if not isinstance(error, SlowDown) and not isinstance(error.__cause__, SlowDown):

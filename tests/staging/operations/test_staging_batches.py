@@ -165,6 +165,22 @@ def test_what_a_commit_has_sealed_in_the_middle_is_written_again() -> None:
         assert len(branch.get_many(KEYS)) == 1000
 
 
+def test_a_reset_of_a_prefix_that_ends_in_the_middle_has_changed_nothing() -> None:
+    failing: list[bool] = []
+    world = World(FaultyStore(limited(100, 100), lambda operation: (
+        KVFault.FAIL if failing and operation.name == "transact" and operation.key == KEYS[300] else None)))
+    branch = world.repo.create_branch("main")
+    branch.put_many(dict.fromkeys(KEYS, b"v"))
+    failing.append(True)
+    with pytest.raises(StoreFailed) as caught:
+        branch.reset_prefix(b"0")
+    assert not isinstance(caught.value, OutcomeUnknown)
+    assert len(branch.get_many(KEYS)) == 1000
+    failing.clear()
+    branch.reset_prefix(b"0")
+    assert branch.get_many(KEYS) == {}
+
+
 @pytest.mark.parametrize("transact", [0, 1, 3])
 @pytest.mark.parametrize("deletes", [False, True])
 def test_whatever_a_batch_meets_the_branch_has_what_it_said(transact: int, deletes: bool) -> None:
