@@ -26,6 +26,9 @@ from compactlib.hosting import (
     SnapshotStore,
     segment_block_id,
 )
+from compactlib.hosting.http.application import SchedulerApplication
+from compactlib.hosting.http.client import SchedulerClient
+from compactlib.hosting.http.server import HttpServer
 from compactlib.hosting.raftlog_execute import TheseSegments, segment_of_block
 from compactlib.kv import MemoryStore
 from compactlib.raftlog import SnapshotFolder
@@ -75,7 +78,8 @@ FUNCTIONS: dict[Callable[..., Any], Callable[[], tuple[Any, ...]]] = {
     LocalLog: lambda: (folder(),), SchedulerHost: lambda: (log(), MemoryStore()),
     SchedulerMachine: lambda: (SchedulerConfig(),), SnapshotStore: lambda: (MemoryStore(), b"p"),
     RaftlogExecute: lambda: ({}, MemoryFence()), segment_block_id: lambda: (1,),
-    segment_of_block: lambda: ("0000000000000007",), TheseSegments: lambda: ((1,),)}
+    segment_of_block: lambda: ("0000000000000007",), TheseSegments: lambda: ((1,),),
+    SchedulerApplication: lambda: (SchedulerHost(log()),), SchedulerClient: lambda: (["http://127.0.0.1:1"],)}
 
 
 @pytest.mark.parametrize(("make", "calls"), FACE, ids=lambda value: getattr(value, "__name__", None))
@@ -89,6 +93,23 @@ def test_a_method_that_is_given_something_else_says_so(make: Callable[[], Any], 
 def test_a_function_that_is_given_something_else_says_so(call: Callable[..., Any]) -> None:
     module = sys.modules[call.__module__]
     assert list(misfits(lambda: module, {call.__name__: FUNCTIONS[call]()})) == []
+
+
+def test_a_client_is_given_messages() -> None:
+    with SchedulerClient(["http://127.0.0.1:1"]) as client:
+        for request in (None, 5, "text", BLOCK):
+            with pytest.raises(InvalidInput, match=r"request is|a PollRequest"):
+                client.poll(request)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="blocks is"):
+            client.add_blocks([5])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("changed", [
+    {"listen": "here"}, {"listen": ("127.0.0.1", "80")}, {"tls": 5}, {"clients": 5}, {"application": 5}])
+def test_an_http_server_is_given_what_it_needs(changed: dict[str, Any]) -> None:
+    fine: dict[str, Any] = {"application": SchedulerApplication(SchedulerHost(log())), "listen": ("127.0.0.1", 0)}
+    with pytest.raises(InvalidInput, match=next(iter(changed))):
+        HttpServer(**{**fine, **changed})
 
 
 @pytest.mark.parametrize("changed", [

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from compactlib._arguments import require_method, require_type
+from compactlib._arguments import refuses_misfits, require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, Closed, CompactlibError, Conflict, InvalidInput, Stale, Unsupported
 from compactlib.hosting.errors import LogBroken, NoAnswer, NotLeader
@@ -127,6 +127,7 @@ class SchedulerApplication:
         InvalidInput: an argument is of another type than it should be, or a token is too short.
     """
 
+    @refuses_misfits
     def __init__(self, scheduler: Served, *, tokens: Mapping[str, str] | None = None,
                  sealer: TokenSealer | None = None, nodes: Mapping[str, str] | None = None,
                  metrics: PrometheusObserver | None = None, limits: HttpLimits | None = None, insecure: bool = False,

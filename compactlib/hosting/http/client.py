@@ -78,6 +78,7 @@ class SchedulerClient:
                  insecure: bool = False, compact: bool = False, timeout_seconds: float = 30.0,
                  clock: Clock | None = None, rng: random.Random | None = None) -> None:
         require_type("addresses", addresses, (list, tuple), "a list of addresses")
+        require_type("tls", tls, ssl.SSLContext, "an SSLContext", or_none=True)
         if not addresses or not timeout_seconds > 0:
             raise InvalidInput(f"{len(addresses)} addresses, timeout_seconds={timeout_seconds}; give at least one, and "
                                f"more than 0 seconds")
@@ -105,8 +106,10 @@ class SchedulerClient:
             Busy: no node would carry it out in time; nothing was changed.
             NoAnswer: it may have been carried out. Poll again.
         """
+        require_type("request", request, PollRequest, "a PollRequest")
         return self._ask("/v1/poll", request, PollResponse, may_repeat=False)
 
+    @refuses_misfits
     def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
         """New blocks: into the metadata index and the compaction queue.
 
@@ -116,7 +119,10 @@ class SchedulerClient:
             Busy: no node would carry it out in time; nothing was changed.
             NoAnswer: they may have been added. Add them again.
         """
-        return self._ask("/v1/add_blocks", AddBlocks(tuple(blocks)), BlocksAdded, may_repeat=True)
+        given = tuple(blocks)
+        for block in given:
+            require_type("blocks", block, BlockMeta, "a BlockMeta each")
+        return self._ask("/v1/add_blocks", AddBlocks(given), BlocksAdded, may_repeat=True)
 
     def status(self) -> dict[str, Any]:
         """How the scheduler stands, the fields of `SchedulerStatus`; raises as `add_blocks`."""

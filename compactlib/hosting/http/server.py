@@ -11,13 +11,16 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from email.utils import formatdate
 from typing import Any
 
-from compactlib._arguments import require_type
+from compactlib._arguments import refuses_misfits, require_type
+from compactlib.clock import Clock, SystemClock
 from compactlib.errors import MissingDependency
 from compactlib.hosting.http.application import CLIENT_STATE, Receive, SchedulerApplication, Scope, Send
+from compactlib.hosting.transfer.lines import require_address
+from compactlib.outcome import Outcome, Skipped
 from compactlib.runtime.doors import Address, Listener, TurnedAway, in_time, names_of, require_guarded, spoken
 from compactlib.runtime.observe import Observer
 from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork
@@ -35,6 +38,7 @@ SERVER_FAILED = "scheduler_server_failed"
 """An unexpected exception: `what`, `error`, `message`."""
 _LAST_ANSWERS_SECONDS = 5.0
 _LOOK_AGAIN_SECONDS = 0.01
+_DATE_SECONDS = 1.0
 
 
 class HttpServer(AsyncServiceFace):
@@ -48,15 +52,19 @@ class HttpServer(AsyncServiceFace):
         clients: the names in certificates that may ask; empty: all that the authority has issued.
         insecure: other addresses without TLS, or without tokens and certificates: whoever reaches them, or reads along,
             can do all that a worker can. The application needs it too, unless it has tokens.
+        clock: dates the answers.
         observer: notified as `scheduler_line_ended` and `scheduler_server_failed`.
 
     Raises:
         InvalidInput: an argument is of another type than it should be, or strangers would be answered.
     """
 
+    @refuses_misfits
     def __init__(self, application: SchedulerApplication, *, listen: Address, tls: ssl.SSLContext | None = None,
-                 clients: Collection[str] = (), insecure: bool = False, observer: Observer | None = None) -> None:
+                 clients: Collection[str] = (), insecure: bool = False, clock: Clock | None = None,
+                 observer: Observer | None = None) -> None:
         require_type("application", application, SchedulerApplication, "a SchedulerApplication")
+        require_address("listen", listen)
         asks_for_names = tls is not None and tls.verify_mode is ssl.CERT_REQUIRED
         require_guarded("the scheduler's server", listen[0], guard="tls= with tokens or certificates of clients",
                         is_guarded=tls is not None and (asks_for_names or bool(application.tokens)), insecure=insecure)
@@ -67,6 +75,7 @@ class HttpServer(AsyncServiceFace):
         self.lines: dict[_Line, None] = {}
         self._listen = listen
         self._tls = tls
+        self._clock: Clock = SystemClock() if clock is None else clock
         self._state = ServerState()
         self._application = application
         self._greeting: dict[_Line, None] = {}
@@ -110,9 +119,14 @@ class HttpServer(AsyncServiceFace):
             self._work.note(error, "a request")
             raise
 
+    async def _pending(self) -> Sequence[Outcome[Any]]:
+        """Date the answers of the next second."""
+        self._state.default_headers = [(b"date", formatdate(self._clock.now(), usegmt=True).encode())]
+        return [Skipped("what is asked is answered at once")]
+
     async def _tell_the_time(self) -> None:
-        self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
-        await asyncio.sleep(1)
+        await self._pending()
+        await asyncio.sleep(_DATE_SECONDS)
 
     async def _serve(self, connection: socket.socket, where: str) -> None:
         line = _Line(self, where, config=self._config, server_state=self._state, app_state={})
