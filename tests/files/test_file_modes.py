@@ -22,6 +22,7 @@ from compactlib.objects.local import LocalObjects
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, StoreOptions
 from compactlib.scheduler.fences.fence_file import FileFence
+from compactlib.staging import Repository
 from compactlib.testing import CompactionFactory
 from examples.raft_kv import KvStore
 from tests.contract.blobstore import BlobStores
@@ -59,6 +60,9 @@ class RepositoriesHere(Repositories):
             files.make_folder(folder)
         return (SqliteStore(folder / "branches.sqlite", files=files), LocalObjects(folder / "ranges", files=files))
 
+    def release(self, store: Repository) -> None:
+        store.context.store.close()
+
 
 def compacted(factory: CompactionFactory) -> Callable[[Path, Files], object]:
     """Makes a store, fills it, compacts and reclaims; it stays open."""
@@ -68,7 +72,10 @@ def compacted(factory: CompactionFactory) -> Callable[[Path, Files], object]:
             factory.fill(store, number)
         assert isinstance(store.compact(), Done)
         store.reclaim()
-        return store
+        opened = contextlib.ExitStack()
+        opened.callback(factory.release, store)
+        opened.callback(store.close)
+        return opened
 
     make.__name__ = type(factory).__name__
     return make
