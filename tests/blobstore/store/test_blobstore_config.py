@@ -24,6 +24,6 @@ def test_a_number_out_of_its_range_is_refused(change: dict[str, Any]) -> None:
 
 
 def test_every_setting_stands_in_the_docs_with_its_key() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "blobstore.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "design" / "blobstore.md").read_text()
     missing = [field.name for field in attrs.fields(BlobStoreConfig) if f"| `{field.name}` |" not in page]
     assert not missing

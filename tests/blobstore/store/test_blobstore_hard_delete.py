@@ -66,6 +66,24 @@ def report_of(outcome: Outcome[HardDeleteReport]) -> HardDeleteReport:
     return outcome.stats
 
 
+def test_the_contents_of_a_blob_that_was_deleted_and_put_again_are_gone_and_the_new_ones_stay(
+        folder: Path, clock: ManualClock) -> None:
+    with secrets_of(folder, clock) as store:
+        for number in (0, 1, 3):
+            # One was never deleted: what it held before goes with a compaction.
+            store.put(f"b{number}", b"another content", replace=True)
+        fill(store, 12, random.Random(1), first=200)
+        assert report_of(run(store)).records == 15
+        assert on_disk(folder) == 15
+        for number in (0, 1, 3):
+            found = store.get(f"b{number}")
+            assert isinstance(found, Blob)
+            assert found.content == b"another content"
+        assert store.verify().is_sound
+        done(store.compact(plan_of(store)))
+        assert on_disk(folder) == 14
+
+
 def test_the_contents_of_deleted_blobs_are_gone_and_all_else_stays(folder: Path, clock: ManualClock) -> None:
     with secrets_of(folder, clock) as store:
         plain = answers(store, 30)
