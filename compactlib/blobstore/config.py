@@ -4,7 +4,7 @@
 Begin with one of its presets, `cache`, `archive` or `replicated`, or with the defaults, and change what you need. What
 is worth compacting, a policy decides, which is given to the store.
 
-`docs/blobstore.md` maps each name to the key of Ambry (`store....`) and to that system's default.
+`docs/design/blobstore.md` maps each name to the key of Ambry (`store....`) and to that system's default.
 """
 
 from __future__ import annotations
