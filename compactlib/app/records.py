@@ -24,7 +24,7 @@ from compactlib.errors import CompactlibError, InvalidInput, NotFound, Unsupport
 from compactlib.files.disk import list_folder
 from compactlib.kv import SqliteStore
 from compactlib.kv.snapshots import HEAD_KEY
-from compactlib.objects import LocalObjects
+from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.objects.local import is_local_objects
 from compactlib.outcome import Outcome
 from compactlib.report import Finding, PolicyRecord, Printed, Table, VerifyReport
@@ -35,6 +35,7 @@ from compactlib.scheduler.service.machine import SchedulerMachine
 from compactlib.scheduler.service.store import JOURNAL, stored_machine
 from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, StagingPlan, TombstoneCostPolicy
 from compactlib.staging.committed.formats.split import SplitRule
+from compactlib.staging.records.status import RepositorySurvey
 
 _REPOSITORY = b"staging/"
 _SQLITE_BEGINNING = b"SQLite format 3\0"
@@ -64,14 +65,23 @@ class RepositoryAt(KVStoreAt):
     policies = ("always", "tombstone_cost")
     options = KVStoreAt.options | {"branch", "objects", "rate", "max_bytes"}
 
+    @property
+    def _name(self) -> str:
+        return self.partition.removeprefix(_REPOSITORY).decode()
+
+    def _survey(self) -> RepositorySurvey:
+        """What the records alone say, wherever the ranges are."""
+        nothing = CommittedRanges(MemoryObjects())
+        with self.reading() as store, Repository(store, nothing, name=self._name) as repository:
+            return repository.survey()
+
     @contextlib.contextmanager
     def _opened(self, store: SqliteStore) -> Iterator[Repository]:
-        name = self.partition.removeprefix(_REPOSITORY).decode()
         objects = LocalObjects(self._objects())
         found = CommittedRanges(objects)
-        with Repository(store, found, name=name) as repository:
+        with Repository(store, found, name=self._name) as repository:
             rule = self._rule(repository, found)
-        with Repository(store, CommittedRanges(objects, rule=rule), name=name, policy=self._policy) as repository:
+        with Repository(store, CommittedRanges(objects, rule=rule), name=self._name, policy=self._policy) as repository:
             yield repository
 
     def _objects(self) -> str:
@@ -108,8 +118,7 @@ class RepositoryAt(KVStoreAt):
 
     def inspect(self) -> Answer:
         """One row a branch."""
-        with self.reading() as store, self._opened(store) as repository:
-            survey = repository.survey()
+        survey = self._survey()
         rows = [{"branch": each.branch, "generation": each.generation, "sealed": each.sealed_tokens,
                  "compacted_at": each.compaction_started_at, "version": each.version} for each in survey.branches]
         data = {"path": self.path, "repository": survey.repository, "branches": survey.to_dicts(),
@@ -118,10 +127,9 @@ class RepositoryAt(KVStoreAt):
 
     def levels(self) -> Mapping[str, Any]:
         """Sums over the branches."""
-        with self.reading() as store, self._opened(store) as repository:
-            survey = repository.survey()
-            return {"branches": len(survey.branches), "sealed": sum(each.sealed_tokens for each in survey.branches),
-                    "tokens": survey.registered_tokens, "dropped": survey.dropped_tokens}
+        survey = self._survey()
+        return {"branches": len(survey.branches), "sealed": sum(each.sealed_tokens for each in survey.branches),
+                "tokens": survey.registered_tokens, "dropped": survey.dropped_tokens}
 
     def planned(self) -> StagingPlan:
         """Of one branch."""

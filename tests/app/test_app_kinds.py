@@ -202,10 +202,11 @@ def test_a_repository_without_its_ranges_asks_where_they_are(tmp_path: Path,
                                                             capsys: pytest.CaptureFixture[str]) -> None:
     path = repository(tmp_path)
     (tmp_path / "ranges").rename(tmp_path / "elsewhere")
-    assert answer(capsys, "inspect", path)[0] == 0, "the only folder of objects beside it"
+    assert answer(capsys, "plan", path)[0] == 0, "the only folder of objects beside it"
     (tmp_path / "far").mkdir()
     (tmp_path / "elsewhere").rename(tmp_path / "far" / "elsewhere")
-    code, _, err = answer(capsys, "inspect", path)
+    assert answer(capsys, "inspect", path)[0] == 0, "the records alone"
+    code, _, err = answer(capsys, "plan", path)
     assert code == 2
     assert "--objects FOLDER" in err
     assert answer(capsys, "verify", path, "--objects", tmp_path / "far" / "elsewhere")[0] == 0
