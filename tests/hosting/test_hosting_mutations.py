@@ -28,6 +28,7 @@ from compactlib.catalog.transport.node_service import CompactionService
 from compactlib.catalog.transport.tcp import TcpTransport
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
+from compactlib.hosting.http import wire as http
 from compactlib.hosting.transfer.lines import Hello
 from compactlib.hosting.transfer.serving import SERVER_FAILED
 from compactlib.indexset import IndexSet
@@ -45,6 +46,7 @@ from compactlib.raftlog.replication.messages import (
 )
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.scheduler.fences.token import TokenSealer
+from compactlib.scheduler.model.poll import PollRequest
 from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence import codec
 from examples.raft_kv import KvStore
@@ -165,6 +167,7 @@ def genuine(data: bytes) -> None:
     assert not SEALER.is_genuine("a job", 8, seal)
 
 
+REQUESTS = [one for one in SCHEDULER_MESSAGES if isinstance(one, PollRequest)]
 COMMAND = Command(42, 7, 1727049615.25)
 CATALOG = Format("catalog", tuple(wire.encode(message)[4:] for message in MESSAGES), wire.decode,
                  (MessageDamaged, UnknownMessage, MessageTooNew), checked, most_bytes=200 << 20)
@@ -188,6 +191,8 @@ FORMATS = [
         kv_machine.encode_command(Put("k", b"v" * 50)), kv_machine.encode_command(kv_machine.Delete("a key")),
         kv_machine.encode_command(kv_machine.Rewrite("k", b"v", 9))), kv_machine.decode_command, (InvalidInput,),
         bytes),
+    Format("request over HTTP", tuple(http.encode(one, http.JSON) for one in REQUESTS),
+           lambda data: http.decode(data, http.JSON, PollRequest), (InvalidInput, Unsupported), bytes),
     Format("seal of a token", (SEAL.encode(), SEALER.seal("another", 7).encode()), genuine, (), bytes),
 ]
 
