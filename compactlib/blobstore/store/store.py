@@ -237,8 +237,9 @@ class BlobStore:
 
     @property
     def upkeep(self) -> WorkReport | None:
-        """How the store's turns in the background went, and when the next one comes; `None` if there are none."""
-        return None if self._upkeep is None else self._upkeep.report()
+        """How the store's turns in the background went, and when the next one comes; `None` if there are none, or in a
+        fork of the process that has the store open."""
+        return None if self._upkeep is None or not self._lock_file.is_mine else self._upkeep.report()
 
     @property
     def recovery(self) -> BlobRecoveryReport:
@@ -304,15 +305,16 @@ class BlobStore:
         compactions, total = self._compactions, self._descriptor.log_segments
         if compactions.ownership.is_mine:
             return False
-        with self._evicting:
+        with self._evicting, self._ended_by_closing():
             while not self.status().free_segments:
                 plan = compactions.plan_eviction(max(total // 8, 1)) or compactions.plan_eviction(1)
                 if plan is None:
                     return False
                 outcome = self.compact(plan, budget=Budget(clock=self.clock))
-                if isinstance(outcome, Failed) and not isinstance(outcome.error, PlanDoesNotFit):
+                if isinstance(outcome, Failed) and isinstance(outcome.error, StorageError | BudgetSpent):
                     raise outcome.error
-                if isinstance(outcome, Skipped) and not outcome.is_busy:
+                if (isinstance(outcome, Failed) and not isinstance(outcome.error, PlanDoesNotFit)) or (
+                        isinstance(outcome, Skipped) and not outcome.is_busy):
                     return False
                 compactions.ownership.wait()
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -193,9 +194,11 @@ def test_a_store_that_is_open_for_a_moment(scratch: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_is_refused_and_leaves_the_parent_its_manager(scratch: Path) -> None:
-    count = itertools.count()
+    count, parent = itertools.count(), os.getpid()
 
     def write(store: BlobStore) -> None:
+        if os.getpid() != parent:
+            assert store.upkeep is None
         store.put(b"%d" % next(count), b"content")
 
     assert isinstance(check_fork(lambda: BlobStore(scratch / "store", CONFIG), write, BlobStore.close), Closed)
