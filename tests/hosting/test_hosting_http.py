@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import Busy, ClockJumped, Closed, InvalidInput, StorageError
+from compactlib.errors import Busy, ClockJumped, Closed, InvalidInput, StorageError, Unsupported
 from compactlib.hosting import LogBroken, NoAnswer, NotLeader, PollAgain
 from compactlib.hosting.http.application import HttpLimits, SchedulerApplication
 from compactlib.hosting.http.client import SchedulerClient
@@ -389,9 +389,20 @@ def test_a_node_that_is_gone_is_left_for_another() -> None:
         client.poll(PollRequest())
 
 
-def proxied(url: str) -> FaultyProxy:
-    said = 503, "application/json", b'{"error": "Busy", "message": "wait", "changed": "no"}'
+def proxied(url: str, name: str = "Busy", status: int = 503) -> FaultyProxy:
+    said = status, JSON, json.dumps({"error": name, "message": "wait", "changed": "no"}).encode()
     return FaultyProxy(url, throttled=said, failed=(502, "text/plain", b"bad gateway"))
+
+
+@pytest.mark.parametrize(("status", "name", "kind"), [
+    (400, "InvalidInput", InvalidInput), (400, "Unsupported", Unsupported), (413, "InvalidInput", InvalidInput),
+    (401, "TurnedAway", TurnedAway), (403, "TurnedAway", TurnedAway)])
+def test_what_trying_again_does_not_mend_is_raised_at_once(status: int, name: str, kind: type[Exception]) -> None:
+    with proxied("http://127.0.0.1:1", name, status) as proxy, SchedulerClient([proxy.address]) as client:
+        proxy.every(Fault.THROTTLE)
+        with pytest.raises(kind, match="wait"):
+            client.add_blocks(blocks(0, 1))
+        assert proxy.requests == 1
 
 
 @pytest.mark.parametrize("compact", [False, True])

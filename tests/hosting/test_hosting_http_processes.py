@@ -103,7 +103,7 @@ def test_the_leader_is_killed_and_the_worker_follows(memory_path: Path) -> None:
         """Who answers for itself."""
         while True:
             for log, url in nodes.items():
-                with SchedulerClient([url], timeout_seconds=0.5) as alone, contextlib.suppress(Busy, NoAnswer):
+                with SchedulerClient([url], timeout_seconds=2.0) as alone, contextlib.suppress(Busy, NoAnswer):
                     alone.status()
                     return log
 

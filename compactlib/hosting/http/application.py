@@ -180,7 +180,8 @@ class SchedulerApplication:
         # Strangers are not kept; and what was not read of a body is in the way of the next request.
         keeps = request.is_read and answer.status not in (401, 403, 431)
         closing = () if keeps else ((b"connection", b"close"),)
-        async with asyncio.timeout(self.limits.body_seconds):
+        # `HttpServer` cuts the connection before; another server is to do so when this raises.
+        async with asyncio.timeout(self.limits.body_seconds + self.limits.hello_seconds):
             await send({"type": "http.response.start", "status": answer.status, "headers": [
                 (b"content-type", answer.media), (b"content-length", str(len(answer.body)).encode()),
                 *_SAFE, *answer.headers, *closing]})

@@ -18,7 +18,7 @@ from typing import Any
 from compactlib._arguments import refuses_misfits, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import MissingDependency
-from compactlib.hosting.http.application import CLIENT_STATE, Receive, SchedulerApplication, Scope, Send
+from compactlib.hosting.http.application import CLIENT_STATE, HttpLimits, Receive, SchedulerApplication, Scope, Send
 from compactlib.hosting.transfer.lines import require_address
 from compactlib.outcome import Outcome, Skipped
 from compactlib.runtime.doors import Address, Listener, TurnedAway, in_time, names_of, require_guarded, spoken
@@ -70,7 +70,7 @@ class HttpServer(AsyncServiceFace):
                         is_guarded=tls is not None and (asks_for_names or bool(application.tokens)), insecure=insecure)
         self._work = AsyncWork(f"the scheduler's server on {listen[0]}", event=SERVER_FAILED, observer=observer)
         self.listener: Listener = Listener("the scheduler's server", self._work)
-        self.limits = application.limits
+        self.limits: HttpLimits = application.limits
         self.clients: frozenset[str] = frozenset(clients)
         self.lines: dict[_Line, None] = {}
         self._listen = listen
