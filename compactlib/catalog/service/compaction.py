@@ -16,7 +16,7 @@ from compactlib.catalog.log.log_sizes import LogMeter, LogSizes
 from compactlib.catalog.log.reclaim import CatalogReclaim, reclaim
 from compactlib.catalog.log.update_log import UpdateLog
 from compactlib.catalog.model.timestamp import HybridClock, Timestamp, to_seconds
-from compactlib.catalog.model.values import Assignments, NodeReport, Topology
+from compactlib.catalog.model.values import Assignments, Floor, NodeReport, Topology
 from compactlib.catalog.plan.decision import CatalogView
 from compactlib.catalog.plan.plan import CatalogPlan, CutReport, chosen, may_cut, plan_of
 from compactlib.catalog.plan.policy import CatalogPolicy, CutToBound
@@ -63,7 +63,9 @@ class CatalogCompaction:
         self._observer = observer
         self._replica = replica
         self._meter = LogMeter(log)
+        # As of the last view.
         self._sizes: LogSizes | None = None
+        self._pinned: Timestamp | None = None
 
     # --- looking ------------------------------------------------------------------------------------------------
 
@@ -85,6 +87,7 @@ class CatalogCompaction:
         history = self._replica.history
         pinned = self.pins.need(history)
         self._sizes = self._meter.measure(budget)
+        self._pinned = pinned.time if isinstance(pinned, Floor) else None
         return CatalogView(
             reports=tuple(reports or ()), history=history, now=self._clock.expiry(moves_on=False),
             low_watermark=low_watermark, assignments=assignments or Assignments(), term=term,
@@ -134,10 +137,9 @@ class CatalogCompaction:
         in_force = history.version_at(self._clock.expiry(moves_on=False))
         below = sum(size for version, size in sizes.records.items() if version < in_force)
         next_one = next((each for each in history if each.version > history.earliest), None)
-        pinned = min((pin.time for pin in self.pins.active()), default=None)
         return StoreLevels(
             live_bytes=sizes.up_to(history.latest) - below, dead_bytes=below,
-            oldest_lease_seconds=None if pinned is None else to_seconds(pinned),
+            oldest_lease_seconds=None if self._pinned is None else to_seconds(self._pinned),
             oldest_unreclaimed_seconds=None if next_one is None or next_one.version > in_force else to_seconds(
                 next_one.activation))
 
