@@ -244,7 +244,8 @@ class ReceivingLog:
             except Exception as error:
                 self._work.note(error, "the host's `installed`")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._closing.wait()
             if self._closing.is_set():
                 return  # it is restored when the store is opened again
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)

@@ -199,8 +199,10 @@ class _Transfer:
         while self._outcome is None:
             deadline = self._sender.deadline
             assert deadline is not None, "a transfer that goes on waits for something"
+            # Not by `wait_for`, which may lose a cancelling that comes together with a message.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.changed.wait(), max(deadline - self._clock.monotonic(), 0.0))
+                async with asyncio.timeout(max(deadline - self._clock.monotonic(), 0.0)):
+                    await self.changed.wait()
             self.changed.clear()
             self._line.require_alive()
             while self._heard:
@@ -236,8 +238,8 @@ class _Transfer:
 class SnapshotClient:
     """Sends snapshots of any number of logs to one follower, whose `SnapshotServer` listens at `address`.
 
-    A node has one for each follower: all its transfers go over one connection, side by side, which is open while one
-    is under way. Used in one event loop; nothing has to be closed.
+    A node has one for each follower: all its transfers go over one connection, side by side, which is open while a
+    call of `send` is under way. Used in one event loop; nothing has to be closed.
 
     Args:
         address: of the follower.
@@ -278,6 +280,7 @@ class SnapshotClient:
         self._rng: random.Random = random.SystemRandom() if rng is None else rng
         self._turns: asyncio.Semaphore = asyncio.Semaphore(max_transfers)
         self._line: _Line | None = None
+        self._calls = 0
 
     async def send(self, log: ReplicatedLog, snapshots: SnapshotFolder, *, term: int) -> TransferOutcome:
         """Send a log's newest snapshot and the live entries it needs.
@@ -306,18 +309,26 @@ class SnapshotClient:
         require_method("log", log, "pin")
         require_type("snapshots", snapshots, SnapshotFolder, "a SnapshotFolder")
         require_type("term", term, int, "a whole number")
-        async with self._turns:
-            transfer = self._rng.getrandbits(64)
-            source = await asyncio.to_thread(_Source.held, log, snapshots)
-            try:
-                row = log.state
-                # What is live for the machine alone is no reason to leave a snapshot out that the host has asked for.
-                sender = SnapshotSender(source.manifest, source.live, term=term, transfer=transfer, log_id=log.log_id,
-                                        limits=self._limits,
-                                        kept_from=None if row.live == source.live else row.kept_from)
-                return await self._carried_out(sender, source, transfer)
-            finally:
-                await asyncio.to_thread(source.release)
+        self._calls += 1
+        try:
+            async with self._turns:
+                transfer = self._rng.getrandbits(64)
+                source = await asyncio.to_thread(_Source.held, log, snapshots)
+                try:
+                    row = log.state
+                    # What is live for the machine alone is no reason to leave a snapshot out that the host has asked
+                    # for.
+                    sender = SnapshotSender(source.manifest, source.live, term=term, transfer=transfer,
+                                            log_id=log.log_id, limits=self._limits,
+                                            kept_from=None if row.live == source.live else row.kept_from)
+                    return await self._carried_out(sender, source, transfer)
+                finally:
+                    await asyncio.to_thread(source.release)
+        finally:
+            self._calls -= 1
+            if not self._calls and self._line is not None:
+                line, self._line = self._line, None
+                await line.close()
 
     async def _carried_out(self, sender: SnapshotSender, source: _Source, transfer: int) -> TransferOutcome:
         if self._line is None:
@@ -328,7 +339,3 @@ class SnapshotClient:
             return await made.run()
         finally:
             del line.transfers[transfer]
-            if not line.transfers:
-                if self._line is line:
-                    self._line = None
-                await line.close()

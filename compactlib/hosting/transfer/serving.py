@@ -300,7 +300,8 @@ class SnapshotServer(AsyncServiceFace):
         self._ticked.clear()
         rest = _LONGEST_WAIT_SECONDS if deadline is None else deadline - self._clock.monotonic()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._ticked.wait(), min(max(rest, 0.0), _LONGEST_WAIT_SECONDS))
+            async with asyncio.timeout(min(max(rest, 0.0), _LONGEST_WAIT_SECONDS)):
+                await self._ticked.wait()
         await self._tick()
 
     async def _tick(self) -> None:

@@ -409,3 +409,38 @@ def test_a_cancelled_call_ends_its_transfer_alone(tmp_path: Path) -> None:
             follower.check(leader, *names)
 
     run(story)
+
+
+def test_a_call_that_is_cancelled_while_a_message_comes_ends(tmp_path: Path) -> None:
+    async def story() -> None:
+        offered, ended = asyncio.Event(), asyncio.Event()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(200)
+            offered.set()
+            with contextlib.suppress(OSError):
+                await reader.read()
+                writer.close()
+                await writer.wait_closed()
+            ended.set()
+
+        with nodes(tmp_path, NAMES[:1]) as (leader, _):
+            leader.lead(NAMES[0])
+            listening = await asyncio.start_server(silent, "127.0.0.1", 0)
+            client = SnapshotClient(listening.sockets[0].getsockname()[:2], me="leader" * 20)
+            call = asyncio.create_task(client.send(leader.log(NAMES[0]), leader.snapshots[NAMES[0]], term=1))
+            await offered.wait()
+            for _ in range(100):
+                await asyncio.sleep(0)
+            line = client._line  # noqa: SLF001
+            assert line is not None
+            [transfer] = line.transfers.values()
+            transfer.hear(Unknown(Envelope(1, 1, 1)))
+            call.cancel()
+            assert (await asyncio.wait({call}, timeout=30))[0]
+            assert call.cancelled()
+            assert leader.log(NAMES[0]).status().pins == 0
+            await ended.wait()
+            listening.close()
+
+    run(story)
