@@ -163,7 +163,7 @@ class _TenReader(DataSourceReader):
 
 
 @pytest.mark.xfail(reason="Spark reads later queries through the filters of earlier ones, so our source takes none; "
-                          "once this passes it may, see docs/spark.md, Filters")
+                          "once this passes it may, see docs/spark.md, Good to know")
 def test_spark_keeps_pushed_filters_apart(spark: SparkSession) -> None:
     from pyspark import cloudpickle
 
