@@ -350,6 +350,8 @@ class Door:
         """Listen no more, and end the connections."""
         self.listener.close()
         for arrival in self._arrived:
+            # The cancelled task would do so only later, when the descriptor may be another one's.
+            asyncio.get_running_loop().remove_reader(arrival.line)
             arrival.line.close()
         self._arrived.clear()
         for line in self._open:
@@ -433,7 +435,8 @@ async def spoken(line: socket.socket) -> None:
     try:
         await heard.wait()
     finally:
-        loop.remove_reader(line)
+        if line.fileno() >= 0:
+            loop.remove_reader(line)
 
 
 async def _streams(line: socket.socket, tls: ssl.SSLContext | None,

@@ -311,6 +311,30 @@ def test_a_thousand_idle_strangers_cost_little_memory_and_keep_nobody_out(
     run(story)
 
 
+@DOORS
+def test_what_ends_among_strangers_leaves_nothing_open(door: Opening, hello: Greeting, tmp_path: Path) -> None:
+    async def story() -> None:
+        lines: list[socket.socket] = []
+        failed: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+        async with door(tmp_path, None, {}) as opened:
+            for said in (b"", hello("c", "a"), b"\x20", b"") * 10:
+                lines.append(socket.create_connection(opened.address))
+                lines[-1].sendall(said)
+                await asyncio.sleep(0)
+            # The last ones were accepted a moment ago, or not at all.
+        for line in lines:
+            line.setblocking(False)
+            with contextlib.suppress(ConnectionError):
+                while line.recv(4096):
+                    pass
+            line.close()
+        assert failed == []
+        assert [name for name, _ in opened.observer.events if name.endswith("_failed")] == []
+
+    run(story)
+
+
 def test_frames_that_are_never_finished_are_bounded_over_all_connections_and_end(tmp_path: Path) -> None:
     async def story() -> None:
         limits = {"frame_seconds": 0.3, "max_bytes_in_flight": 20 << 20, "max_message_bytes": 16 << 20}
