@@ -315,7 +315,8 @@ class RaftLog:
             CorruptData: an entry is damaged.
             Closed: the log was closed.
         """
-        return self._reads.after(whole("the previous index", prev_index), self.contiguous_through, max_bytes)
+        prev_index, max_bytes = whole("the previous index", prev_index), whole("max_bytes", max_bytes)
+        return self._reads.after(prev_index, self.contiguous_through, max_bytes)
 
     def next_index(self, answer: AppendAnswer) -> int:
         """What a leader sends next to a follower that has answered so: `answer.next_index`, or, if this log has entries

@@ -23,6 +23,7 @@ from compactlib.raftlog import (
     open_log,
 )
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.model.values import AppendAnswer
 from tests.raftlog.compaction_logs import entries_of, options
 
 
@@ -48,9 +49,10 @@ def store(folder: Path) -> RaftLogStore:
 
 
 RIGHT: dict[str, Any] = {"index": 5, "term": 1, "payload": b"x", "entries": [], "first": 11, "indexes": [1, 2],
-                         "payloads": [b"x"], "last_index": 10, "log_id": "log", "meta": SnapshotMeta(10, 1)}
+                         "payloads": [b"x"], "last_index": 10, "log_id": "log", "meta": SnapshotMeta(10, 1),
+                         "prev_index": 10, "prev_term": 1, "answer": AppendAnswer(True, 10, 11)}
 WRONG: tuple[Any, ...] = (object(), "text", 3.5, [object()])
-TEXT = {"log_id", "payload"}
+TEXT = {"log_id", "payload", "voted_for"}
 """What may be text, or something like it."""
 OF_THE_STORE = {"owns", "confirmed", "freeze", "flush_through", "require_held", "record_state", "require_outside",
                 "examine"}
