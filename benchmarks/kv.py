@@ -3,9 +3,10 @@
 
     python benchmarks/kv.py [--quick] [--json FILE] [--runs N] [--only BACKEND ...]
 
-One thread, values of 108 bytes that are never the same; each figure measures ours and the bare driver in turn in one
-run. The servers are real and are started here, on loopback: PostgreSQL and etcd wait for the disk at each write, as
-they do by default. moto stands for DynamoDB: it is slow in itself, so only the ratio says something.
+One thread, values of 108 bytes that are never the same; in batches, a thousand of them in each durable step. Each
+figure measures ours and the bare driver in turn in one run. The servers are real and are started here, on loopback:
+PostgreSQL and etcd wait for the disk at each write, as they do by default. moto stands for DynamoDB: it is slow in
+itself, so only the ratio says something.
 `docs/benchmarks.md` has the others.
 """
 
@@ -21,7 +22,7 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,12 +35,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from sortedcontainers import SortedDict
 
 from compactlib.kv import DynamoStore, EtcdStore, KVStore, MemoryStore, PostgresStore, SqliteStore
+from compactlib.kv.batches import change_many
 from tests.kv import servers
 
 P = b"partition"
 VALUE = bytes(range(100))
 PAGE = 1000
 THREADS = 8
+BATCH = 1000
 
 
 class Bare(Protocol):
@@ -96,8 +99,17 @@ class BareSql:
 
     def put(self, key: bytes, value: bytes) -> None:
         with self.lock:
-            self.connection.execute("INSERT INTO bare VALUES (?, ?, ?) ON CONFLICT (p, k) DO UPDATE SET v = excluded.v"
-                                    .replace("?", self.mark), (P, key, value))
+            self.connection.execute(self._upsert, (P, key, value))
+
+    def put_many(self, values: Mapping[bytes, bytes]) -> None:
+        self.connection.execute("BEGIN")
+        self.connection.cursor().executemany(self._upsert, [(P, *each) for each in values.items()])
+        self.connection.execute("COMMIT")
+
+    @property
+    def _upsert(self) -> str:
+        statement = "INSERT INTO bare VALUES (?, ?, ?) ON CONFLICT (p, k) DO UPDATE SET v = excluded.v"
+        return statement.replace("?", self.mark)
 
     def get(self, key: bytes) -> object:
         return self.connection.execute("SELECT v FROM bare WHERE p = ? AND k = ?".replace("?", self.mark),
@@ -182,6 +194,9 @@ class Ours:
     def put(self, key: bytes, value: bytes) -> None:
         self.store.set(P, key, value)
 
+    def put_many(self, values: Mapping[bytes, bytes]) -> None:
+        change_many(self.store, P, values)
+
     def get(self, key: bytes) -> object:
         return self.store.get(P, key).value
 
@@ -197,14 +212,15 @@ class Pair:
     Attributes:
         reference: what the reference is called.
         count: how many keys are written, read and scanned in one run.
-        threads: whether writes by several threads are measured too.
+        many: how many values are written a thousand at once; where any are, writes by several threads are measured
+            as well.
     """
 
     ours: Ours
     bare: Bare
     reference: str
     count: int
-    threads: bool = False
+    many: int = 0
 
 
 @contextlib.contextmanager
@@ -218,7 +234,7 @@ def sqlite(quick: bool) -> Iterator[Pair]:
     with tempfile.TemporaryDirectory(dir=Path(__file__).parent, prefix=".kv-") as folder:
         store = SqliteStore(Path(folder) / "ours")
         bare = BareSql.sqlite(Path(folder) / "bare")
-        yield Pair(Ours(store), bare, "sqlite3", 300 if quick else 1_000, threads=True)
+        yield Pair(Ours(store), bare, "sqlite3", 300 if quick else 1_000, 5_000 if quick else 200_000)
         store.close()
         bare.connection.close()
 
@@ -233,7 +249,7 @@ def postgres(quick: bool) -> Iterator[Pair]:
         server = get_server(Path(folder) / "data", cleanup_mode="stop")
         store = PostgresStore(server.get_uri())
         bare = BareSql.postgres(server.get_uri())
-        yield Pair(Ours(store), bare, "psycopg", 300 if quick else 1_000, threads=True)
+        yield Pair(Ours(store), bare, "psycopg", 300 if quick else 1_000, 5_000 if quick else 200_000)
         store.close()
         bare.connection.close()
         server.cleanup()
@@ -270,6 +286,12 @@ def put_all(target: Bare, keys: Sequence[bytes]) -> None:
         target.put(key, stamp + VALUE)
 
 
+def put_in_batches(target: Any, keys: Sequence[bytes]) -> None:
+    stamp = time.perf_counter_ns().to_bytes(8, "big")
+    for at in range(0, len(keys), BATCH):
+        target.put_many(dict.fromkeys(keys[at:at + BATCH], stamp + VALUE))
+
+
 def put_by_threads(target: Bare, keys: Sequence[bytes]) -> None:
     threads = [threading.Thread(target=put_all, args=(target, keys[number::THREADS])) for number in range(THREADS)]
     for thread in threads:
@@ -290,13 +312,15 @@ def scan_all(target: Bare, keys: Sequence[bytes]) -> None:
 
 def figures_of(name: str, pair: Pair, runs: int) -> Iterator[Figure]:
     """Writes, reads and scans of one backend."""
-    keys = [b"key-%08d" % number for number in range(pair.count)]
-    works: dict[str, Callable[[Bare, Sequence[bytes]], None]] = {"set": put_all, "get": get_all, "scan": scan_all}
-    if pair.threads:
-        works[f"set_by_{THREADS}_threads"] = put_by_threads
-    for work_name, work in works.items():
-        ours, theirs = alternate(runs, partial(rate, partial(work, pair.ours, keys), pair.count),
-                                 partial(rate, partial(work, pair.bare, keys), pair.count))
+    works: dict[str, tuple[Callable[[Bare, Sequence[bytes]], None], int]] = {
+        "set": (put_all, pair.count), "get": (get_all, pair.count), "scan": (scan_all, pair.count)}
+    if pair.many:
+        works[f"set_by_{THREADS}_threads"] = put_by_threads, pair.count
+        works["set_in_batches"] = put_in_batches, pair.many
+    for work_name, (work, count) in works.items():
+        keys = [b"key-%08d" % number for number in range(count)]
+        ours, theirs = alternate(runs, partial(rate, partial(work, pair.ours, keys), count),
+                                 partial(rate, partial(work, pair.bare, keys), count))
         yield Figure(figure=f"kv_{name}_{work_name}", unit="1/s", values=tuple(ours), reference=pair.reference,
                      reference_values=tuple(theirs), goal="printed")
 
