@@ -41,7 +41,7 @@ def listed() -> dict[str, Row]:
         columns = [head.strip() for head in heads.split("|")]
         for line in lines.splitlines():
             name, *cells = (cell.strip() for cell in line.strip("| ").split("|"))
-            row = dict(zip(columns, cells, strict=True))
+            row: dict[str, str] = dict(zip(columns, cells, strict=True))
             told = row.get("labels", row.get("fields", ""))
             labels = _A_FAILURE if told == "a failure" else tuple(re.findall(r"`(\w+)`", told))
             found.append((name.strip("`"), Row(kind, row.get("unit", ""), labels)))
