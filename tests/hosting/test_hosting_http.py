@@ -220,6 +220,8 @@ def test_metrics_are_those_of_the_scheduler_and_its_levels() -> None:
     lines = text.decode().splitlines()
     assert 'compactlib_scheduler_jobs{level="0",phase="in progress"} 1.0' in lines
     assert "compactlib_scheduler_quarantine 0.0" in lines
+    lease = 'compactlib_store_oldest_lease_seconds{kind="scheduler",store="scheduler"} '
+    assert any(line.startswith(lease) for line in lines), "the numbers that every store has, as of now"
     # A node that does not lead has no levels, and exports the rest.
     follower = SchedulerApplication(Stub(NotLeader(leader="")), metrics=observer)
     assert answered(follower, path="/metrics")[0] == 200

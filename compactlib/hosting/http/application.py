@@ -42,6 +42,7 @@ from compactlib.scheduler import AddBlocks, BlockMeta, PollRequest, SchedulerSer
 from compactlib.scheduler.fences.token import TokenSealer
 from compactlib.scheduler.model.poll import PollResponse
 from compactlib.scheduler.model.update import BlocksAdded
+from compactlib.scheduler.service.numbers import NUMBERS, levels_of
 
 REFUSED = "scheduler_request_refused"
 """A request was refused, or could not be carried out: `path`, `client`, `status`, `error`."""
@@ -268,7 +269,10 @@ class SchedulerApplication:
 
         def export() -> bytes:
             with contextlib.suppress(CompactlibError):  # a node that does not lead has no levels to tell
-                self._look().tell(metrics)
+                status, levels = self._scheduler.look(lambda service: (
+                    SchedulerStatus.of(service, self._clock.now()), levels_of(service.state)))
+                status.tell(metrics)
+                NUMBERS.levels(metrics, levels)
             return metrics.text()
 
         return _Answer(200, b"text/plain; version=0.0.4; charset=utf-8", await self._in_a_thread(export))
