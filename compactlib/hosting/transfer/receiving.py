@@ -62,7 +62,7 @@ class ReceivingLog:
         self.routed: frozenset[int] = frozenset()
         """The server's: the transfers that lead to this log."""
         self.reserved_bytes: int = 0
-        """The server's: memory for the live set of an offer that is being taken in."""
+        """The server's: memory for the live sets of offers that are being taken in."""
 
     @property
     def log_id(self) -> str:

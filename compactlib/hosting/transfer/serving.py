@@ -260,13 +260,13 @@ class SnapshotServer(AsyncServiceFace):
             self._first = None
         is_first = self._first is None or self._first[0] == transfer
         has_room = is_first and self._has_room(log, size)
-        if has_room:
-            # Others come while this one is taken in.
-            log.reserved_bytes = size
+        # Others come while this one is taken in.
+        reserved = size if has_room else 0
+        log.reserved_bytes += reserved
         try:
             waits = await log.take_in(message, sender, line, has_room=has_room)
         finally:
-            log.reserved_bytes = 0
+            log.reserved_bytes -= reserved
         if self._first is None or self._first[0] == transfer:
             self._first = (transfer, now) if waits else None
         self._route(log)

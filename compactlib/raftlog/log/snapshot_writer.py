@@ -232,7 +232,7 @@ class _Paced:
     def __init__(self, pieces: Iterable[Buffer], budget: Budget) -> None:
         self._pieces = pieces
         self._budget = budget
-        self.bytes_given = 0
+        self.bytes_given: int = 0
 
     def __iter__(self) -> Iterator[Buffer]:
         for piece in self._pieces:
