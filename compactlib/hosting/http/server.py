@@ -188,12 +188,12 @@ class _Line(H11Protocol):
 
     def __init__(self, server: HttpServer, where: str, **given: Any) -> None:
         super().__init__(**given)
-        self.ended = asyncio.Event()
-        self.has_asked = False
-        self.is_cut = False
+        self.ended: asyncio.Event = asyncio.Event()
+        self.has_asked: bool = False
+        self.is_cut: bool = False
         self._server = server
         self._where = where
-        self.task = asyncio.current_task()
+        self.task: asyncio.Task[Any] | None = asyncio.current_task()
         self._awaited = ""
         self._end: asyncio.TimerHandle | None = None
 
