@@ -47,8 +47,8 @@ class BlobStoreConfig:
         find_max_entries: entries in one answer of `entries_since`.
         ttl_update_buffer_seconds: a blob that expires sooner than this cannot be made permanent any more.
         deleted_retention_seconds: how long after a delete its blob can be undeleted and is kept by compactions.
-        evicts: a put that finds the log full gives up the blobs that expire next, instead of raising `StoreFull`; of
-            blobs that never expire, none.
+        evicts: a write that finds the log full gives up the blobs that expire next, an eighth of the log at a time,
+            instead of raising `StoreFull`; of blobs that never expire, none.
 
         triggers: what brings an open store its turn to be compacted in the background, see `CompactionManager`; `()`
             for none. `None`: once a day, on request, and when less than an eighth of the log is free; none if the store

@@ -73,7 +73,7 @@ from compactlib.blobstore.store.operations import (
 from compactlib.blobstore.store.replication import FoundEntries, ReplicationToken, entries_since
 from compactlib.blobstore.store.state import BlobState, blob_state
 from compactlib.blobstore.store.status import BlobStoreStatus
-from compactlib.blobstore.store.stream import Content, read_stream
+from compactlib.blobstore.store.stream import read_stream
 from compactlib.blobstore.store.verify import verify
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, Closed, CorruptData, InvalidInput, StorageError
@@ -279,22 +279,33 @@ class BlobStore:
         """
         key = id_bytes(blob_id)
         pieces = read_stream(content, size)
+
+        def append(log: LiveLog, history: Sequence[IndexEntry]) -> IndexEntry:
+            draft = draft_put(key, blob_state(history), content_bytes=pieces.size, now_ms=self._now_ms(),
+                              ttl_seconds=ttl_seconds, account=account, container=container, replace=replace)
+            return log.append(draft, pieces.head) if pieces.rest is None else log.append_pieces(draft, pieces.all())
+
+        entry, _ = self._write(key, append)
+        return BlobState(entry, entry, entry).info(entry)
+
+    def _write(self, key: bytes, append: Callable[[LiveLog, Sequence[IndexEntry]], IndexEntry],
+               ) -> tuple[IndexEntry, BlobState | None]:
+        """Append a record of a blob, given its history; where the store evicts, in the room that this makes.
+
+        Returns:
+            The record, durable as configured, and the blob's state before it.
+        """
         while True:
             try:
-                return self._put(key, pieces, ttl_seconds, account, container, replace)
+                with self._writing() as log:
+                    history = log.contents.find(key)
+                    entry = append(log, history)
             except StoreFull:
                 if not self._config.evicts or not self._evict():
                     raise
-
-    def _put(self, key: bytes, pieces: Content, ttl_seconds: float | None, account: int, container: int,
-             replace: bool) -> BlobInfo:
-        with self._writing() as log:
-            draft = draft_put(key, blob_state(log.contents.find(key)), content_bytes=pieces.size,
-                              now_ms=self._now_ms(), ttl_seconds=ttl_seconds, account=account, container=container,
-                              replace=replace)
-            entry = log.append(draft, pieces.head) if pieces.rest is None else log.append_pieces(draft, pieces.all())
-        log.wait_for(entry)
-        return BlobState(entry, entry, entry).info(entry)
+                continue
+            log.wait_for(entry)
+            return entry, blob_state(history)
 
     def _evict(self) -> bool:
         """Make room in a full log: an eighth of it, at least one segment. Whoever comes meanwhile waits for that.
@@ -365,9 +376,8 @@ class BlobStore:
             StorageError: the disk refused; nothing has changed.
         """
         key = id_bytes(blob_id)
-        with self._writing() as log:
-            entry = log.append(draft_delete(key, blob_state(log.contents.find(key)), self._now_ms()), b"")
-        log.wait_for(entry)
+        entry, _ = self._write(key, lambda log, history: log.append(
+            draft_delete(key, blob_state(history), self._now_ms()), b""))
         return Deleted(key, entry.op_time_ms / 1000, entry.life_version)
 
     def undelete(self, blob_id: BlobId) -> BlobInfo:
@@ -383,10 +393,8 @@ class BlobStore:
         """
         key = id_bytes(blob_id)
         retention_ms = milliseconds(self._config.deleted_retention_seconds)
-        with self._writing() as log:
-            state = blob_state(log.contents.find(key))
-            entry = log.append(draft_undelete(key, state, self._now_ms(), retention_ms), b"")
-        log.wait_for(entry)
+        entry, state = self._write(key, lambda log, history: log.append(
+            draft_undelete(key, blob_state(history), self._now_ms(), retention_ms), b""))
         assert state is not None
         assert state.put is not None
         return BlobState(entry, entry, state.put).info(state.put)
@@ -405,10 +413,8 @@ class BlobStore:
         """
         key = id_bytes(blob_id)
         buffer_ms = milliseconds(self._config.ttl_update_buffer_seconds)
-        with self._writing() as log:
-            state = blob_state(log.contents.find(key))
-            entry = log.append(draft_ttl_update(key, state, self._now_ms(), buffer_ms), b"")
-        log.wait_for(entry)
+        entry, state = self._write(key, lambda log, history: log.append(
+            draft_ttl_update(key, blob_state(history), self._now_ms(), buffer_ms), b""))
         assert state is not None
         assert state.put is not None
         return BlobState(entry, state.deciding, state.put).info(state.put)
@@ -434,17 +440,17 @@ class BlobStore:
         """
         draft = draft_replicated(kind, blob_id, content, op_time=op_time, life_version=life_version,
                                  expires_at=expires_at, permanent=permanent, account=account, container=container)
-        with self._writing() as log:
-            history = log.contents.find(draft.id)
+
+        def append(log: LiveLog, history: Sequence[IndexEntry]) -> IndexEntry:
             state = blob_state(history)
             known = self._counting_put(draft, content, state)
             if known is None:
                 known = said_before(draft, state, history)
-            if known is None and state is not None:
-                draft = as_successor(draft, state)
-            entry = log.append(draft, content) if known is None else known
-        log.wait_for(entry)
-        return entry
+            if known is None:
+                return log.append(draft if state is None else as_successor(draft, state), content)
+            return known
+
+        return self._write(draft.id, append)[0]
 
     def entries_since(self, token: ReplicationToken | None = None, *, max_bytes: int | None = None) -> FoundEntries:
         """The blobs that have changed since a token, for a peer that follows this store.

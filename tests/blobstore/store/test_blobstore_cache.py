@@ -14,11 +14,12 @@ import attrs
 import pytest
 from hypothesis import given, strategies as st
 
-from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Missing, StoreFull
+from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Deleted, Missing, StoreFull
 from compactlib.blobstore.compaction.plan.eviction import choose_eviction
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans
 from compactlib.blobstore.compaction.plan.policy import BlobView, SegmentView
 from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import RecordKind
 from compactlib.blobstore.validity.verdicts import FOREVER
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, InvalidInput, StorageError
@@ -73,6 +74,29 @@ def test_blobs_without_an_expiry_stay_and_a_cache_of_these_alone_is_full(scratch
             put_all(store, range(200, 400))
         assert held(store, 20) == set(range(20))
         assert len(held(store, 400)) > 90
+        store.audit()
+
+
+@pytest.mark.parametrize("write", ["delete", "permanent", "replicated"])
+def test_every_write_finds_room_in_a_cache(write: str, scratch: Path) -> None:
+    with opened(scratch) as store:
+        # Eight records of 502 bytes in each of 16 segments, to the last byte.
+        for number in range(128):
+            store.put(b"%04d" % number, b"x" * 438, ttl_seconds=500_000.0 if number < 16 else 100.0)
+        assert store.status().used_bytes == store.capacity_bytes
+        match write:
+            case "delete":
+                store.delete(b"0000")
+                assert isinstance(store.get(b"0000"), Deleted)
+            case "permanent":
+                store.ttl_update(b"0000")
+                found = store.get(b"0000")
+                assert isinstance(found, Blob)
+                assert found.info.expires_at is None
+            case _:
+                store.append_replicated(RecordKind.PUT, b"new", b"x" * 100, op_time=START)
+                assert isinstance(store.get(b"new"), Blob)
+        assert store.status().free_segments > 0
         store.audit()
 
 
