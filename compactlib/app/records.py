@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -45,7 +45,7 @@ _MAX_JOBS = 1000
 class KVStoreAt(StoreAt):
     """One store in one partition of an SQLite file."""
 
-    options = frozenset({"partition"})
+    options: ClassVar[frozenset[str]] = frozenset({"partition"})
 
     def __init__(self, asked: Asked, partition: bytes = b"") -> None:
         super().__init__(asked)
@@ -62,8 +62,8 @@ class RepositoryAt(KVStoreAt):
     """A staging repository: its records in the file, its ranges in a folder beside it."""
 
     kind = "staging repository"
-    policies = ("always", "tombstone_cost")
-    options = KVStoreAt.options | {"branch", "objects", "rate", "max_bytes"}
+    policies: ClassVar[Sequence[str]] = ("always", "tombstone_cost")
+    options: ClassVar[frozenset[str]] = KVStoreAt.options | {"branch", "objects", "rate", "max_bytes"}
 
     @property
     def _name(self) -> str:
@@ -157,7 +157,7 @@ class CatalogAt(KVStoreAt):
     """The log of a catalog. What its nodes need they alone know, so nothing is ever cut here."""
 
     kind = "catalog log"
-    policies = (CutToBound().name,)
+    policies: ClassVar[Sequence[str]] = (CutToBound().name,)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[CatalogService]:
@@ -239,7 +239,7 @@ class SchedulerAt(KVStoreAt):
     """A scheduler that keeps its state in the file. Its workers do the compacting."""
 
     kind = "scheduler"
-    policies = tuple(policy.name for policy in (ByPriority(), SmallestFirst(), FairTenants()))
+    policies: ClassVar[Sequence[str]] = tuple(policy.name for policy in (ByPriority(), SmallestFirst(), FairTenants()))
 
     def _machine(self) -> SchedulerMachine:
         with self.reading() as store:
@@ -305,7 +305,7 @@ class SqliteFileAt(KVStoreAt):
     """A file with several stores; they are looked at one by one."""
 
     kind = "file of several stores"
-    options = RepositoryAt.options
+    options: ClassVar[frozenset[str]] = RepositoryAt.options
 
     def __init__(self, asked: Asked, stores: Sequence[KVStoreAt]) -> None:
         super().__init__(asked)

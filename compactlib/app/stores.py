@@ -70,7 +70,7 @@ class StoreAt(ABC):
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
-        self.path = asked.path
+        self.path: str = asked.path
 
     @abstractmethod
     def inspect(self) -> Answer:
