@@ -461,7 +461,7 @@ def test_a_disk_that_is_full_is_told_in_one_line(tmp_path: Path) -> None:
 
 def test_the_documentation_names_every_option_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
     known: set[str] = set()
-    for command in ("demo", "inspect", "plan", "why", "compact", "verify", "watch"):
+    for command in ("demo", "inspect", "plan", "why", "compact", "verify", "watch", "serve"):
         with pytest.raises(SystemExit):
             main([command, "--help"])
         known.update(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
