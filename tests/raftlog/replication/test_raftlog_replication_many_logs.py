@@ -155,28 +155,39 @@ def test_all_logs_of_a_store_go_over_one_connection_to_one_listener(is_guarded: 
     run(story)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_over_a_line_that_is_cut_all_logs_arrive(seed: int, tmp_path: Path) -> None:
+def over_a_line_that_is_cut(folder: Path, seed: int, names: Sequence[str]) -> None:
     async def story() -> None:
         rng = random.Random(seed)
-        with nodes(tmp_path, NAMES[:6]) as (leader, follower):
-            for name in NAMES[:6]:
+        with nodes(folder, names) as (leader, follower):
+            for name in names:
                 leader.lead(name)
             server = SnapshotServer(listen=("127.0.0.1", 0), limits=LIMITS)
-            for name in NAMES[:6]:
+            for name in names:
                 follower.serve(server, name)
             async with server:
                 line = BadLine(server.address[1], rng)
                 proxy = await asyncio.start_server(line.accept, "127.0.0.1", 0)
-                client = SnapshotClient(proxy.sockets[0].getsockname()[:2], limits=LIMITS, max_transfers=4, rng=rng)
-                outcomes = await send_all(client, leader, NAMES[:6])
+                client = SnapshotClient(proxy.sockets[0].getsockname()[:2], limits=LIMITS, rng=rng,
+                                        max_transfers=rng.randint(1, 6))
+                outcomes = await send_all(client, leader, names)
                 assert {type(outcome) for outcome in outcomes} <= {Done, Skipped}, outcomes
                 assert line.cuts
                 proxy.close()
                 await asyncio.wait(line.handlers)
-            follower.check(leader, *NAMES[:6])
+            follower.check(leader, *names)
 
     run(story)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_over_a_line_that_is_cut_all_logs_arrive(seed: int, tmp_path: Path) -> None:
+    over_a_line_that_is_cut(tmp_path, seed, NAMES[:6])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(100, 130))
+def test_soak_over_a_line_that_is_cut_all_logs_arrive(seed: int, tmp_path: Path) -> None:
+    over_a_line_that_is_cut(tmp_path, seed, NAMES)
 
 
 def test_a_log_whose_machine_takes_long_keeps_no_other_back(tmp_path: Path) -> None:
