@@ -18,9 +18,10 @@ from compactlib.hosting.http.application import SchedulerApplication
 from compactlib.hosting.http.server import HttpServer
 from compactlib.kv import KVStore, PredicateFailed, SqliteStore
 from compactlib.runtime.doors import Address
-from compactlib.runtime.observe import PrometheusObserver
+from compactlib.runtime.observe import Observer, PrometheusObserver
 from compactlib.scheduler import StoredScheduler
 from compactlib.scheduler.fences.token import TokenSealer
+from compactlib.scheduler.service.store import stored_machine
 
 _SEALS = b"scheduler/seals"
 _SEAL = b"key"
@@ -63,7 +64,7 @@ def serve(settings: ServeSettings) -> int:
     # What strangers send that is no HTTP is answered, and is no news.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     with contextlib.closing(SqliteStore(settings.path)) as kv, \
-            contextlib.closing(StoredScheduler(kv, observer=observer)) as scheduler:
+            contextlib.closing(opened(kv, observer)) as scheduler:
         application = SchedulerApplication(scheduler, tokens=tokens, sealer=TokenSealer({"serve": _seal_key(kv)}),
                                            metrics=observer, insecure=settings.insecure, observer=observer)
         server = HttpServer(application, listen=listen, tls=tls, insecure=settings.insecure, observer=observer)
@@ -79,6 +80,11 @@ async def _until_told(server: HttpServer, path: str, scheme: str) -> None:
         host, port = server.address
         print(f"{path} is served at {scheme}://{f'[{host}]' if ':' in host else host}:{port}/", flush=True)
         await told.wait()
+
+
+def opened(kv: KVStore, observer: Observer) -> StoredScheduler:
+    """The scheduler of a store, under the settings that it was opened with last; the defaults for a new one."""
+    return StoredScheduler(kv, stored_machine(kv).service.state.opened_with, observer=observer)
 
 
 def address_of(text: str) -> Address:

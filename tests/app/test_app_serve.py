@@ -7,13 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
 
 from compactlib.app.cli import main
-from compactlib.app.serve import address_of, tokens_of
+from compactlib.app.serve import address_of, opened, tokens_of
 from compactlib.errors import InvalidInput, StorageError
 from compactlib.hosting.http.client import SchedulerClient
+from compactlib.kv import MemoryStore
+from compactlib.runtime import Observer
 from compactlib.runtime.doors import TurnedAway
+from compactlib.scheduler import LevelConfig, SchedulerConfig, StoredScheduler
+from compactlib.scheduler.model.update import Configure
 from tests.hosting.certificates import Authority
 
 SECRET = "a secret of sixteen or more"
@@ -59,6 +64,14 @@ def test_what_it_refuses_is_one_line_and_exit_code_2(words: list[str], why: str,
                                                      capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", str(tmp_path / "jobs.sqlite"), *words]) == 2
     assert why in capsys.readouterr().err
+
+
+def test_a_scheduler_that_was_there_goes_on_under_its_settings() -> None:
+    kv, config = MemoryStore(), SchedulerConfig(levels=(LevelConfig(max_blocks=2),), max_failures=7)
+    assert opened(kv, Observer()).service.config == SchedulerConfig()
+    StoredScheduler(kv, config).apply(Configure(attrs.evolve(config, max_failures=8)))
+    for _ in range(2):
+        assert opened(kv, Observer()).service.config == attrs.evolve(config, max_failures=8)
 
 
 def test_with_tokens_and_a_certificate_it_listens_for_those_who_have_both(tmp_path: Path) -> None:
