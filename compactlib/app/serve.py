@@ -14,6 +14,7 @@ import ssl
 import attrs
 
 from compactlib.errors import InvalidInput, StorageError
+from compactlib.files.disk import LocalFiles
 from compactlib.hosting.http.application import SchedulerApplication
 from compactlib.hosting.http.server import HttpServer
 from compactlib.kv import KVStore, PredicateFailed, SqliteStore
@@ -33,7 +34,7 @@ class ServeSettings:
     """What is to be served, and to whom.
 
     Attributes:
-        path: the SQLite file; made if there is none.
+        path: the SQLite file; made for its owner alone if there is none, since it holds what seals tokens.
         address: `HOST:PORT`; port 0: the system chooses.
         tokens: a file of who may ask: a name, a space and a secret a line.
         certificate: of the server, with its chain; for TLS.
@@ -63,7 +64,7 @@ def serve(settings: ServeSettings) -> int:
     observer = PrometheusObserver()
     # What strangers send that is no HTTP is answered, and is no news.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    with contextlib.closing(SqliteStore(settings.path)) as kv, \
+    with contextlib.closing(SqliteStore(settings.path, files=LocalFiles(private=True))) as kv, \
             contextlib.closing(opened(kv, observer)) as scheduler:
         application = SchedulerApplication(scheduler, tokens=tokens, sealer=TokenSealer({"serve": _seal_key(kv)}),
                                            metrics=observer, insecure=settings.insecure, observer=observer)

@@ -95,3 +95,4 @@ def test_with_tokens_and_a_certificate_it_listens_for_those_who_have_both(tmp_pa
             client.status()
         made.terminate()
     assert made.returncode == 0
+    assert (tmp_path / "jobs.sqlite").stat().st_mode & 0o777 == 0o600, "it holds what seals tokens"
