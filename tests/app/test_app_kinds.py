@@ -359,7 +359,7 @@ def test_a_blob_store_without_its_owner_is_compacted_by_the_retention_that_it_ha
             assert isinstance(store.get(b"%d" % number), Blob if number % 2 else Deleted)
         assert store.verify().is_sound
         assert store.triggers == ()
-    (folder / "settings.json").unlink()
+    (folder / "RETENTION").unlink()
     assert "give --retention SECONDS" in answer(capsys, "compact", folder)[2]
     assert answer(capsys, "compact", folder, "--retention", "0", "--policy", "compact_all")[0] == 0
 

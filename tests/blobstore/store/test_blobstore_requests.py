@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import resource
 import shutil
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import textwrap
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -317,7 +320,9 @@ def test_the_retention_is_kept_for_who_comes_without_the_owner(scratch: Path) ->
     assert kept_retention(scratch / "store") == 0.0
     BlobStore(scratch / "store", attrs.evolve(quiet, deleted_retention_seconds=5.5)).close()
     assert kept_retention(scratch / "store") == 5.5
-    assert json.loads((scratch / "store" / FILE_NAME).read_text()) == {"deleted_retention_seconds": 5.5, "format": 1}
+    data = (scratch / "store" / FILE_NAME).read_bytes()
+    assert data[:-4] == b"CLBLBRET" + struct.pack("<H6xd", 1, 5.5)
+    assert data[-4:] == zlib.crc32(data[:-4]).to_bytes(4, "little")
     before = os.stat(scratch / "store" / FILE_NAME).st_mtime_ns
     BlobStore(scratch / "store", attrs.evolve(quiet, deleted_retention_seconds=5.5)).close()
     assert os.stat(scratch / "store" / FILE_NAME).st_mtime_ns == before
@@ -325,20 +330,33 @@ def test_the_retention_is_kept_for_who_comes_without_the_owner(scratch: Path) ->
     assert kept_retention(scratch / "store") is None
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "1", '{"deleted_retention_seconds": -1, "format": 1}',
-                                  '{"deleted_retention_seconds": true, "format": 1}', "[" * 2000,
-                                  '{"deleted_retention_seconds": NaN, "format": 1}', "\udcff"])
-def test_a_damaged_note_is_told_and_written_again(text: str, scratch: Path) -> None:
+def note_of(version: int, seconds: float) -> bytes:
+    data = b"CLBLBRET" + struct.pack("<H6xd", version, seconds)
+    return data + zlib.crc32(data).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize("data", [b"", b"1", note_of(1, -1.0), note_of(1, math.nan), note_of(1, 1.0)[:-1],
+                                  note_of(1, 1.0) + b"1", bytes(28)])
+def test_a_damaged_note_is_told_and_written_again(data: bytes, scratch: Path) -> None:
     quiet = attrs.evolve(CONFIG, triggers=())
     BlobStore(scratch / "store", quiet).close()
-    (scratch / "store" / FILE_NAME).write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(CorruptData, match="the retention of deletes"):
+    (scratch / "store" / FILE_NAME).write_bytes(data)
+    with pytest.raises(CorruptData, match="RETENTION"):
         kept_retention(scratch / "store")
     BlobStore(scratch / "store", quiet).close()
     assert kept_retention(scratch / "store") == 0.0
-    (scratch / "store" / FILE_NAME).write_text('{"deleted_retention_seconds": 1, "format": 2}')
-    with pytest.raises(Unsupported, match="format 2"):
+    (scratch / "store" / FILE_NAME).write_bytes(note_of(2, 1.0))
+    with pytest.raises(Unsupported, match="version 2"):
         kept_retention(scratch / "store")
+
+
+def test_no_bit_that_flips_makes_another_note(scratch: Path) -> None:
+    for bit in range(8 * 28):
+        data = bytearray(note_of(1, 604_800.0))
+        data[bit // 8] ^= 1 << bit % 8
+        (scratch / FILE_NAME).write_bytes(data)
+        with pytest.raises((CorruptData, Unsupported)):
+            kept_retention(scratch)
 
 
 class Full(LocalFiles):
