@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The file `RETENTION`: how long the owner of a store keeps deletes, for who compacts it while no owner is there.
 
-It is one checked record (`docs/formats/blobstore-settings.md`), written before a store is opened with another one. Where
-the disk has no room for that, it is removed if what it says is too short: then nobody but the owner knows.
+It is one checked record (`docs/formats/blobstore-settings.md`), written before a store is opened with another one.
+Where the disk has no room for that, it is removed if what it says is too short: then nobody but the owner knows.
 """
 
 from __future__ import annotations
