@@ -9,6 +9,7 @@ import json
 import random
 import resource
 import socket
+import ssl
 import threading
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from compactlib.scheduler.model.poll import PollResponse
 from tests.effort import Effort
 from tests.hosting.certificates import Authority
 from tests.hosting.http_serving import Serving, received, served
-from tests.hosting.test_hosting_http import Stub
+from tests.hosting.test_hosting_http import TOKEN, Stub
 from tests.hosting.workload import CONFIG, blocks
 
 HEAD = b"POST /v1/poll HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -98,7 +99,8 @@ def test_a_head_that_is_too_large_or_none_is_refused(head: bytes) -> None:
 def test_a_large_body_is_refused_before_it_is_read() -> None:
     with served(application(max_body_bytes=1000)) as serving:
         for head, status in ((b"Content-Length: 1001\r\n\r\n", b"413"), (b"Content-Length: 9" + b"9" * 30, b"400"),
-                             (b"Transfer-Encoding: chunked\r\n\r\n", b"411")):
+                             (b"Transfer-Encoding: chunked\r\n\r\n", b"411"),
+                             (b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", b"411")):
             answer = serving.exchange(HEAD + head + (b"" if head.endswith(b"\n") else b"\r\n\r\n"))
             assert answer.startswith(b"HTTP/1.1 " + status)
             assert b"connection: close" in answer.lower()
@@ -207,6 +209,22 @@ def test_strangers_make_room_for_whoever_comes_after_them(limit: str) -> None:
         assert received(strangers[0]) == b""
         known.sendall(LAST)
         assert received(known).startswith(b"HTTP/1.1 200")
+
+
+def test_strangers_that_were_answered_make_room_while_they_do_not_take_the_end(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    tls = authority.context("localhost", server=True)
+    tls.verify_mode = ssl.CERT_NONE
+    mine = authority.context("w", server=False)
+    with served(SchedulerApplication(Stub(), tokens={"w": TOKEN}, limits=HttpLimits(max_connections=3)),
+                tls=tls) as serving, contextlib.ExitStack() as stack:
+        for _ in range(3):
+            stranger = stack.enter_context(mine.wrap_socket(serving.connect(), server_hostname="localhost"))
+            stranger.sendall(POLL)
+            assert answer_of(stranger).startswith(b"HTTP/1.1 401")
+        known = stack.enter_context(mine.wrap_socket(serving.connect(), server_hostname="localhost"))
+        known.sendall(POLL.replace(b"Host:", b"Authorization: Bearer " + TOKEN.encode() + b"\r\nHost:"))
+        assert answer_of(known).startswith(b"HTTP/1.1 200")
 
 
 def test_where_all_connections_are_known_another_is_turned_away() -> None:

@@ -74,8 +74,8 @@ class HttpLimits:
     """Bounds of what listens.
 
     Attributes:
-        max_connections: at once; of more, the oldest is turned away that has made no request yet, or the newest if all
-            have.
+        max_connections: at once; of more, the oldest is turned away that has made no request yet, or was answered and
+            is being closed; or the newest if there is none.
         max_greetings: connections at once that have begun to speak and have made no request yet, each of which may cost
             half a MiB with TLS; of more, the oldest is turned away.
         max_head_bytes: of a request's line and headers.
@@ -399,8 +399,9 @@ class _Request:
     def body_bytes(self, most: int) -> int:
         """How long the body is said to be."""
         told = self.header(b"content-length").strip()
-        if not told.isdigit() or len(told) > 18:
-            raise _Refused(411, "the request says no length; send Content-Length")
+        # Where both are given, it is the chunks that a server goes by.
+        if b"transfer-encoding" in self._headers or not told.isdigit() or len(told) > 18:
+            raise _Refused(411, "the request says no length; send Content-Length alone")
         if int(told) > most:
             raise _Refused(413, f"the body has {int(told):,} bytes; max_body_bytes={most}, send it in parts")
         return int(told)

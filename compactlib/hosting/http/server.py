@@ -150,7 +150,7 @@ class HttpServer(AsyncServiceFace):
             line.task = None
 
     def _admit(self, line: _Line) -> None:
-        """Make room for a connection: the oldest that has not asked anything ends for it."""
+        """Make room for a connection: the oldest ends for it that has not asked anything, or had its last answer."""
         most = f"max_connections={self.limits.max_connections}"
         if len(self.lines) >= self.limits.max_connections and not self._turn_away(self.lines, most):
             raise TurnedAway(f"too many connections: {most} of them are open")
@@ -167,10 +167,11 @@ class HttpServer(AsyncServiceFace):
 
     @staticmethod
     def _turn_away(lines: dict[_Line, None], limit: str) -> bool:
-        """End the oldest of these that has not asked anything; whether there is one."""
-        oldest = next((line for line in lines if not line.has_asked and not line.is_cut), None)
+        """End the oldest of these that is not needed; whether there is one."""
+        oldest = next((line for line in lines if line.makes_room), None)
         if oldest is not None:
-            oldest.cut(f"too many connections: it had to make room for another one, {limit}; it had not asked anything")
+            oldest.cut(f"too many connections: it had to make room for another one, {limit}; it had "
+                       f"{'had its last answer' if oldest.has_asked else 'not asked anything'}")
         return oldest is not None
 
     def greeted(self, line: _Line) -> None:
@@ -196,6 +197,13 @@ class _Line(H11Protocol):
         self.task: asyncio.Task[Any] | None = asyncio.current_task()
         self._awaited = ""
         self._end: asyncio.TimerHandle | None = None
+
+    @property
+    def makes_room(self) -> bool:
+        """Whether it may end for another one: it has not asked anything, or was answered, and is being closed."""
+        transport: asyncio.Transport | None = self.transport
+        is_leaving = transport is not None and transport.is_closing()
+        return not self.is_cut and (is_leaving or not self.has_asked)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
