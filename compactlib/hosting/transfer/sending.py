@@ -9,6 +9,7 @@ import random
 import ssl
 from collections import deque
 from collections.abc import Iterable
+from contextvars import copy_context
 
 import attrs
 
@@ -92,6 +93,11 @@ class _Source:
     def release(self) -> None:
         self.pin.release()
         self.state.close()
+
+
+def _released(opening: asyncio.Future[_Source]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().release()
 
 
 class _Line:
@@ -313,7 +319,14 @@ class SnapshotClient:
         try:
             async with self._turns:
                 transfer = self._rng.getrandbits(64)
-                source = await asyncio.to_thread(_Source.held, log, snapshots)
+                opening = asyncio.get_running_loop().run_in_executor(
+                    None, copy_context().run, _Source.held, log, snapshots)
+                try:
+                    source = await asyncio.shield(opening)
+                except asyncio.CancelledError:
+                    # The thread goes on: what it will have pinned is let go then.
+                    opening.add_done_callback(_released)
+                    raise
                 try:
                     row = log.state
                     # What is live for the machine alone is no reason to leave a snapshot out that the host has asked

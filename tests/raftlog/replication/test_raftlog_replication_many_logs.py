@@ -422,6 +422,41 @@ def test_a_cancelled_call_ends_its_transfer_alone(tmp_path: Path) -> None:
     run(story)
 
 
+class SlowPins:
+    """A log whose entries are pinned when it is let."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+        self.asked, self.let = threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def pin(self, indexes: Any) -> Any:
+        self.asked.set()
+        self.let.wait()
+        pinned = self._log.pin(indexes)
+        self.asked.clear()
+        return pinned
+
+
+def test_a_call_that_is_cancelled_while_it_pins_holds_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        with nodes(tmp_path, NAMES[:1]) as (leader, _):
+            leader.lead(NAMES[0])
+            log: Any = SlowPins(leader.log(NAMES[0]))
+            call = asyncio.create_task(SnapshotClient(("127.0.0.1", 1)).send(log, leader.snapshots[NAMES[0]], term=1))
+            await asyncio.to_thread(log.asked.wait)
+            call.cancel()
+            assert (await asyncio.wait({call}, timeout=30))[0]
+            assert call.cancelled()
+            log.let.set()
+            while log.asked.is_set() or leader.log(NAMES[0]).status().pins:
+                await asyncio.sleep(0.001)
+
+    run(story)
+
+
 def test_a_call_that_is_cancelled_while_a_message_comes_ends(tmp_path: Path) -> None:
     async def story() -> None:
         offered, ended = asyncio.Event(), asyncio.Event()
