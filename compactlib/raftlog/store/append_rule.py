@@ -51,12 +51,13 @@ def judge(log: RaftReadPath, through: int, prev_index: int, prev_term: int, term
                                f"install()")
     elif prev_index > through:
         return AppendAnswer(False, -1, through + 1)
-    elif prev_index > row.index and (found := log.term_of(prev_index)) != prev_term:
+    elif prev_index > row.index and (found := log.term_of(prev_index)) not in (None, prev_term):
         lowest = max(row.index + 1, begins or 0)
         place = bisect_left(range(lowest, prev_index), found or 0, key=lambda index: log.term_of(index) or 0)
         return AppendAnswer(False, -1, lowest + place, found)
     index = max(prev_index, row.index) + 1
     stop = min(last, through)
-    while index <= stop and log.term_of(index) == term:
+    # One without a term is dead already by a snapshot that the log's row names in a moment.
+    while index <= stop and log.term_of(index) in (None, term):
         index += 1
     return min(index - prev_index - 1, count)
