@@ -133,6 +133,8 @@ class MergeBlocks:
         if sources is None:
             return _nothing(plan, (), NoOutput.MISSING)
         if not sources.rows:
+            # Nothing will be written that could be counted.
+            _read_footers(sources.blocks)
             return _nothing(plan, sources.ids, NoOutput.EMPTY)
         job.check()
         self._folder.make_folder(self._folder.private)

@@ -133,6 +133,18 @@ def test_rows_and_columns_that_the_poll_tells_need_no_footers(spark: SparkSessio
     assert files_of(folder) == before
 
 
+def test_that_there_are_no_rows_is_believed_of_the_files_alone(spark: SparkSession, tmp_path: Path) -> None:
+    """Else wrong metadata has a block with rows deleted, and nothing in its place."""
+    folder = BlockFolder(tmp_path / "blocks")
+    known = []
+    for name, content in (("b0", []), ("b1", rows(1, 30))):
+        write_block(folder, name, content)
+        known.append(BlockMeta(id=name, tenant="acme", shard=3, level=0, rows=0, columns=columns_of(SCHEMA)))
+    job = RunningJob(Start(1, running(["b0", "b1"]).plan, 7, 100.0, tuple(known)), Budget(), ManualClock(0.0))
+    with pytest.raises(CorruptData, match=r"b1.*0 rows, as the metadata of the block says"):
+        MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("at",)))(job)
+
+
 def test_a_source_whose_footer_was_not_read_is_named_if_it_is_damaged(spark: SparkSession, tmp_path: Path) -> None:
     folder = BlockFolder(tmp_path / "blocks")
     job = with_metadata(folder, 3)
