@@ -63,7 +63,8 @@ class BlobStoreConfig:
         compaction_buffer_bytes: how much is read at once where bytes pass through the process.
         swap_segments: how many segments beyond the capacity a compaction may fill before it frees its sources.
         purge_tombstones: remove deletes that are no longer needed.
-        compaction_history_seconds: how long finished compaction logs are kept.
+        compaction_history_seconds: how long finished compaction logs are kept; each compaction reads those that are, so
+            with `evicts` give a short time.
         drop_dead_containers: compactions drop the records of containers that are gone.
         close_active_segment: a full compaction may close the active segment, so that it becomes eligible.
 
@@ -129,7 +130,8 @@ class BlobStoreConfig:
             **changes: fields with other values.
         """
         return cls(**{**_shape(capacity_bytes), "durability": "interval", "deleted_retention_seconds": 0.0,
-                      "journal_max_entries": 0, "evicts": True, "pace": None, "purge_tombstones": True, **changes})
+                      "journal_max_entries": 0, "evicts": True, "pace": None, "purge_tombstones": True,
+                      "compaction_history_seconds": 0.0, **changes})
 
     @classmethod
     def archive(cls, capacity_bytes: int, **changes: Any) -> Self:
