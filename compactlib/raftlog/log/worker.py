@@ -248,7 +248,7 @@ class LogCompactionWorker(ServiceFace):
             return self._last
 
     def _carried_out(self, compact: Callable[[], WorkerOutcome], note: Callable[[Exception], object],
-                     strength: int = _POLICY) -> tuple[WorkerOutcome, WorkerOutcome]:
+                     strength: int = _OWN_RULE) -> tuple[WorkerOutcome, WorkerOutcome]:
         """Compact, and notify the server while what was replaced is held in place; then let it go.
 
         Returns how the compaction ended, and how that together with the server did.

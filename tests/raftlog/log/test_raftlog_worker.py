@@ -145,6 +145,15 @@ def test_one_that_dropped_something_and_may_rewrite_is_looked_at_again() -> None
                            "lease", "compact seed", "tell", "release", "reclaim"]
 
 
+def test_what_a_host_compacts_itself_brings_no_policy_back_that_was_asked_for_once() -> None:
+    quiet = Quiet()
+    quiet.worker.request(SeedPolicy())
+    assert quiet.compactions() == ["seed"]
+    quiet.log.drops = [(2,), ()]
+    quiet.worker.carry_out(lambda: quiet.log.compact(policy=CostPolicy()))
+    assert quiet.compactions() == ["as the log says"]
+
+
 def test_what_is_no_policy_is_refused() -> None:
     with pytest.raises(InvalidInput, match="policy"):
         Quiet().worker.request("sideways")  # type: ignore[arg-type]
