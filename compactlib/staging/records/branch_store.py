@@ -14,6 +14,7 @@ from compactlib._arguments import require_type
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, StorageError
 from compactlib.kv import Condition, KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed, Put, SlowDown
+from compactlib.kv.errors import TooLarge
 from compactlib.kv.store import Predicate
 from compactlib.runtime.look import look_until_seen
 from compactlib.staging.errors import (
@@ -286,8 +287,8 @@ class BranchStore:
         """Make sure that no change of these branches can be made any more that was begun before they were read.
 
         A writer about to write a record has read it before; so it is written anew as it is, unless it was changed
-        or deleted meanwhile, which does the same. One write for all, where the store can and nobody changes one of them
-        at that moment; else one each.
+        or deleted meanwhile, which does the same. One write for all, where that takes them and nobody changes one of
+        them at that moment; else one each.
 
         Returns:
             The branches as they are then; those that are gone are left out.
@@ -298,7 +299,7 @@ class BranchStore:
         waiting = iter(found)
         while part := list(islice(waiting, min(_BATCH, max(1, self._store.limits.max_transact // 2)))):
             if len(part) > 1:
-                with contextlib.suppress(PredicateFailed, OutcomeUnknown):
+                with contextlib.suppress(PredicateFailed, OutcomeUnknown, TooLarge):
                     yield from self._fence_together(part)
                     continue
             # What a write without an answer does later, it does to records that none of these has written yet.

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import attrs
 import pytest
 
 from compactlib.errors import InvalidInput
-from compactlib.kv import MemoryStore, PredicateFailed
+from compactlib.kv import Condition, Delete, MemoryStore, PredicateFailed, Put
+from compactlib.kv.errors import TooLarge
 from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import RecordingObserver
@@ -255,6 +256,29 @@ def test_a_collection_takes_one_request_for_many_branches_and_few_for_a_long_his
     assert live.needed | live.history == expected
     assert (names.count("transact"), names.count("scan"), names.count("get")) == (1, 2, 15)
     assert len(names) == 18
+
+
+class NarrowStore(MemoryStore):
+    """Takes 2,000 bytes in one `transact`, as etcd takes 1.5 MiB."""
+
+    def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
+                 deletes: Iterable[Delete] = ()) -> None:
+        puts = list(puts)
+        size = sum(len(put.value) for put in puts)
+        if size > 2_000:
+            raise TooLarge(what="transaction", size_bytes=size, limit_bytes=2_000)
+        super().transact(conditions, puts, deletes)
+
+
+def test_branches_whose_records_are_too_large_for_one_request_are_fenced_one_by_one() -> None:
+    world = World(NarrowStore())
+    world.branch({"a": "1"})
+    for number in range(50):
+        world.repo.create_branch(f"side-{number}", "main")
+    branches = world.context.branches
+    before = {found.branch: found.record.version for found in branches.list()}
+    fenced = {found.branch: found.record.version for found in branches.fence(branches.list())}
+    assert fenced == {branch: version + 1 for branch, version in before.items()}
 
 
 @pytest.mark.parametrize("fault", [KVFault.CONFLICT, KVFault.UNKNOWN_DONE, KVFault.UNKNOWN_LOST, KVFault.UNKNOWN_LATE])
