@@ -91,7 +91,8 @@ def opened(kv: KVStore, observer: Observer) -> StoredScheduler:
 def address_of(text: str) -> Address:
     """`HOST:PORT` or `[HOST]:PORT`, taken apart; raises `InvalidInput`."""
     host, _, port = text.rpartition(":")
-    if not port.isdigit() or int(port) > 65535 or not host or (":" in host and not host.startswith("[")):
+    is_port = port.isascii() and port.isdigit() and int(port) <= 65535
+    if not is_port or not host or (":" in host and not host.startswith("[")):
         raise InvalidInput(f"{text!r} is no address to listen on; give HOST:PORT, for example 127.0.0.1:8080")
     return host.strip("[]"), int(port)
 

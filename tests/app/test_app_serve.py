@@ -30,7 +30,8 @@ def test_an_address_is_a_host_and_a_port(text: str, address: tuple[str, int]) ->
     assert address_of(text) == address
 
 
-@pytest.mark.parametrize("text", ["", "8080", ":8080", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "::1:80", "a:65536"])
+@pytest.mark.parametrize("text", ["", "8080", ":8080", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "::1:80", "a:65536",
+                                  "127.0.0.1:\u00b2"])
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="no address to listen on; give HOST:PORT"):
         address_of(text)

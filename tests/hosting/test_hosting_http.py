@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterable
@@ -288,6 +289,21 @@ def test_an_address_that_is_none_is_refused(address: Any) -> None:
         SchedulerClient([address])
 
 
+@pytest.mark.parametrize("token", ["", TOKEN + "\n", " " + TOKEN, TOKEN + "\u20ac", TOKEN.encode()])
+def test_a_token_that_no_header_takes_is_refused_and_not_shown(token: Any) -> None:
+    with pytest.raises(InvalidInput, match="token") as refused:
+        SchedulerClient(["http://127.0.0.1:1"], token=token)
+    assert TOKEN not in str(refused.value)
+
+
+def test_a_client_that_is_closed_says_so() -> None:
+    client = SchedulerClient(["http://127.0.0.1:1"])
+    client.close()
+    for call in (lambda: client.poll(PollRequest()), client.status):
+        with pytest.raises(Closed, match="this client was closed"):
+            call()
+
+
 def test_a_certificate_says_who_asks(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     authority, other = Authority(tmp_path), Authority(tmp_path / "other")
@@ -405,6 +421,22 @@ def test_what_trying_again_does_not_mend_is_raised_at_once(status: int, name: st
         with pytest.raises(kind, match="wait"):
             client.add_blocks(blocks(0, 1))
         assert proxy.requests == 1
+
+
+def test_an_answer_that_is_none_is_no_status() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, \
+            SchedulerClient([f"http://127.0.0.1:{listening.getsockname()[1]}"]) as client:
+        def answer() -> None:
+            line, _ = listening.accept()
+            with line:
+                line.recv(1 << 16)
+                line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nwelcome")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        with pytest.raises(NoAnswer, match="what came cannot be read"):
+            client.status()
+        answering.join()
 
 
 @pytest.mark.parametrize("compact", [False, True])

@@ -13,7 +13,7 @@ import attrs
 
 from compactlib._arguments import refuses_misfits, require_type
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Busy, InvalidInput, MissingDependency, Unsupported
+from compactlib.errors import Busy, Closed, InvalidInput, MissingDependency, Unsupported
 from compactlib.hosting.errors import NoAnswer
 from compactlib.hosting.http.wire import JSON, RECORD, decode, encode
 from compactlib.runtime.doors import TurnedAway, require_guarded
@@ -70,7 +70,7 @@ class SchedulerClient:
         rng: spreads them.
 
     Raises:
-        InvalidInput: there is no address, or it is none, or would send what is said to strangers.
+        InvalidInput: there is no address, or it is none, or would send what is said to strangers; the token is none.
     """
 
     @refuses_misfits
@@ -79,6 +79,10 @@ class SchedulerClient:
                  clock: Clock | None = None, rng: random.Random | None = None) -> None:
         require_type("addresses", addresses, (list, tuple), "a list of addresses")
         require_type("tls", tls, ssl.SSLContext, "an SSLContext", or_none=True)
+        if token is not None and not _is_token(token):
+            # Not shown here, as an error of the connection would.
+            raise InvalidInput("the token is no text, or has a space or a line's end around it, or other characters "
+                               "than printable ones of ASCII; give it as the server has it")
         if not addresses or not timeout_seconds > 0:
             raise InvalidInput(f"{len(addresses)} addresses, timeout_seconds={timeout_seconds}; give at least one, and "
                                f"more than 0 seconds")
@@ -105,6 +109,7 @@ class SchedulerClient:
             TurnedAway: it does not know who asks.
             Busy: no node would carry it out in time; nothing was changed.
             NoAnswer: it may have been carried out. Poll again.
+            Closed: the client was closed.
         """
         require_type("request", request, PollRequest, "a PollRequest")
         return self._ask("/v1/poll", request, PollResponse, may_repeat=False)
@@ -118,6 +123,7 @@ class SchedulerClient:
             TurnedAway: it does not know who asks.
             Busy: no node would carry it out in time; nothing was changed.
             NoAnswer: they may have been added. Add them again.
+            Closed: the client was closed.
         """
         given = tuple(blocks)
         for block in given:
@@ -126,7 +132,11 @@ class SchedulerClient:
 
     def status(self) -> dict[str, Any]:
         """How the scheduler stands, the fields of `SchedulerStatus`; raises as `add_blocks`."""
-        status: dict[str, Any] = json.loads(self._answer("GET", "/v1/status", None, may_repeat=True))
+        answer = self._answer("GET", "/v1/status", None, may_repeat=True)
+        try:
+            status: dict[str, Any] = json.loads(answer)
+        except ValueError as error:
+            raise self._unread(error) from error
         return status
 
     def close(self) -> None:
@@ -147,12 +157,19 @@ class SchedulerClient:
         try:
             return decode(answer, self._media, kind)
         except InvalidInput as error:
-            raise NoAnswer(waited_seconds=self._timeout, reason=f"what came cannot be read: {error}") from error
+            raise self._unread(error) from error
+
+    def _unread(self, error: Exception) -> NoAnswer:
+        return NoAnswer(waited_seconds=self._timeout, reason=f"what came cannot be read: {error}")
 
     def _answer(self, method: str, path: str, body: bytes | None, *, may_repeat: bool) -> bytes:
         deadline, pause = self._clock.monotonic() + self._timeout, _FIRST_PAUSE_SECONDS
         at, tries, is_unknown, why = self._preferred, 0, False, ""
         while (left := deadline - self._clock.monotonic()) > 0:
+            if self._http.is_closed:
+                if is_unknown:
+                    break
+                raise Closed("this client was closed; make another one")
             answer = self._try(method, self.addresses[at] + path, body, deadline)
             if isinstance(answer, bytes):
                 self._preferred = at
@@ -199,6 +216,10 @@ def _refusal(status: int, answer: bytes) -> _Refusal:
     if status in _NOT_TAKEN:
         raise (Unsupported if name == Unsupported.__name__ else InvalidInput)(why)
     return _Refusal(f"{name}: {why}", is_unknown=changed != "no", leader=str(told.get("leader", "")).rstrip("/"))
+
+
+def _is_token(given: object) -> bool:
+    return isinstance(given, str) and given.isascii() and given.isprintable() and given.strip() == given != ""
 
 
 def _checked(address: str, insecure: bool) -> str:
