@@ -14,7 +14,7 @@ from compactlib.app.executors import opened_executor
 from compactlib.app.inspection import inspect_log, limits_of, writing_bytes
 from compactlib.app.stores import StoreAt
 from compactlib.app.terminal import Answer, progress_bar, waiting
-from compactlib.errors import CorruptData, InvalidInput
+from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.outcome import Outcome
 from compactlib.raftlog import (
     CostPolicy,
@@ -31,6 +31,7 @@ from compactlib.raftlog import (
 from compactlib.raftlog.compaction.plan.plan import plan_for
 from compactlib.raftlog.compaction.report import report_of
 from compactlib.raftlog.compaction.sense.trigger import CompactionState
+from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.log.folder import Examination, examine_segments
 from compactlib.raftlog.log.unflushed import logs_of_store
 from compactlib.raftlog.model.names import LOGS_FOLDER
@@ -152,7 +153,14 @@ class RaftLogStoreAt(StoreAt):
 
     def levels(self) -> Mapping[str, Any]:
         """Sums over the logs."""
-        rows = [log.levels() for log in self._logs]
+        rows = []
+        for log in self._logs:
+            try:
+                rows.append(log.levels())
+            except (NotALog, StorageError):
+                # Its owner may have removed it since they were listed.
+                if os.path.lexists(log.path):
+                    raise
         return {"logs": len(rows), **{name: sum(row[name] for row in rows) for name in (
             "segments", "entries", "live_bytes", "dead_bytes", "writing_bytes")}}
 

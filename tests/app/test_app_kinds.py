@@ -19,6 +19,7 @@ import pytest
 
 from compactlib.app.cli import main
 from compactlib.app.kinds import KINDS, store_at
+from compactlib.app.raft_logs import RaftLogAt
 from compactlib.app.stores import Asked
 from compactlib.app.watching import watch
 from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, Deleted, StatsBased
@@ -275,6 +276,19 @@ def test_watching_shows_what_a_running_owner_does_and_ends_after_so_many_looks(
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["entries"] for row in rows] == [1, 2, 3]
     assert [row["time"] - rows[0]["time"] for row in rows] == [0, 5, 10]
+
+
+def test_watching_goes_on_when_the_owner_removes_a_log_in_the_middle_of_a_look(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = RaftLogAt.levels
+    with RaftLogStore(store_of_logs(tmp_path / "logs")) as store:
+        def looked_at(log: RaftLogAt) -> Any:
+            if log.path.endswith("b") and os.path.exists(log.path):
+                store.remove("b")
+            return levels(log)
+
+        monkeypatch.setattr(RaftLogAt, "levels", looked_at)
+        assert data(capsys, "watch", tmp_path / "logs", "--times", "1")["logs"] == 1
 
 
 def test_watching_shows_how_far_a_compaction_has_come(tmp_path: Path) -> None:
