@@ -132,7 +132,8 @@ class RequestDoor:
     def close(self) -> None:
         """Listen no more. Connections that have asked for nothing end; the others are answered."""
         if os.getpid() != self._pid:
-            self._give_up()
+            # The lines too: who asks sees that the owner has ended when nobody holds the other end any more.
+            self._give_up(*self._lines)
             return
         with self._lock:
             listening, self._listening = self._listening, None

@@ -26,6 +26,7 @@ import attrs
 import pytest
 
 from compactlib.blobstore import BlobStore, BlobStoreConfig, StatsBased
+from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobView
 from compactlib.blobstore.log.kept_settings import FILE_NAME, kept_retention
 from compactlib.blobstore.model.names import SOCKET_NAME
 from compactlib.blobstore.store.requests import OwnerAnswer, ask_owner, user_at
@@ -137,6 +138,51 @@ def test_a_fork_of_the_owner_answers_nothing_and_takes_nothing_along(scratch: Pa
         answer = ask_owner(str(scratch / "store"))
         assert answer is not None
         assert (answer.process, answer.outcome) == (os.getpid(), "done")
+
+
+class Waiting:
+    """A policy that chooses nothing, once it may."""
+
+    name = "waiting"
+
+    def __init__(self) -> None:
+        self.may = threading.Event()
+
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        self.may.wait()
+        return BlobChoice((), why="it waited")
+
+
+def test_a_fork_that_is_closed_holds_no_line_of_a_request_under_way(scratch: Path) -> None:
+    """Or the asking side would wait for the fork, when the owner is killed."""
+    policy = Waiting()
+    with BlobStore(scratch / "store", CONFIG, policy=policy) as store, (
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as line:
+        # The first turn finds nothing to resume; a request meanwhile would be told that the store is busy.
+        while (upkeep := store.upkeep) is None or not upkeep.rows[0].last_ending:
+            threading.Event().wait(0.01)
+        line.connect(str(scratch / "store" / SOCKET_NAME))
+        line.sendall(b'{"do": "compact", "format": 1}\n')
+        assert json.loads(line.recv(1 << 16))["process"] == os.getpid()
+
+        def sockets_closed() -> int:
+            before = _sockets()
+            store.close()
+            return before - _sockets()
+
+        try:
+            assert in_a_fork(sockets_closed) == 4, "what listens, both ends of what wakes it, and the line"
+        finally:
+            policy.may.set()
+        assert json.loads(line.recv(1 << 16))["outcome"] == "skipped"
+
+
+def _sockets() -> int:
+    found = 0
+    for descriptor in range(256):
+        with contextlib.suppress(OSError):
+            found += stat.S_ISSOCK(os.fstat(descriptor).st_mode)
+    return found
 
 
 def said_to(folder: Path, data: bytes) -> list[dict[str, Any]]:
