@@ -128,9 +128,10 @@ class _Line:
     async def close(self) -> None:
         """Hang up, and try no more."""
         self._connecting.cancel()
-        await asyncio.wait([self._connecting])
+        # Before anything is waited for, which may be cancelled.
         writer = self._writer
         self._hang_up()
+        await asyncio.wait([self._connecting])
         if writer is not None:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()

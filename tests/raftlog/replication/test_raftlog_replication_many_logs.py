@@ -490,3 +490,32 @@ def test_a_call_that_is_cancelled_while_a_message_comes_ends(tmp_path: Path) -> 
             listening.close()
 
     run(story)
+
+
+def test_a_call_that_is_cancelled_again_while_it_hangs_up_leaves_no_line_open(tmp_path: Path) -> None:
+    async def story() -> None:
+        offered, ended = asyncio.Event(), asyncio.Event()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(50)
+            offered.set()
+            with contextlib.suppress(OSError):
+                await reader.read()
+            writer.close()
+            ended.set()
+
+        with nodes(tmp_path, NAMES[:1]) as (leader, _):
+            leader.lead(NAMES[0])
+            listening = await asyncio.start_server(silent, "127.0.0.1", 0)
+            client = SnapshotClient(listening.sockets[0].getsockname()[:2])
+            call = asyncio.create_task(client.send(leader.log(NAMES[0]), leader.snapshots[NAMES[0]], term=1))
+            await offered.wait()
+            call.cancel()
+            while client._line is not None:  # noqa: SLF001
+                await asyncio.sleep(0)
+            call.cancel()
+            assert (await asyncio.wait({call}, timeout=30))[0]
+            await ended.wait()
+            listening.close()
+
+    run(story)
