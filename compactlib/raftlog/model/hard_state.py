@@ -81,6 +81,9 @@ class KeptHardState:
         files: the disk.
         folder: the log's, which nobody else writes.
 
+    Attributes:
+        lock: held while one is recorded.
+
     Raises:
         CorruptData, Unsupported, StorageError: as `read_hard_state`.
     """
@@ -92,7 +95,7 @@ class KeptHardState:
         # A compaction clears away what others have left, at any time: so this is no name that it knows.
         if os.path.lexists(self._path + TEMPORARY_SUFFIX):
             files.unlink(self._path + TEMPORARY_SUFFIX)
-        self._lock = OwnedLock(f"the hard state in {folder}")
+        self.lock: OwnedLock = OwnedLock(f"the hard state in {folder}")
 
     @property
     def now(self) -> HardState:
@@ -101,7 +104,7 @@ class KeptHardState:
 
     def record(self, term: int, voted_for: str | None) -> HardState:
         """See `RaftLog.record_hard_state`."""
-        with self._lock:
+        with self.lock:
             before, wanted = self._now, HardState(term, voted_for)
             if term < before.term:
                 raise Stale(f"term {term} is over: this member knows term {before.term}; answer with that")

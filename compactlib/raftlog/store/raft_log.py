@@ -567,9 +567,10 @@ class RaftLog:
             StorageError: the disk refused; the one before counts, and a vote that was refused must not be given.
             Closed: the log was closed.
         """
-        self._require_open()
-        self._owner()
-        return self._segments.hard_state.record(whole("the term", term), voted_for)
+        with self._segments.hard_state.lock:
+            self._require_open()
+            self._owner()
+            return self._segments.hard_state.record(whole("the term", term), voted_for)
 
     # -- snapshots
 
@@ -993,7 +994,9 @@ class RaftLog:
             with contextlib.suppress(Closed) if self._wal.stopped is None else contextlib.nullcontext():
                 self.sync()
         finally:
-            self._closed = True
+            # Not while a vote is being recorded: the next owner of the folder would not know of it.
+            with self._segments.hard_state.lock:
+                self._closed = True
             for pin in list(self._pins):
                 pin.release()
             close_store, self._close_store = self._close_store, None

@@ -24,6 +24,7 @@ from compactlib.errors import (
     Unsupported,
 )
 from compactlib.files.checksum import crc32
+from compactlib.files.disk import LocalFiles, OutFile, StrPath
 from compactlib.raftlog import LogReader, RaftLogStore, open_log
 from compactlib.raftlog.model.hard_state import HardState, read_hard_state
 from compactlib.testing import explore, record
@@ -73,6 +74,28 @@ def test_neither_goes_back(tmp_path: Path) -> None:
             log.record_hard_state("six")  # type: ignore[arg-type]
         assert log.hard_state == HardState(5, "a")
         assert log.record_hard_state(6, "ü" * 127).voted_for == "ü" * 127
+
+
+def test_closing_waits_for_a_vote_that_is_being_recorded(tmp_path: Path) -> None:
+    """Else the next owner votes for another, and then the first vote takes the place of the second."""
+    done: list[str] = []
+
+    class Closing(LocalFiles):
+        def create(self, path: StrPath) -> OutFile:
+            if os.path.basename(path).startswith("HARD_STATE"):
+                closer.start()
+                # As far as it gets while this waits.
+                closer.join(0.2)
+                done.append("closed" if not closer.is_alive() else "waits")
+            return super().create(path)
+
+    log = open_log(tmp_path, attrs.evolve(SMALL, log=attrs.evolve(SMALL.log, files=Closing())))
+    closer = threading.Thread(target=log.close)
+    assert log.record_hard_state(5, "a") == HardState(5, "a")
+    closer.join()
+    assert done == ["waits"]
+    with open_log(tmp_path, SMALL) as again, pytest.raises(Conflict):
+        again.record_hard_state(5, "b")
 
 
 def test_each_log_of_a_store_has_its_own_and_it_goes_with_the_log(tmp_path: Path) -> None:
