@@ -8,6 +8,7 @@ import itertools
 import os
 import pickle
 import queue
+import threading
 import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -139,8 +140,10 @@ class LocalExecutor:
         lent = (Budget() if budget is None else budget).lend()
         told = telling(observer)
 
+        turn = threading.Lock()
+
         def run_one(task: RewriteTask) -> RewriteOutcome:
-            return attempt_task(task, Attempt(self._attempt_id(), lent, told, self._clock))
+            return attempt_task(task, Attempt(self._attempt_id(), lent, told, self._clock, turn))
 
         return self._run_here(listed, run_one) if self._workers == 1 else self._run_threads(listed, run_one, lent)
 
