@@ -547,7 +547,9 @@ def test_one_constructor_wires_all_of_a_repository() -> None:
                if name == "store_compactions" and {("outcome", "done"), ("store", "logs")} <= set(labels)) == 1
     assert observer.counters["staging_tombstones_written", (("repository", "logs"),)] == 1000
     told = [name for name, _ in observer.events]
-    assert told.count("staging_compaction_triggered") == told.count("staging_compaction") == 1
+    # Asked for twice, if the worker has looked between the two batches of one request.
+    assert 1 <= told.count("staging_compaction_triggered") <= 2
+    assert told.count("staging_compaction") == 1
     assert {row.work for row in worker.status().rows} == {"survey logs", "reclaim logs", "logs/main"}
     repo.close()
 
