@@ -115,9 +115,9 @@ class Copier:
             self._size, self._views = 0, []
             cuts = list(map(sub, places, repeat(places[0])))
             return list(map(self._out.__getitem__, map(slice, cuts, islice(cuts, 1, None))))
-        if size != self._size:
-            starts = range(0, len(self._out) - size + 1, size)
-            self._size, self._views = size, [self._out[start:start + size] for start in starts]
+        if size != self._size or len(lengths) > len(self._views):
+            # No more than asked for: of payloads of one byte, the buffer holds a million.
+            self._size, self._views = size, [self._out[start:start + size] for start in range(0, total, size)]
         return self._views[:len(lengths)]
 
     def _fill(self, descriptor: int, wanted: PickedPayloads, ends: Sequence[int],
