@@ -55,15 +55,15 @@ class ArrayCopier(Copier):
         return records.tobytes()
 
     def _scatter(self, descriptor: int, wanted: PickedPayloads, ends: Sequence[int], payloads: list[memoryview],
-                 first: int, stop: int, place: int) -> int:
+                 first: int, stop: int) -> int:
         size, base = len(payloads[first]), wanted.offsets[first]
         span = ends[stop - 1] - base
         starts = np.array(wanted.offsets[first:stop], np.int64) - base
         rows, rest = np.divmod(starts, size) if self._size else (starts, starts)
         if not self._size or span > MAX_SPAN_BYTES or rest.any():
-            return super()._scatter(descriptor, wanted, ends, payloads, first, stop, place)
+            return super()._scatter(descriptor, wanted, ends, payloads, first, stop)
         got = os.preadv(descriptor, [self._read[:span]], base)
-        target = np.frombuffer(self._out[place:place + size * len(rows)], np.uint8).reshape(-1, size)
+        target = np.frombuffer(self._out[first * size:stop * size], np.uint8).reshape(-1, size)
         np.take(self._span[:span].reshape(-1, size), rows, axis=0, out=target, mode="clip")
         return got
 

@@ -129,16 +129,15 @@ class Copier:
             if span == live:
                 got = os.preadv(descriptor, [self._out[place:place + live]], wanted.offsets[first])
             else:
-                got = self._scatter(descriptor, wanted, ends, payloads, first, stop, place)
+                got = self._scatter(descriptor, wanted, ends, payloads, first, stop)
             is_whole = is_whole and got == span
             place += live
             read += got
         return read, is_whole
 
     def _scatter(self, descriptor: int, wanted: PickedPayloads, ends: Sequence[int], payloads: list[memoryview],
-                 first: int, stop: int, place: int) -> int:
+                 first: int, stop: int) -> int:
         """Read one span of payloads with gaps between them. Returns how many bytes were read."""
-        del place
         gaps = list(map(sub, wanted.offsets[first + 1:stop], ends[first:stop]))
         gaps.append(0)
         read = 0
