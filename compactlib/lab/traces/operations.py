@@ -36,6 +36,7 @@ class Operations:
         sizes: bytes of content of each PUT or READ; one number if all are alike.
         lives_ms: time to live of each PUT in milliseconds, `FOREVER` for none; one number if all are alike.
         times_ms: when each is made, milliseconds since the epoch, ascending.
+        containers: of which container each PUT is; one number if all are alike.
 
     Raises:
         InvalidInput: the columns differ in length.
@@ -46,9 +47,10 @@ class Operations:
     sizes: Sequence[int] | int
     lives_ms: Sequence[int] | int = FOREVER
     times_ms: Sequence[int]
+    containers: Sequence[int] | int = 0
 
     def __attrs_post_init__(self) -> None:
-        columns = [self.keys, self.times_ms, *(each for each in (self.sizes, self.lives_ms)
+        columns = [self.keys, self.times_ms, *(each for each in (self.sizes, self.lives_ms, self.containers)
                                                if not isinstance(each, int))]
         if any(len(column) != len(self.kinds) for column in columns):
             raise InvalidInput(f"{len(self.kinds)} kinds, {len(self.keys)} keys, {len(self.times_ms)} times: the "
@@ -69,6 +71,10 @@ class Operations:
         sizes = (self.sizes,) * count if isinstance(self.sizes, int) else self.sizes
         lives = (self.lives_ms,) * count if isinstance(self.lives_ms, int) else self.lives_ms
         return zip(self.kinds, self.keys, sizes, lives, self.times_ms, strict=True)
+
+    def owners(self) -> Sequence[int]:
+        """The container of each operation."""
+        return (self.containers,) * len(self.kinds) if isinstance(self.containers, int) else self.containers
 
 
 class OperationsBuilder:

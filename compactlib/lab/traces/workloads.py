@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator
@@ -242,6 +243,63 @@ class TtlMix(Uniform):
 
 
 @attrs.frozen(kw_only=True)
+class Expiring(Zipf):
+    """Containers of neighbouring keys, a part of them with times to live; which keys are written, Zipf's law says.
+
+    As hosts do, a container has a time to live or it has none: all its records get its own, drawn once between the
+    shortest and the longest (evenly in their logarithms), give or take half. For a control, `by_container=False` draws
+    anew for each record whether it has one and how long that is, whatever its container, key, size and popularity.
+
+    Attributes:
+        share: which part of the records has a time to live, 0 to 1.
+        containers: how many there are, 1 to `keys`.
+        shortest_seconds: see above, above 0.
+        longest_seconds: at least the shortest.
+        by_container: see above.
+
+    Raises:
+        InvalidInput: a number is out of its range.
+    """
+
+    exponent: float = 0.8
+    share: float = 0.2
+    containers: int = 20
+    shortest_seconds: float = 1.0
+    longest_seconds: float = 30.0
+    by_container: bool = True
+
+    name: ClassVar[str] = "expiring"
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        if not 0 <= self.share <= 1 or not 1 <= self.containers <= self.keys:
+            raise InvalidInput(f"share is {self.share} with {self.containers} containers; a part lies between 0 and 1, "
+                               f"and there are at most {self.keys} containers")
+        if not 0 < self.shortest_seconds <= self.longest_seconds:
+            raise InvalidInput(f"times to live from {self.shortest_seconds} to {self.longest_seconds} seconds; give "
+                               f"times above 0, the shortest first")
+
+    def pieces(self, seed: int) -> Iterator[Operations]:
+        """See `Workload.pieces`."""
+        random = Random(f"{seed} lives")
+        expire = round(self.share * self.containers)
+        own = [self._drawn(random) if number < expire else None for number in range(self.containers)]
+        random.shuffle(own)
+        for piece in super().pieces(seed):
+            owners = array("i", [key * self.containers // self.keys for key in piece.keys])
+            if self.by_container:
+                given = [own[owner] for owner in owners]
+                lives = [FOREVER if life is None else round(life * (500 + 1_000 * random.random())) for life in given]
+            else:
+                lives = [round(1_000 * self._drawn(random)) if random.random() < self.share else FOREVER
+                         for _ in owners]
+            yield attrs.evolve(piece, containers=owners, lives_ms=array("q", lives))
+
+    def _drawn(self, random: Random) -> float:
+        return self.shortest_seconds * math.pow(self.longest_seconds / self.shortest_seconds, random.random())
+
+
+@attrs.frozen(kw_only=True)
 class Bursts(Uniform):
     """Uniform writes, and now and then a whole range of neighbouring keys is deleted at once, as a container is.
 
@@ -370,16 +428,19 @@ class WithReads:
         keys, due, share = 0, 0.0, self.reads / (1 - self.reads)
         for piece in self.of.pieces(seed):
             rows: list[tuple[int, int, int, int, int]] = []
-            for row in piece.rows():
+            owners = array("i")
+            for row, owner in zip(piece.rows(), piece.owners(), strict=True):
                 rows.append(row)
+                owners.append(owner)
                 keys = max(keys, row[1] + 1)
                 due += share
                 while due >= 1:
                     due -= 1
                     rows.append((READ, int(random.random() * keys), 1, FOREVER, row[4]))
+                    owners.append(0)
             kinds, numbers, sizes, lives, times = zip(*rows, strict=True)
             yield Operations(kinds=bytes(kinds), keys=array("i", numbers), sizes=array("q", sizes),
-                             lives_ms=array("q", lives), times_ms=array("q", times))
+                             lives_ms=array("q", lives), times_ms=array("q", times), containers=owners)
 
     def __str__(self) -> str:
         return f"{self.of} with {self.reads:.0%} reads"

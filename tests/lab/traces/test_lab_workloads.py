@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections import Counter
 
 import pytest
@@ -11,11 +12,12 @@ import pytest
 from compactlib.errors import InvalidInput
 from compactlib.lab import HotCold, Operations, TtlMix, Uniform, Zipf
 from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, READ
-from compactlib.lab.traces.workloads import AppendMostly, Bursts, Synthetic, WithReads
+from compactlib.lab.traces.workloads import AppendMostly, Bursts, Expiring, Synthetic, WithReads
 
 ALL = [Uniform(keys=500, writes=3_000), HotCold(keys=500, writes=3_000), Zipf(keys=500, writes=3_000),
        TtlMix(keys=500, writes=3_000), Bursts(keys=500, writes=3_000, every=1_000, burst_keys=100),
-       AppendMostly(keys=500, writes=3_000, deletes=0.2), Uniform(keys=500, writes=3_000, spread=0.5, record_bytes=40)]
+       AppendMostly(keys=500, writes=3_000, deletes=0.2), Expiring(keys=500, writes=3_000),
+       Uniform(keys=500, writes=3_000, spread=0.5, record_bytes=40)]
 
 
 def rows(workload: Synthetic, seed: int = 3) -> list[tuple[int, int, int, int, int]]:
@@ -57,6 +59,28 @@ def test_times_to_live_come_in_their_shares() -> None:
     assert set(lives) == {2_000, FOREVER}
 
 
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.8])
+@pytest.mark.parametrize("by_container", [True, False])
+def test_containers_share_a_time_to_live_and_in_the_control_nothing_is_shared(share: float, by_container: bool) -> None:
+    workload = Expiring(keys=2_000, writes=20_000, share=share, containers=10, by_container=by_container)
+    lives: dict[int, list[int]] = {}
+    for piece in workload.pieces(3):
+        assert isinstance(piece.containers, array)
+        assert isinstance(piece.lives_ms, array)
+        for key, owner, life in zip(piece.keys, piece.containers, piece.lives_ms, strict=True):
+            assert owner == key // 200
+            lives.setdefault(owner, []).append(life)
+    mortal = {owner: [life for life in each if life != FOREVER] for owner, each in lives.items()}
+    parts = [len(mortal[owner]) / len(lives[owner]) for owner in lives]
+    longest = [max(each) / min(each) for each in mortal.values() if each]
+    if by_container:
+        assert sorted(parts) == [0.0] * round(10 * (1 - share)) + [1.0] * round(10 * share)
+        assert all(each <= 3.1 for each in longest)
+    else:
+        assert parts == pytest.approx([share] * 10, abs=0.1)
+        assert all(each > 15 for each in longest)
+
+
 def test_a_burst_deletes_a_range_of_neighbours() -> None:
     told = rows(Bursts(keys=500, writes=2_000, every=1_000, burst_keys=100))
     gone = [key for kind, key, *_ in told if kind == DELETE]
@@ -93,6 +117,7 @@ def test_reads_come_in_between_and_change_nothing_else() -> None:
     lambda: Uniform(keys=0, writes=1), lambda: Uniform(keys=1, writes=-1), lambda: Uniform(keys=1, writes=1, spread=2),
     lambda: HotCold(keys=10, writes=1, hot_keys=0.0), lambda: Zipf(keys=1, writes=1, exponent=0),
     lambda: TtlMix(keys=1, writes=1, lives_seconds=((0.6, 1.0), (0.6, 2.0))),
+    lambda: Expiring(keys=10, writes=1, containers=11), lambda: Expiring(keys=10, writes=1, shortest_seconds=31.0),
     lambda: Bursts(keys=10, writes=1, burst_keys=11), lambda: AppendMostly(keys=1, writes=1, deletes=1.5),
     lambda: Operations(kinds=b"\0\0", keys=[1], sizes=1, times_ms=[0, 0]),
 ])
