@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 with_java = JAVA_HOME="$$(python scripts/java_home.py)" && export JAVA_HOME
 
-.PHONY: help demo test setup static ruff imports mypy verifytypes site pytest cluster soak fresh coverage peers tla lock clean
+.PHONY: help demo test setup static ruff imports mypy verifytypes site pytest cluster soak fresh coverage peers bench tla lock clean
 # The steps share the environment and the machine's few cores.
 .NOTPARALLEL:
 
@@ -36,6 +36,7 @@ help:
 	@echo 'make coverage     which lines and branches the tests run (PYTEST_ARGS=tests/kv: those alone)'
 	@echo 'make tla          check the catalog protocol as a TLA+ specification (minutes)'
 	@echo 'make peers        install the systems that the benchmarks measure beside ours'
+	@echo 'make bench        run the benchmarks and write their table (ONLY="scheduler kv" SIZE=quick TIMES=1)'
 	@echo 'make lock         resolve the dependencies again (UPGRADE=--upgrade: to their newest versions)'
 	@echo 'make clean        remove .venv and everything that was built'
 
@@ -110,6 +111,12 @@ COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-ha
 # The systems that the benchmarks measure beside ours, into the same environment.
 peers: setup
 	$(call step,peers,uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/bench.lock)
+
+# docs/benchmarks.md shows what it measured; on a busy machine that is worth nothing.
+bench: peers
+	@mkdir -p build
+	$(call step,bench,$(with_java) && python benchmarks/bench.py --json build/bench.json --times $(or $(TIMES),3) \
+	    $(if $(filter quick,$(SIZE)),--quick) $(if $(ONLY),--only $(ONLY)))
 
 # The catalog's protocol as a TLA+ specification, checked by TLC (minutes); an environment of its own brings the jar.
 tla: setup

@@ -11,7 +11,6 @@ code is 1.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import shutil
@@ -23,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
+from measure import Figure, report
 
 from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll
 from compactlib.indexset import IndexSet
@@ -275,8 +275,9 @@ def main() -> int:
             if (found := measured(name, runs=1 if arguments.quick else arguments.runs, base=arguments.folder,
                                   shrink=8 if arguments.quick else 1)) is not None]
     print(Table.from_dicts([each.row() for each in rows], title="CPU time as the work grows"))
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps([each.row() for each in rows], indent=2) + "\n")
+    report([Figure(figure=f"growth.{each.step}", unit=f"times as much for each n log n, {each.unit}",
+                   values=(each.rise,), reference="n log n", reference_values=(1.0,), goal=f"<= {MOST_RISE}")
+            for each in rows], arguments.json)
     return 0 if arguments.quick or all(each.rise <= MOST_RISE for each in rows) else 1
 
 

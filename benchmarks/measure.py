@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +13,29 @@ from pathlib import Path
 import attrs
 
 from compactlib.report import Table
+
+
+@attrs.frozen
+class Goal:
+    """Between what a ratio should lie, both included."""
+
+    least: float
+    most: float
+
+    @classmethod
+    def read(cls, text: str) -> Goal | None:
+        """The goal that a figure names: `">= 0.5"`, `"<= 2 at 9 tables"`, `"0.8 .. 1.25"`; `None` if it has none."""
+        if found := re.match(r"([0-9.]+) (?:\.\.|to) ([0-9.]+)$", text):
+            return cls(float(found[1]), float(found[2]))
+        found = re.match(r"([<>]?)=? *([0-9.]+)(?![0-9.]| *(?:MiB|more))", text)
+        if found is None:
+            return None
+        bound = float(found[2])
+        return cls(-math.inf if found[1] == "<" else bound, math.inf if found[1] == ">" else bound)
+
+    def beyond(self, ratio: float) -> float:
+        """How far the ratio lies outside; 0 or less is inside."""
+        return max(self.least - ratio, ratio - self.most)
 
 
 @attrs.frozen(kw_only=True)
