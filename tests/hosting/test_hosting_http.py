@@ -423,19 +423,22 @@ def test_what_trying_again_does_not_mend_is_raised_at_once(status: int, name: st
         assert proxy.requests == 1
 
 
-def test_an_answer_that_is_none_is_no_status() -> None:
+@pytest.mark.parametrize("said", [b"welcome", b"[" * 100_000, b"[]"], ids=["words", "nested", "a list"])
+@pytest.mark.parametrize(("status", "ask"), [(200, SchedulerClient.status),
+                                             (503, lambda client: client.poll(PollRequest()))])
+def test_an_answer_that_is_none_is_none(status: int, ask: Callable[[SchedulerClient], object], said: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, \
             SchedulerClient([f"http://127.0.0.1:{listening.getsockname()[1]}"]) as client:
         def answer() -> None:
             line, _ = listening.accept()
             with line:
                 line.recv(1 << 16)
-                line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nwelcome")
+                line.sendall(b"HTTP/1.1 %d OK\r\nContent-Length: %d\r\n\r\n%b" % (status, len(said), said))
 
         answering = threading.Thread(target=answer)
         answering.start()
-        with pytest.raises(NoAnswer, match="what came cannot be read"):
-            client.status()
+        with pytest.raises(NoAnswer, match=r"what came cannot be read|no scheduler's answer"):
+            ask(client)
         answering.join()
 
 

@@ -268,7 +268,7 @@ def ask_owner(folder: str) -> OwnerAnswer | None:
         except (ConnectionRefusedError, FileNotFoundError):
             # Left by an owner who was killed, or just gone.
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise Busy(f"the owner of {folder} does not answer on {path}: {str(error) or type(error).__name__}; ask "
                        f"again, or see what that process does") from error
     if "refused" in answer:

@@ -134,9 +134,11 @@ class SchedulerClient:
         """How the scheduler stands, the fields of `SchedulerStatus`; raises as `add_blocks`."""
         answer = self._answer("GET", "/v1/status", None, may_repeat=True)
         try:
-            status: dict[str, Any] = json.loads(answer)
-        except ValueError as error:
+            status = json.loads(answer)
+        except (ValueError, RecursionError) as error:
             raise self._unread(error) from error
+        if not isinstance(status, dict):
+            raise self._unread(TypeError(f"{answer!r:.100} is no status"))
         return status
 
     def close(self) -> None:
@@ -209,7 +211,7 @@ def _refusal(status: int, answer: bytes) -> _Refusal:
     try:
         told = json.loads(answer)
         name, why, changed = str(told["error"]), str(told["message"]), told["changed"]
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return _Refusal(f"it answered {status}, which is no scheduler's answer: {answer!r:.200}", is_unknown=True)
     if status in (401, 403):
         raise TurnedAway(why)

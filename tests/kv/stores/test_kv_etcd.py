@@ -225,6 +225,7 @@ def test_a_child_process_is_told_to_open_it_anew(store: EtcdStore) -> None:
     ('{"code": 2, "message": "context canceled"}', "Error", OutcomeUnknown, StoreFailed),
     ("<html>", "Bad Gateway", OutcomeUnknown, StoreFailed),
     ("[]", "", OutcomeUnknown, StoreFailed),
+    ("[" * 100_000, "", OutcomeUnknown, StoreFailed),
     ('{"code": "much"}', "", OutcomeUnknown, StoreFailed),
 ])
 def test_each_answer_of_the_server_has_a_name(text: str, reason: str, writing: type[CompactlibError],

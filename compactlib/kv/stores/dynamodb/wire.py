@@ -37,7 +37,7 @@ def is_whole(headers: Mapping[str, str], body: bytes) -> bool:
         return stated == str(crc32(body))
     try:
         return isinstance(json.loads(body), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

@@ -50,5 +50,5 @@ def _parsed(text: str) -> tuple[int | None, str]:
     try:
         answer = json.loads(text)
         return int(answer["code"]), str(answer.get("message", answer.get("error", "")))
-    except (ValueError, TypeError, LookupError, AttributeError):
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None, text[:500].strip()
