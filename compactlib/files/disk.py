@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
@@ -35,6 +36,8 @@ _NBYTES = attrgetter("nbytes")
 _SIZED_IN_BYTES = frozenset({bytes, bytearray})
 _COPY_CHUNK_BYTES = 1 << 20
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
+# `pathlib` makes one slash of two, so that `s3:/bucket` is no path either.
+_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?=/)(//(?P<host>[^/]*))?(?P<path>/.*)?", re.DOTALL)
 
 
 class OutFile(Protocol):
@@ -406,6 +409,31 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         offset += step
         view = view[step:]
+
+
+def local_path(path: StrPath, what: str = "the folder") -> str:
+    """A folder or a file that a caller named, as an absolute path; `file:///path` and `file:/path` are read as `/path`.
+
+    Args:
+        path: what was given.
+        what: which argument, for the message.
+
+    Raises:
+        InvalidInput: it is no path, several, or a URI of something that is no local disk.
+    """
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise InvalidInput(f"{what} is {path!r:.100}; give a path, and one alone")
+    text = os.fsdecode(path)
+    if "\0" in text:
+        raise InvalidInput(f"{what} is {text!r:.100}; a path has no zero byte")
+    uri = _URI.fullmatch(text)
+    if uri is None:
+        return os.path.abspath(text)
+    if uri["scheme"].lower() != "file" or uri["host"] not in (None, "", "localhost") or "%" in (uri["path"] or "%"):
+        raise InvalidInput(f"{what} is {text!r:.200}, a URI, of which only file:///path (without %) is a path on this "
+                           f"machine; give the path under which it is mounted, or open an object store with "
+                           f"compactlib.objects (a relative path that looks so is given as ./{text:.50})")
+    return os.path.abspath(uri["path"])
 
 
 def list_folder(path: StrPath) -> list[str]:

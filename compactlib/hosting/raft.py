@@ -25,7 +25,7 @@ from compactlib._arguments import refuses_misfits, require_method, require_type
 from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, MissingDependency
 from compactlib.executors.tasks import new_attempt_id
-from compactlib.files.disk import Files, LocalFiles, StrPath, sync_names
+from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, sync_names
 from compactlib.hosting.command_log import CommandMachine
 from compactlib.hosting.errors import LogBroken, NoAnswer, NotLeader, NotStarted
 from compactlib.outcome import Done, Failed, Skipped
@@ -133,7 +133,7 @@ class RaftCommandLog:
                             is_guarded=bool(password), insecure=insecure)
         self._address = address
         self._peers = tuple(peers)
-        self._folder = None if folder is None else os.fspath(folder)
+        self._folder = None if folder is None else local_path(folder)
         self._password = password
         self._wait_seconds = wait_seconds
         self._clock: SteadyClock = clock if isinstance(clock, SteadyClock) else SteadyClock(clock)

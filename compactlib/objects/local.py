@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from compactlib.errors import Closed, InvalidInput, ReadOnly, StorageError
-from compactlib.files.disk import Files, LocalFiles, StrPath, read_exactly, sync_names
+from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, read_exactly, sync_names
 from compactlib.objects.audit import audit_listing
 from compactlib.objects.digest import size_and_digest
 from compactlib.objects.errors import BadKey, ForeignFile, ObjectExists, ObjectNotFound
@@ -54,7 +54,7 @@ class LocalObjects:
 
     def __init__(self, folder: StrPath, *, files: Files | None = None,
                  new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
-        self._folder = os.path.abspath(os.fspath(folder))
+        self._folder = local_path(folder)
         self._files: Files = LocalFiles() if files is None else files
         self._new_name = new_name
         self._closed = False

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import operator
-import os
 from typing import Any
 
 from compactlib._arguments import require_method
 from compactlib.errors import InvalidInput
-from compactlib.files.disk import StrPath
 from compactlib.indexset.index_set import IndexSet
 
 
@@ -47,21 +45,6 @@ def index_set(name: str, indexes: Any) -> IndexSet:
         return indexes if isinstance(indexes, IndexSet) else IndexSet.from_sorted(indexes)
     except TypeError:
         raise InvalidInput(f"{name} are {indexes!r:.100}; give an IndexSet, or ascending indexes") from None
-
-
-def folder_path(folder: StrPath) -> str:
-    """A folder as an absolute path.
-
-    Raises:
-        InvalidInput: it is no path.
-    """
-    try:
-        path = os.path.abspath(os.fsdecode(os.fspath(folder)))
-    except TypeError:
-        raise InvalidInput(f"the folder is {folder!r:.100}; give a path") from None
-    if "\0" in path:
-        raise InvalidInput(f"the folder is {path!r:.100}; a path has no zero byte")
-    return path
 
 
 def payload_bytes(payload: Any) -> int:

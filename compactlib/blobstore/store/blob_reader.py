@@ -45,7 +45,7 @@ from compactlib.blobstore.store.verify import verify_segment
 from compactlib.blobstore.validity.verdicts import PurgeRules
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError
-from compactlib.files.disk import LocalFiles, StrPath
+from compactlib.files.disk import LocalFiles, StrPath, local_path
 from compactlib.report import Finding, Printed, VerifyReport
 from compactlib.runtime.budget import Budget
 
@@ -119,16 +119,13 @@ class BlobReader:
 
     def __init__(self, folder: StrPath, config: BlobStoreConfig | None = None, *, policy: BlobPolicy | None = None,
                  clock: Clock | None = None, name: str | None = None) -> None:
-        require_type("folder", folder, (str, os.PathLike), "a path")
         require_type("config", config, BlobStoreConfig, "a BlobStoreConfig, or None", or_none=True)
         require_type("name", name, str, "text, or None", or_none=True)
         self._policy: BlobPolicy = StatsBased() if policy is None else policy
         require_policy("policy", self._policy)
         self._clock: Clock = SystemClock() if clock is None else clock
         require_method("clock", self._clock, "now", "monotonic")
-        self._folder = os.path.abspath(os.fsdecode(folder))
-        if "\0" in self._folder:
-            raise InvalidInput(f"the folder is {self._folder!r:.200}; a path has no zero byte")
+        self._folder = local_path(folder)
         self._name = os.path.basename(self._folder) if name is None else name
         self._config = BlobStoreConfig() if config is None else config
         self._refreshing = threading.Lock()

@@ -16,7 +16,7 @@ from compactlib.blobstore.store.replication import records_after
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput, StorageError
-from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder
+from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path
 from compactlib.runtime.budget import Budget
 
 _UNFINISHED = ".copying"
@@ -66,11 +66,10 @@ def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStor
         StorageError: the disk refused. After each of these errors there is no copy.
     """
     require_type("source", source, (BlobStore, BlobReader), "a BlobStore or a BlobReader")
-    require_type("folder", folder, (str, os.PathLike), "a path")
     require_type("config", config, BlobStoreConfig, "a BlobStoreConfig")
     require_method("budget", budget, "spend", or_none=True)
     disk: Files = LocalFiles() if files is None else files
-    path = os.path.abspath(os.fsdecode(folder))
+    path = local_path(folder)
     unfinished = path + _UNFINISHED
     for name in (path, unfinished):
         if os.path.lexists(name):

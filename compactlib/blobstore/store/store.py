@@ -77,7 +77,7 @@ from compactlib.blobstore.store.stream import read_stream
 from compactlib.blobstore.store.verify import verify
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, Closed, CorruptData, InvalidInput, StorageError
-from compactlib.files.disk import Files, LocalFiles, StrPath
+from compactlib.files.disk import Files, LocalFiles, StrPath, local_path
 from compactlib.outcome import Failed, Outcome, Skipped
 from compactlib.report import VerifyReport
 from compactlib.rewrite import Executor
@@ -127,16 +127,15 @@ class BlobStore:
                  questions: Questions | None = None, files: Files | None = None, clock: Clock | None = None,
                  observer: Observer | None = None, name: str | None = None,
                  new_incarnation: Callable[[], bytes] = _new_incarnation) -> None:
-        if not is_a(folder, str, os.PathLike) or not is_a(config, BlobStoreConfig, type(None)):
-            raise InvalidInput(f"a store is opened by a path and a BlobStoreConfig, not {type(folder).__name__} and "
-                               f"{type(config).__name__}")
+        if not is_a(config, BlobStoreConfig, type(None)):
+            raise InvalidInput(f"a store is opened by a path and a BlobStoreConfig, not a {type(config).__name__}")
         chosen: BlobPolicy = _default_policy() if policy is None else policy
         asked = Questions() if questions is None else questions
         require_policy("policy", chosen)
         require_questions(asked)
         if not is_a(name, str, type(None)):
             raise InvalidInput(f"the name of a store is text, not {type(name).__name__}")
-        self._folder = _path(folder)
+        self._folder = local_path(folder)
         self._name = name if name is not None else os.path.basename(self._folder)
         self._config = config if config is not None else BlobStoreConfig()
         require_forecast(self._config, chosen)
@@ -862,13 +861,6 @@ def _default_policy() -> BlobPolicy:
     from compactlib.blobstore.compaction.plan.policies.stats_based import StatsBased
 
     return StatsBased()
-
-
-def _path(folder: StrPath) -> str:
-    path = os.path.abspath(os.fsdecode(folder))
-    if "\0" in path:
-        raise InvalidInput(f"the folder is {path!r:.200}; a path has no zero byte")
-    return path
 
 
 def _named(name: SegmentName) -> SegmentName:

@@ -18,7 +18,7 @@ import attrs
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
 from compactlib.executors.tasks import LocalExecutor, foreign_error
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import LocalFiles, write_durably
+from compactlib.files.disk import LocalFiles, local_path, write_durably
 from compactlib.lab.results.reports import Report
 from compactlib.report import Printed, Setting
 from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteResult, RewrittenFile
@@ -267,7 +267,7 @@ def _elsewhere(experiments: Sequence[Experiment], folder: str | os.PathLike[str]
     if folder is None:
         raise InvalidInput("an executor is given and no folder; give an existing one that its processes reach, where "
                            "the reports are left for this one")
-    tasks = [ReplayTask(_task_name(number), each, os.fspath(folder)) for number, each in enumerate(experiments)]
+    tasks = [ReplayTask(_task_name(number), each, local_path(folder)) for number, each in enumerate(experiments)]
     setups = {task.name: task.experiment.settings for task in tasks}
     found: dict[str, Report | CompactlibError] = {}
     for outcome in executor.run(tasks, observer=observer):

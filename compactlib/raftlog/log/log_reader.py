@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from compactlib._arguments import require_policy
 from compactlib.clock import SystemClock
 from compactlib.errors import Busy, InvalidInput, NotFound
-from compactlib.files.disk import LocalFiles, StrPath
+from compactlib.files.disk import LocalFiles, StrPath, local_path
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.arguments import folder_path, whole
+from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.compaction.plan.plan import LogPlan, plan_for
 from compactlib.raftlog.compaction.plan.policies.seed import SeedPolicy
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
@@ -76,7 +76,7 @@ class LogReader:
 
     def __init__(self, folder: StrPath, *, max_open_segments: int = DEFAULT_MAX_OPEN) -> None:
         # Absolute: the tasks of a compaction may run in processes that are in another folder.
-        self._folder = folder_path(folder)
+        self._folder = local_path(folder)
         self._max_open = whole("max_open_segments", max_open_segments)
         if self._max_open < 1:
             raise InvalidInput(f"max_open_segments is {max_open_segments}; at least 1 stays open")

@@ -19,11 +19,11 @@ from compactlib._arguments import require_method, require_policy, require_type
 from compactlib.contract import CommitFence
 from compactlib.errors import Closed, CompactlibError, InvalidInput, NotFound, Stale, StorageError, Unsupported
 from compactlib.executors.tasks import LocalExecutor
-from compactlib.files.disk import StrPath, list_folder, sync_names
+from compactlib.files.disk import StrPath, list_folder, local_path, sync_names
 from compactlib.files.folder_lock import FolderLock
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.arguments import folder_path, index_set, require_budget, whole
+from compactlib.raftlog.arguments import index_set, require_budget, whole
 from compactlib.raftlog.compaction.holes import DEFAULT_MIN_HOLE_BYTES, HoleReport, punch_holes
 from compactlib.raftlog.compaction.plan.feasible import require_fitting
 from compactlib.raftlog.compaction.plan.plan import LogPlan, plan_for
@@ -122,7 +122,7 @@ class SegmentLog:
     """
 
     def __init__(self, folder: StrPath, options: LogOptions | None = None, *, beside: Beside | None = None) -> None:
-        self._folder = folder_path(folder)
+        self._folder = local_path(folder)
         if beside is None and wal_of(self._folder) is not None:
             raise Unsupported(f"{os.fspath(folder)} is the folder of a log of a store, whose newest entries are in the "
                               f"store's write-ahead log; open the store (RaftLogStore), or read it with a LogReader")

@@ -17,7 +17,7 @@ import attrs
 
 from compactlib.errors import AuditFailed, CorruptData, InvalidInput, NotFound, Stale, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, LocalFiles, StrPath, sync_names, write_durably
+from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, sync_names, write_durably
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.errors import LiveSetLost
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, read_own_file
@@ -69,7 +69,7 @@ class SnapshotFolder:
                  machine: Callable[[], StateMachine] | None = None, max_checkpoints: int = 10) -> None:
         if max_checkpoints < 0:
             raise InvalidInput(f"max_checkpoints is {max_checkpoints}; keep 0 or more")
-        self._folder: str = os.path.abspath(folder)
+        self._folder: str = local_path(folder)
         self._files: Files = LocalFiles() if files is None else files
         # A listing that runs while one name comes and another goes may show neither.
         self._names = OwnedLock(f"the snapshots in {self._folder}")

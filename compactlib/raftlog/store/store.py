@@ -32,9 +32,9 @@ from compactlib.errors import (
     StorageError,
     Unsupported,
 )
-from compactlib.files.disk import Files, StrPath, sync_names
+from compactlib.files.disk import Files, StrPath, local_path, sync_names
 from compactlib.files.folder_lock import FolderLock
-from compactlib.raftlog.arguments import folder_path, require_budget
+from compactlib.raftlog.arguments import require_budget
 from compactlib.raftlog.errors import LiveIndexMissing, NotALog
 from compactlib.raftlog.log.folder import Examination
 from compactlib.raftlog.log.unflushed import examine_wal
@@ -143,7 +143,7 @@ class RaftLogStore:
     """
 
     def __init__(self, folder: StrPath, options: StoreOptions | None = None) -> None:
-        self._folder = folder_path(folder)
+        self._folder = local_path(folder)
         require_type("the options", options, StoreOptions, or_none=True)
         self._options = StoreOptions() if options is None else options
         self._files: Files = self._options.log.files

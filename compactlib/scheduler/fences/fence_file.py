@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from compactlib._arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Busy, CorruptData, InvalidInput, ReadOnly, StorageError, Unsupported
-from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, sync_names, write_durably
+from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path, sync_names, write_durably
 from compactlib.files.folder_lock import FolderLock
 from compactlib.scheduler.fences.fence import (
     Admission,
@@ -68,7 +68,7 @@ class FileFence:
     @refuses_misfits
     def __init__(self, folder: StrPath, *, files: Files | None = None, clock: Clock | None = None,
                  wait_seconds: float = 30.0) -> None:
-        self._folder = os.path.abspath(folder)
+        self._folder = local_path(folder)
         self._files: Files = LocalFiles() if files is None else files
         self._clock: Clock = SystemClock() if clock is None else clock
         self._wait_seconds = wait_seconds

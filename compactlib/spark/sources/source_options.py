@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from compactlib.errors import InvalidInput
+from compactlib.files.disk import local_path
 from compactlib.spark.sources.neighbours import DEFAULT_PARTITION_BYTES
 
 _T = TypeVar("_T")
@@ -26,6 +26,8 @@ def given_options(options: Mapping[str, str], known: Collection[str], what: str 
         InvalidInput: one is unknown, or `path` is missing.
     """
     given = {name.lower(): value for name, value in options.items()}
+    if "paths" in given:
+        raise InvalidInput(f"the paths {given['paths']:.200}; load each by itself, and unite the DataFrames")
     unknown = sorted(given.keys() - set(known))
     if unknown:
         raise InvalidInput(f"unknown option {unknown[0]!r}; this source has {', '.join(sorted(known))}")
@@ -36,7 +38,7 @@ def given_options(options: Mapping[str, str], known: Collection[str], what: str 
 
 def folder_of(given: Mapping[str, str]) -> str:
     """The folder that `path` names, absolute."""
-    return os.path.abspath(given["path"].removeprefix("file://"))
+    return local_path(given["path"])
 
 
 def one_of(given: Mapping[str, str], name: str, meanings: Mapping[str, _T]) -> _T:

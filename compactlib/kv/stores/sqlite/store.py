@@ -20,7 +20,7 @@ import attrs
 from compactlib._arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Busy, InvalidInput, ReadOnly, StorageError, Unsupported
-from compactlib.files.disk import Files, LocalFiles, StrPath, sync_names
+from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, sync_names
 from compactlib.kv.errors import DamagedStore, KeyNotFound, NotAStore, OutcomeUnknown, PredicateFailed
 from compactlib.kv.parts.arguments import Transaction, checked_cell, checked_page_size, checked_seconds
 from compactlib.kv.parts.connections import Connections
@@ -83,10 +83,8 @@ class SqliteStore(TransactionalStore):
         checked_seconds("busy_seconds", busy_seconds)
         if synchronous not in ("full", "normal"):
             raise InvalidInput(f'synchronous is {synchronous!r}; give "full" or "normal"')
-        if not isinstance(path, str | bytes | os.PathLike):
-            raise InvalidInput(f"path is {path!r}; name a file")
         checked_page_size(page_size, page_size)
-        self._path = os.path.abspath(os.fspath(path))
+        self._path = local_path(path, "the file")
         self._synchronous = synchronous
         self._read_only = read_only
         self._busy_seconds = busy_seconds

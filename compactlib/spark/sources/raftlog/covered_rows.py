@@ -18,6 +18,7 @@ from typing import TypeAlias
 import attrs
 
 from compactlib.errors import Busy, InvalidInput
+from compactlib.files.disk import local_path
 from compactlib.raftlog import LogReader
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.model.snapshot_meta import SnapshotVersion, snapshot_version
@@ -100,7 +101,7 @@ class StreamOptions:
                                f"and min_bytes as numbers") from error
         if not folders or not all(isinstance(folder, str) for folder in folders) or min(numbers) < 1:
             raise InvalidInput(f"options {given!r}: give at least one folder, and thresholds of at least 1")
-        return cls(tuple(os.path.abspath(folder) for folder in folders), numbers[0],
+        return cls(tuple(map(local_path, folders)), numbers[0],
                    numbers[1] if "min_bytes" in given else None)
 
     def told(self) -> dict[str, str]:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import attrs
 
 from compactlib.errors import InvalidInput, NotFound
+from compactlib.files.disk import local_path
 from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.spark.sources.neighbours import DEFAULT_PARTITION_BYTES
@@ -98,7 +99,7 @@ class StagingSourceOptions:
             raise InvalidInput(f"say what to read by one of {', '.join(_WHAT)}; given: {' and '.join(named) or 'none'}")
         parsed = cls(
             path=given.get("path", "") if "opener" in given else folder_of(given),
-            kv=os.path.abspath(given["kv"].removeprefix("file://")) if given.get("kv") else None,
+            kv=local_path(given["kv"], "the option kv") if given.get("kv") else None,
             opener=given.get("opener"), repository=given.get("repository", "main"), branch=given.get("branch"),
             at=given.get("at"), metarange=MetaRangeId(given["metarange"]) if "metarange" in given else None,
             payload=one_of(given, "payload", {"true": True, "false": False}),

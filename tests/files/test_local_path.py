@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is taken for a folder: paths, and URIs of this machine's files. Anything else is refused by name, everywhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig
+from compactlib.blobstore.store.copying import copy_store
+from compactlib.errors import InvalidInput
+from compactlib.files.disk import local_path
+from compactlib.hosting import RaftCommandLog
+from compactlib.kv import SqliteStore
+from compactlib.objects import LocalObjects
+from compactlib.raftlog import LogReader, RaftLogStore, SegmentLog
+from compactlib.raftlog.snapshots.folder import SnapshotFolder
+from compactlib.raftlog.store.store import open_log
+from compactlib.scheduler import FileFence
+
+CONFIG = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 16)
+
+
+def copied(folder: Any) -> None:
+    with BlobStore(Path("store"), CONFIG) as store:
+        copy_store(store, folder, CONFIG)
+
+
+TAKERS: list[Callable[[Any], Any]] = [
+    SegmentLog, LogReader, RaftLogStore, open_log, SnapshotFolder, lambda folder: BlobStore(folder, CONFIG), BlobReader,
+    copied, LocalObjects, FileFence, SqliteStore,
+    lambda folder: RaftCommandLog("127.0.0.1:1", ["127.0.0.1:2"], folder=folder, insecure=True),
+]
+
+
+@pytest.mark.parametrize(("given", "path"), [
+    ("/logs/one", "/logs/one"), (b"/logs/one", "/logs/one"), (Path("/logs/../one"), "/one"),
+    ("file:///logs/one/", "/logs/one"), ("file:/logs/one", "/logs/one"), ("FILE://localhost/logs", "/logs"),
+    ("./s3a://bucket", f"{os.getcwd()}/s3a:/bucket"), ("a:b", f"{os.getcwd()}/a:b"), ("file:", f"{os.getcwd()}/file:"),
+])
+def test_a_path_and_a_uri_of_this_machine_is_read(given: Any, path: str) -> None:
+    assert local_path(given) == path
+
+
+@pytest.mark.parametrize("given", [
+    "s3a://bucket/logs", "gs://bucket", "hdfs:/logs", "dbfs:/mnt/logs", "abfss://c@account/logs", Path("s3://bucket/logs"),
+    "file://elsewhere/logs", "file:///a%20b", "file://localhost"])
+def test_another_uri_is_refused_by_name(given: Any) -> None:
+    with pytest.raises(InvalidInput, match="a URI") as refused:
+        local_path(given)
+    assert str(given) in str(refused.value)
+
+
+@pytest.mark.parametrize("given", [["/a", "/b"], ("/a",), None, 7, "a\0b"])
+def test_what_is_no_path_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidInput, match="path"):
+        local_path(given)
+
+
+@pytest.mark.parametrize("given", ["s3a://bucket/logs", ["/a", "/b"]])
+@pytest.mark.parametrize("take", TAKERS)
+def test_no_store_takes_it_for_a_folder(take: Callable[[Any], Any], given: Any, tmp_path: Path,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match=r"a URI|give a path"):
+        take(given)
+    assert [name for name in os.listdir() if name != "store"] == []
