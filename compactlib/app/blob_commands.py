@@ -5,8 +5,8 @@ compacted by that process, which is asked to; else by this one, with the retenti
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 from compactlib.app.executors import opened_executor
 from compactlib.app.stores import StoreAt
@@ -36,8 +36,6 @@ class BlobStoreAt(StoreAt):
     """A blob store's folder."""
 
     kind = "blob store"
-    policies: ClassVar[Sequence[str]] = tuple(policy.name for policy in _POLICIES)
-    options: ClassVar[frozenset[str]] = frozenset({"retention", "executor", "workers", "rate", "max_bytes"})
 
     def inspect(self) -> Answer:
         """The store in numbers, its segments, and what is damaged."""

@@ -18,12 +18,12 @@ from collections.abc import Sequence
 import attrs
 
 import compactlib
-from compactlib.app.demo import DEFAULT_MAX_BYTES, DemoSettings, run_demo
 from compactlib.app.executors import EXECUTORS
 from compactlib.app.kinds import KINDS, store_at
 from compactlib.app.stores import Asked
 from compactlib.app.terminal import Answer, show
 from compactlib.app.watching import watch
+from compactlib.app.workload import DEFAULT_MAX_BYTES
 from compactlib.errors import CompactlibError
 
 _DEMO_EXECUTORS = {"local": ("local",), "spark": ("spark",), "both": ("local", "spark")}
@@ -62,13 +62,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    # Each command imports what it needs: a start costs what is asked for.
     if arguments.command == "demo":
+        from compactlib.app.demo import DemoSettings, run_demo
+
         return run_demo(DemoSettings(
             input=arguments.input, executors=_DEMO_EXECUTORS[arguments.executor or "both"],
             optional=("spark",) if arguments.executor is None else (), folder=arguments.folder,
             max_bytes=arguments.max_bytes, seed=arguments.seed, workers=arguments.workers))
     if arguments.command == "serve":
-        # It needs extras that the others do without.
         from compactlib.app.serve import ServeSettings, serve
 
         return serve(ServeSettings(**{field: getattr(arguments, field) for field in attrs.fields_dict(ServeSettings)}))
@@ -111,13 +113,13 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
 
 def _add_store(name: str, parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="PATH", help="a folder, or an SQLite file: " + ", ".join(
-        kind.kind for kind in KINDS))
+        kind.name for kind in KINDS))
     parser.add_argument("--json", action="store_true", help="plain data instead of tables")
     parser.add_argument("--partition", metavar="NAME", help="which one, where an SQLite file holds several stores")
     parser.add_argument("--objects", metavar="FOLDER",
                         help="of a repository: where its ranges are (default: the folder beside the file)")
     if name in ("plan", "why", "compact"):
-        known = [(kind.kind, kind.policies) for kind in KINDS if kind.policies]
+        known = [(kind.name, kind.policies) for kind in KINDS if kind.policies]
         parser.add_argument("--policy", metavar="NAME", choices={each for _, names in known for each in names},
                             help="what chooses; the first is the default: " + "; ".join(
                                 f"{kind}: {', '.join(names)}" for kind, names in known))

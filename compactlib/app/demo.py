@@ -29,7 +29,7 @@ from compactlib.app.demo_report import (
 from compactlib.app.executors import opened_executor
 from compactlib.app.proof import differing_files, problems_in
 from compactlib.app.terminal import progress_bar, show_table, waiting
-from compactlib.app.workload import make_history, select_files
+from compactlib.app.workload import DEFAULT_MAX_BYTES, make_history, select_files
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CorruptData, InvalidInput, MissingDependency, Unsupported
 from compactlib.files.disk import LocalFiles, list_folder
@@ -38,8 +38,6 @@ from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction.report import LogCompactionReport, report_of
 from compactlib.rewrite import Executor
 
-DEFAULT_MAX_BYTES = 24_000_000
-"""How many bytes of files the demo reads by default; it writes about three times as many."""
 WRITTEN = "written"
 """The name of the log that was not compacted, in the demo's folder; the others bear their executors' names."""
 

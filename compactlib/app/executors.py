@@ -13,10 +13,7 @@ from typing import IO
 import attrs
 
 from compactlib.errors import InvalidInput
-from compactlib.executors.process_executor import ProcessExecutor
-from compactlib.executors.tasks import LocalExecutor
 from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteResult
-from compactlib.spark import SparkExecutor, local_session
 
 # Short-lived Java processes come up in half the time with the quick compiler and the small collector.
 _QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -42,8 +39,12 @@ def opened_executor(name: str, workers: int | None = None) -> Iterator[Executor]
     """
     processors = os.cpu_count() or 1
     if name == "local":
+        from compactlib.executors.tasks import LocalExecutor
+
         yield LocalExecutor(1 if workers is None else workers)
     elif name == "process":
+        from compactlib.executors.process_executor import ProcessExecutor
+
         yield ProcessExecutor(processors if workers is None else workers)
     elif name == "spark":
         with _spark_executor(processors if workers is None else workers) as executor:
@@ -53,7 +54,9 @@ def opened_executor(name: str, workers: int | None = None) -> Iterator[Executor]
 
 
 @contextlib.contextmanager
-def _spark_executor(cores: int) -> Iterator[SparkExecutor]:
+def _spark_executor(cores: int) -> Iterator[Executor]:
+    from compactlib.spark import SparkExecutor, local_session
+
     # A session that was running before has another name, and another owner.
     name = f"compactlib-{os.getpid()}"
     with tempfile.TemporaryFile() as held:

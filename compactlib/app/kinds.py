@@ -4,21 +4,45 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import attrs
 
-from compactlib.app.blob_commands import BlobStoreAt
-from compactlib.app.raft_logs import RaftLogAt, RaftLogStoreAt
-from compactlib.app.records import CatalogAt, RepositoryAt, SchedulerAt, SqliteFileAt, begins_as_sqlite, store_in
 from compactlib.app.stores import Asked, StoreAt
 from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE
 from compactlib.errors import InvalidInput
 from compactlib.files.disk import list_folder
-from compactlib.raftlog.log.unflushed import logs_of_store
-from compactlib.raftlog.model.names import segment_number
+from compactlib.raftlog.model.names import LOGS_FOLDER, WAL_FOLDER, segment_number
 
-KINDS: tuple[type[StoreAt], ...] = (RaftLogAt, RaftLogStoreAt, BlobStoreAt, RepositoryAt, SchedulerAt, CatalogAt,
-                                    SqliteFileAt)
+_SQLITE_BEGINNING = b"SQLite format 3\0"
+
+
+@attrs.frozen
+class Kind:
+    """What a command line can say of a kind of store; what looks after it is imported when a path is of this kind.
+
+    Attributes:
+        name: what it is called.
+        policies: names of those that can be asked for; the first is the default.
+        options: those that mean something here.
+    """
+
+    name: str
+    policies: Sequence[str]
+    options: frozenset[str]
+
+
+_COPYING = frozenset({"executor", "workers", "rate", "max_bytes"})
+_REPOSITORY = frozenset({"partition", "branch", "objects", "rate", "max_bytes"})
+_RECORDS = frozenset({"partition"})
+KINDS: tuple[Kind, ...] = (
+    Kind("raft log", ("auto", "drop", "seed", "ra", "cost"), _COPYING),
+    Kind("store of raft logs", (), frozenset()),
+    Kind("blob store", ("stats_based", "greedy", "cost_benefit", "compact_all"), _COPYING | {"retention"}),
+    Kind("staging repository", ("always", "tombstone_cost"), _REPOSITORY),
+    Kind("scheduler", ("by_priority", "smallest_first", "fair_tenants"), _RECORDS),
+    Kind("catalog log", ("cut_to_bound",), _RECORDS),
+    Kind("file of several stores", (), _REPOSITORY))
 """Every kind that the commands know."""
 
 
@@ -32,12 +56,13 @@ def store_at(asked: Asked) -> StoreAt:
         CompactlibError: it cannot be read.
     """
     found = _found(asked)
-    for name in sorted(asked.given - found.options - {"policy"}):
-        fitting = ", ".join(kind.kind for kind in KINDS if name in kind.options)
+    known = next(kind for kind in KINDS if kind.name == found.kind)
+    for name in sorted(asked.given - known.options - {"policy"}):
+        fitting = ", ".join(kind.name for kind in KINDS if name in kind.options)
         raise InvalidInput(f"--{name.replace('_', '-')} is for a {fitting}; {asked.path} is a {found.kind}; "
                            f"leave it out")
-    if asked.policy is not None and asked.policy not in found.policies:
-        advice = f"give one of {', '.join(found.policies)}" if found.policies else "leave --policy out"
+    if asked.policy is not None and asked.policy not in known.policies:
+        advice = f"give one of {', '.join(known.policies)}" if known.policies else "leave --policy out"
         raise InvalidInput(f"{asked.path} is a {found.kind}, for which there is no policy {asked.policy!r}; {advice}")
     return found
 
@@ -45,15 +70,29 @@ def store_at(asked: Asked) -> StoreAt:
 def _found(asked: Asked) -> StoreAt:
     path = asked.path
     if os.path.isfile(os.path.join(path, DESCRIPTOR_FILE)):
+        from compactlib.app.blob_commands import BlobStoreAt
+
         return BlobStoreAt(asked)
-    if os.path.isdir(path):
-        if logs_of_store(path) is not None:
-            return RaftLogStoreAt(asked)
+    is_store_of_logs = all(os.path.isdir(os.path.join(path, each)) for each in (LOGS_FOLDER, WAL_FOLDER))
+    if os.path.isdir(path) and not is_store_of_logs:
         names = list_folder(path)
-        files = [name for name in names if begins_as_sqlite(os.path.join(path, name))]
-        if not files or any(segment_number(name) is not None for name in names):
-            return RaftLogAt(asked)
-        if len(files) > 1:
-            raise InvalidInput(f"{path} holds {len(files)} SQLite files, {', '.join(files[:5])}; name one of them")
-        path = os.path.join(path, files[0])
-    return store_in(attrs.evolve(asked, path=path)) if begins_as_sqlite(path) else RaftLogAt(asked)
+        files = [name for name in names if _begins_as_sqlite(os.path.join(path, name))]
+        if files and not any(segment_number(name) is not None for name in names):
+            if len(files) > 1:
+                raise InvalidInput(f"{path} holds {len(files)} SQLite files, {', '.join(files[:5])}; name one of them")
+            path = os.path.join(path, files[0])
+    if _begins_as_sqlite(path):
+        from compactlib.app.records import store_in
+
+        return store_in(attrs.evolve(asked, path=path))
+    from compactlib.app.raft_logs import RaftLogAt, RaftLogStoreAt
+
+    return RaftLogStoreAt(asked) if is_store_of_logs else RaftLogAt(asked)
+
+
+def _begins_as_sqlite(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(_SQLITE_BEGINNING)) == _SQLITE_BEGINNING
+    except OSError:
+        return False

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import attrs
 
@@ -48,8 +48,6 @@ class RaftLogAt(StoreAt):
     """A raft log in a folder of its own, or one of a store's."""
 
     kind = "raft log"
-    policies: ClassVar[Sequence[str]] = (AUTO, *(policy.name for policy in _POLICIES))
-    options: ClassVar[frozenset[str]] = frozenset({"executor", "workers", "rate", "max_bytes"})
     unit = "entries"
 
     def inspect(self) -> Answer:

@@ -10,13 +10,13 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 
 from compactlib.app.stores import Asked, StoreAt
 from compactlib.app.terminal import Answer, progress_bar
-from compactlib.catalog import CatalogPlan, CatalogService, CutToBound, HybridClock, UpdateLog
+from compactlib.catalog import CatalogPlan, CatalogService, HybridClock, UpdateLog
 from compactlib.catalog.log import keys
 from compactlib.catalog.model.timestamp import to_seconds
 from compactlib.clock import SystemClock
@@ -38,14 +38,11 @@ from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.records.status import RepositorySurvey
 
 _REPOSITORY = b"staging/"
-_SQLITE_BEGINNING = b"SQLite format 3\0"
 _MAX_JOBS = 1000
 
 
 class KVStoreAt(StoreAt):
     """One store in one partition of an SQLite file."""
-
-    options: ClassVar[frozenset[str]] = frozenset({"partition"})
 
     def __init__(self, asked: Asked, partition: bytes = b"") -> None:
         super().__init__(asked)
@@ -62,8 +59,6 @@ class RepositoryAt(KVStoreAt):
     """A staging repository: its records in the file, its ranges in a folder beside it."""
 
     kind = "staging repository"
-    policies: ClassVar[Sequence[str]] = ("always", "tombstone_cost")
-    options: ClassVar[frozenset[str]] = KVStoreAt.options | {"branch", "objects", "rate", "max_bytes"}
 
     @property
     def _name(self) -> str:
@@ -157,7 +152,6 @@ class CatalogAt(KVStoreAt):
     """The log of a catalog. What its nodes need they alone know, so nothing is ever cut here."""
 
     kind = "catalog log"
-    policies: ClassVar[Sequence[str]] = (CutToBound().name,)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[CatalogService]:
@@ -239,7 +233,6 @@ class SchedulerAt(KVStoreAt):
     """A scheduler that keeps its state in the file. Its workers do the compacting."""
 
     kind = "scheduler"
-    policies: ClassVar[Sequence[str]] = tuple(policy.name for policy in (ByPriority(), SmallestFirst(), FairTenants()))
 
     def _machine(self) -> SchedulerMachine:
         with self.reading() as store:
@@ -305,7 +298,6 @@ class SqliteFileAt(KVStoreAt):
     """A file with several stores; they are looked at one by one."""
 
     kind = "file of several stores"
-    options: ClassVar[frozenset[str]] = RepositoryAt.options
 
     def __init__(self, asked: Asked, stores: Sequence[KVStoreAt]) -> None:
         super().__init__(asked)
@@ -344,15 +336,6 @@ class SqliteFileAt(KVStoreAt):
             store.audit()
             sizes = [len(entry.key) + len(entry.value) for name in store.partitions() for entry in store.scan(name)]
         return VerifyReport((), len(sizes), sum(sizes))
-
-
-def begins_as_sqlite(path: str) -> bool:
-    """Whether a file is one of SQLite's."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(len(_SQLITE_BEGINNING)) == _SQLITE_BEGINNING
-    except OSError:
-        return False
 
 
 def store_in(asked: Asked) -> KVStoreAt:

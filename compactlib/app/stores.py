@@ -58,14 +58,10 @@ class StoreAt(ABC):
 
     Attributes:
         kind: what it is called.
-        policies: names of those that can be asked for; the first is the default.
-        options: those that mean something here.
         unit: what `verify` counts.
     """
 
     kind: ClassVar[str]
-    policies: ClassVar[Sequence[str]] = ()
-    options: ClassVar[frozenset[str]] = frozenset()
     unit: ClassVar[str] = "records"
 
     def __init__(self, asked: Asked) -> None:

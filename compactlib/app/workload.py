@@ -13,6 +13,8 @@ import attrs
 from compactlib.app.kv_machine import Command, Delete, Put
 from compactlib.errors import InvalidInput, NotFound
 
+DEFAULT_MAX_BYTES = 24_000_000
+"""How many bytes of files the demo reads by default; it writes about three times as many."""
 MAX_FILES = 20_000
 """How many files of a folder are looked at, so that a wrong path ends soon."""
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "dist-packages", ".git"})

@@ -131,10 +131,20 @@ def test_each_kind_is_recognised_by_its_files(tmp_path: Path) -> None:
     assert kind_of(tmp_path / "1" / "s" / "logs" / "a") == "raft log"
     assert kind_of(tmp_path / "3") == "staging repository", "the folder around the file"
     assert kind_of(tmp_path / "nowhere") == "raft log", "reading it says that nothing is there"
-    assert {kind.kind for kind in KINDS} - MAKERS.keys() == {"file of several stores"}
+    assert {kind.name for kind in KINDS} - MAKERS.keys() == {"file of several stores"}
     SqliteStore(tmp_path / "kv.sqlite").close()
     with pytest.raises(Unsupported, match=r"kv\.sqlite is a key-value store with no repository, scheduler or catalog"):
         kind_of(tmp_path / "kv.sqlite")
+
+
+def test_each_policy_that_is_named_is_the_one_that_chooses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for kind in KINDS:
+        if kind.policies:
+            folder = tmp_path / kind.name
+            folder.mkdir()
+            path = MAKERS[kind.name](folder)
+            for policy in set(kind.policies) - {"auto"}:
+                assert policy.endswith(data(capsys, "why", path, "--policy", policy)["policy"])
 
 
 @pytest.mark.parametrize("command", ["inspect", "plan", "why", "verify", "watch"])

@@ -82,6 +82,9 @@ UNUSED = {
                                                   "compactlib.staging.compaction.sense"},
     "from compactlib.catalog import CatalogService": {"compactlib.catalog.transport.node_service", "ssl"},
 }
+# A start of the console script costs what its command needs: a kind of store is imported when a path is of that kind.
+START = {"compactlib.staging", "compactlib.catalog", "compactlib.scheduler", "compactlib.kv", "compactlib.raftlog.log",
+         "compactlib.blobstore.store", "compactlib.app.demo", "compactlib.spark", "compactlib.executors"}
 HEAVY = {"asyncio", "concurrent", "email", "html", "http", "importlib.metadata", "multiprocessing", "sqlite3", "ssl",
          "unittest", "xml"}
 """Modules of the standard library that take long, and that nobody needs who does not ask for what uses them."""
@@ -91,3 +94,7 @@ HEAVY = {"asyncio", "concurrent", "email", "html", "http", "importlib.metadata",
 def test_a_host_pays_for_what_it_uses(statement: str) -> None:
     loaded = loaded_by(statement)
     assert not loaded & (UNUSED[statement] | HEAVY)
+
+
+def test_the_console_script_starts_without_the_stores() -> None:
+    assert not loaded_by("import compactlib.app.cli") & START
