@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 
 from compactlib.blobstore import BlobPolicy, CostBenefit, DChoices, ExpiryForecast, Greedy, StatsBased
+from compactlib.blobstore.compaction.plan.policy import CopyOrder
 from compactlib.lab import (
     BlobSettings,
     Experiment,
@@ -74,14 +75,13 @@ def blob_policies() -> Table:
 def blob_placements() -> Table:
     """The same log and load by how survivors are laid out: in which order, and into which segments."""
     base = BlobSettings.of_slots(400, 32)
-    setups = {"as in a store": base, "choice order": attrs.evolve(base, copy_order="choice"),
-              "age order": attrs.evolve(base, copy_order="age"),
-              **{placement.name: attrs.evolve(base, copy_order="choice", placement=placement)
-                 for placement in (UserAndSurvivors(), DAC(), FADaC(), SepBIT())}}
+    setups = {"as in a store": base, **{placement.name: attrs.evolve(base, placement=placement)
+                                        for placement in (UserAndSurvivors(), DAC(), FADaC(), SepBIT())}}
     trigger: dict[str, Any] = {"min_used_fraction": 0.0, "min_reclaimed_segments": 4}
+    policies = [kind(**trigger, copy_order=order) for kind in (Greedy, CostBenefit) for order in get_args(CopyOrder)]
     workloads = [kind(keys=9_600, writes=50_000) for kind in (Uniform, HotCold, Zipf)]
     found: dict[tuple[str, str], dict[str, object]] = {}
-    for row in _run(compare([Greedy(**trigger), CostBenefit(**trigger)], workloads, setups)).to_dicts():
+    for row in _run(compare(policies, workloads, setups)).to_dicts():
         key = (row["policy"], row["setup"])
         found.setdefault(key, dict(zip(("policy", "survivors"), key, strict=True)))[row["workload"]] = row[
             "write_amplification"]

@@ -130,7 +130,7 @@ def collected(workload: Workload, live: int, per_segment: int, victims: int, dea
     found = replay_blobs(
         workload, FixedNumber(victims=victims, min_dead_fraction=dead, prefers=prefers, ties_modulo=ties),
         BlobSettings.of_slots(segments, per_segment, max_dead_fraction=dead, placement=placement,
-                              copy_order="choice", copies_renew=prefers == "root benefit"), seed=1).total
+                              copies_renew=prefers == "root benefit"), seed=1).total
     assert found.refused == 0
     return found.write_amplification
 
@@ -174,8 +174,8 @@ def fixed_rows() -> Iterator[Row]:
                                   "zipf 1.0": Zipf(**shape)}
     for (load, fill), (greedy, benefit) in FIXED.items():
         for kind, value in ((Greedy, greedy), (CostBenefit, benefit)):
-            policy = kind(min_used_fraction=0, min_reclaimed_segments=8)
-            settings = BlobSettings.of_slots(int(PAGES / 64 / fill), 64, copy_order="choice")
+            policy = kind(min_used_fraction=0, min_reclaimed_segments=8, copy_order="choice")
+            settings = BlobSettings.of_slots(int(PAGES / 64 / fill), 64)
             yield (f"fixed {fill:.0%} {load}.{policy.name}", value,
                    lambda load=load, settings=settings, policy=policy: replay_blobs(  # type: ignore[misc]
                        loads[load], policy, settings, seed=1).total.write_amplification)

@@ -155,7 +155,7 @@ def kept_offsets(snapshot: Snapshot, reference_time: float, now: float) -> dict[
                 kept[columns.segment].add(columns.offsets[row])
         for history in chain(others, histories):
             for segment in {entry.segment for entry in history}:
-                verdicts = judge(history, rules, (segment,))
+                verdicts = judge(history, rules, {segment: 0})
                 kept[segment].update(entry.offset for entry, verdict in zip(history, verdicts, strict=True)
                                      if entry.segment == segment and verdict is Verdict.KEEP)
     return kept

@@ -171,7 +171,8 @@ def _with_crc(store: OwnedStore, snapshot: Snapshot, name: SegmentName) -> Itera
 
 
 def compare(before: StorePicture, after: StorePicture, reference_time: float, now: float, *,
-            ended: float | None = None, rules: PurgeRules | None = None) -> VerifyReport:
+            ended: float | None = None, rules: PurgeRules | None = None, victims: Sequence[SegmentName] = ()
+            ) -> VerifyReport:
     """What compactions between two pictures should not have done: nothing, if all is well.
 
     Segments that are in both pictures are the same; of the others, what had to go is gone, the rest is there with the
@@ -185,8 +186,9 @@ def compare(before: StorePicture, after: StorePicture, reference_time: float, no
         now: when the compaction began to copy.
         ended: when it had copied everything: what expired in between may be there or not; `now` if not given.
         rules: what else the compaction was allowed to remove.
+        victims: what it took, in the order of copying; those that are not named come behind, in log order.
     """
-    comparing = _Comparing(before, after)
+    comparing = _Comparing(before, after, victims)
     purge = PurgeRules() if rules is None else rules
     first, last = (Rules(reference_ms=milliseconds(reference_time), now_ms=milliseconds(time), purge=purge)
                    for time in (now, now if ended is None else ended))
@@ -198,11 +200,13 @@ def compare(before: StorePicture, after: StorePicture, reference_time: float, no
 
 
 class _Comparing:
-    def __init__(self, before: StorePicture, after: StorePicture) -> None:
+    def __init__(self, before: StorePicture, after: StorePicture, victims: Sequence[SegmentName]) -> None:
         self.before = before
         self.after = after
         self.findings: list[Finding] = []
-        self.gone = frozenset(before.segments) - frozenset(after.segments)
+        gone = dict.fromkeys([*victims, *sorted(before.segments)])
+        self.gone = {name: turn for turn, name in enumerate(
+            name for name in gone if name in before.segments and name not in after.segments)}
         self.new = [name for name in after.segments if name not in before.segments]
         newest = before.last_sequence
         # Where records of the first picture are now, without those of segments that were left alone.
@@ -264,7 +268,8 @@ class _Comparing:
 
     def order(self) -> None:
         """Records of a new segment follow each other as they did before."""
-        places = {entry.sequence: entry.position for name in self.gone for entry, _ in self.before.segments[name]}
+        places = {entry.sequence: (turn, entry.offset) for name, turn in self.gone.items()
+                  for entry, _ in self.before.segments[name]}
         for name in self.new:
             old = [places[entry.sequence] for entry, _ in self.after.segments[name] if entry.sequence in places]
             if old != sorted(old):

@@ -56,7 +56,7 @@ def lifetimes(history: Sequence[IndexEntry], rules: PurgeRules) -> Iterator[Life
         if entry.sequence == before:
             continue
         before = entry.sequence
-        reference_ms, now_ms, tied, why = kept_until(entry, blob, history, rules, (entry.segment,))
+        reference_ms, now_ms, tied, why = kept_until(entry, blob, history, rules, {entry.segment: 0})
         if now_ms >= 0:
             counts = entry.kind == _PUT and why is not Verdict.CONTAINER
             container = (entry.account, entry.container) if counts else None

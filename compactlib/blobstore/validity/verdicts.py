@@ -31,7 +31,7 @@ never come.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -188,7 +188,7 @@ class KeptUntil(NamedTuple):
 
 
 def kept_until(entry: IndexEntry, blob: BlobEnd, history: Sequence[IndexEntry], rules: PurgeRules,
-               compacting: Collection[SegmentName]) -> KeptUntil:
+               compacting: Mapping[SegmentName, int]) -> KeptUntil:
     """The rules: until when a compaction of these segments keeps a record. O(n) in the records of the blob.
 
     Args:
@@ -196,7 +196,7 @@ def kept_until(entry: IndexEntry, blob: BlobEnd, history: Sequence[IndexEntry], 
         blob: what its blob's history says of the blob's end.
         history: every record of the blob in the store.
         rules: what else may go.
-        compacting: the segments that are compacted together.
+        compacting: the segments that are compacted together, and as which of them, counted from 0.
     """
     newest, put, deleted, expires = blob
     covers = len(history) > 1 and newest is not None and (
@@ -224,9 +224,10 @@ def kept_until(entry: IndexEntry, blob: BlobEnd, history: Sequence[IndexEntry], 
     return KeptUntil(FOREVER, FOREVER if covers else until, covers and until != FOREVER, why)
 
 
-def _uncovers(entry: IndexEntry, history: Sequence[IndexEntry], compacting: Collection[SegmentName]) -> bool:
-    """Whether a record that `entry` has outdone would be left without it. Cycles take their segments ascending."""
-    return any(other.sequence != entry.sequence and (other.segment not in compacting or other.segment > entry.segment)
+def _uncovers(entry: IndexEntry, history: Sequence[IndexEntry], compacting: Mapping[SegmentName, int]) -> bool:
+    """Whether a record that `entry` has outdone would be left without it, until a later cycle at least."""
+    turn, never = compacting.get(entry.segment, -1), len(compacting)
+    return any(other.sequence != entry.sequence and compacting.get(other.segment, never) > turn
                for other in history if other.sequence < entry.sequence or entry.kind == _DELETE)
 
 
@@ -237,7 +238,7 @@ def _tombstone_until(tombstone: IndexEntry, rules: PurgeRules) -> int:
     return _GONE if rules.seen_by_all_peers(tombstone) else expiry(tombstone.expires_ms, 0)
 
 
-def judge(history: Sequence[IndexEntry], rules: Rules, compacting: Collection[SegmentName]) -> list[Verdict]:
+def judge(history: Sequence[IndexEntry], rules: Rules, compacting: Mapping[SegmentName, int]) -> list[Verdict]:
     """The verdict on each record of one blob if the segments `compacting` are compacted together.
 
     The answer for a record in a segment that is not compacted means nothing. O(n^2) in the records of the blob.
@@ -245,8 +246,8 @@ def judge(history: Sequence[IndexEntry], rules: Rules, compacting: Collection[Se
     Args:
         history: every record of the blob in the store, in any order.
         rules: times and questions.
-        compacting: the segments whose PUTs may go: a TTL_UPDATE outlives its blob's delete while its PUT stays behind
-            in another.
+        compacting: the segments whose PUTs may go, and as which of them, counted from 0: a TTL_UPDATE outlives its
+            blob's delete while its PUT stays behind in another.
 
     Raises:
         CorruptData: the history holds two different records of one sequence.
@@ -263,7 +264,7 @@ def judge(history: Sequence[IndexEntry], rules: Rules, compacting: Collection[Se
 
 
 def _judge(entry: IndexEntry, blob: BlobEnd, history: Sequence[IndexEntry], rules: Rules,
-           compacting: Collection[SegmentName]) -> Verdict:
+           compacting: Mapping[SegmentName, int]) -> Verdict:
     reference_ms, now_ms, _, why = kept_until(entry, blob, history, rules.purge, compacting)
     if rules.reference_ms > reference_ms and entry.kind == _PUT:
         return Verdict.DELETED

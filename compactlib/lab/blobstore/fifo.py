@@ -12,6 +12,7 @@ from compactlib.blobstore.compaction.plan.policy import (
     BlobView,
     fewest_that_free,
     fraction,
+    in_copy_order,
     shut_gate,
     too_little,
     whole,
@@ -57,4 +58,4 @@ class OldestFirst:
         taken = fewest_that_free(view, oldest, self.min_reclaimed_segments)
         if not taken:
             return too_little(view, self.min_reclaimed_segments)
-        return BlobChoice(taken, why=f"the {len(taken)} that were written first")
+        return BlobChoice(in_copy_order(taken, "log"), why=f"the {len(taken)} that were written first")

@@ -2,8 +2,8 @@
 """A segmented log without payloads: what `BlobStore` would hold, and what its policy would be shown.
 
 Records go to the active segment until one does not fit; then the next segment begins. A compaction copies what is
-valid of its victims, in log order, packed tightly, into segments that take the victims' first places: as the real one
-does (`blobstore.cycle_plan`), and with the same names.
+valid of its victims, in the order of the choice, packed tightly, into segments that take the first victims' places: as
+the real one does (`blobstore.cycle_plan`), and with the same names.
 
 With a placement there is an open segment for each of its classes, and compactions go on in these: a segment is closed
 when it is full, and not before. New segments are then always the last of the log.
@@ -12,10 +12,10 @@ when it is full, and not before. New segments are then always the last of the lo
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import compress
 from operator import not_
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol
 
 import attrs
 
@@ -27,9 +27,6 @@ from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim
 from compactlib.lab.blobstore.records import DEAD, NEVER, Records, put_plainly
 
-CopyOrder: TypeAlias = Literal["log", "choice", "age"]
-"""In which order victims are copied: as they lie in the log; as the policy's choice names them, best first, so that
-segments of like score share an output; or the one first whose newest record is oldest, so that like ages do."""
 NO_ROW = -1
 """The row of a class without an open segment."""
 
@@ -89,10 +86,6 @@ class Layout(Protocol):
     @property
     def placement(self) -> Placement | None:
         """Which open segment a record goes to; `None`: all that users write to one, survivors into closed ones."""
-
-    @property
-    def copy_order(self) -> CopyOrder:
-        """In which order victims are copied."""
 
     @property
     def copies_renew(self) -> bool:
@@ -404,7 +397,7 @@ class BlobLog:
         stray = [str(name) for name in sorted(taken) if name not in by_name]
         if stray:
             raise PlanDoesNotFit(f"the choice names {', '.join(stray)}, which may not be compacted; choose again")
-        victims = [by_name[name] for name in self._copied(choice)]
+        victims = [by_name[name] for name in choice.victims]
         done = _Copy(self, now_ms)
         for row in victims:
             done.take(row)
@@ -427,17 +420,6 @@ class BlobLog:
             self.history = self.history.after(choice.kind, now_ms / 1000)
         return Compacted(victims=len(victims), outputs=len(outputs), copied_bytes=done.copied_bytes,
                          read_bytes=done.read_bytes, reclaimed_bytes=done.reclaimed_bytes, waited=done.waited)
-
-    def _copied(self, choice: BlobChoice) -> Sequence[SegmentName]:
-        """The victims in the order in which they are copied."""
-        match self.settings.copy_order:
-            case "choice":
-                return choice.victims
-            case "age":
-                newest = {self._names[row]: self._newest[row] for row in self._order}
-                return sorted(choice.victims, key=lambda name: (newest[name], name))
-            case _:
-                return sorted(choice.victims)
 
     def _release(self, rows: Iterable[int]) -> None:
         for row in rows:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from array import array
-from typing import Any, get_args
+from typing import Any
 
 import attrs
 
@@ -19,7 +19,7 @@ from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment.records import record_size
 from compactlib.errors import InvalidInput
-from compactlib.lab.blobstore.log import BlobLog, CopyOrder
+from compactlib.lab.blobstore.log import BlobLog
 from compactlib.lab.blobstore.placement.placement import Placement
 from compactlib.lab.blobstore.records import NEVER
 from compactlib.lab.results.measures import Measures
@@ -59,7 +59,6 @@ class BlobSettings:
         placement: which open segment a record goes to (`compactlib.lab.blobstore.placement`); survivors then go on in
             segments that stay open between compactions, and what is replaced is dead at once. `None`: as in a store,
             what users write goes to one segment, and survivors into segments that each compaction closes at its end.
-        copy_order: in which order victims are copied: `log`, as a store does it, `choice` or `age` (`log.CopyOrder`).
         copies_renew: whether a copy counts as a write for `SegmentView.last_modified`. In a store it does not.
 
     Raises:
@@ -82,7 +81,6 @@ class BlobSettings:
     intervals: int = 20
     max_dead_fraction: float = 1.0
     placement: Placement | None = None
-    copy_order: CopyOrder = "log"
     copies_renew: bool = False
 
     def __attrs_post_init__(self) -> None:
@@ -98,8 +96,6 @@ class BlobSettings:
         if self.swap_segments < 1 or self.intervals < 1 or self.bucket_seconds <= 0:
             raise InvalidInput(f"swap_segments {self.swap_segments}, intervals {self.intervals}, bucket_seconds "
                                f"{self.bucket_seconds}: give positive numbers")
-        if self.copy_order not in get_args(CopyOrder):
-            raise InvalidInput(f"copy_order is {self.copy_order!r}; it is one of {', '.join(get_args(CopyOrder))}")
         if not 0 <= self.max_dead_fraction <= 1:
             raise InvalidInput(f"max_dead_fraction is {self.max_dead_fraction}; it is a part of the log, 0 to 1")
         if self.placement is not None and self.tombstone_bytes:

@@ -144,7 +144,7 @@ def by_the_compactions_rules(segments: Sequence[Sequence[IndexEntry]], reference
         kept = 0
         for entry in segment:
             history = [other for other in entries if other.id == entry.id]
-            verdict = judge(history, rules, {entry.segment})[history.index(entry)]
+            verdict = judge(history, rules, {entry.segment: 0})[history.index(entry)]
             kept += entry.size if verdict is Verdict.KEEP else 0
         sums.append(kept)
     return sums
@@ -165,21 +165,22 @@ def test_statistics_are_what_the_compactions_rules_keep(segments: tuple[tuple[In
     assert log.probes == 0
 
 
-@given(record_logs(), times, times, purge_rules, st.sets(st.integers(0, 3)))
+@given(record_logs(), times, times, purge_rules, st.lists(st.integers(0, 3), unique=True))
 def test_what_is_not_tied_to_another_segment_is_kept_as_well_if_both_are_compacted(
         segments: tuple[tuple[IndexEntry, ...], ...], reference_ms: int, now_ms: int, purge: PurgeRules,
-        chosen: set[int]) -> None:
+        chosen: list[int]) -> None:
     """What the forecast of a plan over several segments rests on."""
     log = LogOf(segments)
     counted = log_statistics(log, reference_ms / 1000, now_ms / 1000, purge).valid
-    together = [name for name in counted if name.position in chosen]
+    together = [name for place in chosen for name in counted if name.position == place]
     rules = Rules(reference_ms=reference_ms, now_ms=now_ms, purge=purge)
     for name in counted:
         for compacting in ([name], together if name in together else [name]):
+            turns = {each: turn for turn, each in enumerate(compacting)}
             kept = []
             for entry in log.entries_of(name):
                 history = log.history(entry.id)
-                if judge(history, rules, compacting)[history.index(entry)] is Verdict.KEEP:
+                if judge(history, rules, turns)[history.index(entry)] is Verdict.KEEP:
                     kept.append(entry)
             one = counted[name]
             if len(compacting) == 1 or not any(counted[each].tied_bytes for each in together):
@@ -199,7 +200,7 @@ def test_container_statistics_are_sums_of_live_puts(segments: tuple[tuple[IndexE
     for entry in entries:
         if entry.kind == RecordKind.PUT:
             history = [other for other in entries if other.id == entry.id]
-            kept = judge(history, rules, ())[history.index(entry)] is Verdict.KEEP
+            kept = judge(history, rules, {})[history.index(entry)] is Verdict.KEEP
             key = entry.account, entry.container
             expected[key] = expected.get(key, 0) + (entry.size if kept else 0)
     assert container_statistics(LogOf(segments), as_of_ms / 1000) == dict(sorted(expected.items()))

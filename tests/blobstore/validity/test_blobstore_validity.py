@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 from hypothesis import given, strategies as st
@@ -19,7 +19,14 @@ LATER = Rules(reference_ms=1_000_000, now_ms=1_000_000)
 """Every delete is in effect."""
 NEVER = Rules(reference_ms=0, now_ms=1_000_000)
 """No delete is."""
-ALL = frozenset({SegmentName(0, 0), SegmentName(1, 0)})
+
+
+def turns(*places: int) -> dict[SegmentName, int]:
+    """Segments at these positions, compacted in this order."""
+    return {SegmentName(place, 0): turn for turn, place in enumerate(places)}
+
+
+ALL = turns(0, 1)
 
 
 def history(text: str, *, expires: int = NO_EXPIRY, segments: str = "") -> list[IndexEntry]:
@@ -41,7 +48,7 @@ def history(text: str, *, expires: int = NO_EXPIRY, segments: str = "") -> list[
     return entries
 
 
-def kept(entries: list[IndexEntry], rules: Rules, compacting: frozenset[SegmentName] = ALL) -> str:
+def kept(entries: list[IndexEntry], rules: Rules, compacting: Mapping[SegmentName, int] = ALL) -> str:
     """The letters of what is kept, with their places."""
     verdicts = judge(entries, rules, compacting)
     return " ".join(f"{RecordKind(entry.kind).name[0]}{entry.sequence}"
@@ -85,7 +92,7 @@ def test_records_of_one_segment(text: str, expires: int, rules: Rules, expected:
 
 def test_only_the_first_segment_is_compacted() -> None:
     entries = history("P D U D", segments="0011")
-    verdicts = judge(entries, LATER, frozenset({SegmentName(0, 0)}))
+    verdicts = judge(entries, LATER, turns(0))
     assert [verdict.name for verdict in verdicts[:2]] == ["DELETED", "SUPERSEDED"]
 
 
@@ -102,7 +109,7 @@ def test_the_cut_off_is_strict_to_the_millisecond(reference: int, expected: str)
 @pytest.mark.parametrize(("compacting", "expected"), [({1}, True), ({0, 1}, False)])
 def test_a_ttl_update_whose_put_stays(compacting: set[int], expected: bool) -> None:
     entries = history("P T D", segments="011")
-    verdicts = judge(entries, LATER, frozenset(SegmentName(place, 0) for place in compacting))
+    verdicts = judge(entries, LATER, turns(*sorted(compacting)))
     assert (verdicts[1] is Verdict.KEEP) == expected
 
 
@@ -146,7 +153,7 @@ def test_tombstones(case: str, text: str, expires: int, rules: Rules, expected: 
 ])
 def test_of_two_puts_of_one_blob_the_later_counts(text: str, expires: int, segments: str, rules: Rules,
                                                   expected: str) -> None:
-    compacting = frozenset({SegmentName(1, 0)}) if segments else ALL
+    compacting = turns(1) if segments else ALL
     entries = history(text, expires=expires, segments=segments)
     verdicts = judge(entries, rules, compacting)
     assert " ".join(f"{RecordKind(entry.kind).name[0]}{entry.sequence}" for entry, verdict in zip(
@@ -172,7 +179,7 @@ def test_a_copy_that_a_hard_delete_has_not_reached_is_still_a_copy() -> None:
     assert judge([first, second], LATER, ALL) == [Verdict.KEEP, Verdict.DUPLICATE]
 
 
-def by_the_table(entries: list[IndexEntry], rules: Rules, compacting: frozenset[SegmentName]) -> list[bool]:
+def by_the_table(entries: list[IndexEntry], rules: Rules, compacting: Mapping[SegmentName, int]) -> list[bool]:
     """Ambry's table of verdicts, cell by cell."""
     newest = max((entry for entry in entries if entry.kind != RecordKind.TTL_UPDATE),
                  key=lambda entry: entry.sequence, default=None)
@@ -211,7 +218,7 @@ def test_the_rules_are_those_of_the_table(has_put: bool, letters: list[str], exp
     places = "".join(sorted(data.draw(st.sampled_from("01")) for _ in text.split()))
     entries = history(text, expires=expires, segments=places)
     rules = Rules(reference_ms=reference, now_ms=now)
-    chosen = frozenset(SegmentName(place, 0) for place in compacting)
+    chosen = turns(*sorted(compacting))
     assert [verdict is Verdict.KEEP for verdict in judge(entries, rules, chosen)] == by_the_table(
         entries, rules, chosen)
 
@@ -229,25 +236,25 @@ def test_the_order_of_the_history_does_not_matter(letters: list[str]) -> None:
 def test_a_tombstone_waits_for_the_older_records_that_stay() -> None:
     entries = history("D U D", segments="011")
     rules = purging(lambda entry: True)
-    assert kept(entries, rules, frozenset({SegmentName(1, 0)})) == "D3"
+    assert kept(entries, rules, turns(1)) == "D3"
     assert kept(entries, rules, ALL) == ""
     # In one compaction, the newest one's segment may go in a cycle before that of the older ones.
     assert kept(history("D U D", segments="110"), rules, ALL) == "D3"
     # A TTL update came later, from a peer that did not know of the delete.
     late = history("D T", segments="01")
-    assert kept(late, rules, frozenset({SegmentName(0, 0)})) == kept(late, rules, ALL) == "D1"
+    assert kept(late, rules, turns(0)) == kept(late, rules, ALL) == "D1"
     assert kept(history("D T", segments="10"), rules, ALL) == ""
 
 
 def test_an_expired_undelete_waits_for_the_older_records_that_stay() -> None:
     entries = history("P D U", expires=GONE, segments="001")
-    assert judge(entries, LATER, frozenset({SegmentName(1, 0)}))[2] is Verdict.KEEP
+    assert judge(entries, LATER, turns(1))[2] is Verdict.KEEP
     assert kept(entries, LATER, ALL) == ""
 
 
 def test_what_a_container_that_is_gone_leaves_is_not_an_older_state() -> None:
     gone = Rules(reference_ms=1_000_000, now_ms=0, purge=PurgeRules(is_container_gone=lambda entry: True))
-    second = frozenset({SegmentName(1, 0)})
+    second = turns(1)
     assert judge(history("P D", segments="01"), gone, second)[1] is Verdict.KEEP
     assert judge(history("P T", expires=GONE, segments="01"), gone, second)[1] is Verdict.KEEP
     assert judge(history("P T", expires=GONE, segments="10"), gone, second)[0] is Verdict.CONTAINER
@@ -269,7 +276,7 @@ def seen(entries: list[IndexEntry], now_ms: int) -> str:
 
 
 @st.composite
-def lives_of_a_blob(draw: st.DrawFn) -> tuple[list[IndexEntry], frozenset[SegmentName], int]:
+def lives_of_a_blob(draw: st.DrawFn) -> tuple[list[IndexEntry], dict[SegmentName, int], int]:
     """A blob's records as a store writes them, in any segments; which are compacted, and how far the cycles come."""
     words = ["P"]
     deleted = permanent = False
@@ -282,26 +289,26 @@ def lives_of_a_blob(draw: st.DrawFn) -> tuple[list[IndexEntry], frozenset[Segmen
         words.append(f"P{life}" if word == "P" else word)
     segments = "".join(draw(st.lists(st.sampled_from("0123"), min_size=len(words), max_size=len(words))))
     entries = history(" ".join(words), expires=draw(st.sampled_from([NO_EXPIRY, 2_000, 50_000])), segments=segments)
-    chosen = frozenset(SegmentName(place, 0) for place in draw(st.sets(st.integers(0, 3), min_size=1)))
+    chosen = turns(*draw(st.lists(st.integers(0, 3), min_size=1, unique=True)))
     return entries, chosen, draw(st.integers(0, 3))
 
 
 @given(lives_of_a_blob(), st.sampled_from([0, 3_500, 60_000]), st.integers(0, 60_000), st.booleans(), st.booleans())
 def test_no_compaction_brings_an_older_state_back(
-        lived: tuple[list[IndexEntry], frozenset[SegmentName], int], reference: int, now: int, purge: bool,
+        lived: tuple[list[IndexEntry], dict[SegmentName, int], int], reference: int, now: int, purge: bool,
         gone: bool) -> None:
-    """However the records are spread, whichever segments are compacted, and after whichever cycle it is dropped. Twice,
-    since a first compaction may leave what is then misread."""
+    """However the records are spread, whichever segments are compacted, in which order, and after whichever cycle it is
+    dropped. Twice, since a first compaction may leave what is then misread."""
     entries, compacting, last = lived
     rules = Rules(reference_ms=reference, now_ms=now, purge=PurgeRules(
         purge_tombstones=purge, seen_by_all_peers=lambda entry: purge, is_container_gone=lambda entry: gone))
     before = seen(entries, now)
-    for chosen, until in ((compacting, last), (compacting, 3), (frozenset({SegmentName(2, 0)}), 3)):
+    for chosen, until in ((compacting, last), (compacting, 3), (turns(2), 3)):
         if not entries:
             break
         verdicts = judge(entries, rules, chosen)
         entries = [entry for entry, verdict in zip(entries, verdicts, strict=True)
-                   if verdict is Verdict.KEEP or entry.segment not in chosen or entry.segment.position > until]
+                   if verdict is Verdict.KEEP or chosen.get(entry.segment, 4) > until]
         after = seen(entries, now)
         dropped = {"missing", "leftovers"} if gone or before in ("expired", "leftovers") else {
             "missing"} if purge and before.startswith("deleted") else set()

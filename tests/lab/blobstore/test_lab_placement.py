@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from compactlib.blobstore import BlobChoice, CostBenefit, Greedy
+from compactlib.blobstore.compaction.plan.policy import CopyOrder, in_copy_order
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.errors import InvalidInput
 from compactlib.lab import BlobSettings, HotCold, Operations, TtlMix, Uniform, Zipf, replay_blobs
@@ -32,8 +33,7 @@ ALL = pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
 
 
 def settings(scheme: Placement | None, *, dead: float = 0.2, segments: int = 200, **more: Any) -> BlobSettings:
-    return BlobSettings.of_slots(segments, 16, max_dead_fraction=dead, placement=scheme, copy_order="choice",
-                                 copies_renew=True, **more)
+    return BlobSettings.of_slots(segments, 16, max_dead_fraction=dead, placement=scheme, copies_renew=True, **more)
 
 
 def fed(workload: Workload, scheme: Placement | None, **more: Any) -> BlobReplay:
@@ -113,14 +113,14 @@ def test_on_a_skewed_load_each_scheme_copies_less_than_mixing(scheme: Placement)
 
 def test_victims_are_copied_in_the_order_that_was_asked_for() -> None:
     """Three victims that keep two records each: which four of the six share the first output follows from the order."""
-    def shared(order: str) -> set[int]:
-        replay = BlobReplay(Greedy(), BlobSettings.of_slots(20, 4, copy_order=order))
+    def shared(order: CopyOrder) -> set[int]:
+        replay = BlobReplay(Greedy(), BlobSettings.of_slots(20, 4))
         keys = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 4, 5, 8, 9]
         replay.feed(Operations(kinds=bytes(len(keys)), keys=keys, sizes=1, times_ms=range(len(keys))))
         log = replay.log
-        log.view(100)
-        first, second, third = log.names[:3]
-        log.compact(BlobChoice((third, first, second), why="as they are named"), 100)
+        view = log.view(100)
+        first, second, third = view.segments[:3]
+        log.compact(BlobChoice(in_copy_order((third, first, second), order), why="as they are named"), 100)
         log.audit()
         place, current = log.records.place, log.records.current
         rows = [{key for key in (2, 3, 6, 7, 10, 11) if place[current[key]] == row} for row in set(place)]
@@ -135,9 +135,9 @@ def test_in_its_own_order_cost_benefit_copies_less_under_uniform_writes() -> Non
     policy = CostBenefit(min_used_fraction=0, min_reclaimed_segments=4)
     workload = Uniform(keys=5_000, writes=20_000)
 
-    def copies(order: str) -> float:
-        settings = BlobSettings.of_slots(400, 16, copy_order=order)
-        return replay_blobs(workload, policy, settings, seed=3).steady().write_amplification - 1
+    def copies(order: CopyOrder) -> float:
+        ordered = attrs.evolve(policy, copy_order=order)
+        return replay_blobs(workload, ordered, BlobSettings.of_slots(400, 16), seed=3).steady().write_amplification - 1
 
     assert copies("choice") < 0.95 * copies("log")
 
@@ -241,7 +241,7 @@ def test_sfs_groups_records_by_the_hotness_of_segments() -> None:
     lambda: SepBIT(segments=0), lambda: SFS(rounds=0), lambda: WARCIP(segments=0), lambda: MultiLog(classes=65),
     lambda: BlobSettings.of_slots(6, 16, placement=SepBIT()), lambda: settings(None, dead=1.5),
     lambda: BlobSettings.of_slots(60, 16, placement=DAC(), tombstone_bytes=5),
-    lambda: BlobSettings.of_slots(9, 9, copy_order="luck"),
+    lambda: Greedy(copy_order="luck"),  # type: ignore[arg-type]
     lambda: FixedNumber(prefers="luck"),  # type: ignore[arg-type]
 ])
 def test_settings_that_cannot_be_are_refused(make: Any) -> None:

@@ -72,5 +72,5 @@ def choose_eviction(view: BlobView, lives: Mapping[SegmentName, Iterable[tuple[i
     taken = {segment.name: segment for segment in at(before) or ()}
     why = (f"the log is full: what expires before {before / 1000:.3f} is given up, which frees {wanted} of "
            f"{len(view.segments)} segments")
-    return Eviction(BlobChoice(tuple(taken), why=why), before, attrs.evolve(
+    return Eviction(BlobChoice(sorted(taken), why=why), before, attrs.evolve(
         view, segments=tuple(taken.get(segment.name, segment) for segment in view.segments)))

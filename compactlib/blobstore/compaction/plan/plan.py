@@ -12,7 +12,8 @@ about a compaction, up to 1 KB for each segment it takes and 32 bytes for each i
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections import Counter
+from collections.abc import Iterable
 from math import isfinite
 from typing import Any
 
@@ -76,7 +77,7 @@ class BlobPlan(Printed):
     Attributes:
         store: the store's name.
         incarnation: 16 bytes that are the store's own; empty if the view had none.
-        victims: the segments it takes, in log order; neighbours or not.
+        victims: the segments it takes, in the order in which they are copied; neighbours or not.
         left: the others, in log order.
         reference_time: deletes made strictly before it are in effect; >= 0, seconds since the epoch.
         planned_at: when the plan was made.
@@ -97,7 +98,7 @@ class BlobPlan(Printed):
             `None` for no others than those that have.
 
     Raises:
-        InvalidInput: victims that do not ascend, no reason, a reference time that is negative or no number, or a value
+        InvalidInput: a victim that comes twice, no reason, a reference time that is negative or no number, or a value
             of another type.
     """
 
@@ -126,10 +127,9 @@ class BlobPlan(Printed):
             raise InvalidInput(f"a plan for store {self.store!r} has a value of another type: {error}") from error
 
     def _check(self) -> None:
-        for older, newer in pairwise(self.victims):
-            if not older.name < newer.name:
-                raise InvalidInput(f"a plan for store {self.store!r} names {newer.name} after {older.name}; segments "
-                                   f"come in log order, each once")
+        for name, count in Counter(self.names).items():
+            if count > 1:
+                raise InvalidInput(f"a plan for store {self.store!r} names {name} {count} times; each comes once")
         if not isfinite(self.reference_time) or self.reference_time < 0:
             raise InvalidInput(f"a plan for store {self.store!r} has the reference time {self.reference_time}; it is "
                                f"a number of seconds since the epoch, at least 0")
@@ -144,7 +144,7 @@ class BlobPlan(Printed):
 
     @property
     def names(self) -> tuple[SegmentName, ...]:
-        """The victims' names, ascending."""
+        """The victims' names, in the order in which they are copied."""
         return tuple(victim.name for victim in self.victims)
 
     @property
@@ -189,8 +189,8 @@ class BlobPlan(Printed):
         kind = "" if self.kind == "normal" else f"{self.kind} "
         sure = f"frees {self.benefit_segments} for sure" if self.benefit_segments > 0 else "frees none for sure"
         about = "" if self.is_exact else "about "
-        return (f"{kind}compaction of {_ranges(self.names)} of {self.store} by {self.policy.name}: writes {about}"
-                f"{self.bytes_to_copy:,} bytes, frees {about}{self.bytes_freed:,}, {sure}: {self.why}")
+        return (f"{kind}compaction of {_ranges(sorted(self.names))} of {self.store} by {self.policy.name}: writes "
+                f"{about}{self.bytes_to_copy:,} bytes, frees {about}{self.bytes_freed:,}, {sure}: {self.why}")
 
 
 @refuses_misfits
@@ -226,9 +226,10 @@ def plan_for_choice(view: BlobView, choice: BlobChoice, policy: BlobPolicy, now:
         raise InvalidInput(f"policy {policy.name!r} answered {choice!r}; choose() answers a BlobChoice, an empty one "
                            f"that says why if nothing is worth it")
     wanted = set(choice.victims)
-    victims = [segment for segment in view.segments if segment.eligible and segment.name in wanted]
-    if len(victims) != len(choice.victims):
+    there = {segment.name: segment for segment in view.segments if segment.eligible and segment.name in wanted}
+    if len(there) != len(choice.victims):
         raise _bad_choice(choice, view, policy)
+    victims = [there[name] for name in choice.victims]
     valid = sum(segment.valid_bytes for segment in victims)
     reference_time = view.reference_time
     if choice.kind == "full" and any(victim.valid is None for victim in victims):
@@ -385,12 +386,12 @@ def forecast(plan: BlobPlan, view: BlobView) -> BlobView:
         PlanDoesNotFit: as for `check_plan`.
     """
     check_plan(plan, view)
-    taken = set(plan.names)
-    victims = [segment for segment in view.segments if segment.name in taken]
-    if not victims:
+    if plan.is_empty:
         return view
+    segments = {segment.name: segment for segment in view.segments}
+    victims = [segments.pop(name) for name in plan.names]
     left = plan.valid_bytes
-    generation = max(name.generation for name in taken) + 1
+    generation = max(name.generation for name in plan.names) + 1
     outputs: list[SegmentView] = []
     for victim in victims:
         if not left:
@@ -403,14 +404,13 @@ def forecast(plan: BlobPlan, view: BlobView) -> BlobView:
         # More is valid than is sure to fit into as many segments: the last output takes what is left.
         outputs[-1] = attrs.evolve(outputs[-1], used_bytes=outputs[-1].used_bytes + left,
                                    valid_bytes=outputs[-1].valid_bytes + left)
-    kept = [segment for segment in view.segments if segment.name not in taken]
-    after = sorted([*kept, *outputs], key=lambda segment: segment.name)
+    after = sorted([*segments.values(), *outputs], key=lambda segment: segment.name)
     freed = (len(victims) - len(outputs)) * view.segment_bytes
     return attrs.evolve(view, segments=tuple(after), used_bytes=max(view.used_bytes - freed, 0),
                         history=view.history.after(plan.kind, plan.planned_at))
 
 
-def _ranges(names: tuple[SegmentName, ...]) -> str:
+def _ranges(names: Iterable[SegmentName]) -> str:
     """`0_0 .. 3_1, 7_0`: neighbouring positions together; of many ranges only the first few."""
     runs: list[list[SegmentName]] = []
     for name in names:

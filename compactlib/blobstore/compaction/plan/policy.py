@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import isfinite
 from operator import index
-from typing import Any, Protocol, get_args
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 from zlib import crc32 as _hash
 
 import attrs
@@ -30,6 +30,10 @@ from compactlib.blobstore.compaction.plan.last_plans import LastPlans, PlanKind
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import InvalidInput
 from compactlib.report import Printed
+
+CopyOrder: TypeAlias = Literal["log", "choice", "age"]
+"""In which order a policy has its victims copied: as they lie in the log; best first, so that segments of like score
+share an output; or the one first whose newest record is oldest, so that like ages do."""
 
 
 @attrs.frozen
@@ -249,8 +253,8 @@ class BlobChoice:
     """What a policy wants compacted, and why; or nothing, and why not.
 
     Attributes:
-        victims: the names of the segments to take, in any order, each once, of `view.eligible` alone; empty for
-            nothing. The segments themselves will do.
+        victims: the names of the segments to take, each once, of `view.eligible` alone, in the order in which they are
+            copied (`CopyOrder`); empty for nothing. The segments themselves will do.
         why: one sentence with the numbers in it; for nothing: which gate is shut, its value, and what to change.
         kind: which schedule it answers to; a `"full"` one also drops what statistics that look ahead still count.
         weighted_cost: what the cost counted in the comparison, in bytes, if not the valid bytes.
@@ -387,6 +391,23 @@ def fewest_that_free(view: BlobView, ordered: Sequence[SegmentView], segments: i
 def emptiest_first(segments: Sequence[SegmentView]) -> list[SegmentView]:
     """Sorted by valid bytes; of equals, in log order."""
     return sorted(segments, key=lambda segment: (segment.valid_bytes, segment.name))
+
+
+def in_copy_order(taken: Sequence[SegmentView], order: CopyOrder) -> Sequence[SegmentView]:
+    """The segments that a policy takes, best first, in the order in which they are to be copied. O(n log n)."""
+    if order == "choice":
+        return taken
+    return sorted(taken, key=lambda segment: (segment.last_modified if order == "age" else 0.0, segment.name))
+
+
+def is_copy_order(_: object, field: attrs.Attribute[Any], value: object) -> None:
+    """Check, for `attrs`, that a policy's setting is a `CopyOrder`.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if value not in get_args(CopyOrder):
+        raise InvalidInput(f"{field.name} is {value!r}; it is one of {', '.join(get_args(CopyOrder))}")
 
 
 def fraction(default: float) -> Any:

@@ -3,7 +3,7 @@
 
 ```
 0   magic b"CLBLOBCO"     12  CRC of the body (u32)     24       body: the compaction when the file was begun
-8   version 3 (u16)       16  length of the body (u64)  24+len   steps, one after the other, up to the end of the file
+8   version 4 (u16)       16  length of the body (u64)  24+len   steps, one after the other, up to the end of the file
 10  0 (u16)
 ```
 
@@ -27,7 +27,7 @@ from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import BodyFrame
 
 MAGIC = b"CLBLOBCO"
-VERSION = 3
+VERSION = 4
 
 _FRAME = BodyFrame("compaction log", MAGIC, VERSION)
 _FIXED = struct.Struct("<QqqBBHIII")

@@ -16,10 +16,7 @@ The step to COMMIT is the commit: before it the victims count, from it on the ne
 from __future__ import annotations
 
 import enum
-from bisect import bisect_right
 from functools import cached_property
-from itertools import islice
-from operator import lt
 from typing import Any
 
 import attrs
@@ -106,13 +103,13 @@ class CompactionLog(Printed):
         reference_ms: deletes made strictly before it are in effect, for all cycles.
         is_full: whether the plan took every eligible segment.
         swap_segments: how many segments a cycle may write, >= 1.
-        victims: the segments to compact, ascending.
+        victims: the segments to compact, in the order in which they are copied.
         cycles: those begun, oldest first.
         left_out: victims that turned out to be damaged, which stay as they are.
         dropped: whether the attempt was given up; what earlier cycles did stays.
 
     Raises:
-        InvalidInput: a number is out of range, or the victims are none or do not ascend.
+        InvalidInput: a number is out of range, or the victims are none, or not each once.
     """
 
     number: int
@@ -129,8 +126,8 @@ class CompactionLog(Printed):
         if min(self.number, self.swap_segments) < 1 or self.reference_ms < 0:
             raise InvalidInput(f"compaction {self.number} with {self.swap_segments} swap segments and reference time "
                                f"{self.reference_ms} ms: give a number and swaps >= 1, and a time >= 0")
-        if not self.victims or not all(map(lt, self.victims, islice(self.victims, 1, None))):
-            raise InvalidInput(f"a compaction needs segments in ascending order, found {_named(self.victims)}")
+        if not self.victims or len(set(self.victims)) < len(self.victims):
+            raise InvalidInput(f"a compaction needs segments, each once; found {_named(self.victims)}")
 
     @property
     def cycle(self) -> Cycle | None:
@@ -149,9 +146,10 @@ class CompactionLog(Printed):
     def remaining(self) -> tuple[SegmentName, ...]:
         """The victims that later cycles have to take."""
         # Each cycle has taken the first of those that remained.
-        last = next((cycle.sources[-1] for cycle in reversed(self.cycles) if cycle.sources), None)
-        rest = self.victims if last is None else self.victims[bisect_right(self.victims, last):]
-        return tuple(name for name in rest if name not in self.left_out) if self.left_out else rest
+        taken = sum(len(cycle.sources) for cycle in self.cycles)
+        if not self.left_out:
+            return self.victims[taken:]
+        return tuple(name for name in self.victims if name not in self.left_out)[taken:]
 
     @property
     def copied_before(self) -> LogPosition | None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Planning one cycle of a compaction: which records are copied where, decided from a frozen view of the store.
 
-Records are packed tightly, in the order of their sources. A cycle fills at most so many new segments as there are
-swaps; the source at which they are full is copied up to there, and stays for the next cycle, which goes on behind.
+Records are packed tightly, in the order in which the victims are copied. A cycle fills at most so many new segments as
+there are swaps; the source at which they are full is copied up to there, and stays for the next cycle, which goes on
+behind.
 
 The new segments take the first positions of the sources, with the highest generation of the cycle plus one. They never
 outnumber the sources: what one source keeps fits into one new segment.
@@ -13,7 +14,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import attrs
@@ -120,7 +121,7 @@ def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], copied_befo
 
     Args:
         snapshot: of the store.
-        remaining: the victims, ascending.
+        remaining: the victims, in the order in which they are copied.
         copied_before: where to begin in the first of them, if an earlier cycle has copied what lies before.
         rules: what is kept.
         swap_segments: how many segments may be filled.
@@ -134,7 +135,7 @@ def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], copied_befo
             cannot be decided about.
     """
     packing = _Packing(remaining, swap_segments, segment_bytes, header_bytes)
-    compacting = frozenset(remaining)
+    compacting = {name: turn for turn, name in enumerate(remaining)}
     for name in remaining:
         start = copied_before.offset if copied_before is not None and copied_before.segment == name else 0
         if not packing.take(name, _judged(snapshot, name, start, rules, compacting, dropped_put,
@@ -145,7 +146,7 @@ def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], copied_befo
 
 
 def _judged(snapshot: Snapshot, name: SegmentName, start: int, rules: Rules,
-            compacting: frozenset[SegmentName], dropped_put: Callable[[IndexEntry], object] | None,
+            compacting: Mapping[SegmentName, int], dropped_put: Callable[[IndexEntry], object] | None,
             breathe: Callable[[], None]) -> Iterator[tuple[IndexEntry, Verdict]]:
     for entry in snapshot.entries_of(name, start=start):
         breathe()

@@ -65,25 +65,25 @@ def straight_on() -> list[CompactionLog]:
 
 def test_the_bytes_of_each_phase() -> None:
     for place, log in enumerate(at_all_phases()):
-        path = GOLDEN / f"compaction-log-v3-{place}.bin"
+        path = GOLDEN / f"compaction-log-v4-{place}.bin"
         assert decode_log(path.read_bytes(), str(path)).log == log
         assert encode_log(log) == path.read_bytes()
 
 
 def test_the_bytes_of_steps_are_read() -> None:
-    path = GOLDEN / "compaction-log-v3-steps.bin"
+    path = GOLDEN / "compaction-log-v4-steps.bin"
     stored = decode_log(path.read_bytes(), str(path))
     assert (stored.log, stored.steps, stored.torn_bytes) == (straight_on()[-1], 7, 0)
     assert in_steps(straight_on()) == path.read_bytes()
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_file_of_an_earlier_version_is_refused_by_name(version: int, tmp_path: Path) -> None:
     earlier = sorted(GOLDEN.glob(f"compaction-log-v{version}-*.bin"))
     assert len(earlier) >= 10
     for path in earlier:
         (tmp_path / LOG_NAME).write_bytes(path.read_bytes())
-        with pytest.raises(Unsupported, match=f"compaction log version {version}; this release reads 3: use"):
+        with pytest.raises(Unsupported, match=f"compaction log version {version}; this release reads 4: use"):
             read_log(tmp_path)
 
 

@@ -188,7 +188,7 @@ def test_the_log_is_there_only_while_a_compaction_is(folder: Path, clock: Manual
 
 # ------------------------------------------------------------------------------------------------------- properties
 
-WORDS = ["put", "put", "ttl put", "delete", "undelete", "ttl", "wait", "compact", "some"]
+WORDS = ["put", "put", "ttl put", "delete", "undelete", "ttl", "wait", "compact", "some", "shuffled"]
 OPERATIONS = st.lists(st.tuples(st.sampled_from(WORDS), st.integers(0, 12)), max_size=60)
 
 
@@ -219,7 +219,8 @@ def test_properties_of_random_lives(tmp_path_factory: pytest.TempPathFactory, op
                 elif word == "wait":
                     clock.advance(number)
                 else:
-                    compact_and_check(store, every=1 if word == "compact" else 2, purge=purge)
+                    compact_and_check(store, every=2 if word == "some" else 1, purge=purge,
+                                      order=random.Random(number) if word == "shuffled" else None)
             except (BlobConflict, BlobMissing):
                 # What the store refuses is another test's business.
                 continue
@@ -243,11 +244,13 @@ def comes_to_rest(store: BlobStore) -> None:
     raise AssertionError(f"four compactions at one time each found something to do: {list(map(len, seen))}")
 
 
-def compact_and_check(store: BlobStore, *, every: int, purge: bool) -> None:
+def compact_and_check(store: BlobStore, *, every: int, purge: bool, order: random.Random | None = None) -> None:
     """Compact every segment, or every second one, and look."""
-    chosen = store.snapshot().eligible()[::every]
+    chosen = list(store.snapshot().eligible()[::every])
     if not chosen:
         return
+    if order is not None:
+        order.shuffle(chosen)
     before, now = StorePicture.of(store), store.clock.now()
     statistics = log_statistics(store.snapshot(), now - RETENTION, now, PurgeRules(purge_tombstones=purge))
     report = done(store.compact(plan_of(store, chosen)))
@@ -256,7 +259,7 @@ def compact_and_check(store: BlobStore, *, every: int, purge: bool) -> None:
     orphans = report.verdicts[Verdict.ORPHANED]
     assert report.copied_bytes == valid if not orphans else report.copied_bytes <= valid
     after = StorePicture.of(store)
-    found = compare(before, after, now - RETENTION, now, rules=PurgeRules(purge_tombstones=purge))
+    found = compare(before, after, now - RETENTION, now, rules=PurgeRules(purge_tombstones=purge), victims=chosen)
     assert not found.findings, str(found)
     sound = store.verify()
     assert not sound.findings, str(sound)

@@ -52,12 +52,14 @@ class Story:
         dead: which blobs are deleted.
         settings: of the store.
         spread: whether every other segment is compacted only.
+        backward: whether the last segment is copied first.
         replaced: which blobs were put again, the last time for a while that is over.
     """
 
     dead: Callable[[int], bool]
     settings: dict[str, Any]
     spread: bool = False
+    backward: bool = False
     replaced: Callable[[int], bool] = lambda number: False
 
     def build(self, folder: Path) -> None:
@@ -81,8 +83,12 @@ class Story:
     def compact(self, folder: Path, files: Files) -> None:
         """What is crashed."""
         with self.open(folder / "store", files) as store:
-            eligible = store.snapshot().eligible()
-            done(store.compact(plan_of(store, eligible[::2] if self.spread else eligible)))
+            self.carry_out(store)
+
+    def carry_out(self, store: BlobStore) -> None:
+        """The whole compaction, on an open store."""
+        chosen = store.snapshot().eligible()[::2 if self.spread else 1]
+        done(store.compact(plan_of(store, chosen[::-1] if self.backward else chosen)))
 
     def recover(self, folder: Path, files: Files) -> None:
         """What is crashed after that."""
@@ -101,6 +107,8 @@ STORIES = {
     "three swap segments": Story(lambda number: number % 2 == 0, {"swap_segments": 3}),
     "nothing is kept": Story(lambda number: True, {"swap_segments": 1, "purge_tombstones": True}),
     "every other segment": Story(lambda number: number % 4 != 0, {"swap_segments": 2}, spread=True),
+    "the last segment first": Story(lambda number: number % 3 == 0, {"swap_segments": 1, "purge_tombstones": True},
+                                    backward=True),
     "blobs that were put again": Story(lambda number: number % 4 == 0, {"swap_segments": 1}, spread=True,
                                        replaced=lambda number: number % 4 < 2),
 }
@@ -133,7 +141,7 @@ class Expected:
             assert not isinstance(outcome, Failed), outcome
             if self.story.records(store) != self.final:
                 # The crash came before the compaction was noted.
-                self.story_compacts(store)
+                self.story.carry_out(store)
             assert self.story.records(store) == self.final
             self.same_answers(store)
             store.audit()
@@ -141,11 +149,6 @@ class Expected:
         with self.story.open(folder) as store:
             assert not store.compaction_recovery
             assert self.story.records(store) == self.final
-
-    def story_compacts(self, store: BlobStore) -> None:
-        """The whole compaction, on an open store."""
-        eligible = store.snapshot().eligible()
-        done(store.compact(plan_of(store, eligible[::2] if self.story.spread else eligible)))
 
     def same_answers(self, store: BlobStore) -> None:
         found = answers(store, COUNT + 11)
@@ -291,7 +294,7 @@ def test_a_compaction_log_that_has_lost_whole_cycles_is_dropped_and_nothing_is_l
         assert isinstance(outcome.error, PlanDoesNotFit)
         assert "drop" in str(outcome.error)
         done(store.drop_compaction())
-        expected.story_compacts(store)
+        expected.story.carry_out(store)
         expected.same_answers(store)
 
 

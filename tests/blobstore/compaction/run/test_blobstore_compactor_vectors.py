@@ -14,8 +14,9 @@ from compactlib.blobstore.compaction.plan.plan import BlobPlan
 from compactlib.blobstore.errors import (
     PlanDoesNotFit,
 )
+from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.store.store import BlobStore
-from compactlib.blobstore.store.verify import StorePicture
+from compactlib.blobstore.store.verify import StorePicture, compare
 from compactlib.blobstore.validity.verdicts import Verdict
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, InvalidInput
@@ -85,9 +86,27 @@ def refused(store: BlobStore, plan: BlobPlan, why: str) -> None:
     assert segment_names(store) == before
 
 
-def test_a_plan_out_of_order_cannot_be_made(folder: Path, clock: ManualClock) -> None:
-    with garbage_store(folder, clock) as store, pytest.raises(InvalidInput, match="log order"):
-        plan_of(store, names("1_0", "0_0"))
+def test_segments_are_copied_in_the_order_of_the_plan(folder: Path, clock: ManualClock) -> None:
+    """Each output takes the place of a segment copied by then, and holds what its first victims held."""
+    with garbage_store(folder, clock) as store:
+        before = StorePicture.of(store)
+        chosen = names("3_0", "0_0", "2_0", "1_0")
+        held = {name: {entry.sequence for entry, _ in before.segments[name]} for name in chosen}
+        report = done(store.compact(plan_of(store, chosen)))
+        assert report.victims == report.sources == tuple(chosen)
+        first = {entry.sequence for entry in store.snapshot().entries_of(SegmentName(3, 1))}
+        assert first & held[SegmentName(3, 0)]
+        assert first & held[SegmentName(0, 0)]
+        assert not first & held[SegmentName(1, 0)]
+        found = compare(before, StorePicture.of(store), clock.now() - RETENTION, clock.now(), victims=chosen)
+        assert not found.findings, str(found)
+        in_log_order = compare(before, StorePicture.of(store), clock.now() - RETENTION, clock.now())
+        assert "order" in {finding.kind for finding in in_log_order.findings}
+
+
+def test_a_plan_that_names_a_segment_twice_cannot_be_made(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock) as store, pytest.raises(InvalidInput, match="each comes once"):
+        plan_of(store, names("1_0", "0_0", "1_0"))
 
 
 def test_a_plan_that_reaches_into_the_journal(folder: Path, clock: ManualClock) -> None:

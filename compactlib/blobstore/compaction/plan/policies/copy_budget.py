@@ -10,10 +10,13 @@ import attrs
 from compactlib.blobstore.compaction.plan.policy import (
     BlobChoice,
     BlobView,
+    CopyOrder,
     SegmentView,
     emptiest_first,
     fewest_that_free,
     fraction,
+    in_copy_order,
+    is_copy_order,
     shut_gate,
     too_little,
     whole,
@@ -31,6 +34,7 @@ class CopyBudget:
         min_reclaimed_segments: by how many segments the log has to get shorter, >= 1.
         max_copied_bytes: the allowance for one plan, in bytes of records, >= 0; 0 only drops segments that hold
             nothing valid.
+        copy_order: in which order the segments are copied: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
 
     Raises:
         InvalidInput: a setting is out of its range.
@@ -39,6 +43,7 @@ class CopyBudget:
     min_used_fraction: float = fraction(0.5)
     min_reclaimed_segments: int = whole(1, least=1)
     max_copied_bytes: int = whole(1 << 30)
+    copy_order: CopyOrder = attrs.field(default="log", validator=is_copy_order)
 
     name: ClassVar[str] = "copy_budget"
 
@@ -66,5 +71,6 @@ class CopyBudget:
             return too_little(view, self.min_reclaimed_segments,
                               f" by copying at most max_copied_bytes={self.max_copied_bytes}",
                               "raise max_copied_bytes" if more else "")
-        return BlobChoice(taken[:best], why=f"the {best} with the fewest valid bytes free the most that copying "
+        victims = in_copy_order(taken[:best], self.copy_order)
+        return BlobChoice(victims, why=f"the {best} with the fewest valid bytes free the most that copying "
                                         f"{self.max_copied_bytes:,} bytes can pay for")

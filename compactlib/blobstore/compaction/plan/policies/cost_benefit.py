@@ -11,9 +11,12 @@ from compactlib._arguments import refuses_misfits
 from compactlib.blobstore.compaction.plan.policy import (
     BlobChoice,
     BlobView,
+    CopyOrder,
     SegmentView,
     fewest_that_free,
     fraction,
+    in_copy_order,
+    is_copy_order,
     shut_gate,
     too_little,
     whole,
@@ -33,6 +36,7 @@ class CostBenefit:
     Attributes:
         min_used_fraction: how full the log has to be, 0.0 to 1.0; exactly as full is enough.
         min_reclaimed_segments: by how many segments the log has to get shorter, >= 1.
+        copy_order: in which order the segments are copied: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
 
     Raises:
         InvalidInput: a setting is out of its range.
@@ -40,6 +44,7 @@ class CostBenefit:
 
     min_used_fraction: float = fraction(0.5)
     min_reclaimed_segments: int = whole(1, least=1)
+    copy_order: CopyOrder = attrs.field(default="choice", validator=is_copy_order)
 
     name: ClassVar[str] = "cost_benefit"
 
@@ -61,5 +66,6 @@ class CostBenefit:
         if not taken:
             return too_little(view, self.min_reclaimed_segments)
         scores = [self.score(segment, view, now) for segment in taken]
-        return BlobChoice(taken, why=f"the {len(taken)} of highest (1 - u) * age / (1 + u), {min(scores):,.0f} to "
+        victims = in_copy_order(taken, self.copy_order)
+        return BlobChoice(victims, why=f"the {len(taken)} of highest (1 - u) * age / (1 + u), {min(scores):,.0f} to "
                                  f"{max(scores):,.0f} seconds")

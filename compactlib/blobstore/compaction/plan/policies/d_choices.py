@@ -11,8 +11,11 @@ import attrs
 from compactlib.blobstore.compaction.plan.policy import (
     BlobChoice,
     BlobView,
+    CopyOrder,
     SegmentView,
     fraction,
+    in_copy_order,
+    is_copy_order,
     shut_gate,
     too_little,
     whole,
@@ -34,6 +37,7 @@ class DChoices:
         min_reclaimed_segments: by how many segments the log has to get shorter, >= 1.
         choices: how many are drawn for each one taken, >= 1; 1 takes segments at random.
         seed: of the draws, >= 0.
+        copy_order: in which order the segments are copied: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
 
     Raises:
         InvalidInput: a setting is out of its range.
@@ -43,6 +47,7 @@ class DChoices:
     min_reclaimed_segments: int = whole(1, least=1)
     choices: int = whole(10, least=1)
     seed: int = whole(0)
+    copy_order: CopyOrder = attrs.field(default="log", validator=is_copy_order)
 
     name: ClassVar[str] = "d_choices"
 
@@ -64,4 +69,5 @@ class DChoices:
             cost += pool[place].valid_bytes
             pool[place] = pool[-1]
             pool.pop()
-        return BlobChoice(taken, why=f"{len(taken)} segments, each the emptiest of {self.choices} drawn at random")
+        victims = in_copy_order(taken, self.copy_order)
+        return BlobChoice(victims, why=f"{len(taken)} segments, each the emptiest of {self.choices} drawn at random")

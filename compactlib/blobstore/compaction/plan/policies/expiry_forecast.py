@@ -11,10 +11,13 @@ from compactlib._arguments import refuses_misfits
 from compactlib.blobstore.compaction.plan.policy import (
     BlobChoice,
     BlobView,
+    CopyOrder,
     SegmentView,
     emptiest_first,
     fewest_that_free,
     fraction,
+    in_copy_order,
+    is_copy_order,
     seconds,
     shut_gate,
     too_little,
@@ -39,6 +42,7 @@ class ExpiryForecast:
         horizon_seconds: how far to look ahead, >= 0.
         max_dying_fraction: see above, 0.0 to 1.0.
         urgent_used_fraction: see above, 0.0 to 1.0.
+        copy_order: in which order the segments are copied: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
 
     Raises:
         InvalidInput: a setting is out of its range.
@@ -49,6 +53,7 @@ class ExpiryForecast:
     horizon_seconds: float = seconds(86_400.0)
     max_dying_fraction: float = fraction(0.2)
     urgent_used_fraction: float = fraction(0.9)
+    copy_order: CopyOrder = attrs.field(default="log", validator=is_copy_order)
 
     name: ClassVar[str] = "expiry_forecast"
     needs_forecast: ClassVar[bool] = True
@@ -76,5 +81,6 @@ class ExpiryForecast:
                               "lower horizon_seconds" if is_enough else "")
         told = (f"{waiting} wait for what dies within {self.horizon_seconds:,.0f} seconds"
                 if not urgent else f"nothing waits, as {view.used_fraction:.1%} of the log is used")
-        return BlobChoice(taken, why=f"{dead} died whole, {len(taken) - dead} of the rest hold the fewest bytes; "
+        victims = in_copy_order(taken, self.copy_order)
+        return BlobChoice(victims, why=f"{dead} died whole, {len(taken) - dead} of the rest hold the fewest bytes; "
                                      f"{told}")

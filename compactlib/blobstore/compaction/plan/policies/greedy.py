@@ -11,11 +11,14 @@ import attrs
 from compactlib.blobstore.compaction.plan.policy import (
     BlobChoice,
     BlobView,
+    CopyOrder,
     SegmentView,
     emptiest_first,
     fewest_that_free,
     flag,
     fraction,
+    in_copy_order,
+    is_copy_order,
     shut_gate,
     too_little,
     whole,
@@ -34,6 +37,7 @@ class Greedy:
         min_reclaimed_segments: by how many segments the log has to get shorter, >= 1.
         fill_outputs: go on with the next emptiest as long as they fit into the output that is begun: each is one
             segment more that is freed, and no output stays half empty.
+        copy_order: in which order the segments are copied: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
 
     Raises:
         InvalidInput: a setting is out of its range.
@@ -42,6 +46,7 @@ class Greedy:
     min_used_fraction: float = fraction(0.5)
     min_reclaimed_segments: int = whole(1, least=1)
     fill_outputs: bool = flag(False)
+    copy_order: CopyOrder = attrs.field(default="log", validator=is_copy_order)
 
     name: ClassVar[str] = "greedy"
 
@@ -56,7 +61,8 @@ class Greedy:
             return too_little(view, self.min_reclaimed_segments)
         if self.fill_outputs:
             taken = _filled(view, by_valid, len(taken))
-        return BlobChoice(taken, why=f"the {len(taken)} with the fewest valid bytes, {dead} of them without any")
+        victims = in_copy_order(taken, self.copy_order)
+        return BlobChoice(victims, why=f"the {len(taken)} with the fewest valid bytes, {dead} of them without any")
 
 
 def _filled(view: BlobView, by_valid: Sequence[SegmentView], count: int) -> Sequence[SegmentView]:
