@@ -49,15 +49,15 @@ setup:
 demo: setup
 	$(call step,demo,$(with_java) && compactlib demo $(DEMO_ARGS))
 
-# The quick checks come first; pytest's closing line stands near the end, where CI looks for it.
-test: setup static pytest
+# The quick checks come first; those that look at types and pages run beside pytest, whose tests also wait for each
+# other, and say what they have to say behind it.
+test: setup ruff imports
+	@mkdir -p build; $(MAKE) --no-print-directory mypy verifytypes site > build/static.out 2>&1 & static=$$!; \
+	  $(MAKE) --no-print-directory pytest; tests=$$?; \
+	  wait $$static; code=$$?; [ $$code -eq 0 ] || cat build/static.out; [ $$((tests | code)) -eq 0 ]
 	@echo 'make test: every step passed'
 
-# mypy takes as long as the four others together: it runs beside them, and says what it has to say behind them.
-static: setup
-	@mkdir -p build; $(MAKE) --no-print-directory mypy > build/mypy.out 2>&1 & mypy=$$!; \
-	  $(MAKE) --no-print-directory ruff imports verifytypes site; others=$$?; \
-	  wait $$mypy; code=$$?; cat build/mypy.out; exit $$((others | code))
+static: setup ruff imports mypy verifytypes site
 
 ruff: setup
 	$(call step,ruff,ruff check)
