@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from urllib.parse import quote
 
 from compactlib.errors import StorageError
-from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder
+from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path
 
 PRIVATE = "merging"
 _SUFFIX = ".parquet"
@@ -24,7 +25,7 @@ class BlockFolder:
     """
 
     def __init__(self, folder: StrPath, files: Files | None = None) -> None:
-        self.folder: str = os.path.abspath(os.fspath(folder))
+        self.folder: str = local_path(folder)
         self.files: Files = LocalFiles() if files is None else files
 
     def path_of(self, tenant: str, shard: int, block_id: str) -> str:
@@ -61,17 +62,34 @@ class BlockFolder:
         """
         path = self.path_of(tenant, shard, block_id)
         if os.path.lexists(path):
-            self.files.unlink(path)
+            self.remove(path)
             self.files.sync_folder(os.path.dirname(path))
 
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with all that is in it; one that is gone is fine. Not durable by itself.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        if not os.path.isdir(path) or os.path.islink(path):
+            if os.path.lexists(path):
+                self.files.unlink(path)
+            return
+        for name in list_folder(path):
+            self.remove(os.path.join(path, name))
+        self.files.remove_folder(path)
+
     def sweep(self, *, now: float, older_than_seconds: float) -> int:
-        """Remove private files that were not touched for so long; returns how many.
+        """Remove what attempts that died have left: private files and folders in which nothing was touched for so long.
 
         An attempt that lost its race may still be writing, so give more than a merge ever takes.
 
         Args:
             now: the time, seconds since the epoch.
-            older_than_seconds: how old a file must be.
+            older_than_seconds: how old all of it must be.
+
+        Returns:
+            How many were removed.
 
         Raises:
             StorageError: the disk refused.
@@ -79,13 +97,11 @@ class BlockFolder:
         swept = 0
         for name in list_folder(self.private) if os.path.isdir(self.private) else ():
             path = os.path.join(self.private, name)
-            try:
-                old = os.stat(path).st_mtime < now - older_than_seconds
-            except FileNotFoundError:
-                continue
-            if old:
-                self.files.unlink(path)
-                swept += 1
+            below = [os.path.join(folder, each) for folder, _, names in os.walk(path) for each in ("", *names)]
+            with contextlib.suppress(FileNotFoundError):
+                if max(os.lstat(each).st_mtime for each in (path, *below)) < now - older_than_seconds:
+                    self.remove(path)
+                    swept += 1
         return swept
 
     def __repr__(self) -> str:

@@ -1,35 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """`MergeBlocks`: a worker's execute that merges Parquet blocks as a Spark DataFrame job, fenced.
 
-Small blocks are read, sorted by the given keys, and written as one block, or as several of about a given size, whose
+Spark reads small blocks, sorts them by the given keys, and writes one block, or several of about a given size, whose
 ranges of keys do not overlap. What comes out depends on the sources' rows and on the job's token alone: the cuts
-between blocks come from a sample that is chosen by the keys' hash, and rows of equal keys are ordered by their own
-hash. So an attempt that is repeated, by Spark or by the worker, writes the same blocks under the same ids.
+between blocks come from a sample that is chosen by the keys' hash (`repartitionByRange` draws another one each time),
+and rows of equal keys are ordered by their own hash. So an attempt that is repeated, by Spark or by the worker, writes
+the same blocks under the same ids.
 
-Executors write private files and publish nothing. This process checks that no row is missing, gives the files their
+Spark writes into a private folder. This process counts the rows of its files, makes the files durable, gives them their
 names, which contain the token, and commits the list to the fence. A late worker's list is refused, and its files are
 removed; those of the worker after it have other names.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, time
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
 from compactlib.errors import Busy, CorruptData, InvalidInput, StorageError
-from compactlib.files.disk import Files
+from compactlib.executors.tasks import new_attempt_id
+from compactlib.files.disk import list_folder
 from compactlib.objects import Digest
-from compactlib.scheduler import BlockMeta, CompactedBlocks, FencedOff, JobPlan, NoOutput, RunningJob
+from compactlib.scheduler import BlockMeta, CompactedBlocks, FencedOff, NoOutput, RunningJob
 from compactlib.scheduler.errors import CommittedOtherwise
 from compactlib.scheduler.fences.fence import Fence
-from compactlib.scheduler.workers.running_job import output_block_id
 from compactlib.spark.dependencies import require_spark
 from compactlib.spark.rewrites.block_folder import BlockFolder
-from compactlib.spark.rewrites.block_writer import WRITTEN_DDL, BlockWriter, WrittenBlock, written_blocks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +41,6 @@ if TYPE_CHECKING:
 _SAMPLES_PER_BLOCK = 200
 _NOT_COMMITTED = (FencedOff, CommittedOtherwise, InvalidInput, Busy)
 """Answers of a fence after which its list is known not to name the blocks. After any other error it may."""
-_BUCKET = "__compactlib_block"
 
 
 @attrs.frozen(kw_only=True)
@@ -52,8 +54,8 @@ class MergeOptions:
         time_column: a column of times (timestamps, dates, or numbers of seconds) from which the outputs' `min_time`
             and `max_time` are taken. Without it each output has the span of all sources, as the scheduler's metadata
             index knows it (`RunningJob.blocks`); 0.0 if it knows none, and retention by time then makes no sense.
-        row_group_rows: rows of one row group in the files.
-        compression: of the files, as pyarrow names it.
+        row_group_rows: most rows of one row group in the files.
+        compression: of the files, as Spark's Parquet writer names it.
 
     Raises:
         InvalidInput: there is no key, or a number is less than 1.
@@ -74,32 +76,18 @@ class MergeOptions:
 
 
 _Block: TypeAlias = tuple[str, str, BlockMeta | None]
-"""A source that is there: its id, its path, and its metadata if the poll carried it."""
-
-
-@attrs.frozen
-class _Sources:
-    """The blocks that were found, and what they have together."""
-
-    blocks: tuple[_Block, ...]
-    schema: pa.Schema
-    rows: int
-    size_bytes: int
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        return tuple(block_id for block_id, _, _ in self.blocks)
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return tuple(path for _, path, _ in self.blocks)
+"""A Parquet file that is there: the block's id, the path, and its metadata if the poll carried it."""
 
 
 class MergeBlocks:
     """An `Execute` for jobs whose sources are Parquet blocks. Any thread may call it.
 
+    Columns come out as Spark's Parquet writer has them: an unsigned number as the next larger signed one, a timestamp
+    in microseconds, a dictionary as its values.
+
     Args:
-        spark: the session, classic or Spark Connect; its workers can import the library (`ship_library`).
+        spark: the session, classic or Spark Connect; the jobs run in a new one beside it. Its workers need not have
+            the library.
         folder: where the blocks lie.
         fence: what every commit goes through, under the job's name.
         options: how to merge.
@@ -110,7 +98,10 @@ class MergeBlocks:
 
     def __init__(self, spark: SparkSession, folder: BlockFolder, fence: Fence, options: MergeOptions) -> None:
         require_spark("merging blocks")
-        self._spark = spark
+        # The type of timestamps is set for a session alone. Over Connect before 4.3, only a copy of one can be made.
+        begin: Callable[[], SparkSession] = getattr(spark, "newSession", None) or getattr(spark, "cloneSession")  # noqa: B009
+        self._spark: SparkSession = begin()
+        self._spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         self._folder = folder
         self._fence = fence
         self._options = options
@@ -127,73 +118,72 @@ class MergeBlocks:
             OutcomeUnknown: the fence cannot say whether it has committed the list of blocks; they stay, in case it has.
             Exception: what Spark raises.
         """
-        token, plan = job.token, job.plan
-        self._fence.admit(plan.name, token)
-        sources = self._sources(job)
-        if sources is None:
-            return _nothing(plan, (), NoOutput.MISSING)
-        if not sources.rows:
+        plan, known = job.plan, {block.id: block for block in job.blocks}
+        self._fence.admit(plan.name, job.token)
+        paths = {name: self._folder.path_of(plan.tenant, plan.shard, name) for name in plan.source_blocks}
+        sources = tuple((name, path, known.get(name)) for name, path in paths.items() if os.path.exists(path))
+        done = partial(CompactedBlocks, tenant=plan.tenant, shard=plan.shard,
+                       source_blocks=tuple(name for name, _, _ in sources))
+        if not sources:
+            return done(no_output=NoOutput.MISSING)
+        schema, rows = self._columns_and_rows(sources)
+        if not rows:
             # Nothing will be written that could be counted.
-            _read_footers(sources.blocks)
-            return _nothing(plan, sources.ids, NoOutput.EMPTY)
+            _read_footers(sources)
+            return done(no_output=NoOutput.EMPTY)
         job.check()
         self._folder.make_folder(self._folder.private)
+        private = os.path.join(self._folder.private, f"{job.output_id()}.{new_attempt_id()}")
         try:
-            written = self._write(sources, plan, token)
-        except Exception:
-            # Spark says that something cannot be read; the files say which, and why.
-            _read_footers(sources.blocks)
-            raise
-        try:
-            _require_all_rows(written, sources)
+            try:
+                self._write(sources, schema, rows, private)
+            except Exception:
+                # Spark says that something cannot be read; the files say which, and why.
+                _read_footers(sources)
+                raise
+            # Named by their parts' numbers, which ascend with the keys.
+            names = sorted(name for name in list_folder(private) if name.startswith("part-"))
+            outputs = [os.path.join(private, name) for name in names]
+            written = [(path, *_footer((path, path, None))) for path in outputs]
+            count = sum(count for _, _, count in written)
+            if count != rows:
+                raise CorruptData(path=os.path.dirname(sources[0][1]), offset=0,
+                                  expected=f"{rows} rows of {len(sources)} blocks",
+                                  found=f"{count} rows in {len(written)} outputs")
             job.check()
-            blocks = self._publish(written, job, columns_of(sources.schema))
-        except BaseException:
-            self._remove_private(written)
-            raise
-        return CompactedBlocks(tenant=plan.tenant, shard=plan.shard, source_blocks=sources.ids, new_blocks=blocks)
+            return done(new_blocks=self._publish([each for each in written if each[2]], job))
+        finally:
+            # The disk may refuse that too; `sweep` removes what is left.
+            with contextlib.suppress(StorageError):
+                self._folder.remove(private)
 
-    # -- reading
-
-    def _sources(self, job: RunningJob) -> _Sources | None:
-        """The blocks that are there, with what the metadata index knows of them, or else their footers."""
-        plan, known = job.plan, {block.id: block for block in job.blocks}
-        paths = {name: self._folder.path_of(plan.tenant, plan.shard, name) for name in plan.source_blocks}
-        blocks = tuple((name, path, known.get(name)) for name, path in paths.items() if os.path.exists(path))
-        if not blocks:
-            return None
-        schema, rows = _read_footers(blocks, few=True)
+    def _columns_and_rows(self, sources: Sequence[_Block]) -> tuple[pa.Schema, int]:
+        """From what the metadata index knows of the sources, or else their footers."""
+        schema, rows = _read_footers(sources, few=True)
         options = self._options
         for name in (*options.sort_by, *([options.time_column] if options.time_column else [])):
             if name not in schema.names:
                 raise InvalidInput(f"the blocks have no column {name!r}; they have {_columns(schema)}")
-        return _Sources(blocks, schema, rows, sum(os.path.getsize(path) for _, path, _ in blocks))
+        return schema, rows
 
     # -- the Spark job
 
-    def _write(self, sources: _Sources, plan: JobPlan, token: int) -> list[WrittenBlock]:
+    def _write(self, sources: Sequence[_Block], schema: pa.Schema, rows: int, private: str) -> None:
         from pyspark.sql import functions as f
 
         options = self._options
-        frame = self._spark.read.parquet(*sources.paths)
-        columns = [f.col(_quoted(name)) for name in sources.schema.names]
+        columns = [f.col(_quoted(name)) for name in schema.names]
         keys = [f.col(_quoted(name)) for name in options.sort_by]
-        count = 1 if options.target_bytes is None else -(-sources.size_bytes // options.target_bytes)
-        cuts = self._cuts(frame, keys, sources.rows, count)
-        bucket = f.lit(0)
-        for cut in cuts:
-            bucket = bucket + f.when(_at_or_after(keys, cut), 1).otherwise(0)
-        # Within equal keys by the rest of the row, so that files do not depend on who was faster.
-        rest = [] if _has_map(sources.schema) else [f.xxhash64(*columns)]
-        frame = frame.select(*columns, bucket.cast("int").alias(_BUCKET))
-        frame = frame.repartition(len(cuts) + 1, f.col(_BUCKET)) if cuts else frame.coalesce(1)
-        ordered = frame.sortWithinPartitions(f.col(_BUCKET), *(key.asc_nulls_first() for key in keys), *rest)
-        writer = BlockWriter(folder=self._folder.private, prefix=output_block_id(plan, token),
-                             schema=sources.schema.serialize().to_pybytes(), bucket=_BUCKET,
-                             time_column=options.time_column, row_group_rows=options.row_group_rows,
-                             compression=options.compression, files=self._folder.files)
-        table = ordered.mapInArrow(writer.write, WRITTEN_DDL).toArrow()
-        return sorted(written_blocks(table), key=lambda block: block.bucket)
+        # Paths on the machines' own disks, whatever file system the cluster takes a path for.
+        frame = self._spark.read.parquet(*(f"file://{path}" for _, path, _ in sources)).select(*columns)
+        size = sum(os.path.getsize(path) for _, path, _ in sources)
+        cuts = self._cuts(frame, keys, rows, 1 if options.target_bytes is None else -(-size // options.target_bytes))
+        frame = frame.repartitionById(len(cuts) + 1, _part(keys, cuts, 0)) if cuts else frame.coalesce(1)
+        # Within equal keys by the rest of the row, so that files do not depend on who was faster. Maps have no hash.
+        rest = [] if any("map<" in str(field.type) for field in schema) else [f.xxhash64(*columns)]
+        ordered = frame.sortWithinPartitions(*(key.asc_nulls_first() for key in keys), *rest)
+        writer = ordered.write.option("compression", options.compression).option("maxRecordsPerFile", 0)
+        writer.option("parquet.block.row.count.limit", options.row_group_rows).parquet(f"file://{private}")
 
     @staticmethod
     def _cuts(frame: DataFrame, keys: list[Column], rows: int, count: int) -> list[tuple[Any, ...]]:
@@ -204,7 +194,7 @@ class MergeBlocks:
             return []
         every = max(1, rows // (_SAMPLES_PER_BLOCK * count))
         named = [key.alias(f"k{number}") for number, key in enumerate(keys)]
-        sample = frame.select(*named).where(f.pmod(f.xxhash64(*keys), f.lit(every)) == 0)
+        sample = frame.where(f.pmod(f.xxhash64(*keys), f.lit(every)) == 0).select(*named)
         ordered = sample.orderBy(*(f.col(f"k{number}").asc_nulls_first() for number in range(len(keys)))).collect()
         cuts: list[tuple[Any, ...]] = []
         for number in range(1, count if ordered else 0):
@@ -217,44 +207,35 @@ class MergeBlocks:
 
     # -- publishing
 
-    def _publish(self, written: Sequence[WrittenBlock], job: RunningJob, columns: str) -> tuple[BlockMeta, ...]:
-        files, plan, token = self._folder.files, job.plan, job.token
-        span: tuple[float, float] | None = None
-        if self._options.time_column is None:
-            span = (min((block.min_time for block in job.blocks), default=0.0),
-                    max((block.max_time for block in job.blocks), default=0.0))
+    def _publish(self, written: Sequence[tuple[str, pa.Schema, int]], job: RunningJob) -> tuple[BlockMeta, ...]:
+        files, plan, column = self._folder.files, job.plan, self._options.time_column
+        span = (min((block.min_time for block in job.blocks), default=0.0),
+                max((block.max_time for block in job.blocks), default=0.0))
         blocks = tuple(
-            BlockMeta(id=output_block_id(plan, token, number=number), tenant=plan.tenant, shard=plan.shard,
-                      level=plan.compaction_level + 1, min_time=begin, max_time=end, size_bytes=block.size_bytes,
-                      rows=block.rows, columns=columns)
-            for number, block in enumerate(written) for begin, end in [span or (block.min_time, block.max_time)])
+            BlockMeta(id=job.output_id(number=number), tenant=plan.tenant, shard=plan.shard,
+                      level=plan.compaction_level + 1, min_time=begin, max_time=end, rows=rows,
+                      size_bytes=os.path.getsize(path), columns=columns_of(schema))
+            for number, (path, schema, rows) in enumerate(written)
+            for begin, end in [span if column is None else _span(path, column)])
         paths = [self._folder.path_of(block.tenant, block.shard, block.id) for block in blocks]
         self._folder.make_folder(os.path.dirname(paths[0]))
-        for block, path in zip(written, paths, strict=True):
-            files.rename(block.path, path)
+        for (source, _, _), path in zip(written, paths, strict=True):
+            out = files.open(source)
+            try:
+                out.sync()
+            finally:
+                out.close()
+            files.rename(source, path)
         files.sync_folder(os.path.dirname(paths[0]))
         try:
-            self._fence.commit(plan.name, token, json.dumps([block.id for block in blocks]).encode())
+            self._fence.commit(plan.name, job.token, json.dumps([block.id for block in blocks]).encode())
         except _NOT_COMMITTED:
-            self._take_back(paths, files)
+            # The disk may refuse that too; the scheduler deletes what is left of them.
+            with contextlib.suppress(StorageError):
+                for path in paths:
+                    self._folder.remove(path)
             raise
         return blocks
-
-    def _take_back(self, paths: Sequence[str], files: Files) -> None:
-        """Remove blocks that were refused. The disk may refuse too; the scheduler deletes what is left of them."""
-        for path in paths:
-            try:
-                files.unlink(path)
-            except StorageError:
-                return
-
-    def _remove_private(self, written: Sequence[WrittenBlock]) -> None:
-        for block in written:
-            if os.path.exists(block.path):
-                try:
-                    self._folder.files.unlink(block.path)
-                except StorageError:
-                    return
 
 
 def columns_of(schema: pa.Schema) -> str:
@@ -306,17 +287,33 @@ def _footer(block: _Block) -> tuple[pa.Schema, int]:
     return schema, rows
 
 
-def _nothing(plan: JobPlan, sources: tuple[str, ...], why: NoOutput) -> CompactedBlocks:
-    return CompactedBlocks(tenant=plan.tenant, shard=plan.shard, source_blocks=sources, no_output=why)
+def _span(path: str, column: str) -> tuple[float, float]:
+    """The smallest and the largest time in a file, in seconds; 0.0 if there is none. Reads that column alone."""
+    from pyarrow import compute, parquet
+
+    with parquet.ParquetFile(path) as file:
+        found: list[Any] = [compute.min_max(batch.column(0)).as_py() for batch in file.iter_batches(columns=[column])]
+    times = [_seconds(value) for each in found for value in each.values() if value is not None]
+    return min(times, default=0.0), max(times, default=0.0)
 
 
-def _require_all_rows(written: Sequence[WrittenBlock], sources: _Sources) -> None:
-    rows = sum(block.rows for block in written)
-    buckets = [block.bucket for block in written]
-    if rows != sources.rows or len(buckets) != len(set(buckets)):
-        raise CorruptData(path=os.path.dirname(sources.paths[0]), offset=0,
-                          expected=f"{sources.rows} rows of {len(sources.ids)} blocks",
-                          found=f"{rows} rows in outputs {buckets}")
+def _seconds(value: Any) -> float:
+    """A number, timestamp or date as seconds since the epoch."""
+    if hasattr(value, "year"):
+        value = value if isinstance(value, datetime) else datetime.combine(value, time())
+        return float((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp())
+    return float(value)
+
+
+def _part(keys: Sequence[Column], cuts: Sequence[tuple[Any, ...]], first: int) -> Column:
+    """Which of the parts that begin at these cuts a row belongs to; the part before them has the number `first`."""
+    from pyspark.sql import functions as f
+
+    if not cuts:
+        return f.lit(first)
+    middle = len(cuts) // 2
+    return f.when(_at_or_after(keys, cuts[middle]), _part(keys, cuts[middle + 1:], first + middle + 1)).otherwise(
+        _part(keys, cuts[:middle], first))
 
 
 def _at_or_after(keys: Sequence[Column], cut: tuple[Any, ...]) -> Column:
@@ -328,10 +325,6 @@ def _at_or_after(keys: Sequence[Column], cut: tuple[Any, ...]) -> Column:
     equal = key.isNull() if value is None else key == f.lit(value)
     here = equal if len(keys) == 1 else equal & _at_or_after(keys[1:], cut[1:])
     return f.coalesce(after, f.lit(False)) | f.coalesce(here, f.lit(False))
-
-
-def _has_map(schema: pa.Schema) -> bool:
-    return any("map<" in str(field.type) for field in schema)
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`StagingMerge`: the rewrite of a staging compaction as a Spark DataFrame job, for large branches.
 
-Tokens and the base's ranges go in as rows; they are partitioned by ranges of keys and sorted inside the partitions;
-each partition merges its rows and writes ranges. At the borders this process cuts anew what must be, and publishes the
-metarange. The ids are those of a merge on one machine, because they depend on the records alone.
+The changes of the tokens go in as rows, which Spark partitions at known keys and sorts. The base's ranges are sorted
+already: a row stands for each that has changes, and the worker that comes to it reads the range, lays the changes over
+it, and writes ranges. At the borders this process cuts anew what must be, and publishes the metarange. The ids are
+those of a merge on one machine, because they depend on the records alone.
 
 Workers write ranges under the names of their contents. So an attempt that runs twice writes the same files, and one
 that dies leaves files that a garbage collection removes. Nothing refers to them before the metarange is published.
@@ -39,7 +40,7 @@ from compactlib.staging.model.values import Applied, Changes, MetaRangeId, Range
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_Source: TypeAlias = tuple[int, str, int, int, bytes, bytes, bytes]
+_Source: TypeAlias = tuple[int, str, int, bytes]
 
 _SAMPLE_EVERY = 256
 
@@ -140,15 +141,15 @@ class StagingMerge:
 
         files, rule = self._committed.files, self._committed.rule
         bounds = staged.bounds(self._partitions)
-        sources = [*staged.sources, *((workers.BASE_LAYER, entry.range_id, entry.count, entry.size_bytes, entry.min_key,
-                                       entry.max_key, b"") for entry in staged.touched_entries())]
         own = files.range_format
         write = workers.WriteRanges(self._open_objects, files.prefix, rule,
                                     own if isinstance(own, ParquetFormat) else ParquetFormat(),
                                     frozenset(entry.range_id for entry in staged.base.entries))
-        frame = self._spark.createDataFrame(sources, workers.SOURCE_DDL).repartition(min(len(sources), 1000))
-        rows = frame.mapInArrow(workers.LoadRows(self._open_objects, files.prefix, bounds), workers.ROW_DDL)
-        ordered = rows.repartition(len(bounds) + 1, "bucket").sortWithinPartitions("bucket", "key", "layer")
+        changes = self._spark.createDataFrame(staged.sources, workers.SOURCE_DDL)
+        rows = changes.mapInArrow(workers.LoadRows(self._open_objects, bounds), workers.ROW_DDL)
+        if ranges := staged.range_rows(bounds):
+            rows = rows.union(self._spark.createDataFrame(ranges, workers.ROW_DDL))
+        ordered = rows.repartitionById(len(bounds) + 1, "bucket").sortWithinPartitions("key", "layer")
         closed = ordered.mapInArrow(write, workers.CLOSED_DDL).toArrow().to_pylist()
         for row in closed:
             if row["error"] is not None:
@@ -184,8 +185,7 @@ class _Staged:
             ref = self._files.objects.create(f"{self._files.prefix}{INCOMING}{self._files.new_name()}",
                                              encode_changes(batch))
             self._refs.append(ref)
-            self.sources.append((layer, ref.key, len(batch), ref.size_bytes, batch.keys[0], batch.keys[-1],
-                                 ref.digest.value))
+            self.sources.append((layer, ref.key, ref.size_bytes, ref.digest.value))
             self._samples += batch.keys[::_SAMPLE_EVERY]
             self._touch(batch.keys)
 
@@ -205,6 +205,15 @@ class _Staged:
     def touched_entries(self) -> list[RangeEntry]:
         """The base's ranges that have changes."""
         return [self.base.entries[place] for place in sorted(self._touched)]
+
+    def range_rows(self, bounds: Sequence[bytes]) -> list[tuple[object, ...]]:
+        """The base's ranges that have changes, as rows of the parts of the keys that end at these bounds."""
+        from compactlib.spark.rewrites.staging_workers import range_row
+
+        firsts = [b"", *(bound + b"\0" for bound in bounds), None]
+        return [range_row(bucket, entry, firsts[bucket] or b"", firsts[bucket + 1])
+                for entry in self.touched_entries()
+                for bucket in range(bisect_left(bounds, entry.min_key), bisect_left(bounds, entry.max_key) + 1)]
 
     def untouched(self) -> list[RangeEntry]:
         """The others."""

@@ -43,7 +43,6 @@ from compactlib.scheduler import (
 from compactlib.scheduler.workers.running_job import output_block_id
 from compactlib.scheduler.workers.worker_core import Start
 from compactlib.spark import BlockFolder, MergeBlocks
-from compactlib.spark.rewrites.block_writer import BlockWriter
 from compactlib.spark.rewrites.blocks import MergeOptions, columns_of
 
 pytestmark = pytest.mark.spark
@@ -53,6 +52,8 @@ COLUMNS: list[tuple[str, pa.DataType]] = [
     ("service", pa.string()), ("at", pa.timestamp("us", tz="UTC")), ("count", pa.uint16()), ("payload", pa.binary()),
 ]
 SCHEMA = pa.schema(COLUMNS)
+WRITTEN = SCHEMA.set(2, pa.field("count", pa.int32()))
+"""The columns as Spark writes them."""
 
 
 def rows(seed: int, count: int) -> list[dict[str, Any]]:
@@ -119,7 +120,7 @@ def test_rows_and_columns_that_the_poll_tells_need_no_footers(spark: SparkSessio
     job = with_metadata(folder, 3)
     done = MergeBlocks(spark, folder, MemoryFence(), options)(job)
     (block,) = done.new_blocks
-    assert (block.rows, block.columns) == (93, columns_of(SCHEMA))
+    assert (block.rows, block.columns) == (93, columns_of(WRITTEN))
     assert read_block(folder, block.id).num_rows == 93
     # The outputs of one merge are the sources of the next; their files have the columns that their metadata says.
     assert columns_of(parquet.read_schema(folder.path_of("acme", 3, block.id)).remove_metadata()) == block.columns
@@ -167,7 +168,7 @@ def test_blocks_become_one_sorted_block(spark: SparkSession, tmp_path: Path) -> 
     assert (block.tenant, block.shard, block.level) == ("acme", 3, 1)
     assert done.source_blocks == job.plan.source_blocks
     table = read_block(folder, block.id)
-    assert table.schema.equals(SCHEMA)
+    assert table.schema.equals(WRITTEN)
     found = table.to_pylist()
     assert [order(row) for row in found] == sorted(order(row) for content in contents for row in content)
     wanted = sorted((row for content in contents for row in content), key=lambda row: bytes(row["payload"]))
@@ -309,16 +310,21 @@ def test_old_private_files_are_swept_and_blocks_deleted(tmp_path: Path) -> None:
     folder = BlockFolder(tmp_path / "blocks", LocalFiles())
     assert folder.sweep(now=1e12, older_than_seconds=60.0) == 0
     folder.make_folder(folder.private)
-    for name, age in (("old", 100.0), ("young", 10.0)):
+    Path(folder.private, "attempt", "_temporary").mkdir(parents=True)
+    Path(folder.private, "written to", "_temporary").mkdir(parents=True)
+    for name, age in (("old", 100.0), ("young", 10.0), ("attempt/_temporary/part", 100.0),
+                      ("written to/_temporary/part", 10.0)):
         path = Path(folder.private, name)
         path.write_bytes(b"x")
         os.utime(path, (1000.0 - age, 1000.0 - age))
-    assert folder.sweep(now=1000.0, older_than_seconds=60.0) == 1
-    assert os.listdir(folder.private) == ["young"]
+    for each in ("attempt/_temporary", "attempt", "written to/_temporary", "written to"):
+        os.utime(Path(folder.private, each), (900.0, 900.0))
+    assert folder.sweep(now=1000.0, older_than_seconds=60.0) == 2
+    assert set(os.listdir(folder.private)) == {"young", "written to"}
     write_block(folder, "b0", rows(0, 1))
     folder.delete("acme", 3, "b0")
     folder.delete("acme", 3, "b0")
-    assert files_of(folder) == {"merging/young"}
+    assert files_of(folder) == {"merging/young", "merging/written to/_temporary/part"}
 
 
 def test_from_scheduler_to_block(spark: SparkSession, tmp_path: Path) -> None:
@@ -355,25 +361,12 @@ def dealt(content: Rows, blocks: Sequence[int]) -> list[list[dict[str, Any]]]:
     return found
 
 
-def merged_here(base: Path, content: Rows, row_group_rows: int) -> bytes:
-    """The bytes of the block that a plain sort on this machine gives, written as the workers write."""
-    ordered: list[dict[str, Any]] = sorted(dealt(content, [0])[0], key=order)
-    table = pa.Table.from_pylist(ordered, schema=SCHEMA)
-    bucket = pa.array([0] * table.num_rows, pa.int32())
-    base.mkdir()
-    writer = BlockWriter(folder=str(base), prefix="here", schema=SCHEMA.serialize().to_pybytes(), bucket="bucket",
-                         time_column="at", row_group_rows=row_group_rows, compression="zstd", files=LocalFiles())
-    list(writer.write(table.append_column("bucket", bucket).to_batches()))
-    (written,) = base.iterdir()
-    return written.read_bytes()
-
-
 @settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=ROWS, blocks=st.lists(st.integers(0, 5), min_size=1, max_size=8), row_group_rows=st.integers(1, 40))
 @example(content=HUGE, blocks=[2], row_group_rows=4)
 @example(content=[("a", n, b"x") for n in range(40)], blocks=list(range(40)), row_group_rows=100)
-def test_a_merge_gives_the_bytes_of_a_plain_sort_here(spark: SparkSession, tmp_path: Path, content: Rows,
-                                                      blocks: list[int], row_group_rows: int) -> None:
+def test_a_merge_gives_the_rows_of_a_plain_sort_here(spark: SparkSession, tmp_path: Path, content: Rows,
+                                                     blocks: list[int], row_group_rows: int) -> None:
     """One huge row, many blocks of one row, blocks that are empty, and what Hypothesis finds; no two keys are equal."""
     base = tmp_path / str(next(_folders))
     folder = BlockFolder(base)
@@ -383,8 +376,11 @@ def test_a_merge_gives_the_bytes_of_a_plain_sort_here(spark: SparkSession, tmp_p
     options = MergeOptions(sort_by=("service", "at"), time_column="at", row_group_rows=row_group_rows)
     done = MergeBlocks(spark, folder, MemoryFence(), options)(running([f"b{number}" for number in named]))
     (block,) = done.new_blocks
-    found = Path(folder.path_of("acme", 3, block.id)).read_bytes()
-    assert found == merged_here(base / "here", content, row_group_rows)
+    ordered: list[dict[str, Any]] = sorted(dealt(content, [0])[0], key=order)
+    assert read_block(folder, block.id) == pa.Table.from_pylist(ordered, schema=WRITTEN)
+    with parquet.ParquetFile(folder.path_of("acme", 3, block.id)) as file:
+        groups = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+    assert groups == [min(row_group_rows, len(content) - start) for start in range(0, len(content), row_group_rows)]
 
 
 @settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
