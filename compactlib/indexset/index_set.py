@@ -232,6 +232,11 @@ class IndexSet:
         """The maximal runs as `(first, last)`, both inclusive, ascending."""
         return zip(self._firsts, self._lasts, strict=True)
 
+    @property
+    def columns(self) -> tuple[memoryview, memoryview]:
+        """The first and the last members of the runs, as 64-bit numbers of this machine that cannot be written to."""
+        return memoryview(self._firsts).toreadonly(), memoryview(self._lasts).toreadonly()
+
     def members(self) -> list[int]:
         """All members, ascending. Cost: O(members) in C."""
         return self._firsts.tolist() if self._lasts is self._firsts else list(self)

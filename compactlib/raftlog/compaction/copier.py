@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from itertools import accumulate, chain, compress, islice, repeat
 from operator import add, sub
 
@@ -17,33 +18,63 @@ import attrs
 
 from compactlib.errors import StorageError
 from compactlib.files.checksum import crc32
+from compactlib.files.disk import read_exactly
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import picked
 from compactlib.raftlog.segment.liveness import live_positions
-from compactlib.raftlog.segment.reader import PickedPayloads, SegmentReader, read_payloads
+from compactlib.raftlog.segment.reader import SegmentReader, damage
 from compactlib.raftlog.segment.spans import MAX_GAP_BYTES, MAX_SPAN_BYTES, read_spans
 
 _CALL_PAYLOADS = 512
 """Read with one call, and the gaps between them: POSIX systems take 1,024 buffers."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class Part:
-    """What one source contributes.
+    """What one source contributes: the entries to copy, ascending, in columns.
 
     Attributes:
-        reader: the source.
-        wanted: the payloads to copy, ascending.
+        path: the source.
+        descriptor: the source, open.
+        is_native: whether its checksums are those of the native format.
+        zero_means_unchecked: see `SegmentIndex`.
+        indexes: of the entries.
+        terms: of the entries.
+        lengths: of their payloads.
+        offsets: where each payload begins in the file.
+        ends: where each ends in the file.
         heads: the CRC of each entry's index, term and length.
         crcs: each entry's CRC.
+        places: where each payload begins among them all, and where the last one ends.
     """
 
-    reader: SegmentReader
-    wanted: PickedPayloads
-    heads: Sequence[int]
-    crcs: Sequence[int]
+    path: str
+    descriptor: int
+    is_native: bool = True
+    zero_means_unchecked: bool = False
+    indexes: Sequence[int]
+    terms: Sequence[int]
+    lengths: Sequence[int]
+    offsets: Sequence[int]
+    ends: Sequence[int]
+    heads: list[int]
+    crcs: list[int]
+    places: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    @property
+    def size(self) -> int:
+        """Of every payload; 0 if they differ."""
+        return self.places.step if isinstance(self.places, range) else 0
+
+
+def places_of(lengths: Sequence[int], size: int) -> Sequence[int]:
+    """`Part.places` of payloads that all have `size`, unless that is 0."""
+    return range(0, size * (len(lengths) + 1), size) if size else list(accumulate(lengths, initial=0))
 
 
 class Copier:
@@ -55,14 +86,24 @@ class Copier:
         self._size = 0
         self._views: list[memoryview] = []
 
-    def part(self, reader: SegmentReader, live: IndexSet, ref: SegmentRef) -> Part:
-        """What is to be copied of one source.
+    def part(self, stack: ExitStack, path: str, live: IndexSet, ref: SegmentRef) -> Part:
+        """What is to be copied of the segment at `path`, which stays open until `stack` is closed.
 
         Raises:
             LiveIndexMissing: a live index within the range is not in the segment.
+            CorruptData: the segment's header or index is damaged.
+            StorageError: the segment cannot be opened.
         """
-        wanted = PickedPayloads.of(reader.index, live_positions(reader.index, live, ref))
-        return Part(reader, wanted, wanted.heads, wanted.crcs)
+        reader = stack.enter_context(SegmentReader(path))
+        columns, positions = reader.index.columns, live_positions(reader.index, live, ref)
+        lengths, offsets = picked(columns.lengths, positions), picked(columns.offsets, positions)
+        return Part(
+            path=path, descriptor=reader.fileno(), is_native=reader.format == "native",
+            zero_means_unchecked=reader.index.zero_means_unchecked, indexes=picked(columns.indexes, positions),
+            terms=picked(columns.terms, positions), lengths=lengths, offsets=offsets,
+            ends=list(map(add, offsets, lengths)), heads=list(picked(columns.heads, positions)),
+            crcs=list(picked(columns.crcs, positions)),
+            places=places_of(lengths, lengths[0] if len(set(lengths)) == 1 else 0))
 
     def pieces(self, part: Part) -> Iterator[tuple[memoryview, int]]:
         """The part's payloads, joined to pieces of up to 1 MiB (one larger payload is a piece), and the bytes read
@@ -72,85 +113,83 @@ class Copier:
             CorruptData: a payload is damaged.
             StorageError: the source cannot be read.
         """
-        wanted = part.wanted
-        if part.reader.format != "native":
-            part.heads, part.crcs = [], []
-        ends = list(map(add, wanted.offsets, wanted.lengths))
-        places = list(accumulate(wanted.lengths, initial=0))
-        first = 0
-        while first < len(ends):
+        places, first = part.places, 0
+        while first < len(part):
             # As many as the buffer holds, at least one.
             stop = max(bisect_right(places, places[first] + MAX_SPAN_BYTES, first, len(places)) - 1, first + 1)
-            here = PickedPayloads(wanted.positions[first:stop], wanted.offsets[first:stop], wanted.lengths[first:stop],
-                                  wanted.heads[first:stop], wanted.crcs[first:stop], wanted.zero_means_unchecked)
-            payloads = self._room(here.lengths, places[first:stop + 1])
+            payloads = self._room(part.size, places[first:stop + 1])
             try:
-                got, is_whole = self._fill(part.reader.fileno(), here, ends[first:stop], payloads)
+                got, is_whole = self._fill(part, first, stop, payloads)
+                if not is_whole or list(map(crc32, payloads, part.heads[first:stop])) != part.crcs[first:stop]:
+                    _look_again(part, first, payloads)
             except OSError as error:
-                raise StorageError.from_os(error, "read", part.reader.path) from error
-            if not is_whole or list(map(crc32, payloads, here.heads)) != list(here.crcs):
-                _look_again(part.reader, here, payloads)
-            if part.reader.format != "native":
-                _checksum_anew(part, here, payloads)
+                raise StorageError.from_os(error, "read", part.path) from error
+            if not part.is_native:
+                _checksum_anew(part, first, payloads)
             yield self._out[:places[stop] - places[first]], got
             first = stop
 
-    def encoded_index(self, parts: Sequence[Part], data_start: int) -> bytes:
+    def encoded_index(self, parts: Sequence[Part], data_start: int) -> bytes | memoryview:
         """The index records of all parts' entries, one after the other from `data_start`."""
         def joined(column: str) -> list[int]:
-            return list(chain.from_iterable(picked(getattr(part.reader.index.columns, column), part.wanted.positions)
-                                            for part in parts))
+            return list(chain.from_iterable(getattr(part, column) for part in parts))
 
         lengths = joined("lengths")
-        return native.encode_records(
-            joined("indexes"), joined("terms"), lengths, list(chain.from_iterable(part.heads for part in parts)),
-            list(accumulate(lengths[:-1], initial=data_start)), list(chain.from_iterable(part.crcs for part in parts)))
+        return native.encode_records(joined("indexes"), joined("terms"), lengths, joined("heads"),
+                                     list(accumulate(lengths[:-1], initial=data_start)), joined("crcs"))
 
-    def _room(self, lengths: Sequence[int], places: Sequence[int]) -> list[memoryview]:
+    def _room(self, size: int, places: Sequence[int]) -> list[memoryview]:
         """A view of the buffer for each payload."""
-        size, total = lengths[0], places[-1] - places[0]
+        count, total = len(places) - 1, places[-1] - places[0]
         if total > len(self._out):
             self._out, self._size = memoryview(bytearray(total)), 0
-        if not size or total != size * len(lengths) or lengths.count(size) != len(lengths):
-            self._size, self._views = 0, []
+        if not size:
             cuts = list(map(sub, places, repeat(places[0])))
             return list(map(self._out.__getitem__, map(slice, cuts, islice(cuts, 1, None))))
-        if size != self._size or len(lengths) > len(self._views):
+        if size != self._size or count > len(self._views):
             # No more than asked for: of payloads of one byte, the buffer holds a million.
             self._size, self._views = size, [self._out[start:start + size] for start in range(0, total, size)]
-        return self._views[:len(lengths)]
+        return self._views[:count]
 
-    def _fill(self, descriptor: int, wanted: PickedPayloads, ends: Sequence[int],
-              payloads: list[memoryview]) -> tuple[int, bool]:
+    def _fill(self, part: Part, first: int, stop: int, payloads: list[memoryview]) -> tuple[int, bool]:
         """Read payloads to their views; how many bytes were read, and whether the file held them all."""
-        read, is_whole, place = 0, True, 0
-        for first, stop in read_spans(wanted.offsets, ends):
-            span, live = ends[stop - 1] - wanted.offsets[first], sum(wanted.lengths[first:stop])
+        places = part.places
+        read, is_whole = 0, True
+        for start, end in self._spans(part, first, stop):
+            span, live = int(part.ends[end - 1] - part.offsets[start]), places[end] - places[start]
+            place = places[start] - places[first]
+            target = self._out[place:place + live]
             if span == live:
-                got = os.preadv(descriptor, [self._out[place:place + live]], wanted.offsets[first])
+                got = os.preadv(part.descriptor, [target], part.offsets[start])
             else:
-                got = self._scatter(descriptor, wanted, ends, payloads, first, stop)
+                got = self._scatter(part, start, end, payloads[start - first:end - first], target)
             is_whole = is_whole and got == span
-            place += live
             read += got
         return read, is_whole
 
-    def _scatter(self, descriptor: int, wanted: PickedPayloads, ends: Sequence[int], payloads: list[memoryview],
-                 first: int, stop: int) -> int:
-        """Read one span of payloads with gaps between them. Returns how many bytes were read."""
-        gaps = list(map(sub, wanted.offsets[first + 1:stop], ends[first:stop]))
+    def _spans(self, part: Part, first: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Which of a part's payloads to read with one call."""
+        offsets, ends = part.offsets[first:stop], part.ends[first:stop]
+        return ((first + start, first + end) for start, end in read_spans(offsets, ends))
+
+    def _scatter(self, part: Part, first: int, stop: int, payloads: list[memoryview], target: memoryview) -> int:
+        """Read one span of payloads with gaps between them to their views, which together are `target`.
+
+        Returns how many bytes were read.
+        """
+        gaps = list(map(sub, part.offsets[first + 1:stop], part.ends[first:stop]))
         gaps.append(0)
         read = 0
-        for start in range(first, stop, _CALL_PAYLOADS):
-            end = min(start + _CALL_PAYLOADS, stop)
-            here = gaps[start - first:end - first]
-            if end < stop:
+        for start in range(0, stop - first, _CALL_PAYLOADS):
+            end = min(start + _CALL_PAYLOADS, stop - first)
+            here = gaps[start:end]
+            if end < stop - first:
                 # What lies behind the last one is read over by the next call's offset.
                 read += here[-1]
                 here[-1] = 0
             buffers = chain.from_iterable(zip(payloads[start:end], map(self._gaps.__getitem__, here), strict=True))
-            read += os.preadv(descriptor, list(compress(buffers, chain.from_iterable(zip(repeat(1), here)))),
-                              wanted.offsets[start])
+            read += os.preadv(part.descriptor, list(compress(buffers, chain.from_iterable(zip(repeat(1), here)))),
+                              part.offsets[first + start])
         return read
 
 
@@ -166,24 +205,25 @@ class _Gaps(dict[int, memoryview]):
         return made
 
 
-def _look_again(reader: SegmentReader, wanted: PickedPayloads, payloads: Sequence[memoryview]) -> None:
+def _look_again(part: Part, first: int, payloads: Sequence[memoryview]) -> None:
     """Read payloads one by one of which a checksum failed: Ra's may have none.
 
     Raises:
         CorruptData: one is damaged.
     """
-    views = iter(payloads)
-    for span in read_payloads(reader.fileno(), wanted):
-        if span.damaged:
-            raise reader.damage_at(span.damaged[0])
-        for payload in span.payloads:
-            next(views)[:] = payload
+    for place, view in enumerate(payloads, first):
+        offset, crc = int(part.offsets[place]), part.crcs[place]
+        payload = read_exactly(part.descriptor, len(view), offset)
+        found = crc32(payload, part.heads[place])
+        unchecked = part.zero_means_unchecked and not crc
+        if len(payload) < len(view) or (found != crc and not unchecked):
+            raise damage(part.path, offset, int(part.indexes[place]), (found, len(payload)), (crc, len(view)))
+        view[:] = payload
 
 
-def _checksum_anew(part: Part, wanted: PickedPayloads, payloads: Sequence[memoryview]) -> None:
+def _checksum_anew(part: Part, first: int, payloads: Sequence[memoryview]) -> None:
     """Other formats' checksums cover other bytes."""
-    columns = part.reader.index.columns
-    heads = [native.head_crc(columns.indexes[position], columns.terms[position], columns.lengths[position])
-             for position in wanted.positions]
-    part.heads = [*part.heads, *heads]
-    part.crcs = [*part.crcs, *map(crc32, payloads, heads)]
+    stop = first + len(payloads)
+    heads = part.heads[first:stop] = list(map(native.head_crc, *(
+        map(int, column[first:stop]) for column in (part.indexes, part.terms, part.lengths))))
+    part.crcs[first:stop] = map(crc32, payloads, heads)

@@ -22,7 +22,6 @@ from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.compaction.copier import Copier, Part
 from compactlib.raftlog.model.values import SegmentLimits, SegmentRef
 from compactlib.raftlog.segment import format as native
-from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 from compactlib.runtime.observe import Progress
 
@@ -78,8 +77,7 @@ class CompactSegments:
             turn = stack.enter_context(contextlib.ExitStack())
             turn.enter_context(attempt.turn)
             copier = turn.enter_context(_copier())
-            parts = [copier.part(stack.enter_context(SegmentReader(source.path)), source.live, source.ref)
-                     for source in self.sources]
+            parts = [copier.part(stack, source.path, source.live, source.ref) for source in self.sources]
             out = self.files.create(path)
             try:
                 try:
@@ -97,12 +95,12 @@ class CompactSegments:
 
     def _write(self, out: OutFile, copier: Copier, parts: Sequence[Part],
                attempt: Attempt) -> tuple[RewrittenFile, int]:
-        count = sum(len(part.wanted.positions) for part in parts)
+        count = sum(map(len, parts))
         if not count:
             raise InvalidInput(f"task {self.name!r} has no live entry to copy; drop its segments instead")
         limits = SegmentLimits(max_entries=count, max_bytes=self.max_bytes)
         header = native.Header(self.sources[0].ref.number, limits)
-        work, total = f"compact {self.name}", sum(sum(part.wanted.lengths) for part in parts)
+        work, total = f"compact {self.name}", sum(part.places[-1] for part in parts)
         attempt.observer.progress(Progress(work, 0, total))
         end, bytes_read = header.data_start, 0
         for piece, got in chain.from_iterable(map(copier.pieces, parts)):

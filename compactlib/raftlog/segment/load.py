@@ -91,6 +91,23 @@ def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: 
     return _load_native(descriptor, path, header, native.decode_seal(start), tail)
 
 
+def sealed_records(descriptor: int, path: str) -> bytes | None:
+    """The index records, as they lie in the file, of a native segment that is sealed and in which no record overwrites
+    another; `None` for any other segment.
+
+    Raises:
+        CorruptData: the file is damaged; says where.
+        Unsupported: the format version is unknown.
+    """
+    start = read_exactly(descriptor, native.INDEX_START, 0)
+    if start[:len(ra_format.MAGIC)] == ra_format.MAGIC:
+        return None
+    header, seal = native.decode_header(start, path), native.decode_seal(start)
+    if seal is None or not (seal.sealed and seal.ascending):
+        return None
+    return _durable_region(descriptor, path, header, seal)
+
+
 def _load_native(descriptor: int, path: str, header: native.Header, seal: native.Seal | None,
                  tail: TailRule) -> LoadedSegment:
     if tail == "refuse" and (seal is None or not seal.sealed):

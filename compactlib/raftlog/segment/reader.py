@@ -223,9 +223,8 @@ class SegmentReader:
         columns = self._loaded.index.columns
         length, offset = columns.lengths[position], columns.offsets[position]
         payload = read_exactly(self.fileno(), length, offset)
-        found = f"CRC {crc32(payload, columns.heads[position]):#010x} over {len(payload)} bytes"
-        return CorruptData(path=self._path, offset=offset, index=columns.indexes[position], found=found,
-                           expected=f"CRC {columns.crcs[position]:#010x} over {length} bytes")
+        return damage(self._path, offset, columns.indexes[position],
+                      (crc32(payload, columns.heads[position]), len(payload)), (columns.crcs[position], length))
 
     def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
         """Answer each of `indexes` (strictly ascending), in order; neighbours in the file are read together.
@@ -292,3 +291,9 @@ class SegmentReader:
 
     def __repr__(self) -> str:
         return f"SegmentReader({self._path!r}, {len(self.index)} entries, {self.format})"
+
+
+def damage(path: str, offset: int, index: int, found: tuple[int, int], expected: tuple[int, int]) -> CorruptData:
+    """The error that describes a damaged entry by the CRC and the length that were found, and that it must have."""
+    return CorruptData(path=path, offset=offset, index=index, found=f"CRC {found[0]:#010x} over {found[1]} bytes",
+                       expected=f"CRC {expected[0]:#010x} over {expected[1]} bytes")

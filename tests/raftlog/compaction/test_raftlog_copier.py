@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from compactlib.errors import CompactlibError
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.copier import Copier
 from compactlib.raftlog.log.segment_log import SegmentLog
@@ -16,6 +18,7 @@ from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.values import SegmentLimits, SegmentRef
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.segment.reader import SegmentReader
+from tests.raftlog.compaction_logs import filled, flip_byte, payload_of, payload_place, ra_log, rewritten, vector_45
 from tests.raftlog.wrapped_files import UnsyncedFiles
 
 SIZES: dict[str, Callable[[random.Random], int]] = {
@@ -30,14 +33,15 @@ def copiers() -> list[Copier]:
 
 
 def joined(copier: Copier, readers: list[SegmentReader], live: IndexSet) -> tuple[bytes, bytes, int]:
-    parts = [copier.part(reader, live.between(reader.index.first, reader.index.last),
-                         SegmentRef(1, reader.index.first, reader.index.last)) for reader in readers]
-    payload, read = b"", 0
-    for part in parts:
-        for piece, got in copier.pieces(part):
-            payload += bytes(piece)
-            read += got
-    return payload, copier.encoded_index(parts, 1000), read
+    with ExitStack() as stack:
+        parts = [copier.part(stack, reader.path, live.between(reader.index.first, reader.index.last),
+                             SegmentRef(1, reader.index.first, reader.index.last)) for reader in readers]
+        payload, read = b"", 0
+        for part in parts:
+            for piece, got in copier.pieces(part):
+                payload += bytes(piece)
+                read += got
+        return payload, bytes(copier.encoded_index(parts, 1000)), read
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -62,3 +66,47 @@ def test_both_give_what_is_live_byte_for_byte(name: str, tmp_path: Path) -> None
         assert plain[0] == b"".join(payloads[index] for index in live)
         for reader in readers:
             reader.close()
+
+
+def pieces_of(copier: Copier, path: Path, live: IndexSet, ref: SegmentRef) -> tuple[bytes, bytes] | str:
+    """What a copier makes of a segment, or what it says is wrong with it."""
+    try:
+        with ExitStack() as stack:
+            part = copier.part(stack, str(path), live, ref)
+            payload = b"".join(bytes(piece) for piece, _ in copier.pieces(part))
+            return payload, bytes(copier.encoded_index([part], 1000))
+    except CompactlibError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize("real", ["native", "ra"])
+def test_both_name_damage_to_a_live_entry_alike_and_pass_over_a_dead_one(real: str, tmp_path: Path) -> None:
+    (ra_log if real == "ra" else vector_45)(tmp_path)
+    path = tmp_path / segment_name(1)
+    with SegmentReader(path) as reader:
+        ref = SegmentRef(1, reader.index.first, reader.index.last)
+    live = IndexSet.from_iterable([ref.first, ref.first + 2, ref.last])
+    for index in (ref.first + 1, ref.first + 2):
+        flip_byte(path, payload_place(tmp_path, 1, index))
+        plain, fast = (pieces_of(copier, path, live, ref) for copier in copiers())
+        assert plain == fast
+        assert isinstance(plain, str) == (index in live)
+    place = payload_place(tmp_path, 1, ref.first + 2)
+    assert f"corrupt data in {path} at offset {place} (index {ref.first + 2})" in plain
+
+
+def test_both_find_what_is_live_between_gaps_and_name_what_is_missing(tmp_path: Path) -> None:
+    """A merged segment has gaps: what was dead is gone, and a live set that names it is wrong."""
+    filled(tmp_path, last=101, snapshot=100, live=())
+    held = IndexSet.from_runs([(1, 40), (50, 50), (60, 90)])
+    path, ref = Path(rewritten(tmp_path, [1, 2, 3, 4, 5, 6], held).path), SegmentRef(1, 1, 100)
+    for live in (held, IndexSet.range(40, 40) | IndexSet.range(60, 61), IndexSet.range(50, 50)):
+        plain, fast = (pieces_of(copier, path, live, ref) for copier in copiers())
+        assert plain == fast
+        assert plain[0] == b"".join(map(payload_of, live))
+    for missing in (41, 55, 91):
+        live = held | IndexSet.range(missing, missing)
+        plain, fast = (pieces_of(copier, path, live, ref) for copier in copiers())
+        assert plain == fast
+        assert plain == (f"LiveIndexMissing: segment 1 holds 72 entries from 1 to 100, but not 1 that are live, the "
+                         f"first of them {missing}; restore the segment from a copy")
