@@ -226,7 +226,7 @@ def spark_figures(scratch: Path, megabytes: int, runs: int) -> Iterator[Figure]:
         for name, entries, executor in (
                 ("spark.local2", 16 * SEGMENT_ENTRIES, SparkExecutor(spark)),
                 ("spark.local2_small_segments", SEGMENT_ENTRIES,
-                 SparkExecutor(spark, max_tasks_per_job=512, tasks_per_partition=16))):
+                 SparkExecutor(spark, tasks_per_partition=16))):
             source = scratch / "log-spark"
             build_log(source, megabytes * 1024 // entries, 0.3, 1, entries)
             rate = partial(_source_rate, source, scratch, megabytes * 1024 * PAYLOAD_BYTES / 1e6, entries)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 from compactlib.spark.executors.executor import SparkExecutor as SparkExecutor
-from compactlib.spark.executors.simulation import simulate as simulate
 from compactlib.spark.rewrites.block_folder import BlockFolder as BlockFolder
 from compactlib.spark.rewrites.blocks import MergeBlocks as MergeBlocks
 from compactlib.spark.rewrites.object_files import ObjectsExecutor as ObjectsExecutor

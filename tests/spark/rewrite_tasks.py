@@ -135,6 +135,19 @@ class ReturningTask:
 
 
 @attrs.frozen
+class WeightedTask:
+    """Another task, under a name and with a weight of its own."""
+
+    name: str
+    task: Any
+    weight: float = 0.0
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        result: RewriteResult = self.task.run(attempt)
+        return attrs.evolve(result, task=self.name)
+
+
+@attrs.frozen
 class WaitingTask:
     """Makes a file beside `path` and waits until `path` is there."""
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites as Spark tasks: the executors, the worker's side, outcomes, packing, and a simulation."""
+"""Rewrites as Spark tasks: the executor, the worker's side, outcomes, and packing."""

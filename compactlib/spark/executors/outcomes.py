@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matches the rows a job returned to the tasks it was given: each task ends with exactly one outcome.
+"""Matches the reports of a job to the tasks it was given: each task ends with exactly one outcome.
 
 Of a job that failed as a whole, what Spark says (hundreds of lines) becomes one sentence with advice, and the rest is
 kept.
@@ -15,8 +15,6 @@ import attrs
 
 from compactlib.errors import CompactlibError, CorruptData, NotFound, TaskFailed
 from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult
-from compactlib.runtime.observe import RecordingObserver
-from compactlib.spark.executors.rows import ResultRow
 from compactlib.spark.executors.worker import Report, read_report
 
 _MAX_SENTENCE = 400
@@ -27,68 +25,93 @@ _ONE_ATTEMPT_MASTER = re.compile(r"local(\[(\d+|\*)\])?")
 _CRASHED = "Python worker exited unexpectedly"
 
 
+class Matching:
+    """The reports of one job and its tasks: each task gets one outcome, whatever comes, early, twice, or never.
+
+    If several attempts of one task report (Spark gives one a partition; other engines may not), the first success is
+    used, else the first failure: each attempt's files are whole and under names of their own, so any one will do and
+    the others stay in the private place. A report that cannot be read, or that names files which this process does not
+    see as reported, gives a failure.
+
+    Args:
+        names: each task's number in the job and its name.
+    """
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self._names = names
+        self._heard: dict[int, list[bytes]] = {number: [] for number in names}
+        self._reports: dict[int, list[Report]] = {number: [] for number in names}
+        self._broken: dict[int, str] = {}
+        self._used: dict[int, Report] = {}
+
+    def hear(self, number: int, data: bytes) -> Matched | None:
+        """A report has come: the task's outcome, if this is its first success."""
+        heard = self._heard.get(number)
+        if heard is None or data in heard:
+            return None
+        heard.append(data)
+        try:
+            report = read_report(data)
+        except CompactlibError as error:
+            self._broken[number] = f"its report could not be read here: {error}"
+            return None
+        if report.task != self._names[number]:
+            self._broken[number] = f"attempt {report.attempt} reported for task {report.task!r}"
+            return None
+        self._reports[number].append(report)
+        if number in self._used or not isinstance(report.outcome, RewriteResult):
+            return None
+        return self._matched(number, report)
+
+    def rest(self) -> Iterator[Matched]:
+        """The job has ended: the tasks without a success that reported all the same."""
+        for number, name in self._names.items():
+            if number in self._used:
+                continue
+            if number in self._broken:
+                yield Matched(_without_result(name, self._broken[number]))
+            elif self._reports[number]:
+                yield self._matched(number, self._reports[number][0])
+
+    def silent(self) -> list[int]:
+        """The numbers of the tasks that did not report."""
+        return [number for number, heard in self._heard.items() if not heard]
+
+    def unused(self) -> Iterator[tuple[str, Sequence[Report]]]:
+        """The names of tasks of which further attempts reported, with these reports."""
+        for number, used in self._used.items():
+            others = [report for report in self._reports[number] if report is not used]
+            if others:
+                yield used.task, others
+
+    def _matched(self, number: int, report: Report) -> Matched:
+        self._used[number] = report
+        outcome = report.outcome
+        problem = unseen_file(outcome) if isinstance(outcome, RewriteResult) else None
+        return Matched(outcome if problem is None else RewriteFailure(outcome.task, problem), report)
+
+
 @attrs.frozen
 class Matched:
     """One task's outcome.
 
     Attributes:
         outcome: its result or failure.
-        spent_bytes: to be charged to the caller's budget.
-        told: what the task reported, for the caller's observer; `None` if nothing came back.
-        extra_attempts: ids of attempts that also reported and were not used.
+        report: what it is from; `None` if that could not be read.
     """
 
     outcome: RewriteOutcome
-    spent_bytes: int = 0
-    told: RecordingObserver | None = None
-    extra_attempts: tuple[str, ...] = ()
+    report: Report | None = None
 
 
-def match_outcomes(names: Mapping[int, str], rows: Sequence[ResultRow], *, check_files: bool) -> Iterator[Matched]:
-    """One `Matched` for each task, in the order of `names`.
-
-    If several attempts of one task reported (Spark gives one per partition; other engines may not), the first success
-    is used, else the first row: each attempt's files are whole and under names of their own, so any one will do and
-    the others stay in the private place. A task without a row, with a report that cannot be read, or (with
-    `check_files`) with files that this process does not see as reported, gives a failure.
-
-    Args:
-        names: each task's number in the job and its name.
-        rows: what came back, in any order.
-        check_files: compare each file's size on disk with what the worker reported.
-    """
-    by_number: dict[int, list[ResultRow]] = {number: [] for number in names}
-    for row in rows:
-        by_number.setdefault(row.number, []).append(row)
-    for number, name in names.items():
-        yield _match_one(name, by_number[number], check_files)
+def no_report(task: str) -> RewriteFailure:
+    """The failure of a task of which a job that ended well says nothing."""
+    return _without_result(task, "its Spark job ended without a row for it")
 
 
-def _match_one(name: str, rows: Sequence[ResultRow], check_files: bool) -> Matched:
-    if not rows:
-        return _unreadable(name, "its Spark job ended without a row for it")
-    reports: list[tuple[ResultRow, Report]] = []
-    for row in rows:
-        try:
-            report = read_report(row.report)
-        except CompactlibError as error:
-            return _unreadable(name, f"the report of attempt {row.attempt} could not be read here: {error}")
-        if report.task != name:
-            return _unreadable(name, f"attempt {row.attempt} reported for task {report.task!r}")
-        reports.append((row, report))
-    chosen = next((pair for pair in reports if isinstance(pair[1].outcome, RewriteResult)), reports[0])
-    outcome = chosen[1].outcome
-    if check_files and isinstance(outcome, RewriteResult):
-        problem = unseen_file(outcome)
-        outcome = outcome if problem is None else RewriteFailure(name, problem)
-    spent = sum(report.spent_bytes for _, report in reports)
-    extra = tuple(row.attempt for row, _ in reports if row is not chosen[0])
-    return Matched(outcome, spent, chosen[1].told, extra)
-
-
-def _unreadable(name: str, why: str) -> Matched:
-    told = f"task {name!r} has no result: {why}; the inputs are untouched, run it again"
-    return Matched(RewriteFailure(name, TaskFailed(told, task=name, kind="SparkResult", detail=told)))
+def _without_result(task: str, why: str) -> RewriteFailure:
+    told = f"task {task!r} has no result: {why}; the inputs are untouched, run it again"
+    return RewriteFailure(task, TaskFailed(told, task=task, kind="SparkResult", detail=told))
 
 
 def unseen_file(result: RewriteResult) -> CompactlibError | None:
@@ -123,6 +146,11 @@ def condensed(message: str) -> str:
     return telling[:_MAX_SENTENCE]
 
 
+def died(message: str) -> bool:
+    """Whether a job failed because workers or executors ended in the midst of a task."""
+    return _CRASHED in message or "ExecutorLostFailure" in message
+
+
 def advice(message: str, master: str | None, tasks: int) -> str:
     """What the caller can do about a job that failed, in one sentence.
 
@@ -138,9 +166,9 @@ def advice(message: str, master: str | None, tasks: int) -> str:
     if _CRASHED in message and "failed 1 times" in message and _ONE_ATTEMPT_MASTER.fullmatch(master or ""):
         return (f"a worker died and master {master!r} never retries, whatever spark.task.maxFailures says: "
                 "use local[N,4] (compactlib.spark.local_session does)")
-    if _CRASHED in message and tasks > 1:
-        return "a worker died in every attempt; run with max_tasks_per_job=1 to find the task that kills it"
-    if _CRASHED in message:
+    if died(message) and tasks > 1:
+        return "a worker died in every attempt: one of these tasks kills it; run fewer of them together to find it"
+    if died(message):
         return "the worker died in every attempt: look for lack of memory or a crash in native code"
     return "the inputs are untouched: repair the session or cluster and run the tasks again"
 

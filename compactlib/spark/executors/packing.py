@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packing pieces of work into few parts of about equal weight, and what it gains: list scheduling. Pure functions."""
+"""Packing pieces of work into few parts of about equal weight: list scheduling. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,17 +8,6 @@ import math
 from collections.abc import Sequence
 
 from compactlib.errors import InvalidInput
-
-WORTHWHILE_SECONDS = 0.25
-"""A Spark task of this length costs about a tenth of it besides."""
-
-_ROUNDS = 2
-"""Parts for each core at least, so that one which takes longer than it should keeps few waiting."""
-
-
-def worthwhile_parts(pieces: int, piece_seconds: float, workers: int) -> int:
-    """Into how many parts to pack pieces that take so long each: as few as last `WORTHWHILE_SECONDS`, two a worker."""
-    return min(pieces, max(math.ceil(pieces * piece_seconds / WORTHWHILE_SECONDS), _ROUNDS * workers))
 
 
 def packed(weights: Sequence[float], parts: int) -> list[list[int]]:

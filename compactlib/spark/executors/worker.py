@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs on a Spark worker: one attempt per plan row, and the report that travels back.
+"""What runs on a Spark worker: one attempt at each task, and the report that travels back.
 
 Nothing here imports PySpark when it is loaded, keeps state between tasks, or publishes anything: an attempt may
 die, run twice, or go on after its job has ended, and its files then lie in its private place for the caller to sweep.
@@ -8,21 +8,14 @@ die, run twice, or go on after its job has ended, and its files then lie in its 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import attrs
 
 from compactlib.errors import CompactlibError, TaskFailed
 from compactlib.executors.tasks import attempt_task, foreign_error, new_attempt_id
-from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
+from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteTask
 from compactlib.runtime.budget import Budget, BudgetLimits
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.spark.executors.rows import PlanRow, ResultRow, plan_rows, result_batch
-from compactlib.spark.settled import settled
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 MAX_OBSERVATIONS = 256
 """How many distinct counters, and how many events, one attempt may send home; what comes later is only counted."""
@@ -34,20 +27,22 @@ class Report:
 
     Attributes:
         task: the task's name.
+        attempt: the attempt's id.
         outcome: its result or failure.
         spent_bytes: what its share of the budget granted, also when it failed.
         told: what it reported to its observer.
     """
 
     task: str
+    attempt: str
     outcome: RewriteOutcome
     spent_bytes: int
     told: RecordingObserver
 
 
 @attrs.frozen
-class PlanRunner:
-    """The function that Spark maps over the plan: runs each row's task and yields its result row.
+class TaskRunner:
+    """What Spark runs over packed tasks: an attempt at each, under an id of its own; gives the pickled `Report`.
 
     Attributes:
         limits: the share of the budget that each task gets.
@@ -55,27 +50,11 @@ class PlanRunner:
 
     limits: BudgetLimits
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return settled(result_batch(self.run_row(row)) for batch in batches for row in plan_rows(batch))
-
-    def run_row(self, row: PlanRow) -> ResultRow:
-        """One attempt at one task, under an id of its own."""
+    def __call__(self, data: bytes) -> bytes:
         told = RecordingObserver(limit=MAX_OBSERVATIONS, dumps=pickled)
         attempt = Attempt(new_attempt_id(), Budget.from_limits(self.limits), told)
-        started = attempt.clock.monotonic()
-        name, outcome = _run_packed(row.task, attempt)
-        seconds = attempt.clock.monotonic() - started
-        spent = attempt.budget.spent_bytes
-        result = outcome if isinstance(outcome, RewriteResult) else None
-        return ResultRow(
-            number=row.number,
-            name=row.name,
-            attempt=attempt.id,
-            bytes_read=None if result is None else result.bytes_read,
-            bytes_written=spent if result is None else result.bytes_written,
-            seconds=seconds,
-            report=pickled(Report(name, outcome, spent, told)),
-        )
+        name, outcome = _run_packed(data, attempt)
+        return pickled(Report(name, attempt.id, outcome, attempt.budget.spent_bytes, told))
 
 
 def pickled(value: object) -> bytes:

@@ -68,7 +68,7 @@ class CompactBatch:
         if not weights:
             return
         jobs = [StoreJob(folder, partial(self.compact, folder), float(weight)) for folder, weight in weights.items()]
-        executor = SparkExecutor(batch.sparkSession if self.session is None else self.session, jobs_at_once=1)
+        executor = SparkExecutor(batch.sparkSession if self.session is None else self.session)
         self.tell(number, sorted(compact_stores(jobs, executor), key=lambda each: each.name))
 
 

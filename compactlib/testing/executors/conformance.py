@@ -120,7 +120,8 @@ class ExecutorConformance(ConformanceKit):
 
         To do: pickle results, or give every field its full range: 64 bit numbers, floats bit by bit, any path.
         """
-        odd = RewrittenFile(str(tmp_path / "größe 'n' \\ \n.x"), (1 << 63) - 1, 0, (1 << 32) - 1)
+        # A place that is no file here, so that an executor which looks at files has nothing to look at.
+        odd = RewrittenFile(f"elsewhere://{tmp_path}/größe 'n' \\ \n.x", (1 << 63) - 1, 0, (1 << 32) - 1)
         tasks = [
             FixedTask("no files", (), 0, 0.0),
             FixedTask("odd file", (odd,), (1 << 63) - 1, 0.1),

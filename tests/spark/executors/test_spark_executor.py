@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Progress, RecordingObserver
 from compactlib.spark import SparkExecutor
-from compactlib.spark.executors.shared_executor import LanedTask
 from compactlib.testing.executors.conformance import ExecutorConformance
 from tests.spark.rewrite_tasks import (
     PARTITION,
@@ -31,6 +29,7 @@ from tests.spark.rewrite_tasks import (
     NamingTask,
     ReturningTask,
     WaitingTask,
+    WeightedTask,
     described,
 )
 
@@ -90,15 +89,9 @@ class TestConformance(ExecutorConformance):
     @pytest.fixture(autouse=True)
     def _on(self, spark: SparkSession) -> None:
         self.session = spark
-        self.check_files = True
 
     def make_executor(self) -> SparkExecutor:
-        return SparkExecutor(self.session, check_files=self.check_files)
-
-    def test_results_travel_unchanged(self, tmp_path: Path) -> None:
-        """The suite's files exist in name only."""
-        self.check_files = False
-        super().test_results_travel_unchanged(tmp_path)
+        return SparkExecutor(self.session)
 
 
 class TestResults:
@@ -116,7 +109,7 @@ class TestResults:
             assert attrs.evolve(result, attempt=local.attempt, files=local.files) == local
 
     def test_each_task_has_a_partition_and_an_attempt_of_its_own(self, spark: SparkSession) -> None:
-        executor = SparkExecutor(spark, jobs_at_once=1)
+        executor = SparkExecutor(spark)
         outcomes = results(list(executor.run([ReturningTask(f"t{n}", PARTITION) for n in range(6)])))
         partitions = {outcome.files[0].path for outcome in outcomes.values()}
         assert partitions == {f"partition://{number}" for number in range(6)}
@@ -134,21 +127,12 @@ class TestResults:
     def test_tasks_share_partitions_by_weight(self, spark: SparkSession) -> None:
         """The heavy one is alone, the light ones are together, whatever the order."""
         weights = [1, 1, 90, 1, 1, 1]
-        tasks = [LanedTask(f"t{number}", ReturningTask(f"t{number}", PARTITION), weight)
+        tasks = [WeightedTask(f"t{number}", ReturningTask(f"t{number}", PARTITION), weight)
                  for number, weight in enumerate(weights)]
-        outcomes = results(list(SparkExecutor(spark, tasks_per_partition=3, jobs_at_once=1).run(tasks)))
+        outcomes = results(list(SparkExecutor(spark, tasks_per_partition=3).run(tasks)))
         partitions = {name: outcome.files[0].path for name, outcome in outcomes.items()}
         assert partitions.pop("t2") == "partition://0"
         assert set(partitions.values()) == {"partition://1"}
-
-    def test_how_many_share_a_partition_may_be_left_open(self, spark: SparkSession) -> None:
-        executor = SparkExecutor(spark, tasks_per_partition=None, parallel_tasks=2, jobs_at_once=1)
-        assert repr(executor) == "SparkExecutor(max_tasks_per_job=64, tasks_per_partition=None)"
-        for expected in (range(12, 13), range(4, 13)):
-            outcomes = results(list(executor.run([ReturningTask(f"t{n}", PARTITION) for n in range(12)])))
-            assert len(outcomes) == 12
-            # Nothing is known at first; then it depends on how long they took.
-            assert len({outcome.files[0].path for outcome in outcomes.values()}) in expected
 
     def test_no_tasks(self, spark: SparkSession) -> None:
         assert list(SparkExecutor(spark).run([])) == []
@@ -176,86 +160,74 @@ class TestResults:
 
 
 class TestJobs:
-    def test_progress_after_each_job(self, spark: SparkSession, job: Job) -> None:
+    def test_progress_after_each_task(self, spark: SparkSession, job: Job) -> None:
         observer = RecordingObserver()
         tasks = [job.copy_task(number) for number in range(5)]
-        outcomes = list(SparkExecutor(spark, max_tasks_per_job=2).run(tasks, observer=observer))
+        outcomes = list(SparkExecutor(spark).run(tasks, observer=observer))
         assert results(outcomes).keys() == {task.name for task in tasks}
-        jobs = [told for told in observer.progresses if told.work == "rewrite"]
-        assert jobs == [Progress("rewrite", done, 5, "groups") for done in (2, 4, 5)]
-        others = {told for told in observer.progresses if told.work not in ("rewrite", "spark tasks")}
+        groups = [told for told in observer.progresses if told.work == "rewrite"]
+        assert groups == [Progress("rewrite", done, 5, "groups") for done in range(1, 6)]
+        others = {told for told in observer.progresses if told.work != "rewrite"}
         assert others == {Progress(task.name, 2500, 2500) for task in tasks}
         assert observer.counters == {("copied_bytes", (("kind", "test"),)): 5 * 2500}
         assert sorted(fields["task"] for _, fields in observer.events) == sorted(task.name for task in tasks)
 
-    def test_nothing_begins_before_it_is_asked_for_or_after_the_iterator_is_left(self, spark: SparkSession,
-                                                                                 job: Job) -> None:
-        executor = SparkExecutor(spark, max_tasks_per_job=1, jobs_at_once=1)
-        outcomes = executor.run([job.copy_task(1), job.copy_task(2)])
+    def test_nothing_begins_before_it_is_asked_for(self, spark: SparkSession, job: Job) -> None:
+        outcomes = SparkExecutor(spark).run([job.copy_task(1), job.copy_task(2)])
         assert list(job.private.iterdir()) == []
-        next(outcomes)
         outcomes.close()
-        assert len(list(job.private.iterdir())) == 1
+        assert list(job.private.iterdir()) == []
 
-    def test_the_next_jobs_run_while_the_outcomes_of_one_are_used(self, spark: SparkSession, job: Job) -> None:
-        """Each later task waits for a file that the caller makes when it has the first outcome."""
+    def test_outcomes_come_while_other_tasks_run(self, spark: SparkSession, job: Job) -> None:
+        """Of one job: the later task waits for a file that the caller makes when it has the first outcome."""
         go = job.sources / "go"
-        tasks: list[RewriteTask] = [job.copy_task(1), *(WaitingTask(f"late-{n}", str(go)) for n in range(2))]
-        outcomes = SparkExecutor(spark, max_tasks_per_job=1, jobs_at_once=2).run(tasks)
-        assert next(outcomes).task == "copy-1"
-        late = Path(f"{go}.late-0")
-        # It has begun although nobody asked for it; if it had not, this would wait for good.
-        while not late.exists():
-            threading.Event().wait(0.01)
+        outcomes = SparkExecutor(spark).run([WaitingTask("late", str(go)), job.copy_task(1), job.copy_task(2)])
+        assert [next(outcomes).task for _ in range(2)] == ["copy-1", "copy-2"]
         go.touch()
-        assert [outcome.task for outcome in outcomes] == ["late-0", "late-1"]
+        assert [outcome.task for outcome in outcomes] == ["late"]
 
-    def test_leaving_ends_the_jobs_that_run(self, spark: SparkSession, job: Job) -> None:
+    def test_leaving_ends_the_job(self, spark: SparkSession, job: Job) -> None:
         tasks: list[RewriteTask] = [job.copy_task(1), WaitingTask("late", str(job.sources / "never"))]
-        outcomes = SparkExecutor(spark, max_tasks_per_job=1, jobs_at_once=2).run(tasks)
-        next(outcomes)
+        outcomes = SparkExecutor(spark).run(tasks)
+        assert next(outcomes).task == "copy-1"
         outcomes.close()
-        assert list(job.private.glob("late*")) == []
+        # The cores are free: this would wait for one for good.
+        assert len(results(list(SparkExecutor(spark).run([job.copy_task(2), job.copy_task(3)])))) == 2
+        assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
 
-    def test_progress_while_a_job_runs(self, spark: SparkSession, job: Job) -> None:
-        """The task waits for a file that the observer makes when it hears of it."""
+    def test_runs_beside_each_other_get_their_own_outcomes(self, spark: SparkSession, job: Job) -> None:
+        """Of one executor: the second run is begun and ends while a task of the first waits for it."""
         go = job.sources / "go"
+        executor = SparkExecutor(spark)
+        first = executor.run([WaitingTask("late", str(go)), job.copy_task(1)])
+        assert next(first).task == "copy-1"
+        assert results(list(executor.run([job.copy_task(2)]))).keys() == {"copy-2"}
+        go.touch()
+        assert [outcome.task for outcome in first] == ["late"]
 
-        class Answering(RecordingObserver):
-            def progress(self, progress: Progress) -> None:
-                super().progress(progress)
-                if progress.work == "spark tasks":
-                    go.touch()
-
-        observer = Answering()
-        results(list(SparkExecutor(spark).run([WaitingTask("late", str(go))], observer=observer)))
-        told = [progress for progress in observer.progresses if progress.work == "spark tasks"]
-        assert told
-        assert all(0 <= each.done <= (each.total or 0) and each.unit == "tasks" for each in told)
-
-    def test_jobs_of_little_tasks_grow(self, spark: SparkSession) -> None:
-        observer = RecordingObserver()
-        tasks = [ReturningTask(f"t{n}", PARTITION) for n in range(60)]
-        assert len(results(list(SparkExecutor(spark, parallel_tasks=2).run(tasks, observer=observer)))) == 60
-        done = [told.done for told in observer.progresses if told.work == "rewrite"]
-        sizes = [after - before for before, after in pairwise([0, *done])]
-        assert sizes[:3] == [4, 4, 4]
-        assert max(sizes) > 8
+    def test_a_run_is_one_job(self, spark: SparkSession) -> None:
+        """Besides the one that sends the tasks out; Spark counts them for this thread's group."""
+        spark.sparkContext.setJobGroup("one job", "")
+        try:
+            results(list(SparkExecutor(spark).run([ReturningTask(f"t{n}", PARTITION) for n in range(20)])))
+        finally:
+            spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+        tracker = spark.sparkContext.statusTracker()
+        jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup("one job")]
+        stages = [tracker.getStageInfo(stage) for each in jobs if each is not None for stage in each.stageIds]
+        assert max(stage.numTasks for stage in stages if stage is not None) == 20
+        assert len(jobs) <= 2
 
     def test_names_must_differ(self, spark: SparkSession, job: Job) -> None:
         with pytest.raises(InvalidInput, match="copy-1"):
             SparkExecutor(spark).run([job.copy_task(1), job.copy_task(1)])
 
-    @pytest.mark.parametrize("numbers", [{"max_tasks_per_job": 0}, {"jobs_at_once": 0},
-                                         {"tasks_per_partition": 0}, {"parallel_tasks": 0}])
-    def test_numbers_are_at_least_one(self, spark: SparkSession, numbers: dict[str, int]) -> None:
-        with pytest.raises(InvalidInput, match="0; a"):
-            SparkExecutor(spark, **numbers)  # type: ignore[arg-type]
+    def test_a_partition_has_at_least_one_task(self, spark: SparkSession) -> None:
+        with pytest.raises(InvalidInput, match="tasks_per_partition is 0; a partition"):
+            SparkExecutor(spark, tasks_per_partition=0)
 
     def test_it_prints_itself(self, spark: SparkSession) -> None:
-        assert repr(SparkExecutor(spark)) == "SparkExecutor(max_tasks_per_job=64)"
-        assert repr(SparkExecutor(spark, tasks_per_partition=2)) == (
-            "SparkExecutor(max_tasks_per_job=64, tasks_per_partition=2)")
+        assert repr(SparkExecutor(spark, tasks_per_partition=2)) == "SparkExecutor(tasks_per_partition=2)"
 
 
 class TestFailures:
@@ -307,7 +279,6 @@ class TestFailures:
         assert isinstance(short, CorruptData)
         assert short.offset == 4
         assert isinstance(named["right"], RewriteResult)
-        assert len(results(list(SparkExecutor(spark, check_files=False).run(tasks)))) == 3
 
 
 @attrs.frozen
@@ -339,19 +310,30 @@ class TestKilledWorkers:
         assert len(published) == 3
         assert all(path.exists() for path in published)
 
-    def test_a_worker_killed_in_every_attempt_ends_its_job_alone(self, spark: SparkSession, job: Job) -> None:
+    def test_what_was_done_before_a_worker_died_is_reported_once(self, spark: SparkSession, job: Job) -> None:
+        """The news of a partition that died has not come, those of the others have; each task counts once."""
+        tasks = [job.copy_task(1), job.killed_once_task(2), *(job.copy_task(number) for number in range(3, 9))]
+        budget = Budget()
+        outcomes = results(list(SparkExecutor(spark, tasks_per_partition=2).run(tasks, budget=budget)))
+        assert outcomes.keys() == {task.name for task in tasks}
+        assert budget.spent_bytes == 8 * 2500
+
+    def test_a_task_that_kills_its_worker_in_every_attempt_fails_alone(self, spark: SparkSession, job: Job) -> None:
         observer = RecordingObserver()
-        tasks: list[RewriteTask] = [job.copy_task(1), AlwaysKilledTask("deadly"), job.copy_task(3)]
-        named = by_name(list(SparkExecutor(spark, max_tasks_per_job=1).run(tasks, observer=observer)))
-        assert results([named["copy-1"], named["copy-3"]])
-        error = failure(named["deadly"])
+        tasks: list[RewriteTask] = [job.copy_task(1), AlwaysKilledTask("deadly"),
+                                    *(job.copy_task(number) for number in range(3, 6))]
+        named = by_name(list(SparkExecutor(spark).run(tasks, observer=observer)))
+        error = failure(named.pop("deadly"))
+        assert len(results(list(named.values()))) == 4
         assert isinstance(error, TaskFailed)
         assert error.task == "deadly"
         assert "Job aborted due to stage failure" in str(error)
         assert "failed 4 times" in str(error)
         assert "the worker died in every attempt" in str(error)
         assert len(str(error)) < 700
-        assert [fields["tasks"] for name, fields in observer.events if name == "spark_job_failed"] == [1]
+        *_, last = [fields["tasks"] for name, fields in observer.events if name == "spark_job_failed"]
+        assert last == 1
+        assert observer.progresses[-1] == Progress("rewrite", 5, 5, "groups")
 
 
 class TestBudget:
@@ -363,7 +345,7 @@ class TestBudget:
     def test_a_total_is_never_exceeded(self, spark: SparkSession, job: Job) -> None:
         budget = Budget(total_bytes=8000)
         tasks = [job.copy_task(number) for number in range(5)]
-        outcomes = by_name(list(SparkExecutor(spark, parallel_tasks=2).run(tasks, budget=budget)))
+        outcomes = by_name(list(SparkExecutor(spark).run(tasks, budget=budget)))
         done = [outcome for outcome in outcomes.values() if isinstance(outcome, RewriteResult)]
         refused = [failure(outcome) for outcome in outcomes.values() if isinstance(outcome, RewriteFailure)]
         # Two at a time: 4000 each, then 1500 each, then 0 or 1000 for the last; a chunk is 1000 bytes.
@@ -392,23 +374,35 @@ class TestBudget:
         assert errors[0] is not errors[1]
         assert list(job.private.iterdir()) == []
 
-    def test_cancel_acts_between_jobs(self, spark: SparkSession, job: Job) -> None:
+    def test_cancel_ends_the_job(self, spark: SparkSession, job: Job) -> None:
+        """What had come by then stays; the other task would wait for good."""
         budget = Budget()
+        tasks: list[RewriteTask] = [job.copy_task(1), WaitingTask("late", str(job.sources / "never")), job.copy_task(2)]
+        outcomes = SparkExecutor(spark).run(tasks, budget=budget)
+        first = [next(outcomes), next(outcomes)]
+        budget.cancel()
+        (late,) = outcomes
+        assert results(first).keys() == {"copy-1", "copy-2"}
+        error = failure(late)
+        assert isinstance(error, BudgetSpent)
+        assert (late.task, error.reason) == ("late", "cancelled")
+        assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
 
-        class CancelAfterFirst(RecordingObserver):
-            def progress(self, progress: Progress) -> None:
-                if progress.work == "rewrite":
-                    budget.cancel()
-
-        tasks = [job.copy_task(number) for number in range(3)]
-        executor = SparkExecutor(spark, max_tasks_per_job=1, jobs_at_once=1)
-        outcomes = by_name(list(executor.run(tasks, budget=budget, observer=CancelAfterFirst())))
-        assert isinstance(outcomes["copy-0"], RewriteResult)
-        for name in ("copy-1", "copy-2"):
-            error = failure(outcomes[name])
-            assert isinstance(error, BudgetSpent)
-            assert error.reason == "cancelled"
-        assert len(list(job.private.iterdir())) == 1
+    def test_pause_ends_the_job_and_what_is_left_begins_anew(self, spark: SparkSession, job: Job) -> None:
+        budget, go = Budget(), job.sources / "go"
+        outcomes = SparkExecutor(spark).run([job.copy_task(1), WaitingTask("late", str(go))], budget=budget)
+        assert next(outcomes).task == "copy-1"
+        budget.pause()
+        rest: list[RewriteOutcome] = []
+        thread = threading.Thread(target=lambda: rest.extend(outcomes))
+        thread.start()
+        # The job goes away while the budget is paused; if it did not, this would wait for good.
+        while spark.sparkContext.statusTracker().getActiveJobsIds():
+            threading.Event().wait(0.01)
+        go.touch()
+        budget.resume()
+        thread.join()
+        assert results(rest).keys() == {"late"}
 
 
 def test_starting_java_printed_next_to_nothing(startup_stderr: str) -> None:

@@ -7,15 +7,13 @@ import pickle
 from collections.abc import Sequence
 from pathlib import Path
 
-import attrs
 import pytest
 
 from compactlib.errors import CompactlibError, TaskFailed
 from compactlib.executors import RewriteFailure, RewriteResult, RewrittenFile
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.spark.executors.outcomes import Matched, match_outcomes
-from compactlib.spark.executors.rows import ResultRow
+from compactlib.spark.executors.outcomes import Matched, Matching, no_report
 from compactlib.spark.executors.worker import Report
 
 
@@ -28,14 +26,15 @@ def failed(task: str) -> RewriteFailure:
     return RewriteFailure(task, CompactlibError("no"))
 
 
-def row(number: int, outcome: RewriteOutcome, attempt: str, spent: int = 10) -> ResultRow:
-    report = pickle.dumps(Report(outcome.task, outcome, spent, RecordingObserver()))
-    return ResultRow(number=number, name=outcome.task, attempt=attempt, bytes_read=None, bytes_written=0, seconds=0.0,
-                     report=report)
+def report(outcome: RewriteOutcome, attempt: str, spent: int = 10) -> bytes:
+    return pickle.dumps(Report(outcome.task, attempt, outcome, spent, RecordingObserver()))
 
 
-def matched(names: Sequence[str], rows: Sequence[ResultRow]) -> list[Matched]:
-    return list(match_outcomes(dict(enumerate(names)), rows, check_files=True))
+def ended(names: Sequence[str], reports: Sequence[tuple[int, bytes]]) -> tuple[Matching, list[Matched]]:
+    """A job whose reports came in this order, and then ended."""
+    matching = Matching(dict(enumerate(names)))
+    early = [matched for each in reports if (matched := matching.hear(*each)) is not None]
+    return matching, [*early, *matching.rest()]
 
 
 def problem(match: Matched) -> str:
@@ -45,53 +44,64 @@ def problem(match: Matched) -> str:
     return str(match.outcome.error)
 
 
-def test_rows_come_in_any_order() -> None:
-    first, second = result("a", "1"), failed("b")
-    matches = matched(["a", "b"], [row(1, second, "2", 7), row(0, first, "1", 5)])
-    assert matches[0].outcome == first
-    assert [match.outcome.task for match in matches] == ["a", "b"]
-    assert [match.spent_bytes for match in matches] == [5, 7]
+def test_a_success_counts_as_soon_as_it_comes() -> None:
+    matching = Matching({0: "a", 1: "b"})
+    first = matching.hear(1, report(result("b", "2"), "2", 7))
+    assert first is not None
+    assert first.outcome == result("b", "2")
+    assert first.report is not None
+    assert first.report.spent_bytes == 7
+    # The same again, as the rows of the job repeat its news.
+    assert matching.hear(1, report(result("b", "2"), "2", 7)) is None
+    second = matching.hear(0, report(result("a", "1"), "1", 5))
+    assert second is not None
+    assert second.outcome.task == "a"
+    assert (list(matching.rest()), matching.silent(), list(matching.unused())) == ([], [], [])
 
 
-def test_a_task_without_a_row() -> None:
-    present, absent = matched(["a", "b"], [row(0, result("a", "1"), "1")])
+def test_a_task_without_a_report() -> None:
+    matching, (present,) = ended(["a", "b"], [(0, report(result("a", "1"), "1"))])
     assert isinstance(present.outcome, RewriteResult)
-    assert "task 'b' has no result: its Spark job ended without a row for it" in problem(absent)
+    assert matching.silent() == [1]
+    assert "task 'b' has no result: its Spark job ended without a row for it" in problem(Matched(no_report("b")))
 
 
-def test_of_several_attempts_the_first_success_counts_and_all_are_charged() -> None:
-    rows = [row(0, failed("a"), "1"), row(0, result("a", "2"), "2"), row(0, result("a", "3"), "3")]
-    (match,) = matched(["a"], rows)
+def test_of_several_attempts_the_first_success_counts_and_the_others_are_told() -> None:
+    attempts = [(0, report(failed("a"), "1")), (0, report(result("a", "2"), "2")), (0, report(result("a", "3"), "3"))]
+    matching, (match,) = ended(["a"], attempts)
     assert match.outcome == result("a", "2")
-    assert match.extra_attempts == ("1", "3")
-    assert match.spent_bytes == 30
+    ((task, others),) = matching.unused()
+    assert (task, [(each.attempt, each.spent_bytes) for each in others]) == ("a", [("1", 10), ("3", 10)])
 
 
 def test_of_several_failures_the_first_counts() -> None:
-    (match,) = matched(["a"], [row(0, failed("a"), "1"), row(0, failed("a"), "2")])
+    """When the job has ended: until then, a success may come."""
+    matching, (match,) = ended(["a"], [(0, report(failed("a"), "1")), (0, report(failed("a"), "2"))])
     assert isinstance(match.outcome, RewriteFailure)
-    assert match.extra_attempts == ("2",)
+    assert match.report is not None
+    assert match.report.attempt == "1"
+    assert [[each.attempt for each in others] for _, others in matching.unused()] == [["2"]]
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage", pickle.dumps("a report"), b"cno_such_module\nName\n."])
 def test_a_report_that_cannot_be_read(data: bytes) -> None:
-    (match,) = matched(["a"], [attrs.evolve(row(0, result("a", "1"), "1"), report=data)])
-    assert "the report of attempt 1 could not be read here" in problem(match)
+    matching, (match,) = ended(["a"], [(0, data), (0, data)])
+    assert "its report could not be read here" in problem(match)
+    assert matching.silent() == []
 
 
 def test_a_report_for_another_task() -> None:
-    (match,) = matched(["a"], [row(0, result("b", "1"), "1")])
+    _, (match,) = ended(["a"], [(0, report(result("b", "1"), "1"))])
     assert "attempt 1 reported for task 'b'" in problem(match)
 
 
 def test_a_row_for_no_task_is_nobodys() -> None:
-    (match,) = matched(["a"], [row(5, result("x", "9"), "9"), row(0, result("a", "1"), "1")])
+    _, (match,) = ended(["a"], [(5, report(result("x", "9"), "9")), (0, report(result("a", "1"), "1"))])
     assert match.outcome == result("a", "1")
 
 
-def test_files_are_looked_at_only_when_asked(tmp_path: Path) -> None:
-    rows = [row(0, result("a", "1", str(tmp_path / "absent"), 3), "1")]
-    (checked,) = match_outcomes({0: "a"}, rows, check_files=True)
-    (unchecked,) = match_outcomes({0: "a"}, rows, check_files=False)
-    assert isinstance(checked.outcome, RewriteFailure)
-    assert isinstance(unchecked.outcome, RewriteResult)
+def test_files_that_are_not_seen_here_are_a_failure(tmp_path: Path) -> None:
+    absent = result("a", "1", str(tmp_path / "absent"), 3)
+    elsewhere = result("b", "2", "s3://bucket/key", 3)
+    _, matches = ended(["a", "b"], [(0, report(absent, "1")), (1, report(elsewhere, "2"))])
+    assert [type(match.outcome) for match in matches] == [RewriteFailure, RewriteResult]

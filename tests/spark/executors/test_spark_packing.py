@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from compactlib.errors import InvalidInput
-from compactlib.spark.executors.packing import packed, weight_of, worthwhile_parts
+from compactlib.spark.executors.packing import packed, weight_of
 
 WEIGHTS = st.lists(st.floats(0, 1e6), max_size=60)
 
@@ -28,13 +28,6 @@ def test_every_piece_is_in_one_group_and_none_is_far_above_the_rest(weights: lis
 
 def test_pieces_of_no_weight_are_spread_all_the_same() -> None:
     assert packed([0.0] * 6, 3) == [[0, 3], [1, 4], [2, 5]]
-
-
-def test_parts_are_worth_their_while() -> None:
-    assert worthwhile_parts(64, 0.004, 2) == 4
-    assert worthwhile_parts(64, 0.125, 2) == 32
-    assert worthwhile_parts(64, 7.0, 2) == 64
-    assert worthwhile_parts(3, 0.001, 2) == 3
 
 
 def test_the_weight_of_a_task_is_a_number_that_it_has() -> None:

@@ -129,7 +129,7 @@ def test_any_stores_in_common_jobs_of_shared_tasks_come_out_the_same(
     found: list[list[BlobStore]] = []
     outcomes = []
     for place, executor in (("local", LocalExecutor()),
-                            ("spark", SparkExecutor(spark, tasks_per_partition=together, max_tasks_per_job=16))):
+                            ("spark", SparkExecutor(spark, tasks_per_partition=together))):
         (base / place).mkdir(parents=True)
         opened = []
         for number, steps in enumerate(stores):

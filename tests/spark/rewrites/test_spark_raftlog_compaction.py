@@ -60,7 +60,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_same_bytes_and_nothing_else(spark: SparkSession, log: Path, tmp_path: Path) -> None:
-    ours = compacted(log, tmp_path / "spark", SparkExecutor(spark, max_tasks_per_job=3))
+    ours = compacted(log, tmp_path / "spark", SparkExecutor(spark))
     theirs = compacted(log, tmp_path / "local", LocalExecutor())
     assert len(ours.groups) > 3
     assert contents(tmp_path / "spark") == contents(tmp_path / "local")
@@ -123,14 +123,14 @@ _folders = itertools.count()
 
 
 @settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(logs=st.lists(layouts(), min_size=6, max_size=12), together=st.integers(1, 8), at_once=st.integers(1, 3))
-@example(logs=[HUGE, *[TINY] * 8, ALL_DEAD, ALL_LIVE, ONE_ENTRY], together=5, at_once=1)
+@given(logs=st.lists(layouts(), min_size=6, max_size=12), together=st.integers(1, 8))
+@example(logs=[HUGE, *[TINY] * 8, ALL_DEAD, ALL_LIVE, ONE_ENTRY], together=5)
 def test_any_logs_in_common_jobs_of_shared_tasks_come_out_the_same(
-        spark: SparkSession, tmp_path: Path, logs: list[Layout], together: int, at_once: int) -> None:
+        spark: SparkSession, tmp_path: Path, logs: list[Layout], together: int) -> None:
     """One huge rewrite beside many tiny ones, logs of which all or nothing is dead, and whatever Hypothesis finds."""
     base = tmp_path / str(next(_folders))
     base.mkdir()
-    executor = SparkExecutor(spark, jobs_at_once=at_once, tasks_per_partition=together, max_tasks_per_job=16)
+    executor = SparkExecutor(spark, tasks_per_partition=together)
     theirs, jobs = {}, []
     for number, layout in enumerate(logs):
         source = layout.build(base / f"log{number}")

@@ -77,10 +77,10 @@ def found(spark: SparkSession, folder: Path) -> dict[str, Any]:
     ]
     budget, observer = Budget(), RecordingObserver()
     # One job, so that both workers get a part of it.
-    outcomes = list(SparkExecutor(spark, jobs_at_once=1).run(tasks, budget=budget, observer=observer))
+    outcomes = list(SparkExecutor(spark).run(tasks, budget=budget, observer=observer))
     tasks = [ExecutorKilledOnceTask("lost", str(source), str(private), str(folder / "executor-marker")),
              *(CopyTask(f"beside-{number}", str(source), str(private)) for number in range(2))]
-    lost = list(SparkExecutor(spark, jobs_at_once=1).run(tasks))
+    lost = list(SparkExecutor(spark).run(tasks))
     greeting = ship_wheel(spark, wheel(folder))
     (greeted,) = map_items(spark, ["cluster"], import_greeting)
     results = {outcome.task: outcome.files[0].path for outcome in outcomes if isinstance(outcome, RewriteResult)}
@@ -111,7 +111,7 @@ class OneStraggles:
             observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
         first, *others = tasks
         given = [attrs.evolve(first, files=StragglingFiles(self.marker)), *others]
-        for outcome in SparkExecutor(self.spark, jobs_at_once=1).run(given, budget=budget, observer=observer):
+        for outcome in SparkExecutor(self.spark).run(given, budget=budget, observer=observer):
             assert isinstance(outcome, RewriteResult), outcome
             if outcome.task == first.name:
                 self.used = outcome.files[0].path

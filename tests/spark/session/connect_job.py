@@ -49,8 +49,8 @@ def found(folder: Path) -> dict[str, Any]:
     spark = session(folder)
     answers: dict[str, Any] = {"session": type(spark).__module__, "archive": ship_library(spark)}
     cloudpickle.register_pickle_by_value(rewrite_tasks)  # type: ignore[no-untyped-call]
-    # Files of the conformance suite exist in name only; local[2] does not retry, so nothing may die in it.
-    answers["passed"] = check_executor(lambda: SparkExecutor(spark, check_files=False), folder)
+    # local[2] does not retry, so nothing may die in it.
+    answers["passed"] = check_executor(lambda: SparkExecutor(spark), folder)
     observer = RecordingObserver()
     list(SparkExecutor(spark).run([CopyTask("where", __file__, str(folder))], observer=observer))
     answers["library"] = observer.events[0][1]["library"]

@@ -28,9 +28,9 @@ from tests.spark.store_jobs import build_logs, job
 BARS = """
 from compactlib.runtime.observe import Progress, TqdmObserver
 with TqdmObserver(mininterval=0) as bars:
-    bars.progress(Progress("spark tasks", 1, 2, "tasks"))
-    bars.progress(Progress("spark tasks", 2, 5, "tasks"))   # the next job has begun
-    bars.progress(Progress("spark tasks", 5, 5, "tasks"))
+    bars.progress(Progress("rewrite", 1, 2, "groups"))
+    bars.progress(Progress("rewrite", 2, 5, "groups"))   # the next store's
+    bars.progress(Progress("rewrite", 5, 5, "groups"))
 """
 TABLE = """
 from compactlib.errors import DiskFull
@@ -70,7 +70,7 @@ def test_bars_follow_a_total_that_grows_and_tables_render(tmp_path: Path) -> Non
         assert {output["name"] for output in bars.outputs} == {"stderr"}
         assert "1/2" in told
         assert "2/5" in told
-        assert told.rstrip().endswith("tasks/s]")
+        assert told.rstrip().endswith("groups/s]")
         assert "Warning" not in told
     assert "<caption>2 stores, 1 failed</caption>" in html_of(table)
     # What failed comes first, and is no markup.
@@ -80,17 +80,17 @@ def test_bars_follow_a_total_that_grows_and_tables_render(tmp_path: Path) -> Non
 
 
 @pytest.mark.spark
-def test_the_bars_of_a_running_job_show_spark_tasks_groups_and_stores(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_bars_of_running_jobs_show_groups_and_stores(spark: SparkSession, tmp_path: Path) -> None:
     folders = build_logs(tmp_path / "logs", 3)
     screen = io.StringIO()
     marker = tmp_path / "go"
 
     class Bars(TqdmObserver):
-        """Lets the waiting tasks go on once a bar of Spark's tasks is on the screen."""
+        """Lets the waiting tasks go on once a bar of the rewrites is on the screen."""
 
         def progress(self, progress: Any) -> None:
             super().progress(progress)
-            if progress.work == "spark tasks":
+            if progress.work == "rewrite":
                 marker.touch()
 
     def waiting(executor: Any, budget: Budget) -> Any:
@@ -99,9 +99,9 @@ def test_the_bars_of_a_running_job_show_spark_tasks_groups_and_stores(spark: Spa
 
     jobs = [*map(job, folders), StoreJob("waiting", waiting)]
     with Bars(file=screen, mininterval=0, ascii=True, ncols=100) as bars:
-        outcomes = list(compact_stores(jobs, SparkExecutor(spark, jobs_at_once=1), observer=bars))
+        outcomes = list(compact_stores(jobs, SparkExecutor(spark), observer=bars))
     shown = screen.getvalue()
-    for bar in ("stores: 100%", "rewrite: 100%", "spark tasks: "):
+    for bar in ("stores: 100%", "rewrite: 100%"):
         assert bar in shown, shown
     html = outcome_table(outcomes)._repr_html_()
     assert html.count("<tr>") >= 4

@@ -254,7 +254,7 @@ class TestOnSpark:
         ours, theirs = build_logs(tmp_path / "ours", 10), build_logs(tmp_path / "theirs", 10)
         plans = map_items(spark, ours, planned_bytes)
         assert [plan.value for plan in plans] == [planned_bytes(folder) for folder in ours]
-        counting = Counting(SparkExecutor(spark, jobs_at_once=1))
+        counting = Counting(SparkExecutor(spark))
         jobs = [job(plan.item, float(plan.value or 0)) for plan in plans]
         assert all(groups_of(each.outcome) for each in compact_stores(jobs, counting))
         assert len(counting.batches) < 10

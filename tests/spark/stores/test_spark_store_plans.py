@@ -170,7 +170,7 @@ def many(spark: SparkSession, base: Path, count: int) -> None:
     plan = plan_stores(spark, folders, PLAN_LOG)
     assert [each.kind for each in plan.stores] == ["work"] * count
     assert {each.name for each in plan.stores[:len(heavy)]} == heavy
-    counting = Counting(SparkExecutor(spark, jobs_at_once=1, tasks_per_partition=None))
+    counting = Counting(SparkExecutor(spark))
     outcomes = list(compact_stores(plan.jobs(compact_log), counting))  # type: ignore[arg-type]
     assert len(outcomes) == count
     assert all(isinstance(each.outcome, Done) for each in outcomes)
@@ -251,7 +251,7 @@ def killed_runs(spark: SparkSession, base: Path, rng: random.Random, count: int,
         assert not reported & set(finished)
         reported |= set(finished)
     rest = plan_stores(spark, folders, PLAN_LOG)
-    outcomes = list(compact_stores(rest.jobs(compact_log), SparkExecutor(spark, jobs_at_once=1)))
+    outcomes = list(compact_stores(rest.jobs(compact_log), SparkExecutor(spark)))
     assert not any(isinstance(each.outcome, Failed) for each in outcomes)
     assert not plan_stores(spark, folders, PLAN_LOG).has_work
     for template in templates:

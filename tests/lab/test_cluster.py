@@ -9,13 +9,9 @@ from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, strategies as st
-from pyspark.sql import SparkSession
 
 from compactlib.errors import InvalidInput
-from compactlib.runtime.observe import RecordingObserver
-from compactlib.spark import SparkExecutor, simulate
-from compactlib.spark.executors.simulation import SimulatedRun, SparkCosts, suggested_partitioning
-from tests.spark.rewrite_tasks import NamingTask
+from compactlib.lab.cluster import SimulatedRun, SparkCosts, simulate, suggested_partitioning
 
 FREE = SparkCosts()
 TIMES = st.lists(st.floats(0.0, 100.0), min_size=1, max_size=40)
@@ -34,8 +30,8 @@ def best_of_all(tasks: Sequence[float], executors: int) -> float:
 def test_without_costs_a_job_stays_within_grahams_bounds_of_the_best(tasks: list[float], executors: int) -> None:
     best = best_of_all(tasks, executors)
     slack = 1e-9 * (1 + best)
-    in_any_order = simulate(tasks, executors, FREE, jobs_at_once=1).seconds
-    longest_first = simulate(sorted(tasks, reverse=True), executors, FREE, jobs_at_once=1).seconds
+    in_any_order = simulate(tasks, executors, FREE).seconds
+    longest_first = simulate(sorted(tasks, reverse=True), executors, FREE).seconds
     assert best - slack <= in_any_order <= (2 - 1 / executors) * best + slack
     assert best - slack <= longest_first <= (4 / 3 - 1 / (3 * executors)) * best + slack
 
@@ -45,49 +41,28 @@ def test_grahams_worst_case_for_longest_first() -> None:
     assert best_of_all([5, 5, 4, 4, 3, 3, 3], 3) == 9.0
 
 
-@given(TIMES, st.integers(1, 12), SOME_COSTS, st.integers(1, 5), st.integers(1, 50), st.integers(1, 4))
+@given(TIMES, st.integers(1, 12), SOME_COSTS, st.integers(1, 5))
 def test_it_takes_no_less_than_the_cores_the_longest_task_and_the_commits_need(
-        tasks: list[float], executors: int, costs: SparkCosts, shared: int, most: int, at_once: int) -> None:
-    run = simulate(tasks, executors, costs, tasks_per_partition=shared, max_tasks_per_job=most, jobs_at_once=at_once)
+        tasks: list[float], executors: int, costs: SparkCosts, shared: int) -> None:
+    run = simulate(tasks, executors, costs, tasks_per_partition=shared)
     count = len(tasks)
     in_parts = math.fsum(tasks) + costs.task_seconds * -(-count // shared)
     slack = 1e-9 * (1 + run.seconds)
     assert run.seconds >= costs.job_seconds + max(tasks) + costs.task_seconds + costs.commit_seconds - slack
     assert run.seconds >= costs.job_seconds + in_parts / executors - slack
     assert run.seconds >= costs.job_seconds + costs.commit_seconds * count - slack
-    one_by_one = in_parts + (costs.job_seconds + costs.task_seconds) * run.jobs + costs.commit_seconds * count
-    assert run.seconds <= one_by_one + slack
-    assert -(-count // most) <= run.jobs <= count
+    assert run.seconds <= costs.job_seconds + in_parts + costs.commit_seconds * count + slack
     assert 0 <= run.busy_share <= 1 + 1e-9
     assert 0 <= run.commit_share <= 1 + 1e-9
 
 
-def test_jobs_begin_ahead_and_commits_go_beside_them() -> None:
+def test_commits_go_beside_the_tasks() -> None:
     costs = SparkCosts(job_seconds=1.0, task_seconds=0.5, commit_seconds=2.0)
-    # Four jobs of one task of 3 s on one core: at 1 + 3.5, 8, 11.5; the fourth begins when the first is committed,
-    # at 6.5, finds the core free at 11.5, and ends at 15; then its commit.
-    run = simulate([3.0] * 4, 1, costs, max_tasks_per_job=1)
-    assert (run.jobs, run.seconds, run.alone_seconds, run.commit_seconds) == (4, 17.0, 12.0, 8.0)
-    # One job at a time: 4 x (1 + 3.5 + 2).
-    assert simulate([3.0] * 4, 1, costs, max_tasks_per_job=1, jobs_at_once=1).seconds == 26.0
-
-
-def test_jobs_grow_while_they_are_short() -> None:
-    # Two cores: jobs of 4, 4, 4 begin at once; each that has ended had less than a second for each core.
-    assert simulate([0.1] * 60, 2, FREE).jobs == 6
-    assert simulate([1.0] * 60, 2, FREE).jobs == 15
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize(("count", "shared", "most", "at_once"), [(40, 1, 64, 3), (40, 2, 8, 2), (9, 1, 4, 1)])
-def test_its_jobs_are_those_of_the_executor(spark: SparkSession, count: int, shared: int, most: int,
-                                            at_once: int) -> None:
-    observer = RecordingObserver()
-    executor = SparkExecutor(spark, tasks_per_partition=shared, max_tasks_per_job=most, jobs_at_once=at_once)
-    list(executor.run([NamingTask(f"task {number}", "none://", 0) for number in range(count)], observer=observer))
-    jobs = [each.done for each in observer.progresses if each.work == "rewrite"]
-    assert len(jobs) == simulate([0.0] * count, 2, FREE, tasks_per_partition=shared, max_tasks_per_job=most,
-                                 jobs_at_once=at_once).jobs
+    # Four tasks of 3 s on one core end at 4.5, 8, 11.5 and 15; each is committed while the next runs, the last then.
+    run = simulate([3.0] * 4, 1, costs)
+    assert (run.seconds, run.alone_seconds, run.commit_seconds) == (17.0, 12.0, 8.0)
+    # Two to a partition: they end at 7.5 and 14, and two commits follow each.
+    assert simulate([3.0] * 4, 1, costs, tasks_per_partition=2).seconds == 18.0
 
 
 def test_small_tasks_are_suggested_to_share_and_large_ones_not() -> None:
@@ -114,14 +89,14 @@ def test_beyond_what_the_commits_allow_more_executors_give_nothing() -> None:
 def test_it_prints_itself() -> None:
     run = simulate([1.0] * 10, 5, FREE)
     assert repr(run) == ("<SimulatedRun: 10 tasks on 5 executors take 2.0 s, 5.0 times as fast as one core>")
-    assert run.to_dicts() == [{"executors": 5, "tasks_per_partition": 1, "max_tasks_per_job": 64, "jobs": 1,
-                               "seconds": 2.0, "speedup": 5.0, "busy_share": 1.0, "commit_share": 0.0}]
+    assert run.to_dicts() == [{"executors": 5, "tasks_per_partition": 1, "seconds": 2.0, "speedup": 5.0,
+                               "busy_share": 1.0, "commit_share": 0.0}]
     assert "<table>" in run._repr_html_()
 
 
 def test_nothing_to_do_takes_no_time() -> None:
     run: SimulatedRun = simulate([], 5, SparkCosts(job_seconds=1.0))
-    assert (run.seconds, run.jobs, run.speedup, run.busy_share, run.commit_share) == (0.0, 0, 0.0, 0.0, 0.0)
+    assert (run.seconds, run.speedup, run.busy_share, run.commit_share) == (0.0, 0.0, 0.0, 0.0)
     assert suggested_partitioning([], 5, FREE).seconds == 0.0
 
 

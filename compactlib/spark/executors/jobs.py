@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A function over pieces of work as one DataFrame job, whose answers come as its Spark tasks end.
+
+Each part of the pieces is a partition: a range makes the partitions, and a broadcast join brings each its own pieces
+and no other's, without a shuffle. Answers come early in the way that the session has for it:
+
+* A classic session sends the updates of an accumulator with the end of a task. Spark promises each at least once, so
+  these are news; the rows that the job returns when it has ended are what counts, and repeat them.
+* Spark Connect has no accumulators, but streams the rows of one job in the order of its partitions.
+
+`mapInArrow` binds columns by position and ignores names, so every batch is built here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+
+from compactlib.executors.tasks import new_attempt_id
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark import SparkContext
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import DataFrame, SparkSession
+
+Piece: TypeAlias = tuple[int, bytes]
+"""The number of a piece of work, and what the function takes for it or answered."""
+
+_ANSWER_DDL = "number bigint, answer binary"
+_LOOK_SECONDS = 0.2
+
+
+def classic_context(spark: SparkSession) -> SparkContext | None:
+    """The context of a classic session; `None` over Spark Connect, which has none, and for a session that is gone."""
+    try:
+        return spark.sparkContext
+    except Exception:
+        # Each says so in an error of its own.
+        return None
+
+
+class SparkJobs:
+    """Runs jobs on one session, any number at once. Spark keeps a few hundred bytes for each object that ran one.
+
+    Args:
+        spark: a classic or a Spark Connect session.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._news: Accumulator[list[tuple[str, Piece]]] | None = None
+        self._listening: dict[str, Callable[[Piece], None]] = {}
+
+    def answers(self, apply: Callable[[bytes], bytes], parts: Sequence[Sequence[Piece]],
+                stop: Callable[[], bool] = lambda: False) -> Generator[Piece, None, None]:
+        """Run `apply` over each piece, in one job; yields the answers as they come, some of them twice.
+
+        Closing the iterator has Spark end the job, and waits for that. The job sees the caller's local properties and
+        tags, such as the scheduler pool.
+
+        Args:
+            apply: picklable, called on the workers, and again for a piece whose worker died.
+            parts: the pieces of each partition, at least one part; numbers differ.
+            stop: asked before each answer, and five times a second; once true, the job is ended, and the iterator when
+                it has yielded what came until then.
+
+        Raises:
+            Exception: whatever Spark raises when the job fails: its own errors, py4j's, gRPC's.
+        """
+        name = f"compactlib-{new_attempt_id()}"
+        context = classic_context(self._spark)
+        came: queue.SimpleQueue[Piece | _Ended] = queue.SimpleQueue()
+
+        def work() -> None:
+            try:
+                with contextlib.suppress(Exception):
+                    # Where a session cannot be tagged (it is gone, or the server is old), its jobs run to their end.
+                    if context is None:
+                        self._spark.addTag(name)
+                    else:
+                        # A classic session's own tags reach SQL queries, but not what Python collects (4.3.0).
+                        context.addJobTag(name)
+                        context.setInterruptOnCancel(True)
+                rows = self._frame(_Applied(apply, name, self._listen(name, context, came.put)), parts)
+                for row in rows.toLocalIterator() if context is None else rows.collect():
+                    came.put((row["number"], bytes(row["answer"])))
+            except BaseException as error:
+                came.put(_Ended(error))
+            else:
+                came.put(_Ended(None))
+
+        thread = threading.Thread(target=self._inheriting(work), name=name, daemon=True)
+        thread.start()
+        ended = None
+        try:
+            while ended is None and not stop():
+                with contextlib.suppress(queue.Empty):
+                    got = came.get(timeout=_LOOK_SECONDS)
+                    if isinstance(got, _Ended):
+                        ended = got
+                    else:
+                        yield got
+        finally:
+            while ended is None and thread.is_alive():
+                with contextlib.suppress(Exception):
+                    # Again and again: the job may be about to begin. A session that is gone has no jobs either.
+                    self._end(name, context)
+                thread.join(_LOOK_SECONDS)
+            self._listening.pop(name, None)
+        while not came.empty():
+            if not isinstance(got := came.get(), _Ended):
+                yield got
+        if ended is not None and ended.error is not None:
+            raise ended.error
+
+    def _end(self, name: str, context: SparkContext | None) -> None:
+        if context is None:
+            self._spark.interruptTag(name)
+        else:
+            context.cancelJobsWithTag(name)
+
+    def _listen(self, name: str, context: SparkContext | None,
+                hear: Callable[[Piece], None]) -> Accumulator[list[tuple[str, Piece]]] | None:
+        if context is None:
+            return None
+        if self._news is None:
+            from compactlib.spark.executors.news import News
+
+            # One for all jobs: Spark never lets go of an accumulator.
+            self._news = context.accumulator([], News(self._listening))
+        self._listening[name] = hear
+        return self._news
+
+    def _frame(self, applied: _Applied, parts: Sequence[Sequence[Piece]]) -> DataFrame:
+        import pyarrow as pa
+        from pyspark.sql import functions
+
+        rows = [(part, number, data) for part, pieces in enumerate(parts) for number, data in pieces]
+        kinds: list[tuple[str, pa.DataType]] = [("part", pa.int64()), ("number", pa.int64()), ("data", pa.binary())]
+        table = pa.table({name: pa.array([row[place] for row in rows], kind)
+                          for place, (name, kind) in enumerate(kinds)})
+        ranged = self._spark.range(0, len(parts), 1, len(parts)).withColumnRenamed("id", "part")
+        return ranged.join(functions.broadcast(self._spark.createDataFrame(table)), "part").mapInArrow(
+            applied, _ANSWER_DDL)
+
+    def _inheriting(self, call: Callable[[], None]) -> Callable[[], None]:
+        from pyspark import inheritable_thread_target
+
+        try:
+            inherited: Callable[[], None] = inheritable_thread_target(self._spark)(call)
+        except Exception:
+            # The session is gone; the job's own error will say so.
+            return call
+        return inherited
+
+
+@attrs.frozen
+class _Ended:
+    error: BaseException | None
+
+
+@attrs.frozen
+class _Applied:
+    """The function that Spark maps over the rows of a partition."""
+
+    apply: Callable[[bytes], bytes]
+    job: str
+    news: Accumulator[list[tuple[str, Piece]]] | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            rows: list[dict[str, Any]] = batch.to_pylist()
+            for number, data in ((row["number"], row["data"]) for row in rows):
+                answer = self.apply(data)
+                if self.news is not None:
+                    self.news.add([(self.job, (number, answer))])
+                yield pa.RecordBatch.from_arrays([pa.array([number], pa.int64()), pa.array([answer], pa.binary())],
+                                                 names=["number", "answer"])
