@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable
+from heapq import heapify, heappop, heappush
 
 from compactlib.errors import AuditFailed
 
@@ -22,6 +23,7 @@ NO_SIZE = 0
 MIXED = -1
 _GROWTH = 4096
 _BUCKET_MS = 60_000
+_NUMBER_BITS = 32
 
 
 class Records:
@@ -53,7 +55,10 @@ class Records:
         self.since: int = 0
         self._due: array[int] = array("q")
         self._leaving: array[int] = array("i")
+        # By minutes; those of the minute at hand, and before, as a heap of time and number.
         self._expiring: dict[int, array[int]] = {}
+        self._soon: list[int] = []
+        self._opened = -NEVER
         self._horizon = -NEVER
 
     def reserve(self, records: int) -> None:
@@ -83,9 +88,12 @@ class Records:
             self.one_size = size if self.one_size == NO_SIZE else MIXED
 
     def expires(self, record: int, until: int) -> None:
-        """Note that a record has a time to live. O(1)."""
+        """Note that a record has a time to live. O(1), O(log n) for one that ends within a minute."""
         self.has_lives = True
         bucket = until // _BUCKET_MS
+        if bucket <= self._opened:
+            heappush(self._soon, until << _NUMBER_BITS | record)
+            return
         held = self._expiring.get(bucket)
         if held is None:
             held = self._expiring[bucket] = array("i")
@@ -117,12 +125,15 @@ class Records:
             died += self._take_off(self._due[:count], self._leaving[:count], valid, moments, told)
             del self._due[:count]
             del self._leaving[:count]
-        for bucket in sorted(bucket for bucket in self._expiring if bucket * _BUCKET_MS < horizon):
-            expired, rest = self._expire(self._expiring.pop(bucket), bucket, horizon, valid, moments, told)
-            died += expired
-            if rest:
-                self._expiring[bucket] = rest
-        return died
+        bucket = horizon // _BUCKET_MS
+        if bucket > self._opened:
+            self._opened = bucket
+            for due in [each for each in self._expiring if each <= bucket]:
+                # Of those whose number is another record's by now, that one is known by itself.
+                self._soon += [self.until[record] << _NUMBER_BITS | record for record in self._expiring.pop(due)
+                               if self.until[record] // _BUCKET_MS == due]
+            heapify(self._soon)
+        return died + self._expire(horizon, valid, moments, told)
 
     def _take_off(self, due: array[int], leaving: array[int], valid: array[int], moments: array[float],
                   told: Callable[[int, int], None] | None) -> int:
@@ -139,18 +150,14 @@ class Records:
                     told(record, row)
         return died
 
-    def _expire(self, held: array[int], bucket: int, horizon: int, valid: array[int], moments: array[float],
-                told: Callable[[int, int], None] | None) -> tuple[int, array[int]]:
-        place, until, since, died = self.place, self.until, self.since, 0
-        rest = array("i")
-        for record in held:
+    def _expire(self, horizon: int, valid: array[int], moments: array[float],
+                told: Callable[[int, int], None] | None) -> int:
+        place, until, since, soon, died = self.place, self.until, self.since, self._soon, 0
+        while soon and soon[0] >> _NUMBER_BITS < horizon:
+            at, record = divmod(heappop(soon), 1 << _NUMBER_BITS)
             row = place[record]
-            if row == DEAD or until[record] // _BUCKET_MS != bucket:
+            if row == DEAD or until[record] != at:
                 # It was deleted before, and the number may be another record's by now.
-                continue
-            at = until[record]
-            if at >= horizon:
-                rest.append(record)
                 continue
             valid[row] -= self.size[record]
             moments[row] += (at - since) * self.size[record]
@@ -161,7 +168,7 @@ class Records:
             owner = self.key[record]
             if owner >= 0 and self.current[owner] == record:
                 self.current[owner] = -1
-        return died, rest
+        return died
 
     @property
     def waiting_bytes(self) -> int:
@@ -173,7 +180,7 @@ class Records:
         """What the columns take."""
         columns = (self.place, self.size, self.until, self.written, self.key, self.free, self.current, self._due,
                    self._leaving, *self._expiring.values())
-        return sum(column.itemsize * len(column) for column in columns)
+        return sum(column.itemsize * len(column) for column in columns) + 40 * len(self._soon)
 
     def audit(self) -> None:
         """Check that free numbers are dead ones, each once, and that the deletes ascend.
