@@ -19,7 +19,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from compactlib.errors import InvalidInput
-from compactlib.spark.settled import settled
 from compactlib.spark.sources.neighbours import neighbours
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ class PlannedReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition; called in a worker."""
         # Spark makes one partition of `None` when there is nothing to read.
-        return settled(chain.from_iterable(map(self._read, partition.value or ())))
+        return chain.from_iterable(map(self._read, partition.value or ()))
 
 
 class AskedOptions(Protocol):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ from pyspark.sql import SparkSession
 
 from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput, NotFound, TaskFailed
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
+from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Progress, RecordingObserver
-from compactlib.spark import SparkExecutor
+from compactlib.spark import SparkExecutor, register
 from compactlib.testing.executors.conformance import ExecutorConformance
 from tests.spark.rewrite_tasks import (
     PARTITION,
@@ -403,6 +404,28 @@ class TestBudget:
         budget.resume()
         thread.join()
         assert results(rest).keys() == {"late"}
+
+
+def test_workers_are_left_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
+    """Whatever ran in them before: the next job of the same session may be somebody else's."""
+    folder = tmp_path / "log"
+    with SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=5))) as log:
+        log.extend((index, 1, b"entry") for index in range(1, 41))
+    register(spark)
+    assert spark.read.format("compactlib.raftlog").option("partition_bytes", 1).load(str(folder)).count() == 40
+    results(list(SparkExecutor(spark).run([ReturningTask(f"t{number}", PARTITION) for number in range(4)])))
+
+    def look(batches: Iterator[Any]) -> Iterator[Any]:
+        import gc
+
+        import pyarrow as pa
+
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"frozen": [gc.get_freeze_count()] * len(batch),
+                                              "collects": [gc.isenabled()] * len(batch)})
+
+    rows = spark.range(0, 4, 1, 4).mapInArrow(look, "frozen bigint, collects boolean").collect()
+    assert {(row["frozen"], row["collects"]) for row in rows} == {(0, True)}
 
 
 def test_starting_java_printed_next_to_nothing(startup_stderr: str) -> None:
