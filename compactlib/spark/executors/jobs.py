@@ -54,7 +54,7 @@ class SparkJobs:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._news: Accumulator[list[tuple[str, Piece]]] | None = None
+        self._news: Accumulator[Any] | None = None
         self._listening: dict[str, Callable[[Piece], None]] = {}
 
     def answers(self, apply: Callable[[bytes], bytes], parts: Sequence[Sequence[Piece]],
@@ -126,7 +126,7 @@ class SparkJobs:
             context.cancelJobsWithTag(name)
 
     def _listen(self, name: str, context: SparkContext | None,
-                hear: Callable[[Piece], None]) -> Accumulator[list[tuple[str, Piece]]] | None:
+                hear: Callable[[Piece], None]) -> Accumulator[Any] | None:
         if context is None:
             return None
         if self._news is None:
@@ -171,7 +171,7 @@ class _Applied:
 
     apply: Callable[[bytes], bytes]
     job: str
-    news: Accumulator[list[tuple[str, Piece]]] | None
+    news: Accumulator[Any] | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

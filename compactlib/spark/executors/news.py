@@ -4,45 +4,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypeAlias
 
 from pyspark.accumulators import AccumulatorParam
 
-from compactlib.spark.executors.jobs import Piece
+Told: TypeAlias = tuple[str, tuple[int, bytes]]
+"""The name of a job, and an answer of it."""
 
 
-class News(AccumulatorParam[list[tuple[str, Piece]]]):
-    """On a worker, collects answers with the names of their jobs; in the driver, tells them to who listens.
+class News(AccumulatorParam[list[Told]]):
+    """On a worker, collects answers; in the driver, passes them on to who listens, and keeps none.
 
     Args:
-        listening: who hears of the answers of each job that runs; called in a thread of Spark's, one at a time.
+        listening: who hears of the answers of each job that runs; called in a thread of Spark's, one at a time. `None`
+            on a worker.
     """
 
-    def __init__(self, listening: Mapping[str, Callable[[Piece], None]]) -> None:
+    def __init__(self, listening: Mapping[str, Callable[[tuple[int, bytes]], None]] | None = None) -> None:
         self._listening = listening
 
-    def zero(self, value: list[tuple[str, Piece]]) -> list[tuple[str, Piece]]:
+    def zero(self, value: list[Told]) -> list[Told]:
         """Nothing yet."""
         return []
 
-    def addInPlace(self, value1: list[tuple[str, Piece]],  # noqa: N802 - PySpark's name
-                   value2: list[tuple[str, Piece]]) -> list[tuple[str, Piece]]:
-        """Tell what has come; the driver keeps nothing."""
+    def addInPlace(self, value1: list[Told], value2: list[Told]) -> list[Told]:  # noqa: N802 - PySpark's name
+        """More has come."""
+        if self._listening is None:
+            value1 += value2
+            return value1
         for job, answer in value2:
             hear = self._listening.get(job)
             if hear is not None:
                 hear(answer)
         return value1
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Collecting, ()
-
-
-class _Collecting(AccumulatorParam[list[tuple[str, Piece]]]):
-    def zero(self, value: list[tuple[str, Piece]]) -> list[tuple[str, Piece]]:
-        return []
-
-    def addInPlace(self, value1: list[tuple[str, Piece]],  # noqa: N802 - PySpark's name
-                   value2: list[tuple[str, Piece]]) -> list[tuple[str, Piece]]:
-        value1 += value2
-        return value1
+    def __reduce__(self) -> tuple[type[News], tuple[()]]:
+        return News, ()
