@@ -31,10 +31,13 @@ def complete(effects: Effects, item: CompletedJob) -> None:
         state.jobs.complete(job)
         return
     gone = bool(effects.limits.checks_results) and sources_gone(state, job, results)
-    if not gone and any(state.tombstones.covers(block) for block in results.new_blocks):
-        # They were given up between prepare and apply; the worker keeps the job and will learn it with its next poll.
-        effects.verdicts[name] = Verdict.SUPERSEDED
-        return
+    if not gone:
+        for block in results.new_blocks:
+            if state.tombstones.covers(block):
+                # They were given up between prepare and apply; the worker keeps the job and learns it with its next
+                # poll.
+                effects.verdicts[name] = Verdict.SUPERSEDED
+                return
     state.jobs.complete(job)
     if gone:
         effects.verdicts[name] = Verdict.SOURCES_GONE

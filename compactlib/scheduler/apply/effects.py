@@ -90,7 +90,7 @@ class Effects:
         """Tell of a job that is done."""
         self.events.append((JOB_COMPLETED, {
             "job": job.state.name, "level": job.state.compaction_level, "source_bytes": job.size_bytes,
-            "output_bytes": sum(block.size_bytes for block in new_blocks),
+            "output_bytes": sum([block.size_bytes for block in new_blocks]),
             "seconds": max(0.0, self.command.appended_at - job.state.added_at)}))
 
     def forget_tombstones(self) -> None:
@@ -105,7 +105,10 @@ class Effects:
 
     def tell_excluded(self) -> None:
         """Tell of the jobs that were given up since the last command; after a restart, of all once more."""
-        for job in self.state.jobs.newly_excluded(self.expiry):
+        jobs = self.state.jobs
+        if not jobs.has_newly_excluded(self.expiry):
+            return
+        for job in jobs.newly_excluded(self.expiry):
             self.events.append((JOB_EXCLUDED, {"job": job.state.name, "failures": job.state.failures,
                                                "blocks": job.source_count, "reason": job.state.last_failure}))
 

@@ -44,6 +44,8 @@ class Command:
     expiry: float | None = attrs.field(default=None, eq=False, repr=False)
 
 
+_USUAL_SECONDS = 1e18
+"""Times of blocks below it are looked at no closer; a whole number above it may be none that a float can be."""
 MAX_INDEX = (1 << 64) - 1
 """The largest index and term of a log: tokens are stored in eight bytes."""
 
@@ -91,6 +93,19 @@ class BlockMeta:
     columns: str = ""
 
     def __attrs_post_init__(self) -> None:
+        try:
+            fits = (0 < len(self.id) <= MAX_ID_CHARS and self.id.isprintable() and self.tenant.isprintable()
+                    and len(self.tenant) <= MAX_ID_CHARS
+                    and 0 <= self.shard | self.level | self.size_bytes <= MAX_NUMBER
+                    and self.rows is None and self.columns == ""
+                    and -_USUAL_SECONDS < self.min_time <= self.max_time < _USUAL_SECONDS)
+        except (TypeError, AttributeError):
+            fits = False
+        if not fits:
+            self._look_closely()
+
+    def _look_closely(self) -> None:
+        """Raise `InvalidInput` that says what does not fit, if anything does not."""
         check_block_fields(self.id, self.tenant, self.shard, self.level, self.size_bytes)
         _check_contents(self)
         try:

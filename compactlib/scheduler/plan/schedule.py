@@ -17,6 +17,7 @@ from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model.poll import MAX_REASON_CHARS, Verdict
 from compactlib.scheduler.model.update import AssignedJob, EvictedJob, NewJob
 from compactlib.scheduler.model.values import Command, JobPlan, JobState, JobStatus
+from compactlib.scheduler.plan.policies.by_priority import BY_AGE, ByPriority
 from compactlib.scheduler.plan.policy import (
     AssignmentPolicy,
     AssignmentView,
@@ -144,11 +145,27 @@ class Schedule:
         return (_as_waiting(job) for job in jobs if job.state.name not in touched)
 
     def _again(self, level: JobLevel) -> Iterator[WaitingJob]:
+        return map(_as_waiting, self._once_more(level))
+
+    def _once_more(self, level: JobLevel) -> Iterator[Job]:
         seen = set(self._touched)
         for job in level.again(self._expiry):
             if job.state.name not in seen:
                 seen.add(job.state.name)
-                yield _as_waiting(job)
+                yield job
+
+    def _by_priority(self, capacity: int) -> list[Job]:
+        """What `ByPriority` chooses, without a view of everything that there is to choose from."""
+        touched = self._touched
+        chosen: list[Job] = []
+        for level in self._queue.levels.values():
+            for jobs in (level.ready, self._once_more(level)):
+                for job in jobs:
+                    if job.state.name not in touched:
+                        chosen.append(job)
+                        if len(chosen) == capacity:
+                            return chosen
+        return chosen
 
     def _tenants(self, level: JobLevel) -> Iterator[TenantLine]:
         # A generator, so that jobs are grouped by tenant only once that is asked for.
@@ -161,6 +178,10 @@ class Schedule:
         Raises:
             InvalidInput: the choice is none, or names what may not be assigned.
         """
+        if type(policy) is ByPriority and not policy.higher_level_share:
+            jobs = self._by_priority(capacity)
+            why = BY_AGE if jobs else self.view(capacity).why_nothing()
+            return tuple([self._given(job) for job in jobs]), JobChoice(tuple([job.state.name for job in jobs]), why)
         choice: object = policy.choose(self.view(capacity), self._command.appended_at)
         if not isinstance(choice, JobChoice):
             raise InvalidInput(f"the policy {policy!r:.200} chose {choice!r:.200}; answer a JobChoice, an empty one "
@@ -175,8 +196,11 @@ class Schedule:
         job = self._queue.get(name)
         if job is None or name in self._touched or not self._queue.may_be_assigned(job.state, self._expiry):
             raise self._refused(policy, f"job {name!r}, which may not be assigned now, or a second time")
+        return self._given(job)
+
+    def _given(self, job: Job) -> AssignedJob:
         before = job.state
-        self._touched.add(name)
+        self._touched.add(before.name)
         failures = before.failures + (before.status is _IN_PROGRESS)
         state = changed(before, _IN_PROGRESS, self._command.index, self._lease, failures)
         return AssignedJob(state, before, job.plan())

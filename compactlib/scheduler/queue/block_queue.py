@@ -69,6 +69,8 @@ class BlockQueue:
 
     def __init__(self, levels: Sequence[LevelConfig]) -> None:
         self.levels: list[QueueLevel] = [QueueLevel(config) for config in levels]
+        # The others wait for as long as it takes.
+        self._aging: list[QueueLevel] = [level for level in self.levels if level.config.max_age_seconds]
         self._next_sequence = 1
         self.rejected: int = 0
         self.missed: int = 0
@@ -90,6 +92,8 @@ class BlockQueue:
 
     def push_meta(self, block: BlockMeta, now: float) -> Pushed:
         """Queue a block that the metadata index knows; its age is that of its oldest data, if it says so. As `push`."""
+        if block.level >= len(self.levels):
+            return Pushed.TERMINAL
         time = block.min_time or ulid_seconds(block.id)
         return self._push((block.tenant, block.shard, block.level), now,
                           QueuedBlock(block.id, time, block.size_bytes))
@@ -130,7 +134,7 @@ class BlockQueue:
         """Flush every staged batch that is too old, and note which keys are too old to wait, so that later plans find
         them at once; returns how many batches were flushed. O(those + log keys)."""
         flushed = 0
-        for level in self.levels:
+        for level in self._aging:
             for group in list(level.old(now)):
                 self._flush(level, group)
                 flushed += 1
@@ -140,7 +144,7 @@ class BlockQueue:
 
     def has_old(self, now: float) -> bool:
         """Whether `tick` would flush anything. O(levels)."""
-        return any(True for level in self.levels for _ in level.old(now))
+        return any(True for level in self._aging for _ in level.old(now))
 
     def cut(self, now: float) -> None:
         """No batch is younger than `now`, seconds. O(keys + batches)."""

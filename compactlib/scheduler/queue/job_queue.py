@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import chain
+from operator import itemgetter
+from typing import TypeVar
 
 import attrs
-from sortedcontainers import SortedDict, SortedList, SortedSet
+from sortedcontainers import SortedList, SortedSet
 
 from compactlib.errors import AuditFailed
 from compactlib.scheduler.config import SchedulerConfig
@@ -24,6 +26,7 @@ from compactlib.scheduler.queue.due_jobs import DueJobs
 from compactlib.scheduler.queue.job import NOT_READY, Job, LastKeyOf
 from compactlib.scheduler.queue.ready_jobs import ReadyJobs
 
+ValueT = TypeVar("ValueT")
 _UNSPECIFIED = JobStatus.UNSPECIFIED
 _IN_PROGRESS = JobStatus.IN_PROGRESS
 
@@ -33,6 +36,13 @@ def last_key_of(config: SchedulerConfig) -> LastKeyOf:
     if config.last_key == "name":
         return lambda state: state.name
     return lambda state: state.sequence
+
+
+def _insert(ordered: dict[int, ValueT], key: int, value: ValueT) -> None:
+    """Put a value into a dictionary that is read far more often than it grows; its keys stay ascending. O(its size)."""
+    items = sorted([*ordered.items(), (key, value)], key=itemgetter(0))
+    ordered.clear()
+    ordered.update(items)
 
 
 @attrs.define
@@ -58,8 +68,8 @@ class JobLevel:
 
     def __init__(self, last_key: LastKeyOf) -> None:
         self.ready: ReadyJobs = ReadyJobs(last_key)
-        self.delayed: SortedDict[int, DueJobs] = SortedDict()
-        self.leased: SortedDict[int, DueJobs] = SortedDict()
+        self.delayed: dict[int, DueJobs] = {}
+        self.leased: dict[int, DueJobs] = {}
         self.counts: LevelCounts = LevelCounts()
 
     def again(self, now: float) -> Iterator[Job]:
@@ -69,9 +79,8 @@ class JobLevel:
     def settle(self) -> None:
         """Keep the heaps tidy at their tops."""
         for by_failures in (self.delayed, self.leased):
-            if by_failures:
-                for waiting in by_failures.values():
-                    waiting.settle()
+            for waiting in by_failures.values():
+                waiting.settle()
 
 
 class JobQueue:
@@ -88,7 +97,8 @@ class JobQueue:
         self._jobs: dict[str, Job] = {}
         self.get: Callable[[str], Job | None] = self._jobs.get
         """The job of a name, if it is queued. O(1)."""
-        self.levels: SortedDict[int, JobLevel] = SortedDict()
+        self.levels: dict[int, JobLevel] = {}
+        """Ascending."""
         self.leased_count: int = 0
         """Jobs in progress, those with a lease that has run out included."""
         self.delayed_count: int = 0
@@ -111,7 +121,8 @@ class JobQueue:
         """The jobs of a level; made if there are none yet."""
         level = self.levels.get(number)
         if level is None:
-            level = self.levels[number] = JobLevel(self._last_key)
+            level = JobLevel(self._last_key)
+            _insert(self.levels, number, level)
         return level
 
     # ------------------------------------------------------------------------------------------------- changes
@@ -145,7 +156,8 @@ class JobQueue:
                 level.counts.reassigned += 1
             elif job.waits_in is not None and before.failures == state.failures:
                 job.state = state
-                job.waits_in.moved(job, self._last_key(state), before.lease_expires_at)
+                if state.lease_expires_at < before.lease_expires_at:
+                    job.waits_in.hastened(job, self._last_key(state))
                 return
         self._take(level, job)
         job.state = state
@@ -177,7 +189,8 @@ class JobQueue:
         level = self.levels[job.state.compaction_level]
         self._take(level, job)
         del self._jobs[job.state.name]
-        self._retired.difference_update(self._retired_sources(job))
+        if self._retired:
+            self._retired.difference_update(self._retired_sources(job))
         return level.counts
 
     def _retired_sources(self, job: Job) -> list[tuple[str, int, int, str]]:
@@ -205,7 +218,8 @@ class JobQueue:
             return
         waiting = by_failures.get(state.failures)
         if waiting is None:
-            waiting = by_failures[state.failures] = DueJobs(includes_end=includes_end)
+            waiting = DueJobs(includes_end=includes_end)
+            _insert(by_failures, state.failures, waiting)
         waiting.add(job, self._last_key(state))
         if by_failures is level.leased:
             self.leased_count += 1

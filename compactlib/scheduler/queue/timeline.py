@@ -39,6 +39,8 @@ class Timeline:
         latest = self.latest
         if latest is None:
             return Moment(Timeline(now), now, now)
+        if now == latest and self.doubt is None:
+            return Moment(self, now, now)
         if -MAX_SKEW_SECONDS <= now - latest <= MAX_SILENCE_SECONDS:
             return Moment(Timeline(now, None, self.has_late_stamps or self.doubt is not None), now, now)
         if self.doubt is not None and now >= self.doubt - MAX_SKEW_SECONDS:

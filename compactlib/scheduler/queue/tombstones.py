@@ -13,8 +13,9 @@ Pure state, changed by commands alone. See `docs/design/scheduler.md`.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Set
+from itertools import islice
 
 import attrs
 from sortedcontainers import SortedDict
@@ -45,6 +46,10 @@ class TombstoneEntry:
     leased_until: float = 0.0
 
 
+def _order_of(entry: TombstoneEntry) -> _Order:
+    return entry.index, entry.position
+
+
 class Tombstones:
     """All tombstones that are not confirmed, oldest first. A call costs O(log n) a tombstone, unless it says more.
 
@@ -65,10 +70,10 @@ class Tombstones:
     def _clear(self) -> None:
         self._entries: dict[str, TombstoneEntry] = {}
         # Those without a lease, oldest first, and the others by the end of their leases.
-        self._free: SortedDict[_Order, str] = SortedDict()
+        self._free: OrderedDict[str, None] = OrderedDict()
         self._leased: SortedDict[tuple[float, _Order], str] = SortedDict()
         # How many tombstones name a block: two may, if two workers wrote the same outputs and both came too late.
-        self._blocks: dict[tuple[str, int], Counter[str]] = {}
+        self._blocks: dict[tuple[str, int], dict[str, int]] = {}
         self._spans: dict[tuple[str, int], dict[str, ShardTombstone]] = {}
         self._last: _Order = (-1, -1)
 
@@ -105,13 +110,12 @@ class Tombstones:
             InvalidInput: two have the same name, or the same index and position.
         """
         self._clear()
-        orders: set[_Order] = set()
-        for entry in entries:
-            order = entry.index, entry.position
-            if entry.tombstone.name in self._entries or order in orders:
+        last: _Order | None = None
+        for entry in sorted(entries, key=_order_of):
+            if entry.tombstone.name in self._entries or _order_of(entry) == last:
                 raise InvalidInput(f"the tombstone {entry.tombstone.name!r} of command {entry.index}, position "
                                    f"{entry.position}, is stored twice, or shares its place with another one")
-            orders.add(order)
+            last = _order_of(entry)
             self._insert(entry)
 
     @refuses_misfits
@@ -121,10 +125,12 @@ class Tombstones:
         Cost: O(spans that wait for deletion in the block's tenant and shard).
         """
         key = block.tenant, block.shard
-        if self.exists(block.tenant, block.shard, block.id):
+        counts = self._blocks.get(key)
+        if counts is not None and block.id in counts:
             return True
-        return any(span.timestamp <= block.min_time < span.timestamp + span.duration
-                   for span in self._spans.get(key, {}).values())
+        spans = self._spans.get(key)
+        return spans is not None and any(span.timestamp <= block.min_time < span.timestamp + span.duration
+                                         for span in spans.values())
 
     @refuses_misfits
     def exists(self, tenant: str, shard: int, block_id: str) -> bool:
@@ -147,7 +153,7 @@ class Tombstones:
         if limit <= 0:
             return ()
         before = now - self._delay
-        for name in self._free.values():
+        for name in self._free:
             # Commands come in the order of their indexes, but a new leader's clock may stand behind the old one's:
             # like the first entry that is too young, that ends the search, and costs nothing but time.
             if len(found) >= limit or not self._entries[name].appended_at < before:
@@ -191,9 +197,8 @@ class Tombstones:
 
         The oldest of those without a lease, or the one whose lease ends first if that is older still.
         """
-        first = [queue.peekitem(0) for queue in (self._free, self._leased) if queue]
-        name = min((name for _, name in first), key=lambda name: (self._entries[name].index,
-                                                                 self._entries[name].position))
+        first = [*islice(self._free, 1), *islice(self._leased.values(), 1)]
+        name = min(first, key=lambda name: _order_of(self._entries[name]))
         tombstone = self._entries[name].tombstone
         self.confirm(name)
         return tombstone
@@ -203,11 +208,12 @@ class Tombstones:
         late = [entry for entry in self._entries.values()
                 if entry.appended_at > now or (entry.leased_until and entry.leased_until > lease_end)]
         for entry in late:
-            self._remove_from_queues(entry)
             new = attrs.evolve(entry, appended_at=min(entry.appended_at, now),
                                leased_until=entry.leased_until and min(entry.leased_until, lease_end))
             self._entries[entry.tombstone.name] = new
-            self._enter_queue(new)
+            if entry.leased_until:
+                self._remove_from_queues(entry)
+                self._enter_queue(new)
 
     def _unprotect(self, key: tuple[str, int], block_ids: Iterable[str]) -> None:
         counts = self._blocks[key]
@@ -226,23 +232,29 @@ class Tombstones:
         self._enter_queue(entry)
         if isinstance(tombstone, BlockTombstones):
             if tombstone.blocks:
-                self._blocks.setdefault(key, Counter()).update(set(tombstone.blocks))
+                counts = self._blocks.get(key)
+                if counts is None:
+                    counts = self._blocks[key] = {}
+                for block_id in set(tombstone.blocks):
+                    counts[block_id] = counts.get(block_id, 0) + 1
         else:
             self._spans.setdefault(key, {})[tombstone.name] = tombstone
 
     def _enter_queue(self, entry: TombstoneEntry) -> None:
-        order, name = (entry.index, entry.position), entry.tombstone.name
+        order, name = _order_of(entry), entry.tombstone.name
         if entry.leased_until:
             self._leased[entry.leased_until, order] = name
-        else:
-            self._free[order] = name
+            return
+        self._free[name] = None
+        if order < self._last:
+            # Not the youngest of all: its lease was cut to nothing.
+            self._free = OrderedDict.fromkeys(sorted(self._free, key=lambda name: _order_of(self._entries[name])))
 
     def _remove_from_queues(self, entry: TombstoneEntry) -> None:
-        order = entry.index, entry.position
         if entry.leased_until:
-            del self._leased[entry.leased_until, order]
+            del self._leased[entry.leased_until, _order_of(entry)]
         else:
-            del self._free[order]
+            del self._free[entry.tombstone.name]
 
     def audit(self) -> None:
         """Check that all parts agree. Reads everything.
@@ -250,9 +262,12 @@ class Tombstones:
         Raises:
             AuditFailed: they do not; the message has the numbers.
         """
-        queued = sorted([*self._free.values(), *self._leased.values()])
+        queued = sorted([*self._free, *self._leased.values()])
         if queued != sorted(self._entries):
             raise AuditFailed(f"{len(self._entries)} tombstones are kept, {len(queued)} are queued")
+        orders = [_order_of(self._entries[name]) for name in self._free]
+        if orders != sorted(orders):
+            raise AuditFailed(f"{len(orders)} tombstones wait, and not in the order in which they came")
         counts: Counter[tuple[str, int, str]] = Counter()
         spans = 0
         for name, entry in self._entries.items():

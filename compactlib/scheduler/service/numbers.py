@@ -19,6 +19,8 @@ _GIVEN_UP = {JOB_EXCLUDED: "excluded", JOB_QUARANTINED: "quarantined"}
 
 def tell_events(observer: Observer, events: Iterable[Event]) -> None:
     """Notify of what a command made happen, and count the jobs that it ended."""
+    if type(observer) is Observer:
+        return  # nobody listens
     for name, fields in events:
         observer.event(name, fields)
         if name == JOB_COMPLETED:

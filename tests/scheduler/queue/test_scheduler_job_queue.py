@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import CompactlibError
-from compactlib.scheduler import FairTenants, JobStatus, SchedulerConfig
+from compactlib.scheduler import AssignmentPolicy, ByPriority, FairTenants, JobStatus, SchedulerConfig
 from compactlib.scheduler.model.values import Command, JobPhase, JobState
 from compactlib.scheduler.plan.schedule import Schedule
 from compactlib.scheduler.queue.due_jobs import DueJobs, due_time
@@ -36,7 +36,8 @@ def test_jobs_that_wait_come_out_in_order_whatever_was_renewed(seed: int, includ
             job = rng.choice(list(jobs.values()))
             before = due_time(job)
             job.state = attrs.evolve(job.state, lease_expires_at=float(rng.randint(0, 40)))
-            waiting.moved(job, job.state.sequence, before)
+            if due_time(job) < before:
+                waiting.hastened(job, job.state.sequence)
         elif roll < 0.9:
             waiting.remove(jobs.pop(rng.choice(list(jobs))))
         else:
@@ -59,6 +60,22 @@ def model_order(states: list[JobState], config: SchedulerConfig, now: float) -> 
         state.compaction_level, state.status, state.failures,
         state.lease_expires_at if state.status is P else state.not_before,
         state.sequence if by_age else 0, state.name))]
+
+
+class ByView(ByPriority):
+    """The same choice as any policy makes it, by looking at the view."""
+
+
+def chosen_after_a_release(queue: JobQueue, config: SchedulerConfig, now: float, released: str,
+                           policy: AssignmentPolicy, capacity: int) -> tuple[list[str], str]:
+    """What is chosen once a job was given back in the same poll, and why."""
+    schedule = Schedule(queue, config, Command(10_000, 1, now))
+    job = queue.get(released)
+    if job is not None:
+        schedule.released(job.state, 0.0, "")
+    given, choice = schedule.assign(policy, capacity)
+    assert [item.state.name for item in given] == list(choice.jobs)
+    return list(choice.jobs), choice.why
 
 
 @settings(max_examples=40)
@@ -93,7 +110,12 @@ def test_the_order_of_assignment_is_that_of_the_states(seed: int, config: Schedu
         queue.audit()
         now = float(rng.randint(0, 45))
         states = [job.state for job in queue]
-        assert assigned_names(queue, config, Command(10_000, 1, now)) == model_order(states, config, now)
+        order = model_order(states, config, now)
+        assert assigned_names(queue, config, Command(10_000, 1, now)) == order
+        assert assigned_names(queue, config, Command(10_000, 1, now), ByView()) == order
+        released = rng.choice(states).name if states else ""
+        some = [chosen_after_a_release(queue, config, now, released, policy, 3) for policy in (ByPriority(), ByView())]
+        assert some[0] == some[1]
         excluded = {state.name for state in states if queue.phase(state, now) is JobPhase.EXCLUDED}
         assert {job.state.name for job in queue.excluded(now)} == excluded
 

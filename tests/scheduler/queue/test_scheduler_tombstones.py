@@ -246,3 +246,15 @@ class TombstonesMachine(RuleBasedStateMachine):
 
 TestTombstonesMachine = TombstonesMachine.TestCase
 TestTombstonesMachine.settings = settings(stateful_step_count=25, max_examples=60)
+
+
+def test_a_lease_that_is_cut_to_nothing_leaves_the_order_as_it_was() -> None:
+    found = Tombstones(0)
+    for number in range(3):
+        found.add(Command(number + 1, 1, -9.0), of_blocks(str(number)))
+    found.lease("0", 5.0)
+    assert names(found.due(1.0, 9)) == ["1", "2"]
+    found.cut(0.0, 0.0)
+    found.audit()
+    assert names(found.due(1.0, 9)) == ["0", "1", "2"]
+    assert found.drop_oldest().name == "0"

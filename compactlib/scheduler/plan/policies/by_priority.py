@@ -17,6 +17,9 @@ from compactlib.scheduler.plan.policy import (
     choose_by_level,
 )
 
+BY_AGE = "by level, failures and age"
+"""The rule, as a choice says it."""
+
 
 @attrs.frozen
 class ByPriority:
@@ -43,7 +46,7 @@ class ByPriority:
 
     def choose(self, view: AssignmentView, now: float) -> JobChoice:
         """See `AssignmentPolicy.choose`."""
-        return choose_by_level(view, _by_age, "by level, failures and age", self.higher_level_share)
+        return choose_by_level(view, _by_age, BY_AGE, self.higher_level_share)
 
 
 def _by_age(level: LevelView) -> Iterator[tuple[WaitingJob, Turn | None]]:
