@@ -12,4 +12,4 @@ from compactlib.spark.stores.many_stores import (
     compact_stores as compact_stores,
 )
 from compactlib.spark.stores.store_plans import plan_stores as plan_stores
-from compactlib.spark.stores.streaming import start_compaction_stream as start_compaction_stream
+from compactlib.spark.stores.whole_stores import compact_on_workers as compact_on_workers

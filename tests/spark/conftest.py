@@ -13,6 +13,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from compactlib.spark import local_session, ship_library
+from tests.raftlog import wrapped_files
 from tests.spark import rewrite_tasks, store_jobs
 from tests.spark.jvm import QUICK_JAVA
 
@@ -38,10 +39,10 @@ def _started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Started]:
     session = _session_with_stderr(folder / "stderr", options)
     archive = ship_library(session)
     # The tests' own tasks are importable here only, so they travel by value, as a notebook's do.
-    for module in (rewrite_tasks, store_jobs):
+    for module in (rewrite_tasks, store_jobs, wrapped_files):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     yield _Started(session, archive, (folder / "stderr").read_text())
-    for module in (rewrite_tasks, store_jobs):
+    for module in (rewrite_tasks, store_jobs, wrapped_files):
         cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
     session.stop()
 

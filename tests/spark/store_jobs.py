@@ -3,21 +3,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
+import os
 import shutil
-from collections.abc import Sequence
+import signal
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from compactlib.contract import CommitFence
+from compactlib.errors import DiskFull
 from compactlib.executors import Executor
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, LogReader, SeedPolicy, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction.plan.plan import plan_for
 from compactlib.runtime.budget import Budget
+from compactlib.scheduler import FileFence, TokenFence
 from compactlib.spark.stores.many_stores import StoreJob
 from compactlib.spark.stores.store_plans import PlanLog
+from tests.raftlog.wrapped_files import WatchedFiles
 
 # Old names are kept however long the run takes: what a log holds is compared file by file.
 LIMITS = LogOptions(limits=SegmentLimits(max_entries=10), keep_links_seconds=86_400.0)
@@ -59,6 +67,50 @@ def compact_log(folder: str, executor: Executor, budget: Budget) -> Any:
     """A major compaction of one of these logs."""
     with SegmentLog(folder, LIMITS) as log:
         return log.compact(policy=log.policy, executor=executor, budget=budget)
+
+
+def open_log(folder: str) -> SegmentLog:
+    """One of these logs. Runs on a worker."""
+    return SegmentLog(folder, LIMITS)
+
+
+def open_noted(folder: str, notes: str) -> SegmentLog:
+    """As `open_log`; leaves a file in the folder `notes` each time. Runs on a worker."""
+    Path(notes, os.urandom(8).hex()).touch()
+    return open_log(folder)
+
+
+def open_refusing(folder: str, refused: Set[str]) -> SegmentLog:
+    """As `open_log`, but for these logs, whose disks are full. Runs on a worker."""
+    if folder in refused:
+        raise DiskFull(operation="write", path=folder, errno=28)
+    return open_log(folder)
+
+
+def open_deadly(folder: str, deadly: str) -> SegmentLog:
+    """As `open_log`, but for this log, which no process survives. Runs on a worker."""
+    if folder == deadly:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return open_log(folder)
+
+
+def open_mortal(folder: str, deaths: Mapping[str, int], notes: str) -> SegmentLog:
+    """As `open_log`; the first that opens one of `deaths` dies before so many changes of the disk. Runs on a worker."""
+    numbers = itertools.count()
+
+    def look(operation: str, path: str) -> None:
+        if next(numbers) == deaths.get(folder):
+            # Whoever makes the file is the first.
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(os.path.join(notes, os.path.basename(folder)), os.O_CREAT | os.O_EXCL))
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return SegmentLog(folder, attrs.evolve(LIMITS, files=WatchedFiles(look)))
+
+
+def fence_of(folder: str, fences: str, token: int) -> CommitFence:
+    """The fence of one of these logs, for the processes of one machine. Runs on a worker."""
+    return TokenFence(FileFence(fences), folder, token)
 
 
 def planned_bytes(folder: str) -> int:

@@ -41,7 +41,13 @@ def register(spark: SparkSession) -> None:
     * `tombstones`: `true` gives the keys whose newest staged entry is a tombstone too, and the column `deleted`.
     * `payload`: `false` leaves the values out.
 
-    Option of all: `partition_bytes`: neighbouring segments or ranges share a partition up to this size (32 MiB).
+    `spark.readStream.format("compactlib.raftlog.covered")` tells of the segments of logs that a snapshot has come to
+    cover, log by log, once enough of them have: `folder` (string), `segment`, `first`, `last`, `bytes` and `snapshot`
+    (bigint). Options: `folders` (a list in JSON; or the path of one log), `min_segments` (4) or `min_bytes`: from how
+    many on a log is named. Those that do not exist yet are waited for. It is for `foreachBatch`, where
+    `compact_on_workers` compacts what a batch names; a batch that is repeated after a crash names the same.
+
+    Option of all tables: `partition_bytes`: neighbouring segments or ranges share a partition up to this size (32 MiB).
 
     Options of logs and blob stores:
 
@@ -62,8 +68,9 @@ def register(spark: SparkSession) -> None:
     """
     require_spark("a data source of compactlib")
     from compactlib.spark.sources.blobstore.rows import BlobStoreSource
+    from compactlib.spark.sources.raftlog.covered_source import CoveredSource
     from compactlib.spark.sources.raftlog.rows import RaftLogSource
     from compactlib.spark.sources.staging.rows import StagingSource
 
-    for source in (RaftLogSource, BlobStoreSource, StagingSource):
+    for source in (RaftLogSource, BlobStoreSource, StagingSource, CoveredSource):
         spark.dataSource.register(source)

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thousands of stores: planned in one DataFrame, rewritten together, each committed as soon as its own tasks are back.
+"""Many stores in one run; nothing here knows what a store is.
 
-Nothing here knows what a store is. `map_items` runs a function over many items in one Spark job, such as one that opens
-a store and plans its compaction. `compact_stores` then runs the compactions, each a function of an executor: they all
-share one, so that small stores fill large jobs, and each commits for itself. Those with the most to do begin first.
+`map_items` runs a function over many items in one Spark job, such as one that opens a store and plans its compaction.
+`compact_stores` is for few large stores: each is open in this process, which commits, and its rewrites run on the
+executor that all share. Those with the most to do begin first. Many small stores are compacted on the workers, whole
+(`compactlib.spark.stores.whole_stores`).
 
 A run can be stopped at any time and started again: what was committed stays, and a store with nothing to do is done.
 """
 
 from __future__ import annotations
 
+import contextlib
+import pickle
 import queue
-import threading
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
@@ -22,16 +25,17 @@ from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.executors.tasks import foreign_error
 from compactlib.outcome import Failed
 from compactlib.report import Printed, Table
-from compactlib.rewrite import Executor
+from compactlib.rewrite import Executor, RewriteOutcome, RewriteTask
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, Progress, telling
+from compactlib.runtime.observe import Observer, Observers, Progress, TellingObserver, telling
 from compactlib.spark.dependencies import require_spark
+from compactlib.spark.executors.executor import default_parallelism
+from compactlib.spark.executors.jobs import SparkJobs
+from compactlib.spark.executors.outcomes import job_failure
 from compactlib.spark.executors.packing import packed
-from compactlib.spark.executors.shared_executor import SharedExecutor, Weigh
 from compactlib.spark.executors.worker import pickled
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 _ItemT = TypeVar("_ItemT")
@@ -40,8 +44,11 @@ _ValueT = TypeVar("_ValueT")
 Compact: TypeAlias = Callable[[Executor, Budget], object]
 """Opens a store, compacts it on this executor under this budget, commits, closes it; returns its own outcome."""
 
-DEFAULT_STORES_AT_ONCE = 64
+DEFAULT_STORES_AT_ONCE = 8
 """Each is open in this process meanwhile, in a thread of its own that mostly waits."""
+
+MOST_ITEMS_IN_A_PART = 64
+"""However few cores there are now: a cluster that grows on demand grows by the tasks that wait."""
 
 
 @attrs.frozen
@@ -101,91 +108,98 @@ def outcome_table(outcomes: Iterable[StoreOutcome]) -> Table:
 
 
 @attrs.frozen
-class _Mapper:
-    """The function that Spark maps over parts of the items."""
+class _Mapper(Generic[_ItemT, _ValueT]):
+    """What a worker does with a part of the items."""
 
-    parts: tuple[bytes, ...]
+    function: Callable[[_ItemT], _ValueT]
+    at_once: int
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pickle
+    def __call__(self, data: bytes) -> bytes:
+        with ThreadPoolExecutor(self.at_once) as pool:
+            return pickle.dumps(list(pool.map(self._applied, pickle.loads(data))))
 
-        import pyarrow as pa
-
-        types: dict[str, pa.DataType] = {"number": pa.int64(), "result": pa.binary()}
-        schema = pa.schema([pa.field(name, kind) for name, kind in types.items()])
-        for batch in batches:
-            parts: list[Any] = batch.column(0).to_pylist()
-            for part in parts:
-                function, numbered = pickle.loads(self.parts[part])
-                numbers, results = [], []
-                for number, item in numbered:
-                    numbers.append(number)
-                    results.append(_applied(function, item))
-                yield pa.RecordBatch.from_arrays([pa.array(numbers, pa.int64()), pa.array(results, pa.binary())],
-                                                 schema=schema)
-
-
-def _applied(function: Callable[[Any], Any], item: Any) -> bytes:
-    try:
-        return pickled((function(item), None))
-    except CompactlibError as error:
-        return pickled((None, error))
-    except Exception as error:  # foreign code may raise anything
-        return pickled((None, foreign_error(repr(item)[:200], error)))
+    def _applied(self, item: _ItemT) -> bytes:
+        try:
+            return pickled((self.function(item), None))
+        except CompactlibError as error:
+            return pickled((None, error))
+        except Exception as error:  # foreign code may raise anything
+            return pickled((None, foreign_error(repr(item)[:200], error)))
 
 
 def map_items(spark: SparkSession, items: Sequence[_ItemT], function: Callable[[_ItemT], _ValueT], *,
-              weights: Sequence[float] | None = None, parts: int | None = None
+              weights: Sequence[float] | None = None, parts: int | None = None, at_once: int = 1
               ) -> list[MappedItem[_ItemT, _ValueT]]:
     """Apply a picklable function to every item in one Spark job; what it raises is that item's answer.
 
-    Items are packed into parts of about equal weight, the heaviest first, so that no part is left for last.
+    Where the job fails as a whole, because a worker died in every attempt, for example, that is the answer of each item
+    that was not heard of. Items are packed into parts of about equal weight, the heaviest first.
 
     Args:
         spark: a classic or a Spark Connect session.
         items: picklable, 1 or more; each is sent to one worker.
         function: runs on the workers; must bear to be called twice for one item.
         weights: how heavy each item is, in any unit; all are equal if not given.
-        parts: how many partitions to make at most; default four for each core, at most one for each item.
+        parts: how many partitions to make at most; default four for each core that is there now, and more where they
+            would have more than `MOST_ITEMS_IN_A_PART` items.
+        at_once: how many items of a part run at the same time, in threads of its worker, >= 1.
 
     Raises:
-        InvalidInput: there are not as many weights as items, or `parts` is less than 1.
+        InvalidInput: there are not as many weights as items, or `parts` or `at_once` is less than 1.
         MissingDependency: PySpark or one of its packages is not installed.
     """
-    import pickle
-
     require_spark("map_items")
-    from compactlib.spark.executors.executor import default_parallelism
-
     if weights is not None and len(weights) != len(items):
         raise InvalidInput(f"{len(items)} items have {len(weights)} weights; give one for each")
     if parts is not None and parts < 1:
-        raise InvalidInput(f"{items!r} cannot be packed into {parts} parts; give at least 1")
+        raise InvalidInput(f"{len(items)} items cannot be packed into {parts} parts; give at least 1")
+    if at_once < 1:
+        raise InvalidInput(f"{at_once} items of a part run at once; give at least 1")
     if not items:
         return []
-    count = 4 * default_parallelism(spark) if parts is None else parts
+    count = max(4 * default_parallelism(spark), -(-len(items) // MOST_ITEMS_IN_A_PART)) if parts is None else parts
     groups = packed([1.0] * len(items) if weights is None else weights, count)
-    sent = tuple(pickled((function, [(number, items[number]) for number in group])) for group in groups)
-    frame = spark.range(0, len(sent), 1, len(sent)).mapInArrow(_Mapper(sent), "number bigint, result binary")
-    found = {row["number"]: pickle.loads(row["result"]) for row in frame.collect()}
-    return [MappedItem(item, *found[number]) for number, item in enumerate(items)]
+    parts_of = [[(number, pickled([items[place] for place in group]))] for number, group in enumerate(groups)]
+    found: dict[int, bytes] = {}
+    failed: Exception | None = None
+    with contextlib.closing(SparkJobs(spark).answers(_Mapper(function, at_once), parts_of)) as answers:
+        try:
+            for number, answer in answers:
+                found.update(zip(groups[number], pickle.loads(answer), strict=True))
+        except Exception as error:
+            # PySpark fails in many ways: its own errors, py4j's, gRPC's.
+            failed = error
+    return [MappedItem(item, *pickle.loads(found[place])) if failed is None or place in found
+            else MappedItem(item, None, job_failure(repr(item)[:200], failed, None, len(groups)))
+            for place, item in enumerate(items)]
+
+
+def listed_once(names: Iterable[str]) -> list[str]:
+    """The names of stores as a list.
+
+    Raises:
+        InvalidInput: one is listed twice.
+    """
+    listed = list(names)
+    twice = next((name for name, times in Counter(listed).items() if times > 1), None)
+    if twice is not None:
+        raise InvalidInput(f"store {twice!r} is listed twice; give each store once")
+    return listed
 
 
 def compact_stores(jobs: Iterable[StoreJob], executor: Executor, *, stores_at_once: int = DEFAULT_STORES_AT_ONCE,
-                   weigh: Weigh | None = None, budget: Budget | None = None,
-                   observer: Observer | None = None) -> Generator[StoreOutcome, None, None]:
-    """Compact many stores with one executor; yields each store's outcome as it ends.
+                   budget: Budget | None = None, observer: Observer | None = None
+                   ) -> Generator[StoreOutcome, None, None]:
+    """Compact stores here, with one executor for the rewrites of all; yields each store's outcome as it ends.
 
-    One store's failure does not stop the others. Leaving the iterator early, or a budget that is cancelled, ends each
-    store's compaction where it stands: what is committed stays, and the same call later goes on with the rest.
+    For few large stores: the rewrites of one fill a cluster, and while it commits, those of the others run. One store's
+    failure does not stop the others. Leaving the iterator early, or a budget that is cancelled, ends each store's
+    compaction where it stands: what is committed stays, and the same call later goes on with the rest.
 
     Args:
         jobs: what to do; the heaviest begin first.
-        executor: who runs the tasks of all stores; for a `SparkExecutor` give it `jobs_at_once=1`, and
-            `tasks_per_partition=None` where stores are small.
+        executor: who runs the tasks of all stores; its `run` is called in several threads at once.
         stores_at_once: how many stores are open at the same time, >= 1.
-        weigh: how heavy a task is, so that the heaviest of those that wait begin first; if not given, the weight of
-            a job is divided among the tasks that it asks for at once.
         budget: what the copying of all stores may use up.
         observer: notified of finished stores (`stores`), and of what the executor reports.
 
@@ -193,27 +207,23 @@ def compact_stores(jobs: Iterable[StoreJob], executor: Executor, *, stores_at_on
         InvalidInput: two stores have one name, or `stores_at_once` is less than 1.
     """
     listed = sorted(jobs, key=_heaviest_first)
-    if len({job.name for job in listed}) != len(listed):
-        raise InvalidInput("two stores of one run have the same name; their outcomes could not be distinguished")
+    listed_once(job.name for job in listed)
     if stores_at_once < 1:
         raise InvalidInput(f"stores_at_once is {stores_at_once}; at least one store has to be open")
-    return _compact_stores(listed, executor, stores_at_once, weigh, (Budget() if budget is None else budget).lend(),
+    return _compact_stores(listed, executor, stores_at_once, (Budget() if budget is None else budget).lend(),
                            telling(observer))
 
 
-def _compact_stores(jobs: Sequence[StoreJob], executor: Executor, stores_at_once: int, weigh: Weigh | None,
-                    budget: Budget, observer: Observer) -> Generator[StoreOutcome, None, None]:
+def _compact_stores(jobs: Sequence[StoreJob], executor: Executor, stores_at_once: int, budget: Budget,
+                    observer: Observer) -> Generator[StoreOutcome, None, None]:
     ended: queue.SimpleQueue[StoreOutcome | BaseException] = queue.SimpleQueue()
-    left = threading.Event()
     pool = ThreadPoolExecutor(stores_at_once, thread_name_prefix="compactlib-stores")
-    shared = SharedExecutor(executor, weigh=weigh, budget=budget, observer=observer)
+    watched = _Watched(executor, observer)
 
     def run_one(job: StoreJob) -> None:
-        if left.is_set():
-            return
         try:
             refusal = budget.refusal
-            outcome = Failed(refusal) if refusal is not None else _outcome_of(job, shared, budget)
+            outcome = Failed(refusal) if refusal is not None else _outcome_of(job, watched, budget)
         except BaseException as error:
             # KeyboardInterrupt and the like belong to who asked for all this.
             ended.put(error)
@@ -230,15 +240,27 @@ def _compact_stores(jobs: Sequence[StoreJob], executor: Executor, stores_at_once
             observer.progress(Progress("stores", done, len(jobs), "stores"))
             yield outcome
     finally:
-        left.set()
         budget.cancel()
-        shared.close()
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _outcome_of(job: StoreJob, shared: SharedExecutor, budget: Budget) -> object:
+@attrs.frozen
+class _Watched:
+    """The executor as the stores are given it: the observer of the run hears what it reports to any of them."""
+
+    executor: Executor
+    observer: Observer
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Iterator[RewriteOutcome]:
+        inside = observer.inside if isinstance(observer, TellingObserver) else contextlib.nullcontext
+        both = TellingObserver(Observers(self.observer, telling(observer)), inside)
+        return self.executor.run(tasks, budget=budget, observer=both)
+
+
+def _outcome_of(job: StoreJob, executor: Executor, budget: Budget) -> object:
     try:
-        return job.compact(shared.lane(job.name, job.weight), budget)
+        return job.compact(executor, budget)
     except CompactlibError as error:
         return Failed(error)
     except Exception as error:  # a host's own code may raise anything; the other stores go on

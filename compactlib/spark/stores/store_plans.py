@@ -22,7 +22,7 @@ from compactlib.raftlog.compaction.recover import leftovers
 from compactlib.report import Printed
 from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
-from compactlib.spark.stores.many_stores import StoreJob, StoreOutcome, map_items
+from compactlib.spark.stores.many_stores import StoreJob, StoreOutcome, listed_once, map_items
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -102,23 +102,27 @@ class StoresPlan(Printed):
     @property
     def has_work(self) -> bool:
         """Whether any store is left to be opened."""
-        return any(not isinstance(each.found, Skipped) for each in self.stores)
+        return bool(self.work)
 
     @property
     def weight(self) -> float:
         """Of all work together."""
         return sum(each.weight or 0.0 for each in self.stores)
 
-    def jobs(self, compact: CompactStore) -> list[StoreJob]:
-        """One job for each store with work, for `compact_stores`.
+    @property
+    def work(self) -> dict[str, float]:
+        """The stores that are left, each with its weight, in the order in which they begin; for `compact_on_workers`.
 
-        Stores that could not be looked at get one too, and begin first: it is unknown how heavy they are, and opening
+        Stores that could not be looked at are among them, and come first: it is unknown how heavy they are, and opening
         a store may finish or repair what a look from outside cannot go through.
         """
         heaviest = max((each.weight or 0.0 for each in self.stores), default=0.0)
-        return [StoreJob(each.name, functools.partial(compact, each.name),
-                         heaviest if each.weight is None else each.weight)
-                for each in self.stores if not isinstance(each.found, Skipped)]
+        return {each.name: heaviest if each.weight is None else each.weight
+                for each in self.stores if not isinstance(each.found, Skipped)}
+
+    def jobs(self, compact: CompactStore) -> list[StoreJob]:
+        """One job for each store with work, for `compact_stores`."""
+        return [StoreJob(name, functools.partial(compact, name), weight) for name, weight in self.work.items()]
 
     def skipped(self) -> list[StoreOutcome]:
         """The outcomes of stores with nothing to do, to be shown beside those of the others."""
@@ -170,10 +174,7 @@ def plan_stores(spark: SparkSession, names: Sequence[str], plan: PlanStore, *,
         InvalidInput: two names are the same, or as for `map_items`.
         MissingDependency: PySpark or one of its packages is not installed.
     """
-    if len(set(names)) != len(names):
-        twice = next(name for name, times in Counter(names).items() if times > 1)
-        raise InvalidInput(f"store {twice!r} is listed twice; give each store once")
-    mapped = map_items(spark, names, _Planned(plan), weights=weights, parts=parts)
+    mapped = map_items(spark, listed_once(names), _Planned(plan), weights=weights, parts=parts)
     found = [StorePlan(each.item, _found(each.value, each.error)) for each in mapped]
     return StoresPlan(tuple(sorted(found, key=_order)))
 

@@ -3,41 +3,34 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Generator, Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput, TaskFailed
-from compactlib.executors import Executor, LocalExecutor, RewriteFailure, RewriteTask
+from compactlib.errors import BudgetSpent, Busy, CompactlibError, InvalidInput, TaskFailed
+from compactlib.executors import Executor, LocalExecutor, RewriteTask
 from compactlib.outcome import Done, Failed
-from compactlib.rewrite import RewriteOutcome
+from compactlib.raftlog import SegmentLog
+from compactlib.rewrite import Attempt, RewriteOutcome, RewriteResult
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.spark import SparkExecutor
-from compactlib.spark.executors.packing import weight_of
-from compactlib.spark.executors.shared_executor import SharedExecutor
-from compactlib.spark.stores.many_stores import StoreJob, StoreOutcome, compact_stores, map_items, outcome_table
-from tests.spark.rewrite_tasks import FailingTask, ReturningTask
-from tests.spark.store_jobs import build_logs, contents, groups_of, job, planned_bytes
-
-
-@attrs.define
-class Counting:
-    """Counts the batches and tasks that it passes on."""
-
-    executor: Executor
-    batches: list[int] = attrs.field(factory=list)
-
-    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
-            observer: Observer | None = None) -> Any:
-        listed = list(tasks)
-        self.batches.append(len(listed))
-        return self.executor.run(listed, budget=budget, observer=observer)
+from compactlib.spark.stores.many_stores import (
+    MOST_ITEMS_IN_A_PART,
+    StoreJob,
+    StoreOutcome,
+    compact_stores,
+    map_items,
+    outcome_table,
+)
+from tests.spark.rewrite_tasks import CopyTask
+from tests.spark.store_jobs import build_logs, contents, groups_of, job, open_log, planned_bytes
 
 
 class TestCompactStores:
@@ -111,7 +104,7 @@ class TestCompactStores:
             assert each.name in each._repr_html_()
 
     def test_bad_input(self) -> None:
-        with pytest.raises(InvalidInput, match="same name"):
+        with pytest.raises(InvalidInput, match="'a' is listed twice"):
             compact_stores([job("a"), job("a")], LocalExecutor())
         with pytest.raises(InvalidInput, match="stores_at_once is 0"):
             compact_stores([job("a")], LocalExecutor(), stores_at_once=0)
@@ -127,137 +120,61 @@ class TestCompactStores:
             list(compact_stores(jobs, LocalExecutor(), stores_at_once=1))
 
 
-class TestSharedExecutor:
-    @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit()])
-    def test_what_ends_a_process_is_an_answer_and_the_next_batch_is_run(self, error: BaseException) -> None:
-        broken = [error]
+def test_what_the_executor_reports_reaches_the_run_s_observer_and_the_store_s(tmp_path: Path) -> None:
+    own, all_of_them, budget = RecordingObserver(), RecordingObserver(), Budget()
 
-        class Ending:
-            def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
-                    observer: Observer | None = None) -> Any:
-                if broken:
-                    raise broken.pop()
-                return LocalExecutor().run(tasks, budget=budget, observer=observer)
+    def compact(executor: Executor, lent: Budget) -> object:
+        return list(executor.run([CopyTask("copy", __file__, str(tmp_path))], budget=lent, observer=own))
 
-        with SharedExecutor(Ending()) as shared:
-            for _ in range(4):
-                (outcome,) = shared.lane("a").run([FailingTask("t", "corrupt")])
-                assert isinstance(outcome, RewriteFailure)
-            shared.audit()
-            assert isinstance(outcome, RewriteFailure)
-            assert isinstance(outcome.error, CorruptData)
+    (each,) = compact_stores([StoreJob("a", compact)], LocalExecutor(), budget=budget, observer=all_of_them)
+    assert isinstance(each.outcome[0], RewriteResult)
+    assert [name for name, _ in all_of_them.events] == [name for name, _ in own.events] == ["copied"]
+    assert budget.spent_bytes == each.outcome[0].bytes_written > 0
 
-    def test_tasks_of_many_lanes_make_one_batch(self) -> None:
-        """Both batches are held up, so that what comes meanwhile goes together, the heaviest first."""
-        gate = threading.Event()
-        seen: list[list[str]] = []
 
-        class Held:
-            def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
-                    observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
-                listed = list(tasks)
-                seen.append([task.name for task in listed])
-                gate.wait()
-                yield from (RewriteFailure(task.name, CompactlibError("held")) for task in listed)
+def test_a_task_may_not_close_its_own_store_through_the_shared_executor(tmp_path: Path) -> None:
+    """On whichever thread: the task is work of the store's own run."""
+    (folder,) = build_logs(tmp_path / "logs", 1)
+    refused: list[Exception] = []
 
-        def weigh(task: RewriteTask) -> float:
-            return float(task.name)
+    @attrs.frozen
+    class Closing:
+        task: RewriteTask
+        log: SegmentLog
 
-        with SharedExecutor(Held(), weigh=weigh) as shared:
-            def ask(lane: str, *names: str) -> threading.Thread:
-                tasks = [ReturningTask(name, None) for name in names]
-                thread = threading.Thread(target=lambda: list(shared.lane(lane).run(tasks)))
-                thread.start()
-                return thread
+        @property
+        def name(self) -> str:
+            return self.task.name
 
-            threads = [ask("first", "1")]
-            while len(seen) < 1:
-                threading.Event().wait(0.001)
-            threads.append(ask("second", "1"))
-            while len(seen) < 2:
-                threading.Event().wait(0.001)
-            threads += [ask("a", "3", "1"), ask("b", "2", "4")]
-            while shared.waiting < 4:
-                threading.Event().wait(0.001)
-            shared.audit()
-            gate.set()
-            for thread in threads:
-                thread.join()
-        assert seen == [["first:1"], ["second:1"], ["b:4", "a:3", "b:2", "a:1"]]
+        def run(self, attempt: Attempt) -> RewriteResult:
+            try:
+                self.log.close()
+            except Busy as error:
+                refused.append(error)
+            return self.task.run(attempt)
 
-    def test_a_lane_s_weight_is_divided_among_its_tasks(self) -> None:
-        seen: list[RewriteTask] = []
+    def compact(executor: Executor, budget: Budget) -> object:
+        with open_log(folder) as log:
+            class Wrapping:
+                def run(self, tasks: Iterable[RewriteTask], **given: Any) -> Iterator[RewriteOutcome]:
+                    return executor.run([Closing(task, log) for task in tasks], **given)
 
-        class Noting:
-            def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
-                    observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
-                for task in tasks:
-                    seen.append(task)
-                    yield RewriteFailure(task.name, CompactlibError("noted"))
+            return log.compact(policy=log.policy, executor=Wrapping(), budget=budget)
 
-        with SharedExecutor(Noting()) as shared:
-            assert list(shared.lane("none", 5.0).run([])) == []
-            list(shared.lane("heavy", 12.0).run([ReturningTask(str(number), None) for number in range(4)]))
-        assert [(task.name, weight_of(task)) for task in seen] == [(f"heavy:{number}", 3.0) for number in range(4)]
-
-    def test_each_lane_gets_its_own_under_its_own_name(self) -> None:
-        with SharedExecutor(LocalExecutor()) as shared:
-            (left,) = shared.lane("left").run([FailingTask("same", "corrupt")])
-            (right,) = shared.lane("right").run([FailingTask("same", "leaf")])
-        assert isinstance(left, RewriteFailure)
-        assert isinstance(right, RewriteFailure)
-        assert (left.task, right.task) == ("same", "same")
-        assert type(left.error) is not type(right.error)
-
-    def test_an_executor_that_raises_fails_the_tasks(self) -> None:
-        class Broken:
-            def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
-                    observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
-                raise RuntimeError("the cluster is gone")
-
-        with SharedExecutor(Broken()) as shared:
-            (outcome,) = shared.lane("a").run([ReturningTask("task", None)])
-        assert isinstance(outcome, RewriteFailure)
-        assert "the cluster is gone" in str(outcome.error)
-
-    def test_an_executor_that_leaves_tasks_out_fails_them(self) -> None:
-        class Forgetful:
-            def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
-                    observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
-                yield from ()
-
-        with SharedExecutor(Forgetful()) as shared:
-            (outcome,) = shared.lane("a").run([ReturningTask("task", None)])
-        assert isinstance(outcome, RewriteFailure)
-        assert "without an outcome" in str(outcome.error)
-
-    def test_closed(self) -> None:
-        shared = SharedExecutor(LocalExecutor())
-        shared.close()
-        (outcome,) = shared.lane("a").run([ReturningTask("task", None)])
-        assert isinstance(outcome, RewriteFailure)
-        assert isinstance(outcome.error, BudgetSpent)
-
-    def test_what_a_lane_s_task_writes_is_charged_to_its_budget(self, tmp_path: Path) -> None:
-        (folder,) = build_logs(tmp_path / "logs", 1)
-        budget = Budget()
-        with SharedExecutor(LocalExecutor()) as shared:
-            outcome = job(folder).compact(shared.lane("log"), budget)
-        assert isinstance(outcome, Done)
-        assert budget.spent_bytes == outcome.stats.bytes_written > 0
+    (each,) = compact_stores([StoreJob(folder, compact)], LocalExecutor(2))
+    assert isinstance(each.outcome, Done)
+    assert refused
 
 
 @pytest.mark.spark
 class TestOnSpark:
     def test_planned_in_one_job_and_compacted_together(self, spark: SparkSession, tmp_path: Path) -> None:
-        """Plans on the workers, largest first; few batches for all; the bytes are those of the local executor."""
+        """Plans on the workers, largest first; the bytes are those of the local executor."""
         ours, theirs = build_logs(tmp_path / "ours", 10), build_logs(tmp_path / "theirs", 10)
         plans = map_items(spark, ours, planned_bytes)
         assert [plan.value for plan in plans] == [planned_bytes(folder) for folder in ours]
-        counting = Counting(SparkExecutor(spark))
         jobs = [job(plan.item, float(plan.value or 0)) for plan in plans]
-        assert all(groups_of(each.outcome) for each in compact_stores(jobs, counting))
-        assert len(counting.batches) < 10
+        assert all(groups_of(each.outcome) for each in compact_stores(jobs, SparkExecutor(spark)))
         for folder in theirs:
             job(folder).compact(LocalExecutor(), Budget())
         assert [contents(folder) for folder in ours] == [contents(folder) for folder in theirs]
@@ -271,4 +188,16 @@ class TestOnSpark:
         assert map_items(spark, [], planned_bytes) == []
         with pytest.raises(InvalidInput, match="weights"):
             map_items(spark, [folder], planned_bytes, weights=[])
+
+    def test_there_are_enough_parts_for_a_cluster_to_grow_by(self, spark: SparkSession) -> None:
+        """Workers that are not there yet are not counted, but what waits for them is."""
+        def part(item: int) -> int:
+            context = TaskContext.get()
+            assert context is not None
+            return context.partitionId()
+
+        parts = Counter(each.value for each in map_items(spark, range(1000), part))
+        assert len(parts) == 16
+        assert max(parts.values()) <= MOST_ITEMS_IN_A_PART
+        assert len({each.value for each in map_items(spark, range(1000), part, parts=3)}) == 3
 

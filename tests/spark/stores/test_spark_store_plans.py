@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of many stores: what they show, and runs over hundreds of stores that are stopped and go on."""
+"""Plans of many stores: what they show, and runs over many stores whose driver is killed, and which go on."""
 
 from __future__ import annotations
 
@@ -7,26 +7,22 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 from pyspark.sql import SparkSession
 
 from compactlib.errors import CorruptData, InvalidInput, NotFound
-from compactlib.executors import Executor, LocalExecutor, RewriteTask
+from compactlib.executors import Executor, LocalExecutor
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import DropDead, SegmentLog
+from compactlib.raftlog import DropDead, SeedPolicy, SegmentLog
 from compactlib.raftlog.errors import NotALog
-from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer
-from compactlib.spark import SparkExecutor, compact_stores, plan_stores
+from compactlib.spark import compact_on_workers, compact_stores, plan_stores
 from compactlib.spark.stores.many_stores import outcome_table
 from compactlib.spark.stores.store_plans import PlanLog, StorePlan, StoresPlan, StoreWork
-from tests.spark.store_jobs import LIMITS, PLAN_LOG, build_logs, compact_log, contents, copied_logs
+from tests.spark.store_jobs import LIMITS, PLAN_LOG, build_logs, compact_log, contents, copied_logs, open_log
 
 ROOT = Path(__file__).parents[3]
 
@@ -55,6 +51,7 @@ class TestStoresPlan:
             opened.append(name)
             return Done(name)
 
+        assert list(PLAN.work.items()) == [("broken", 900.0), ("large", 900.0), ("small", 1.0)]
         jobs = PLAN.jobs(compact)
         assert [(job.name, job.weight) for job in jobs] == [("broken", 900.0), ("large", 900.0), ("small", 1.0)]
         outcomes = list(compact_stores(jobs, LocalExecutor(), stores_at_once=1))
@@ -142,59 +139,8 @@ def test_stores_that_find_no_open_file_left_are_there_again_in_the_next_plan(tmp
         assert contents(folder) == contents(templates[number % 5])
 
 
-@attrs.define
-class Counting:
-    """Counts the batches that it passes on."""
-
-    executor: Executor
-    batches: list[int] = attrs.field(factory=list)
-
-    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
-            observer: Observer | None = None) -> Iterable[RewriteOutcome]:
-        listed = list(tasks)
-        self.batches.append(len(listed))
-        return self.executor.run(listed, budget=budget, observer=observer)
-
-
-def many(spark: SparkSession, base: Path, count: int) -> None:
-    """Plan, compact and plan again so many logs; every log ends as it would alone, and the second plan is empty."""
-    templates = build_logs(base / "templates", 10)
-    folders = copied_logs(base / "logs", templates, count)
-    # A few that are far heavier than the rest.
-    for folder in folders[3::97]:
-        with SegmentLog(folder, LIMITS) as log:
-            last = log.last_index or 0
-            log.extend((index, 1, b"heavy" * 200) for index in range(last + 1, last + 200))
-            log.record_snapshot(last + 198, live=range(1, last + 198, 3))
-    heavy = set(folders[3::97])
-    plan = plan_stores(spark, folders, PLAN_LOG)
-    assert [each.kind for each in plan.stores] == ["work"] * count
-    assert {each.name for each in plan.stores[:len(heavy)]} == heavy
-    counting = Counting(SparkExecutor(spark))
-    outcomes = list(compact_stores(plan.jobs(compact_log), counting))  # type: ignore[arg-type]
-    assert len(outcomes) == count
-    assert all(isinstance(each.outcome, Done) for each in outcomes)
-    assert len(counting.batches) < count / 4
-    for template in templates:
-        compact_log(template, LocalExecutor(), Budget())
-    expected = [contents(template) for template in templates]
-    wrong = [folder for number, folder in enumerate(folders)
-             if folder not in heavy and contents(folder) != expected[number % 10]]
-    assert not wrong
-    again = plan_stores(spark, folders, PLAN_LOG)
-    assert [each.kind for each in again.stores] == ["skipped"] * count
-    assert again.jobs(compact_log) == []
-
-
 @pytest.mark.spark
 class TestOnSpark:
-    def test_two_hundred_stores(self, spark: SparkSession, tmp_path: Path) -> None:
-        many(spark, tmp_path, 200)
-
-    @pytest.mark.soak
-    def test_five_thousand_stores(self, spark: SparkSession, tmp_path: Path) -> None:
-        many(spark, tmp_path, 5000)
-
     def test_a_plan_is_a_dataframe(self, spark: SparkSession, tmp_path: Path) -> None:
         """Damage, stores that are none, and stores that are done are rows like the others."""
         ready, damaged, done = build_logs(tmp_path / "logs", 3)
@@ -251,8 +197,8 @@ def killed_runs(spark: SparkSession, base: Path, rng: random.Random, count: int,
         assert not reported & set(finished)
         reported |= set(finished)
     rest = plan_stores(spark, folders, PLAN_LOG)
-    outcomes = list(compact_stores(rest.jobs(compact_log), SparkExecutor(spark)))
-    assert not any(isinstance(each.outcome, Failed) for each in outcomes)
+    outcomes = compact_on_workers(spark, rest.work, open_log, policy=SeedPolicy()).collect()
+    assert not [row for row in outcomes if row.outcome == "failed"]
     assert not plan_stores(spark, folders, PLAN_LOG).has_work
     for template in templates:
         compact_log(template, LocalExecutor(), Budget())

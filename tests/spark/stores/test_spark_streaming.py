@@ -3,22 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from compactlib.errors import DiskFull, InvalidInput
-from compactlib.executors import Executor, LocalExecutor
-from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import SegmentLog
-from compactlib.runtime.budget import Budget
-from compactlib.spark import start_compaction_stream
-from compactlib.spark.stores.many_stores import StoreOutcome
-from compactlib.spark.stores.streaming import raise_failures
-from tests.spark.store_jobs import LIMITS, build_logs, contents
+from compactlib.executors import LocalExecutor
+from compactlib.raftlog import SeedPolicy, SegmentLog
+from compactlib.spark import compact_on_workers, register
+from tests.spark.store_jobs import LIMITS, build_logs, contents, open_refusing
 
 pytestmark = pytest.mark.spark
 
@@ -30,26 +29,35 @@ class Stream:
         self.spark = spark
         self.base = base
         self.folders = build_logs(base / "logs", 5)
-        self.batches: list[list[StoreOutcome]] = []
+        self.batches: list[list[tuple[str, str]]] = []
         self.refused: set[str] = set()
+        register(spark)
 
-    def compact(self, folder: str, executor: Executor, budget: Budget) -> object:
-        if folder in self.refused:
-            return Failed(DiskFull(operation="write", path=folder, errno=28))
-        with SegmentLog(folder, LIMITS) as log:
-            return log.compact(policy=log.policy, executor=executor, budget=budget)
+    def handle(self, batch: DataFrame, number: int, *, raising: bool) -> None:
+        """Compact the logs that a batch names, and note how they ended."""
+        weights = Counter[str]()
+        for row in batch.collect():
+            weights[row.folder] += row.bytes
+        opener = partial(open_refusing, refused=frozenset(self.refused))
+        rows = compact_on_workers(batch.sparkSession, weights, opener, policy=SeedPolicy()).collect()
+        self.batches.append(sorted((Path(row.store).name, row.outcome) for row in rows))
+        for row in rows:
+            if raising and row.error is not None:
+                raise RuntimeError(f"{row.error}: {row.reason}")
 
-    def note(self, number: int, outcomes: Sequence[StoreOutcome]) -> None:
-        self.batches.append(list(outcomes))
+    def writer(self, *, raising: bool = False, **options: str) -> DataStreamWriter:
+        """What there is to handle."""
+        stream = (self.spark.readStream.format("compactlib.raftlog.covered")
+                  .options(folders=json.dumps(self.folders), **options).load())
+        return (stream.writeStream.foreachBatch(partial(self.handle, raising=raising))
+                .option("checkpointLocation", str(self.base / "checkpoint")))
 
     def run(self, *, raising: bool = False) -> list[list[tuple[str, str]]]:
         """Handle what there is; the batches, each with the logs' names and how they ended."""
         self.batches.clear()
-        query = start_compaction_stream(self.spark, self.folders, self.compact, min_segments=4, every_seconds=None,
-                                        checkpoint=str(self.base / "checkpoint"),
-                                        tell=raise_failures if raising else self.note)
+        query = self.writer(raising=raising, min_segments="4").trigger(availableNow=True).start()
         assert query.awaitTermination(120)
-        return [[(Path(each.name).name, type(each.outcome).__name__) for each in batch] for batch in self.batches]
+        return self.batches
 
     def grow(self, number: int, segments: int) -> None:
         with SegmentLog(self.folders[number], LIMITS) as log:
@@ -74,7 +82,7 @@ def stream(spark: SparkSession, tmp_path: Path) -> Iterator[Stream]:
         query.stop()
 
 
-ALL = [[("log-2", "Done"), ("log-3", "Done"), ("log-4", "Done")]]
+ALL = [[("log-2", "done"), ("log-3", "done"), ("log-4", "done")]]
 
 
 def test_what_crosses_the_threshold_is_compacted_and_a_stream_started_again_goes_on(stream: Stream,
@@ -85,7 +93,7 @@ def test_what_crosses_the_threshold_is_compacted_and_a_stream_started_again_goes
     # Two more segments make four that were not told of, of a log that was not compacted; one more makes too few.
     stream.grow(0, 2)
     stream.grow(4, 1)
-    assert stream.run() == [[("log-0", "Done")]]
+    assert stream.run() == [[("log-0", "done")]]
     assert stream.run() == []
 
 
@@ -96,37 +104,37 @@ def test_a_batch_that_is_repeated_after_a_crash_finds_nothing_to_do(stream: Stre
         path.unlink()
     stream.grow(0, 2)
     repeated, new = stream.run()
-    assert repeated == [(name, "Skipped") for name, _ in ALL[0]]
-    assert new == [("log-0", "Done")]
+    assert repeated == [(name, "skipped") for name, _ in ALL[0]]
+    assert new == [("log-0", "done")]
 
 
-def test_a_failure_stops_no_other_log_ends_the_query_and_is_tried_again(stream: Stream, tmp_path: Path) -> None:
+def test_a_failure_stops_no_other_log_and_if_it_is_raised_the_batch_is_tried_again(stream: Stream,
+                                                                                  tmp_path: Path) -> None:
     stream.refused.add(stream.folders[3])
     with pytest.raises(StreamingQueryException, match="DiskFull"):
         stream.run(raising=True)
     stream.refused.clear()
-    assert stream.run() == [[("log-2", "Skipped"), ("log-3", "Done"), ("log-4", "Skipped")]]
+    assert stream.run() == [[("log-2", "skipped"), ("log-3", "done"), ("log-4", "skipped")]]
     stream.same_as_here(tmp_path / "theirs")
 
 
 def test_it_goes_on_until_it_is_stopped(stream: Stream, tmp_path: Path) -> None:
-    query = start_compaction_stream(stream.spark, stream.folders, stream.compact, min_segments=2, min_bytes=1,
-                                    every_seconds=0.1, checkpoint=str(tmp_path / "checkpoint"), tell=stream.note)
+    query = stream.writer(min_segments="2", min_bytes="1").trigger(processingTime="100 milliseconds").start()
     query.processAllAvailable()
     assert [len(batch) for batch in stream.batches] == [5]
-    assert all(isinstance(each.outcome, Done | Skipped) for each in stream.batches[0])
+    assert {outcome for _, outcome in stream.batches[0]} <= {"done", "skipped"}
     stream.grow(1, 2)
     query.processAllAvailable()
-    assert [Path(each.name).name for each in stream.batches[1]] == ["log-1"]
+    assert [name for name, _ in stream.batches[1]] == ["log-1"]
     query.stop()
 
 
-def test_bad_arguments_are_refused_at_once(spark: SparkSession, tmp_path: Path) -> None:
-    def nothing(folder: str, executor: Executor, budget: Budget) -> object:
-        raise AssertionError("nothing is compacted")
-
-    with pytest.raises(InvalidInput, match="at least one folder"):
-        start_compaction_stream(spark, [], nothing, checkpoint=str(tmp_path))
-    with pytest.raises(InvalidInput, match="thresholds of at least 1"):
-        start_compaction_stream(spark, ["/a"], nothing, checkpoint=str(tmp_path), min_segments=0)
+@pytest.mark.parametrize(("options", "told"), [
+    ({"folders": "[]"}, "at least one folder"),
+    ({"folders": '["/a"]', "min_segments": "0"}, "thresholds of at least 1"),
+])
+def test_bad_options_are_refused_at_once(spark: SparkSession, options: dict[str, str], told: str) -> None:
+    register(spark)
+    with pytest.raises(AnalysisException, match=told):
+        spark.readStream.format("compactlib.raftlog.covered").options(**options).load()
     assert spark.streams.active == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Spark stream `compactlib.raftlog.covered`; `compactlib.spark.start_compaction_stream` starts one."""
+"""The Spark stream `compactlib.raftlog.covered`; `register` makes it known."""
 
 from __future__ import annotations
 

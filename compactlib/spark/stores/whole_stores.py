@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many small stores: each is opened, planned, compacted and committed on a worker, and a table says what came of it.
+
+The driver opens nothing and commits nothing. Who may change a store is for the store's own lock to say, and for a fence
+that workers reach. Spark runs a task again whose worker died: whatever was committed by then stays, opening a store
+finishes or removes what the death has left in it, and a store that was done has nothing to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import attrs
+
+from compactlib.clock import SystemClock
+from compactlib.contract import CommitFence, Compaction, Policy
+from compactlib.errors import Busy, CompactlibError, InvalidInput
+from compactlib.executors.tasks import foreign_error
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.runtime.budget import Budget, BudgetLimits
+from compactlib.spark.stores.many_stores import listed_once, map_items
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OpenStore: TypeAlias = Callable[[str], Compaction[Any, Any, Any, Any, Any]]
+"""Opens the store of this name, under its lock; picklable, runs on the workers."""
+
+OpenFence: TypeAlias = Callable[[str], CommitFence]
+"""The fence of the store of this name; picklable, runs on the workers, all of which must reach what it asks."""
+
+OUTCOME_DDL = "store string, outcome string, reason string, bytes bigint, seconds double, error string"
+"""The columns of what came of each store."""
+
+DEFAULT_STORES_IN_A_TASK = 8
+"""Small stores mostly wait for the disk: one after the other would leave the core idle nine tenths of the time."""
+
+
+@attrs.frozen
+class WholeStore:
+    """One store's compaction, from opening to closing; what runs on a worker.
+
+    Attributes:
+        open_store: opens it.
+        policy: instead of the store's own.
+        open_fence: gives the fence of its commits.
+        limits: what the compaction may use up.
+    """
+
+    open_store: OpenStore
+    policy: Policy[Any, Any] | None = None
+    open_fence: OpenFence | None = None
+    limits: BudgetLimits = attrs.field(factory=BudgetLimits)
+
+    def __call__(self, name: str) -> tuple[str, str, str, int, float, str | None]:
+        """A row of what `compact_on_workers` gives; nothing is raised that is an `Exception`."""
+        clock = SystemClock()
+        began, budget = clock.monotonic(), Budget.from_limits(self.limits)
+        told = _told(self._outcome(name, budget))
+        return name, told[0], told[1], budget.spent_bytes, clock.monotonic() - began, told[2]
+
+    def _outcome(self, name: str, budget: Budget) -> object:
+        try:
+            fence = None if self.open_fence is None else self.open_fence(name)
+            with contextlib.closing(self.open_store(name)) as store:
+                return store.compact(policy=self.policy, budget=budget, fence=fence)
+        except Busy as error:
+            # Another has it open: perhaps an attempt at this very task, which Spark has given up and which goes on.
+            return Skipped(str(error), is_busy=True)
+        except CompactlibError as error:
+            return Failed(error)
+        except Exception as error:  # a host's own code may raise anything; the other stores go on
+            return Failed(foreign_error(name, error))
+
+
+def _told(outcome: object) -> tuple[Literal["done", "skipped", "failed"], str, str | None]:
+    match outcome:
+        case Done(stats):
+            return "done", repr(stats), None
+        case Skipped(reason):
+            return "skipped", reason, None
+        case Failed(error):
+            return "failed", str(error), type(error).__name__
+        case _:
+            return "failed", f"compact() gave a {type(outcome).__name__}, which is no outcome", InvalidInput.__name__
+
+
+def compact_on_workers(spark: SparkSession, stores: Iterable[str] | Mapping[str, float], open_store: OpenStore, *,
+                       policy: Policy[Any, Any] | None = None, open_fence: OpenFence | None = None,
+                       limits: BudgetLimits | None = None, stores_at_once: int = DEFAULT_STORES_IN_A_TASK,
+                       parts: int | None = None) -> DataFrame:
+    """Compact each store on a worker, in one Spark job that has ended when this returns; the outcomes are a DataFrame.
+
+    It has a row a store: `store`, `outcome` (`done`, `skipped` or `failed`), `reason` (an error's message, and of what
+    was done the report in one line), `bytes` (written), `seconds`, and `error` (the class of a failure's error). The
+    rows are here when this returns: no question to the DataFrame compacts anything again.
+
+    One store's failure does not stop the others. A store that another process holds is skipped. Where a worker died,
+    Spark runs its stores again on another: those that had been committed come as skipped, with nothing to do. Where one
+    died in every attempt, the stores that were not heard of come as failed. Whatever stops it leaves what is committed,
+    and the next call goes on.
+
+    Args:
+        spark: a classic or a Spark Connect session.
+        stores: their names, no two the same; folders, for example, that all workers reach. A mapping gives each its
+            weight in any unit: the heaviest begin first, and Spark's tasks are packed to weigh the same.
+        open_store: opens a store; it is compacted, and closed.
+        policy: instead of the stores' own; picklable.
+        open_fence: gives the fence that a store's commits are guarded by.
+        limits: what each store's compaction may use up.
+        stores_at_once: how many stores a Spark task has open at the same time, each in a thread, >= 1.
+        parts: how many Spark tasks to make at most; see `map_items`.
+
+    Raises:
+        InvalidInput: two stores have one name, a weight is negative or not a number, or a number is less than 1.
+        MissingDependency: PySpark or one of its packages is not installed.
+    """
+    one = WholeStore(open_store, policy, open_fence, BudgetLimits() if limits is None else limits)
+    weights = list(stores.values()) if isinstance(stores, Mapping) else None
+    mapped = map_items(spark, listed_once(stores), one, weights=weights, parts=parts, at_once=stores_at_once)
+    rows = [each.value or (each.item, "failed", str(each.error), 0, 0.0, type(each.error).__name__) for each in mapped]
+    return spark.createDataFrame(rows, OUTCOME_DDL)

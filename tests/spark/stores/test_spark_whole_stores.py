@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole stores compacted on workers: what they come to, what the table says, fences, and workers that die."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from compactlib.errors import CorruptData, InvalidInput
+from compactlib.executors import LocalExecutor
+from compactlib.outcome import Done
+from compactlib.raftlog import SeedPolicy, SegmentLog
+from compactlib.runtime.budget import Budget, BudgetLimits
+from compactlib.scheduler import FileFence
+from compactlib.spark import compact_on_workers, plan_stores
+from compactlib.spark.stores.whole_stores import WholeStore
+from tests.spark.store_jobs import (
+    LIMITS,
+    PLAN_LOG,
+    build_logs,
+    compact_log,
+    contents,
+    copied_logs,
+    fence_of,
+    open_deadly,
+    open_log,
+    open_mortal,
+    open_noted,
+)
+
+POLICY = SeedPolicy()
+
+
+def outcomes_of(frame: DataFrame) -> dict[str, tuple[str, str | None]]:
+    return {row.store: (row.outcome, row.error) for row in frame.collect()}
+
+
+def compacted_alone(folders: list[str]) -> list[dict[str, Any]]:
+    for folder in folders:
+        assert isinstance(compact_log(folder, LocalExecutor(), Budget()), Done)
+    return [contents(folder) for folder in folders]
+
+
+class TestOneStore:
+    """What a worker does, without Spark."""
+
+    def test_its_row_says_what_was_done(self, tmp_path: Path) -> None:
+        (folder,) = build_logs(tmp_path / "logs", 1)
+        name, outcome, reason, size, seconds, error = WholeStore(open_log, POLICY)(folder)
+        assert (name, outcome, error) == (folder, "done", None)
+        assert "rewrote 2 segments into 1" in reason
+        assert size > 0
+        assert seconds > 0
+        again = WholeStore(open_log, POLICY)(folder)
+        assert again[1] == "skipped"
+        assert "nothing in them is dead" in again[2]
+        assert again[3] == 0
+
+    def test_it_is_closed_whatever_happens(self, tmp_path: Path) -> None:
+        class Broken:
+            closed = 0
+
+            def compact(self, **arguments: object) -> object:
+                raise ZeroDivisionError("a host's own")
+
+            def close(self) -> None:
+                self.closed += 1
+
+        class Odd(Broken):
+            def compact(self, **arguments: object) -> object:
+                return 7
+
+        broken, odd = Broken(), Odd()
+        told = WholeStore(lambda name: broken)("a")  # type: ignore[arg-type,return-value]
+        assert (told[1], told[5], broken.closed) == ("failed", "TaskFailed", 1)
+        assert "a host's own" in told[2]
+        told = WholeStore(lambda name: odd)("a")  # type: ignore[arg-type,return-value]
+        assert (told[1], told[2], told[5]) == ("failed", "compact() gave a int, which is no outcome", "InvalidInput")
+        assert odd.closed == 1
+
+    def test_what_another_holds_is_skipped(self, tmp_path: Path) -> None:
+        (folder,) = build_logs(tmp_path / "logs", 1)
+        with SegmentLog(folder, LIMITS):
+            told = WholeStore(open_log, POLICY)(folder)
+        assert (told[1], told[5]) == ("skipped", None)
+        assert "is open for writing" in told[2]
+
+    def test_limits_hold_for_each(self, tmp_path: Path) -> None:
+        (folder,) = build_logs(tmp_path / "logs", 1)
+        for limits in (BudgetLimits(total_bytes=1), BudgetLimits(deadline=0.0)):
+            told = WholeStore(open_log, POLICY, limits=limits)(folder)
+            assert (told[1], told[5]) == ("failed", "BudgetSpent")
+
+
+@pytest.mark.spark
+class TestOnSpark:
+    def test_every_store_ends_as_it_would_alone_and_the_table_compacts_nothing_again(self, spark: SparkSession,
+                                                                                    tmp_path: Path) -> None:
+        ours, theirs = build_logs(tmp_path / "ours", 12), build_logs(tmp_path / "theirs", 12)
+        notes = tmp_path / "notes"
+        notes.mkdir()
+        frame = compact_on_workers(spark, ours, partial(open_noted, notes=str(notes)), policy=POLICY)
+        assert outcomes_of(frame) == dict.fromkeys(ours, ("done", None))
+        frame.createOrReplaceTempView("outcomes")
+        (row,) = spark.sql("SELECT sum(bytes) AS bytes, count_if(seconds > 0) AS stores FROM outcomes").collect()
+        assert row.bytes > 0
+        assert row.stores == frame.count() == len(list(notes.iterdir())) == 12
+        assert [contents(folder) for folder in ours] == compacted_alone(theirs)
+        again = compact_on_workers(spark, ours, open_log, policy=POLICY)
+        assert outcomes_of(again) == dict.fromkeys(ours, ("skipped", None))
+        assert [contents(folder) for folder in ours] == [contents(folder) for folder in theirs]
+
+    def test_a_store_that_fails_stops_no_other(self, spark: SparkSession, tmp_path: Path) -> None:
+        ready, held, damaged = build_logs(tmp_path / "logs", 3)
+        segment = min(Path(damaged).glob("*.segment"))
+        segment.write_bytes(b"\xff" * segment.stat().st_size)
+        absent = str(tmp_path / "absent" / "log")
+        with SegmentLog(held, LIMITS):
+            frame = compact_on_workers(spark, {ready: 1.0, held: 5.0, damaged: 2.0, absent: 0.0}, open_log,
+                                       policy=POLICY, stores_at_once=1, parts=1)
+        found = outcomes_of(frame)
+        assert (found[ready], found[held]) == (("done", None), ("skipped", None))
+        assert found[damaged] == ("failed", CorruptData.__name__)
+        assert found[absent][0] == "failed"
+
+    def test_commits_are_fenced(self, spark: SparkSession, tmp_path: Path) -> None:
+        """Of two stores a later driver has begun with one."""
+        mine, lost = build_logs(tmp_path / "logs", 2)
+        before = contents(lost)
+        fences = str(tmp_path / "fences")
+        FileFence(fences).admit(lost, 8)
+        frame = compact_on_workers(spark, [mine, lost], open_log, policy=POLICY,
+                                   open_fence=partial(fence_of, fences=fences, token=7))
+        assert outcomes_of(frame) == {mine: ("done", None), lost: ("failed", "FencedOff")}
+        assert contents(lost) == before
+        later = compact_on_workers(spark, [mine, lost], open_log, policy=POLICY,
+                                   open_fence=partial(fence_of, fences=fences, token=8))
+        assert outcomes_of(later) == {mine: ("skipped", None), lost: ("done", None)}
+
+    def test_a_store_that_kills_every_worker_is_told_and_the_rest_can_go_on(self, spark: SparkSession,
+                                                                            tmp_path: Path) -> None:
+        deadly, sound = build_logs(tmp_path / "logs", 2)
+        frame = compact_on_workers(spark, {deadly: 2.0, sound: 1.0}, partial(open_deadly, deadly=deadly), parts=2)
+        (row,) = frame.where(frame.store == deadly).collect()
+        assert (row.outcome, row.error) == ("failed", "TaskFailed")
+        assert "worker died in every attempt" in row.reason
+        assert outcomes_of(compact_on_workers(spark, [sound], open_log))[sound][0] != "failed"
+
+    def test_bad_input(self, spark: SparkSession) -> None:
+        with pytest.raises(InvalidInput, match="'a' is listed twice"):
+            compact_on_workers(spark, ["a", "b", "a"], open_log)
+        with pytest.raises(InvalidInput, match="weight"):
+            compact_on_workers(spark, {"a": -1.0}, open_log)
+        with pytest.raises(InvalidInput, match="at once"):
+            compact_on_workers(spark, ["a"], open_log, stores_at_once=0)
+        assert compact_on_workers(spark, [], open_log).count() == 0
+
+    def test_two_hundred_stores(self, spark: SparkSession, tmp_path: Path) -> None:
+        many(spark, tmp_path, 200)
+
+    @pytest.mark.soak
+    def test_five_thousand_stores(self, spark: SparkSession, tmp_path: Path) -> None:
+        many(spark, tmp_path, 5000)
+
+    @pytest.mark.parametrize("seed", [1])
+    def test_workers_that_die_are_replaced_and_every_store_ends_as_it_would_alone(
+            self, spark: SparkSession, tmp_path: Path, seed: int) -> None:
+        killed_workers(spark, tmp_path, random.Random(seed))
+
+    @pytest.mark.soak
+    @pytest.mark.parametrize("seed", range(2, 32))
+    def test_many_workers_die(self, spark: SparkSession, tmp_path: Path, seed: int) -> None:
+        killed_workers(spark, tmp_path, random.Random(seed))
+
+
+def many(spark: SparkSession, base: Path, count: int) -> None:
+    """Plan, compact by weight and plan again so many logs: each ends as it would alone, the second plan is empty."""
+    templates = build_logs(base / "templates", 10)
+    folders = copied_logs(base / "logs", templates, count)
+    # A few that are far heavier than the rest.
+    heavy = folders[3::97]
+    for folder in heavy:
+        with SegmentLog(folder, LIMITS) as log:
+            last = log.last_index or 0
+            log.extend((index, 1, b"heavy" * 200) for index in range(last + 1, last + 200))
+            log.record_snapshot(last + 198, live=range(1, last + 198, 3))
+    (twin,) = copied_logs(base / "twin", heavy, 1)
+    plan = plan_stores(spark, folders, PLAN_LOG)
+    assert [each.kind for each in plan.stores] == ["work"] * count
+    assert set(list(plan.work)[:len(heavy)]) == set(heavy)
+    frame = compact_on_workers(spark, plan.work, open_log, policy=POLICY)
+    assert outcomes_of(frame) == dict.fromkeys(folders, ("done", None))
+    *expected, heaviest = compacted_alone([*templates, twin])
+    assert contents(heavy[0]) == heaviest
+    assert not [folder for number, folder in enumerate(folders)
+                if folder not in heavy and contents(folder) != expected[number % 10]]
+    again = plan_stores(spark, folders, PLAN_LOG)
+    assert [each.kind for each in again.stores] == ["skipped"] * count
+    assert again.work == {}
+
+
+def killed_workers(spark: SparkSession, base: Path, rng: random.Random) -> None:
+    """Three workers die at any change of the disk, with several stores open; Spark tries a task four times."""
+    templates = build_logs(base / "templates", 10)
+    folders = copied_logs(base / "logs", templates, 30)
+    notes = base / "deaths"
+    notes.mkdir()
+    # A log takes some 30 changes.
+    deaths = {folder: rng.randrange(30) for folder in rng.sample(folders, 3)}
+    frame = compact_on_workers(spark, folders, partial(open_mortal, deaths=deaths, notes=str(notes)), policy=POLICY)
+    assert list(notes.iterdir())
+    found = outcomes_of(frame)
+    assert found.keys() == set(folders)
+    assert set(found.values()) <= {("done", None), ("skipped", None)}
+    expected = compacted_alone(templates)
+    for number, folder in enumerate(folders):
+        assert contents(folder) == expected[number % 10]
+        assert [path.name for path in Path(folder).iterdir() if path.is_dir()] == []
