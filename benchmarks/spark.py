@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Spark costs and gives: each rewrite here, on Spark and plainly; from which size it pays; many executors.
 
-    python benchmarks/spark.py [--quick] [--runs N] [--only PART] [--json FILE] [--plot FILE] [--folder FOLDER]
+    python benchmarks/spark.py [--quick] [--runs N] [--only PART] [--megabytes N] [--json FILE] [--plot FILE]
+                               [--folder FOLDER]
 
 Each figure measures ours and the references in turn in one run, on `local[2,4]`; `docs/spark.md` says when it
-pays. The data sources have a script of their own, `spark_sources.py`. Needs Java; the plot needs matplotlib.
+pays. An overhead is compared with the most that it may be. The data sources have a script of their own,
+`spark_sources.py`. Needs Java; the plot needs matplotlib.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
 import statistics
@@ -17,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,15 +29,16 @@ from measure import Figure, alternate, report
 from raftlog_compaction import TimedExecutor, build_log, compact_copy
 from spark_rewrites import CORES, Rewrite, all_rewrites
 
-from compactlib.executors import Attempt, Executor, LocalExecutor, RewriteResult, RewriteTask, RewrittenFile
+from compactlib.executors import Attempt, Executor, RewriteResult, RewriteTask, RewrittenFile
+from compactlib.lab.cluster import SparkCosts, simulate, suggested_partitioning
 from compactlib.report import Table
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
-from compactlib.spark import SparkExecutor, local_session, simulate
-from compactlib.spark.executors.simulation import SparkCosts, suggested_partitioning
+from compactlib.spark import SparkExecutor, local_session
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 EXECUTORS = (10, 20, 50, 100, 200, 500, 1000)
@@ -44,6 +48,9 @@ SIMULATED_TASKS = 10_000
 TIMED_SEGMENT = 32 * 1024
 """Entries of a kilobyte in a segment of the log whose rewrites are timed: some ten of a tenth of a second or more."""
 MOST_OVERHEAD = 0.05
+MOST_JOB_SECONDS = 0.15
+MOST_TASK_SECONDS = 0.05
+OVERHEAD_TASKS = 64
 PARTS = ("overhead", "rewrites", "simulation")
 
 SESSION = """
@@ -82,22 +89,69 @@ def overhead_figures(spark: SparkSession, quick: bool, runs: int) -> Iterator[Fi
     yield Figure(figure="overhead.session", unit="s", values=tuple(pair[0] for pair in pairs), goal="",
                  reference="importing compactlib.spark alone", reference_values=tuple(pair[1] for pair in pairs))
 
-    def seconds(executor: Executor, tasks: int) -> float:
+    executor = SparkExecutor(spark)
+
+    def ours(tasks: int) -> float:
         began = time.perf_counter()
         list(executor.run([EmptyTask(f"t{number}") for number in range(tasks)]))
         return time.perf_counter() - began
 
-    one_job = SparkExecutor(spark, jobs_at_once=1)
+    def empty(tasks: int) -> float:
+        began = time.perf_counter()
+        spark.range(0, tasks, 1, tasks).mapInArrow(unchanged, "id bigint").collect()
+        return time.perf_counter() - began
+
     for _ in range(3):
-        seconds(one_job, 64)
-    values, references = alternate(runs, lambda: seconds(one_job, 1), lambda: seconds(LocalExecutor(), 1))
-    yield Figure(figure="overhead.job", unit="s", values=tuple(values), reference="LocalExecutor",
+        ours(OVERHEAD_TASKS)
+    values, references = alternate(3 * runs, lambda: ours(1), lambda: empty(1))
+    yield Figure(figure="overhead.job", unit="s", values=tuple(values), reference="an empty mapInArrow",
                  reference_values=tuple(references), goal="")
-    # Of one core: 64 tasks on two cores take 32 times as long as one.
-    values, references = alternate(runs, lambda: CORES * (seconds(one_job, 64) - seconds(one_job, 1)) / 63,
-                                   lambda: seconds(LocalExecutor(), 1000) / 1000)
-    yield Figure(figure="overhead.task", unit="s of one core", values=tuple(max(value, 1e-4) for value in values),
-                 reference="LocalExecutor", reference_values=tuple(references), goal="")
+    beyond = sorted(a - b for a, b in zip(values, references, strict=True))
+    yield _limited("overhead.job_beyond_an_empty_one", "s", beyond, MOST_JOB_SECONDS)
+
+    def a_task(way: Callable[[int], float]) -> float:
+        # Of one core: 64 tasks on two cores take 32 times as long as one.
+        return max(CORES * (way(OVERHEAD_TASKS) - way(1)) / (OVERHEAD_TASKS - 1), 1e-4)
+
+    values, references = alternate(runs, lambda: a_task(ours), lambda: a_task(empty))
+    yield Figure(figure="overhead.task_over_an_empty_one", unit="s of one core", values=tuple(values),
+                 reference="a task of an empty mapInArrow", reference_values=tuple(references), goal="")
+    yield _limited("overhead.task", "s of one core", values, MOST_TASK_SECONDS)
+
+    def processor(way: Callable[[int], float]) -> float:
+        before = processor_seconds()
+        way(OVERHEAD_TASKS)
+        return (processor_seconds() - before) / OVERHEAD_TASKS
+
+    values, references = alternate(runs, lambda: processor(ours), lambda: processor(empty))
+    yield Figure(figure="overhead.task_processor", unit="s of Java, workers and driver", values=tuple(values),
+                 reference="a task of an empty mapInArrow", reference_values=tuple(references), goal="")
+
+
+def _limited(figure: str, unit: str, values: Sequence[float], most: float) -> Figure:
+    return Figure(figure=figure, unit=unit, values=tuple(values), reference="the most that it may be",
+                  reference_values=(most,) * len(values), goal="<= 1")
+
+
+def unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What Spark maps when there is nothing to do."""
+    yield from batches
+
+
+def processor_seconds() -> float:
+    """What this process and all below it have used: Java, PySpark's workers, and those that have ended."""
+    fields = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields[int(folder.name)] = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+    ours, found, tick = [os.getpid()], 0.0, float(os.sysconf("SC_CLK_TCK"))
+    while ours:
+        process = ours.pop()
+        found += sum(map(int, fields[process][11:15])) / tick
+        ours += [other for other, each in fields.items() if int(each[1]) == process]
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------- what it gives
@@ -146,7 +200,7 @@ def measured_costs(spark: SparkSession, scratch: Path, megabytes: int, figures: 
     shutil.rmtree(source)
     cost = {figure.figure: statistics.median(figure.values) for figure in figures}
     commit = max(seconds - timed.seconds, 0.001) / len(noting.tasks)
-    # What is called a job here includes its one task.
+    # A job here has one task.
     job = max(cost["overhead.job"] - cost["overhead.task"], 0.0)
     return Costs(cost["overhead.session"], SparkCosts(job_seconds=job, task_seconds=cost["overhead.task"],
                                                       commit_seconds=commit), tuple(noting.tasks), timed.seconds)
@@ -208,8 +262,7 @@ def _simulated(tasks: Sequence[float], costs: SparkCosts, drivers: str) -> Table
     """The best partitioning for each number of executors, and what comes of it."""
     best = [suggested_partitioning(tasks, executors, costs) for executors in EXECUTORS]
     rows = [{"executors": run.executors, "s with the defaults": simulate(tasks, run.executors, costs).seconds,
-             "s, best": run.seconds, "tasks_per_partition": run.tasks_per_partition,
-             "max_tasks_per_job": run.max_tasks_per_job, "times one core": run.speedup,
+             "s, best": run.seconds, "tasks_per_partition": run.tasks_per_partition, "times one core": run.speedup,
              "cores busy": f"{run.busy_share:.0%}", "driver commits": f"{run.commit_share:.0%}"} for run in best]
     return Table.from_dicts(rows, title=f"{len(tasks):,} rewrites like the measured ones (median "
                                         f"{statistics.median(tasks):.3f} s), simulated; {drivers}")
@@ -229,8 +282,7 @@ def draw(tasks: Sequence[float], costs: SparkCosts, path: str) -> None:
     axes.plot(EXECUTORS, EXECUTORS, linestyle=":", color="grey", label="as many times as executors")
     beside = attrs.evolve(costs, commit_seconds=0.0)
     for shared in DRAWN:
-        runs = [simulate(tasks, executors, beside, tasks_per_partition=shared, max_tasks_per_job=len(tasks))
-                for executors in EXECUTORS]
+        runs = [simulate(tasks, executors, beside, tasks_per_partition=shared) for executors in EXECUTORS]
         axes.plot(EXECUTORS, [run.speedup for run in runs], marker="o", markersize=3,
                   label=f"{shared} rewrites to a Spark task")
     if costs.commit_seconds:
@@ -256,6 +308,7 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
     parser.add_argument("--plot", metavar="FILE", help="draw the simulation (PNG or SVG)")
     parser.add_argument("--folder", help="where to put the data; default a temporary folder")
+    parser.add_argument("--megabytes", type=int, help="the size of the log and of the blob store that are rewritten")
     parser.add_argument("--runs", type=int, default=None, help="counted runs of each (default 3, quick 1)")
     options = parser.parse_args()
     quick: bool = options.quick
@@ -269,7 +322,7 @@ def main() -> None:
         try:
             overheads = list(overhead_figures(spark, quick, runs)) if parts != ("rewrites",) else []
             if "rewrites" in parts:
-                rewrites = list(rewrite_figures(spark, scratch, quick, runs))
+                rewrites = list(rewrite_figures(spark, scratch, quick, options.megabytes, runs))
             if "simulation" in parts:
                 costs = measured_costs(spark, scratch, 256 if quick else 1024, overheads)
         finally:
@@ -282,10 +335,10 @@ def main() -> None:
         print_simulation(costs, options.plot)
 
 
-def rewrite_figures(spark: SparkSession, scratch: Path, quick: bool,
+def rewrite_figures(spark: SparkSession, scratch: Path, quick: bool, megabytes: int | None,
                     runs: int) -> Iterator[tuple[Rewrite, list[Figure]]]:
     """All ways of each rewrite, in turn."""
-    with all_rewrites(spark, scratch, quick) as rewrites:
+    with all_rewrites(spark, scratch, quick, megabytes) as rewrites:
         began = time.perf_counter()
         for rewrite in rewrites:
             yield rewrite, list(rewrite.figures(runs))

@@ -92,16 +92,18 @@ class Rewrite:
 
 
 @contextlib.contextmanager
-def all_rewrites(spark: SparkSession, scratch: Path, quick: bool) -> Iterator[Iterator[Rewrite]]:
+def all_rewrites(spark: SparkSession, scratch: Path, quick: bool,
+                 megabytes: int | None = None) -> Iterator[Iterator[Rewrite]]:
     """The four, one after the other, each with data of its own; worker processes are started once."""
     with ProcessExecutor(CORES) as processes:
-        yield _one_by_one(spark, processes, scratch, quick)
+        yield _one_by_one(spark, processes, scratch, quick, megabytes)
 
 
-def _one_by_one(spark: SparkSession, processes: Executor, scratch: Path, quick: bool) -> Iterator[Rewrite]:
-    yield raftlog_rewrite(spark, processes, scratch / "raftlog", 384 if quick else 1024)
+def _one_by_one(spark: SparkSession, processes: Executor, scratch: Path, quick: bool,
+                megabytes: int | None) -> Iterator[Rewrite]:
+    yield raftlog_rewrite(spark, processes, scratch / "raftlog", megabytes or (384 if quick else 1024))
     shutil.rmtree(scratch / "raftlog")
-    yield blobstore_rewrite(spark, processes, scratch / "blobstore", 64 if quick else 512)
+    yield blobstore_rewrite(spark, processes, scratch / "blobstore", megabytes or (64 if quick else 1024))
     shutil.rmtree(scratch / "blobstore")
     yield staging_rewrite(spark, processes, scratch / "staging", 100_000 if quick else 500_000)
     shutil.rmtree(scratch / "staging")
@@ -111,7 +113,7 @@ def _one_by_one(spark: SparkSession, processes: Executor, scratch: Path, quick: 
 # ------------------------------------------------------------------------------------------------- bytes are copied
 
 
-LOCAL = "LocalExecutor(workers=3)"
+LOCAL = f"LocalExecutor(workers={CORES})"
 PROCESSES = f"ProcessExecutor({CORES}), workers running"
 PLAIN = "plain copy of the live bytes, one fsync a file"
 
@@ -161,7 +163,7 @@ def blobstore_rewrite(spark: SparkSession, processes: Executor, scratch: Path, m
 def _copying(name: str, megabytes: float, rate: Callable[[Executor], float], spark: SparkSession, processes: Executor,
              plain: Way) -> Rewrite:
     return Rewrite(name, "MB/s of live bytes", megabytes, partial(rate, SparkExecutor(spark)),
-                   {"local": partial(rate, local()), "processes": partial(rate, processes), "copy": plain},
+                   {"local": partial(rate, LocalExecutor(CORES)), "processes": partial(rate, processes), "copy": plain},
                    {"local": LOCAL, "processes": PROCESSES, "copy": PLAIN}, ("copy",), copies=True)
 
 
