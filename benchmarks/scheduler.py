@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import gc
+import os
 import random
 import shutil
 import statistics
@@ -45,6 +46,7 @@ from compactlib.scheduler import (
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
+    StoredScheduler,
 )
 from compactlib.scheduler.model.poll import PollResponse, Verdict
 from compactlib.scheduler.model.update import Tick
@@ -267,21 +269,27 @@ def blocks_of(jobs: int) -> tuple[BlockMeta, ...]:
                  for number, name in enumerate(block_ids(jobs)))
 
 
-def our_rate(jobs: int, abandoned: int, kind: str, wrong: list[int]) -> float:
-    """Jobs a second in memory; collects late completions that were accepted.
+def our_rate(jobs: int, abandoned: int, kind: str, wrong: list[int], cpu: list[float]) -> float:
+    """Jobs a second in memory; collects late completions that were accepted, and microseconds of CPU a job.
 
     Args:
+        jobs: how many there are.
+        abandoned: how many of them a worker takes and forgets.
         kind: `"jobs"`: a completion is a completion, as with the peers, and the host looks after its blocks;
             `"results"`: it has results, held against the plan: sources become a tombstone, outputs wait at the next
             level; `"index"`: and the metadata index is kept.
+        wrong: collects how many late completions were accepted.
+        cpu: collects the CPU time.
     """
     with_results = kind != "jobs"
     config = attrs.evolve(COMMANDS, check_results=with_results)
     service = InMemory(jobs, config, MetadataIndex() if kind == "index" else None)
     gc.collect()
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.process_time()
     wrong.append(our_cycle(service.poll, service.later, jobs, abandoned, with_results))
-    return jobs / (time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    cpu.append((time.process_time() - used) / jobs * 1e6)
+    return jobs / seconds
 
 
 @contextlib.contextmanager
@@ -311,7 +319,7 @@ def our_durable_rate(folder: Path, jobs: int, abandoned: int, wrong: list[int]) 
 
 
 @contextlib.contextmanager
-def over_http(host: SchedulerHost, *, compact: bool) -> Iterator[Poll]:
+def over_http(host: SchedulerHost | StoredScheduler, *, compact: bool) -> Iterator[Poll]:
     """Polls that go over a socket to a server in a thread of this process, and back."""
     from compactlib.hosting.http.application import SchedulerApplication
     from compactlib.hosting.http.client import SchedulerClient
@@ -366,9 +374,40 @@ def http_figures(quick: bool, folder: Path) -> list[Figure]:
 
 
 @contextlib.contextmanager
-def redis_server() -> Iterator[Any]:
-    """A client of a fresh server in memory, over a Unix socket; `None` if there is no server or no client."""
+def awake() -> Iterator[None]:
+    """Keep every core from falling asleep: else whoever waits for an answer from a socket pays for waking one.
+
+    Spins at the lowest priority there is, which gives way to everything else.
+    """
+    spin = "import os\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile os.getppid() > 1: pass"
+    spinning = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(os.cpu_count() or 1)]
     try:
+        yield
+    finally:
+        for each in spinning:
+            each.kill()
+            each.wait()
+
+
+def cpu_of(process: int) -> float:
+    """CPU seconds of a process so far, user and system."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@attrs.frozen
+class RedisServer:
+    """A server in memory, and a client of it over a Unix socket, whose answers hiredis parses."""
+
+    client: Any
+    process: int
+
+
+@contextlib.contextmanager
+def redis_server() -> Iterator[RedisServer | None]:
+    """A fresh one; `None` if there is no server or no client."""
+    try:
+        import hiredis  # noqa: F401
         import redis
     except ImportError:
         yield None
@@ -386,45 +425,111 @@ def redis_server() -> Iterator[Any]:
                     client.ping()
                     break
                 time.sleep(0.05)
-            yield client
+            yield RedisServer(client, server.pid)
         finally:
+            client.close()
             server.terminate()
             server.wait()
 
 
-def redis_rate(client: Any, jobs: int, abandoned: int, wrong: list[int]) -> float:
-    """The same cycle on a stream: XREADGROUP, XCLAIM of one's own, XACK; XAUTOCLAIM for what was abandoned."""
+def redis_rate(server: RedisServer, jobs: int, abandoned: int, at_once: bool, wrong: list[int],
+               cpu: list[float]) -> float:
+    """The same cycle on a stream: XREADGROUP, XCLAIM of one's own, XACK; XAUTOCLAIM for what was abandoned.
+
+    Args:
+        server: which.
+        jobs: how many there are.
+        abandoned: how many of them a worker takes and forgets.
+        at_once: a worker's turn, to renew, to say what is done and to take more, is one pipeline and so one round trip;
+            else two, as ours is two polls: a worker renews while it works.
+        wrong: collects how many late completions were accepted.
+        cpu: collects microseconds of CPU a job, of client and server.
+    """
+    client = server.client
     client.flushall()
     client.xgroup_create("jobs", "group", id="0", mkstream=True)
-    with client.pipeline() as pipe:
+    with client.pipeline(transaction=False) as pipe:
         for block in blocks_of(jobs):
             pipe.xadd("jobs", {"source": block.id, "shard": block.shard})
         pipe.execute()
 
-    def take(worker: str) -> list[Any]:
-        found = client.xreadgroup("group", worker, {"jobs": ">"}, count=AT_ONCE)
+    def messages_of(found: list[Any]) -> list[Any]:
         return [message for message, _ in found[0][1]] if found else []
 
+    def take(worker: str) -> list[Any]:
+        return messages_of(client.xreadgroup("group", worker, {"jobs": ">"}, count=AT_ONCE))
+
     gc.collect()
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.process_time() + cpu_of(server.process)
     lost = [take(f"lost{number}") for number in range(abandoned // AT_ONCE)]
     held = {f"worker{number}": take(f"worker{number}") for number in range(WORKERS)}
     done = 0
     while any(held.values()):
         for worker, messages in held.items():
             if messages:
-                client.xclaim("jobs", "group", worker, 0, messages, justid=True)
-                done += client.xack("jobs", "group", *messages)
-                held[worker] = take(worker)
+                with client.pipeline(transaction=False) as pipe:
+                    renew = pipe if at_once else client
+                    renew.xclaim("jobs", "group", worker, 0, messages, justid=True)
+                    pipe.xack("jobs", "group", *messages)
+                    pipe.xreadgroup("group", worker, {"jobs": ">"}, count=AT_ONCE)
+                    *_, acknowledged, found = pipe.execute()
+                done += acknowledged
+                held[worker] = messages_of(found)
     accepted = 0
     cursor: Any = "0-0"
     for late in lost:
         cursor, messages, _ = client.xautoclaim("jobs", "group", "worker0", 0, cursor, count=AT_ONCE)
-        accepted += client.xack("jobs", "group", *late)
-        done += client.xack("jobs", "group", *(message for message, _ in messages))
+        with client.pipeline(transaction=False) as pipe:
+            pipe.xack("jobs", "group", *late)
+            pipe.xack("jobs", "group", *(message for message, _ in messages))
+            late_ones, in_time = pipe.execute()
+        accepted += late_ones
+        done += in_time
+    rate = jobs / (time.perf_counter() - began)
+    cpu.append((time.process_time() + cpu_of(server.process) - used) / jobs * 1e6)
     wrong.append(accepted)
     assert done + accepted == jobs, (done, accepted)
-    return jobs / (time.perf_counter() - began)
+    return rate
+
+
+_ONE = "Redis Streams, hiredis, one pipeline a turn"
+_TWO = "Redis Streams, hiredis, two round trips a turn"
+
+
+def redis_figures(server: RedisServer, quick: bool) -> Iterator[Figure]:
+    """Ours in the process, with and without results, and behind its HTTP server; Redis is always behind its socket."""
+    jobs, abandoned, runs = (1000, 100, 3) if quick else (5000, 500, 5)
+    ours: list[int] = []
+    theirs: list[int] = []
+    for kind, at_once, goal in (("jobs", True, ">= 1.5"), ("jobs", False, ">= 1.5"), ("results", True, "printed"),
+                                ("results", False, "printed"), ("index", True, "printed")):
+        cpu: list[float] = []
+        redis_cpu: list[float] = []
+        values, others = alternate(runs, partial(our_rate, jobs, abandoned, kind, ours, cpu),
+                                   partial(redis_rate, server, jobs, abandoned, at_once, theirs, redis_cpu))
+        name, peer = (kind, _ONE) if at_once else (f"{kind}_two_trips", _TWO)
+        yield Figure(figure=f"scheduler_cycle_memory_{name}", unit="jobs/s, in process", values=tuple(values),
+                     reference=peer, reference_values=tuple(others), goal=goal)
+        yield Figure(figure=f"scheduler_cycle_cpu_{name}", unit="us CPU a job, in process", values=tuple(cpu[-runs:]),
+                     reference=f"{peer}, client and server", reference_values=tuple(redis_cpu[-runs:]), goal="printed")
+        if name == "results":
+            yield Figure(figure="scheduler_cycle_cpu_results_goal", unit="us CPU a job", values=tuple(cpu[-runs:]),
+                         reference="15 us", reference_values=(15.0,) * runs, goal="<= 1")
+
+    def behind_http() -> float:
+        clock = ManualClock(1000.0)
+        host = StoredScheduler(MemoryStore(), COMMANDS, clock=clock, checkpoint_every=1 << 40)
+        host.add_blocks(blocks_of(jobs))
+        host.poll(PollRequest((), jobs))
+        with contextlib.closing(host), over_http(host, compact=True) as poll:
+            began = time.perf_counter()
+            ours.append(our_cycle(poll, lambda: clock.advance(100.0), jobs, abandoned))
+            return jobs / (time.perf_counter() - began)
+
+    values, others = alternate(runs, behind_http, partial(redis_rate, server, jobs, abandoned, True, theirs, []))
+    yield Figure(figure="scheduler_cycle_memory_http", unit="jobs/s, behind HTTP, with results", values=tuple(values),
+                 reference=_ONE, reference_values=tuple(others), goal="printed")
+    yield late_figure("scheduler_late_accepted_redis", ours, "Redis Streams", theirs, abandoned)
 
 
 # ----------------------------------------------------------------------------------------------------- procrastinate
@@ -450,12 +555,16 @@ def postgres_server() -> Iterator[str | None]:
 
 
 async def procrastinate_rate(uri: str, jobs: int, abandoned: int, wrong: list[int]) -> float:
-    """The same cycle: fetch, heartbeat, finish; stalled jobs are retried and fetched by another worker."""
+    """The same cycle: fetch, heartbeat, finish; stalled jobs are retried and fetched by another worker.
+
+    Eight workers at once, each with a connection of its own; finished jobs stay in the table, which is the default, and
+    is faster than to delete them.
+    """
     import procrastinate
     from procrastinate import exceptions
     from procrastinate.jobs import Status
 
-    app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=uri, min_size=1, max_size=2))
+    app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=uri, min_size=WORKERS, max_size=WORKERS))
 
     @app.task(name="job")
     async def job(source: str, shard: int) -> None:
@@ -465,6 +574,7 @@ async def procrastinate_rate(uri: str, jobs: int, abandoned: int, wrong: list[in
         await app.connector.execute_query_async("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
         await app.schema_manager.apply_schema_async()
         await job.batch_defer_async(*({"source": block.id, "shard": block.shard} for block in blocks_of(jobs)))
+        await app.connector.execute_query_async("ANALYZE")
         manager = app.job_manager
 
         async def take(worker: int) -> list[Any]:
@@ -479,18 +589,18 @@ async def procrastinate_rate(uri: str, jobs: int, abandoned: int, wrong: list[in
                     accepted += 1
             return accepted
 
+        async def work(worker: int) -> int:
+            done = 0
+            while held := await take(worker):
+                await manager.update_heartbeat(worker)
+                done += await finish(held)
+            return done
+
         lost_worker = await manager.register_worker()
         workers = [await manager.register_worker() for _ in range(WORKERS)]
         began = time.perf_counter()
         lost = [await take(lost_worker) for _ in range(abandoned // AT_ONCE)]
-        held = {worker: await take(worker) for worker in workers}
-        done = 0
-        while any(held.values()):
-            for worker, mine in held.items():
-                if mine:
-                    await manager.update_heartbeat(worker)
-                    done += await finish(mine)
-                    held[worker] = await take(worker)
+        done = sum(await asyncio.gather(*map(work, workers)))
         before = time.perf_counter()
         await asyncio.sleep(1.1)
         waited = time.perf_counter() - before
@@ -505,37 +615,33 @@ async def procrastinate_rate(uri: str, jobs: int, abandoned: int, wrong: list[in
             accepted += await finish(late)
             done += await finish(again)
         wrong.append(accepted)
+        assert done == jobs - accepted, (done, accepted)
         return jobs / (time.perf_counter() - began - waited)
 
 
-def cycle_figures(quick: bool, folder: Path) -> list[Figure]:
-    jobs, abandoned, runs = (1000, 100, 3) if quick else (5000, 500, 5)
-    figures: list[Figure] = []
+def procrastinate_figures(uri: str, quick: bool, folder: Path) -> Iterator[Figure]:
+    jobs, abandoned, runs = (400, 40, 1) if quick else (5000, 500, 3)
     ours: list[int] = []
-    with redis_server() as client:
-        if client is None:
+    theirs: list[int] = []
+    values, others = alternate(runs, lambda: our_durable_rate(folder, jobs, abandoned, ours),
+                               lambda: asyncio.run(procrastinate_rate(uri, jobs, abandoned, theirs)))
+    yield Figure(figure="scheduler_cycle_durable", unit="jobs/s, in process", values=tuple(values),
+                 reference="procrastinate, eight workers at once", reference_values=tuple(others), goal=">= 5")
+    yield late_figure("scheduler_late_accepted_procrastinate", ours, "procrastinate", theirs, abandoned)
+
+
+def cycle_figures(quick: bool, folder: Path) -> list[Figure]:
+    figures: list[Figure] = []
+    with redis_server() as server, awake():
+        if server is None:
             print("Redis is left out: install redis-server and `make peers`", file=sys.stderr)
         else:
-            theirs: list[int] = []
-            for kind, goal in (("jobs", ">= 5"), ("results", "printed"), ("index", "printed")):
-                values, others = alternate(runs, partial(our_rate, jobs, abandoned, kind, ours),
-                                           lambda: redis_rate(client, jobs, abandoned, theirs))
-                figures.append(Figure(figure=f"scheduler_cycle_memory_{kind}", unit="jobs/s", values=tuple(values),
-                                      reference="Redis Streams", reference_values=tuple(others), goal=goal))
-            figures.append(late_figure("scheduler_late_accepted_redis", ours, "Redis Streams", theirs, abandoned))
-    with postgres_server() as uri:
+            figures += redis_figures(server, quick)
+    with postgres_server() as uri, awake():
         if uri is None:
             print("procrastinate is left out: `make peers` installs it", file=sys.stderr)
         else:
-            theirs = []
-            durable_jobs, durable_abandoned = (400, 40) if quick else (5000, 500)
-            values, others = alternate(
-                1 if quick else 3, lambda: our_durable_rate(folder, durable_jobs, durable_abandoned, ours),
-                lambda: asyncio.run(procrastinate_rate(uri, durable_jobs, durable_abandoned, theirs)))
-            figures.append(Figure(figure="scheduler_cycle_durable", unit="jobs/s", values=tuple(values),
-                                  reference="procrastinate", reference_values=tuple(others), goal=">= 5"))
-            figures.append(late_figure("scheduler_late_accepted_procrastinate", ours, "procrastinate", theirs,
-                                       durable_abandoned))
+            figures += procrastinate_figures(uri, quick, folder)
     return figures
 
 
