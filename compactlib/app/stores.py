@@ -10,10 +10,16 @@ from typing import Any, ClassVar
 import attrs
 
 from compactlib.app.terminal import Answer, waiting
+from compactlib.files.disk import local_path
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.report import Table, VerifyReport
 
 _SHOWN_NAMES = 5
+
+
+def _path(given: str) -> str:
+    path = local_path(given, "PATH")
+    return path if given.lower().startswith("file:/") else given
 
 
 @attrs.frozen(kw_only=True)
@@ -33,7 +39,7 @@ class Asked:
         max_bytes: how many bytes may be written.
     """
 
-    path: str
+    path: str = attrs.field(converter=_path)
     policy: str | None = None
     retention: float | None = None
     branch: str | None = None

@@ -1,28 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks whose files travel through an object store, for workers that share no folder with this process.
+"""Tasks whose files lie in an object store, or travel through one, for workers that share no folder with this process.
 
-The files a task reads are put into the store, the worker takes them into a scratch folder, runs the task there, and
-puts what it wrote under a key of its attempt; this process takes that back into the folder the task names, where the
-caller commits it as ever. Objects are immutable and keys are unique, so a retry or a late attempt meets no other.
+A worker takes the files that a task reads into a scratch folder, runs the task there, and puts what it wrote under a
+key of its attempt. Objects are immutable and keys are unique, so a retry or a late attempt meets no other. Where the
+store itself lies in the object store (`compactlib.objects.folder`), the worker reads and leaves its files where they
+belong, and this process, which commits, sees their beginnings alone. Else it puts what a task reads, and takes back
+what it wrote.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil  # noqa: TID251 - scratch of one attempt, no data of the library
 import tempfile  # noqa: TID251 - scratch of one attempt, no data of the library
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
 
 from compactlib.blobstore.compaction.rewrite.task import CopyRecords
+from compactlib.blobstore.index.index_file import read_index
+from compactlib.blobstore.model.names import place_of_index_file, segment_of_log_file
+from compactlib.blobstore.segment.descriptor import read_descriptor
+from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.executors.tasks import checked_names, new_attempt_id
-from compactlib.files.disk import Files, LocalFiles
+from compactlib.files.disk import Files, LocalFiles, list_folder
 from compactlib.objects import ObjectStore
+from compactlib.objects.folder import WorkingCopy
 from compactlib.objects.store import delete_many
+from compactlib.objects.stored_file import DEFAULT_PART_BYTES, StoredFile, put_file, take_file
 from compactlib.raftlog.compaction.rewrite import CompactSegments
+from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.segment.segment_set import list_segments
 from compactlib.rewrite import (
     Attempt,
     Executor,
@@ -34,15 +46,13 @@ from compactlib.rewrite import (
 )
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
-from compactlib.spark.rewrites.carried_files import CarriedFile, put_file, take_file
 
 OpenStore: TypeAlias = Callable[[], ObjectStore]
 """Opens the object store; picklable, since workers call it too: `functools.partial(LocalObjects, folder)`, or a
 function that makes a `RemoteObjects`."""
 
-DEFAULT_PART_BYTES = 32 << 20
-"""Larger files travel as several objects. Large enough that a request more hardly counts, small beside a worker's
-memory."""
+_SCHEME = "object://"
+"""What the path of a file in an object store begins with, in a `RewriteResult` on its way from a worker."""
 
 
 @attrs.frozen
@@ -54,12 +64,48 @@ class TaskFiles:
         inputs: the paths of the files that a task reads.
         folder: where a task writes.
         moved: the same task, with each input under its own name in this folder, and writing there as well.
+        head_bytes: how much of the beginning of a file that it wrote says what it holds; see `StoredFile`.
     """
 
     kind: type
     inputs: Callable[[Any], Sequence[str]]
     folder: Callable[[Any], str]
     moved: Callable[[Any, str], Any]
+    head_bytes: Callable[[str], int | None] = lambda path: None
+
+
+def segment_head_bytes(path: str) -> int | None:
+    """How much of a sealed segment of a Raft log says what it holds; `None` where all of it has to be read.
+
+    Raises:
+        CorruptData, Unsupported, StorageError: it cannot be read.
+    """
+    with SegmentReader(path) as reader:
+        loaded = reader.loaded
+        return loaded.header.data_start if loaded.sealed and loaded.header is not None else None
+
+
+def store_heads(folder: str) -> dict[str, int]:
+    """Of which files in a folder of a Raft log or a blob store the beginnings are enough for a plan; see `Heads`.
+
+    They are sealed segments: those of a log, but the newest, and those of a blob store, but the last, whose index files
+    say what they hold from end to end.
+
+    Raises:
+        CorruptData, Unsupported, StorageError: one cannot be read.
+    """
+    paths = {number: os.path.join(folder, segment_name(number)) for number in list_segments(folder)[:-1]}
+    found = {segment_name(number): head for number, path in paths.items()
+             if not os.path.islink(path) and (head := segment_head_bytes(path)) is not None}
+    descriptor = read_descriptor(folder)
+    names = list_folder(folder)
+    ends = dict.fromkeys(sorted(filter(None, map(segment_of_log_file, names)))[:-1], SEGMENT_HEADER_BYTES)
+    for place in sorted(filter(None, map(place_of_index_file, names))):
+        if descriptor is not None and ends.get(place.segment) == place.offset:
+            path = os.path.join(folder, place.segment.index_file(place.offset))
+            ends[place.segment] = read_index(path, descriptor.incarnation).end
+    return found | {segment.log_file: SEGMENT_HEADER_BYTES for segment, end in ends.items()
+                    if end == os.stat(os.path.join(folder, segment.log_file)).st_size}
 
 
 def _moved_segments(task: CompactSegments, folder: str) -> CompactSegments:
@@ -70,9 +116,10 @@ def _moved_segments(task: CompactSegments, folder: str) -> CompactSegments:
 
 KNOWN_TASKS: tuple[TaskFiles, ...] = (
     TaskFiles(CompactSegments, lambda task: [source.path for source in task.sources], lambda task: task.folder,
-              _moved_segments),
+              _moved_segments, segment_head_bytes),
     TaskFiles(CopyRecords, lambda task: [os.path.join(task.folder, source.segment.log_file) for source in task.sources],
-              lambda task: task.folder, lambda task, folder: attrs.evolve(task, folder=folder)),
+              lambda task: task.folder, lambda task, folder: attrs.evolve(task, folder=folder),
+              lambda path: SEGMENT_HEADER_BYTES),
 )
 """The tasks of this library that read and write files: `ObjectsExecutor` carries them unless it is given others."""
 
@@ -84,20 +131,20 @@ class CarriedTask:
     Attributes:
         name: the task's name.
         task: the task as it was given.
-        moved: sends it to another folder, see `TaskFiles`.
+        kind: sends it to another folder.
         open_store: opens the store.
-        inputs: the files that it reads.
-        prefix: what the keys of this run begin with.
+        inputs: the files that it reads, by their names.
+        outputs: what the keys of the files that it writes begin with.
         part_bytes: the largest object that it puts.
         scratch: where scratch folders are made; the system's own place if `None`.
     """
 
     name: str
     task: RewriteTask
-    moved: Callable[[Any, str], Any]
+    kind: TaskFiles
     open_store: OpenStore
-    inputs: tuple[CarriedFile, ...]
-    prefix: str
+    inputs: Mapping[str, StoredFile]
+    outputs: str
     part_bytes: int = DEFAULT_PART_BYTES
     scratch: str | None = None
 
@@ -106,36 +153,42 @@ class CarriedTask:
 
         Raises:
             BadDigest: an input is not what was put there.
-            ObjectNotFound, StoreFailed: the store does not give or take a file.
+            ObjectNotFound, ObjectStoreFailed: the store does not give or take a file.
         """
         folder = tempfile.mkdtemp(prefix="compactlib-task-", dir=self.scratch)
         try:
             with self.open_store() as store:
-                for each in self.inputs:
-                    take_file(store, each, os.path.join(folder, each.name), LocalFiles())
-                result: RewriteResult = self.moved(self.task, folder).run(attempt)
+                for name, stored in self.inputs.items():
+                    take_file(store, stored, os.path.join(folder, name), LocalFiles())
+                result: RewriteResult = self.kind.moved(self.task, folder).run(attempt)
                 files = tuple(self._put(store, file, attempt, number) for number, file in enumerate(result.files))
             return attrs.evolve(result, files=files)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _put(self, store: ObjectStore, file: RewrittenFile, attempt: Attempt, number: int) -> RewrittenFile:
-        carried = put_file(store, f"{self.prefix}/out/{attempt.id}/{number}", file.path, self.part_bytes)
-        return attrs.evolve(file, path=carried.to_path())
+        stored = put_file(store, f"{self.outputs}/{attempt.id}/{number}", file.path, self.part_bytes,
+                          head_bytes=self.kind.head_bytes(file.path))
+        return attrs.evolve(file, path=_SCHEME + json.dumps([os.path.basename(file.path), *stored.told()]))
 
 
 class ObjectsExecutor:
-    """An `Executor` that carries the files of tasks to another one's workers and back, through an object store.
+    """An `Executor` whose tasks another one runs where no folder can be shared: their files lie in an object store.
 
-    Nothing changes for the caller: results name files in the folder that the task named. Whole files are carried, also
-    where a task reads a part of them, in parts of `part_bytes`, of which one is in memory at a time here and in each
-    worker. So use it where no folder can be shared. When a run ends, its objects are deleted; those that could not be
-    (the event `spark_objects_left`), and what an attempt puts after that, are removed by `sweep`.
+    Of a store that lies there itself (`copy`), workers read segments and leave new ones where they belong, and no
+    contents pass through this process. Of one on a disk of this process, files are put there for a run, and what was
+    written is taken back, in parts of `part_bytes`, of which one is in memory at a time here and in each worker.
+
+    Nothing changes for the caller: results name files in the folder that the task named. Whole files are taken, also
+    where a task reads a part of them. When a run ends, what it put for it is deleted; what could not be (the event
+    `spark_objects_left`), and what an attempt puts after that, are removed by `sweep`, or `ObjectFolder.reclaim`.
 
     Args:
         executor: who runs the tasks; a `SparkExecutor` needs nothing else.
         open_store: opens the object store, here and on the workers.
-        prefix: what the keys of all runs begin with; for them alone.
+        copy: the working copy in which the store was opened: `ObjectFolder(..., heads=store_heads).opened(
+            only_heads=True)` gives it.
+        prefix: what the keys of all runs begin with, for them alone; without a `copy`.
         kinds: the kinds of tasks it can carry.
         files: the disk of this process.
         part_bytes: the largest object that is put, >= 1.
@@ -145,13 +198,14 @@ class ObjectsExecutor:
         InvalidInput: `part_bytes` is less than 1.
     """
 
-    def __init__(self, executor: Executor, open_store: OpenStore, *, prefix: str = "rewrites",
-                 kinds: Sequence[TaskFiles] = KNOWN_TASKS, files: Files | None = None,
+    def __init__(self, executor: Executor, open_store: OpenStore, *, copy: WorkingCopy | None = None,
+                 prefix: str = "rewrites", kinds: Sequence[TaskFiles] = KNOWN_TASKS, files: Files | None = None,
                  part_bytes: int = DEFAULT_PART_BYTES, scratch: str | None = None) -> None:
         if part_bytes < 1:
             raise InvalidInput(f"part_bytes is {part_bytes}; give at least 1")
         self._executor = executor
         self._open_store = open_store
+        self._copy = copy
         self._prefix = prefix
         self._kinds = tuple(kinds)
         self._files: Files = LocalFiles() if files is None else files
@@ -185,20 +239,22 @@ class ObjectsExecutor:
         except CompactlibError as error:
             yield from (RewriteFailure(task.name, error) for task in tasks)
             return
-        run = f"{self._prefix}/{new_attempt_id()}"
+        run = f"{self._prefix}/{new_attempt_id()}" if self._copy is None else self._copy.new_key()
+        outputs = f"{run}/out" if self._copy is None else self._copy.new_key()
         folders = {task.name: known[task.name].folder(task) for task in tasks}
         with store:
             try:
                 carried: list[RewriteTask] = []
-                sent: dict[str, CarriedFile] = {}
+                sent: dict[str, StoredFile] = {}
                 for task in tasks:
                     try:
-                        inputs = tuple(self._sent(store, run, path, sent) for path in known[task.name].inputs(task))
+                        inputs = {os.path.basename(path): self._sent(store, run, path, sent)
+                                  for path in known[task.name].inputs(task)}
                     except CompactlibError as error:
                         yield RewriteFailure(task.name, error)
                         continue
                     carried.append(CarriedTask(
-                        name=task.name, task=task, moved=known[task.name].moved, inputs=inputs, prefix=run,
+                        name=task.name, task=task, kind=known[task.name], inputs=inputs, outputs=outputs,
                         open_store=self._open_store, part_bytes=self._part_bytes, scratch=self._scratch))
                 outcomes = self._executor.run(carried, budget=budget, observer=observer)
                 try:
@@ -211,9 +267,10 @@ class ObjectsExecutor:
             finally:
                 self._delete_all(store, run, observer)
 
-    def _sent(self, store: ObjectStore, run: str, path: str, sent: dict[str, CarriedFile]) -> CarriedFile:
+    def _sent(self, store: ObjectStore, run: str, path: str, sent: dict[str, StoredFile]) -> StoredFile:
         if path not in sent:
-            sent[path] = put_file(store, f"{run}/in/{new_attempt_id()}", path, self._part_bytes)
+            known = None if self._copy is None else self._copy.stored(path)
+            sent[path] = known or put_file(store, f"{run}/in/{new_attempt_id()}", path, self._part_bytes)
         return sent[path]
 
     def _taken(self, store: ObjectStore, outcome: RewriteOutcome, folder: str) -> RewriteOutcome:
@@ -223,9 +280,15 @@ class ObjectsExecutor:
         taken: list[RewrittenFile] = []
         try:
             for file in outcome.files:
-                carried = CarriedFile.from_path(file.path)
-                path = os.path.join(folder, carried.name)
-                take_file(store, carried, path, self._files)
+                if not file.path.startswith(_SCHEME):
+                    raise InvalidInput(f"{file.path!r} names no file in an object store; its task ran without "
+                                       f"ObjectsExecutor")
+                name, *told = json.loads(file.path.removeprefix(_SCHEME))
+                path = os.path.join(folder, os.path.basename(name))
+                if self._copy is None:
+                    take_file(store, StoredFile.of(told), path, self._files)
+                else:
+                    self._copy.take(StoredFile.of(told), path)
                 taken.append(attrs.evolve(file, path=path))
         except CompactlibError as error:
             return RewriteFailure(outcome.task, error)

@@ -3,24 +3,30 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from compactlib.blobstore import BlobStore
+from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.clock import ManualClock
-from compactlib.errors import InvalidInput
+from compactlib.errors import InvalidInput, Stale
 from compactlib.executors import Executor, LocalExecutor, RewriteFailure
-from compactlib.objects import LocalObjects
+from compactlib.objects import LocalObjects, ObjectRef
 from compactlib.objects.errors import BadDigest
+from compactlib.objects.folder import ObjectFolder
 from compactlib.outcome import Done, Failed
+from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.runtime.budget import Budget
 from compactlib.spark import SparkExecutor
-from compactlib.spark.rewrites.object_files import ObjectsExecutor, TaskFiles
+from compactlib.spark.rewrites.object_files import ObjectsExecutor, TaskFiles, store_heads
 from tests.blobstore.compaction_stores import START, answers, garbage_store, plan_of
 from tests.spark.rewrite_tasks import ReturningTask
-from tests.spark.store_jobs import build_logs, contents, job
+from tests.spark.store_jobs import build_logs, contents, grow, job
 
 
 def through_objects(folder: Path, executor: Executor) -> ObjectsExecutor:
@@ -101,3 +107,147 @@ def test_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     job(theirs).compact(LocalExecutor(), Budget())
     assert contents(ours) == contents(theirs)
     assert keys(tmp_path / "objects") == []
+
+
+# --------------------------------------------------------------------------------- stores that lie in an object store
+
+
+def bucket_of(folder: Path) -> partial[LocalObjects]:
+    return partial(LocalObjects, str(folder))
+
+
+def put_store(folder: str | Path, objects: Path, part_bytes: int = 1000) -> None:
+    with LocalObjects(objects) as store:
+        ObjectFolder(store, "stores/one", heads=store_heads, part_bytes=part_bytes).put(folder)
+
+
+@contextlib.contextmanager
+def compacting(objects: Path, executor: Executor) -> Iterator[tuple[str, ObjectsExecutor]]:
+    """The folder of the store in the object store, to be compacted there."""
+    with LocalObjects(objects) as store:
+        folder = ObjectFolder(store, "stores/one", heads=store_heads, part_bytes=1000)
+        with folder.opened(only_heads=True) as copy:
+            yield copy.folder, ObjectsExecutor(executor, bucket_of(objects), copy=copy, part_bytes=1000)
+
+
+def fetched(objects: Path, folder: Path) -> str:
+    with LocalObjects(objects) as store:
+        return ObjectFolder(store, "stores/one").fetch(folder).folder
+
+
+class Counting(LocalObjects):
+    """Counts the bytes that pass through this process."""
+
+    read = written = 0
+
+    def get(self, key: str) -> bytes:
+        data = super().get(key)
+        Counting.read += 0 if "/manifest/" in key else len(data)
+        return data
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        data = super().get_range(key, start, length)
+        Counting.read += len(data)
+        return data
+
+    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
+        Counting.written += 0 if "/manifest/" in key else memoryview(data).nbytes
+        return super().create(key, data)
+
+
+def test_a_log_in_an_object_store_is_compacted_there(tmp_path: Path) -> None:
+    (ours,), (theirs,) = build_logs(tmp_path / "ours", 1), build_logs(tmp_path / "theirs", 1)
+    for folder in (ours, theirs):
+        grow(folder)
+    put_store(ours, tmp_path / "objects")
+    with compacting(tmp_path / "objects", LocalExecutor()) as (folder, executor):
+        assert isinstance(job(folder).compact(executor, Budget()), Done)
+    job(theirs).compact(LocalExecutor(), Budget())
+    assert contents(fetched(tmp_path / "objects", tmp_path / "after")) == contents(theirs)
+
+
+def test_a_blob_store_in_an_object_store_is_compacted_there(tmp_path: Path) -> None:
+    clock = ManualClock(START)
+    with garbage_store(tmp_path / "store", clock, count=30, swap_segments=8) as store:
+        before = answers(store, 30)
+        config = store.config
+    put_store(tmp_path / "store", tmp_path / "objects")
+    with compacting(tmp_path / "objects", LocalExecutor()) as (folder, executor), BlobStore(
+            folder, config, clock=clock) as store:
+        plan = plan_of(store)
+        outcome = store.compact(plan, executor=executor)
+        assert isinstance(outcome, Done), outcome
+    with BlobStore(fetched(tmp_path / "objects", tmp_path / "after"), config, clock=clock) as store:
+        assert answers(store, 30) == before
+        assert store.verify().findings == ()
+        assert not store.recovery.damage
+    sizes = [sum(path.stat().st_size for path in (tmp_path / name).glob("*.log")) for name in ("store", "after")]
+    assert sizes[1] < sizes[0] - outcome.stats.bytes_freed // 2
+
+
+def test_no_contents_pass_through_the_process_that_commits(tmp_path: Path) -> None:
+    limits = LogOptions(limits=SegmentLimits(max_entries=10))
+    with SegmentLog(tmp_path / "log", limits) as log:
+        log.extend((index, 1, bytes(10_000)) for index in range(1, 102))
+        log.record_snapshot(100, live=range(1, 101, 3))
+    put_store(tmp_path / "log", tmp_path / "objects", part_bytes=50_000)
+    Counting.read = Counting.written = 0
+    with Counting(tmp_path / "objects") as store:
+        folder = ObjectFolder(store, "stores/one", heads=store_heads)
+        with folder.opened(only_heads=True) as copy:
+            executor = ObjectsExecutor(LocalExecutor(), bucket_of(tmp_path / "objects"), copy=copy)
+            with SegmentLog(copy.folder, limits) as log:
+                outcome = log.compact(executor=executor, policy=log.policy)
+                assert isinstance(outcome, Done)
+                assert outcome.stats.bytes_written > 300_000
+    # Of a million bytes: the heads of old and new segments, and the newest one, which has one entry.
+    assert Counting.read < 25_000
+    assert Counting.written < 11_000
+    with SegmentLog(fetched(tmp_path / "objects", tmp_path / "after"), limits) as log:
+        assert [entry.index for entry in log.entries()] == [*range(1, 101, 3), 101]
+        assert log.verify().findings == ()
+
+
+def test_the_owner_without_the_contents_cannot_copy_them(tmp_path: Path) -> None:
+    """A compaction in this process would read holes: their checksums tell, and the store stays as it was."""
+    (ours,) = build_logs(tmp_path / "ours", 1)
+    put_store(ours, tmp_path / "objects")
+    with compacting(tmp_path / "objects", LocalExecutor()) as (folder, _):
+        outcome = job(folder).compact(LocalExecutor(), Budget())
+        assert isinstance(outcome, Failed)
+    assert contents(fetched(tmp_path / "objects", tmp_path / "after")) == contents(ours)
+
+
+def test_of_two_compactions_of_one_store_one_commits(tmp_path: Path) -> None:
+    (ours,) = build_logs(tmp_path / "ours", 1)
+    put_store(ours, tmp_path / "objects")
+
+    def compact(meanwhile: Callable[[], object]) -> None:
+        with compacting(tmp_path / "objects", LocalExecutor()) as (folder, executor):
+            assert isinstance(job(folder).compact(executor, Budget()), Done)
+            meanwhile()
+
+    with pytest.raises(Stale):
+        compact(partial(compact, int))
+    with LogReader(fetched(tmp_path / "objects", tmp_path / "after")) as log:
+        assert log.verify().findings == ()
+
+
+def test_an_index_that_does_not_reach_the_end_leaves_a_segment_whole(tmp_path: Path) -> None:
+    clock = ManualClock(START)
+    garbage_store(tmp_path / "store", clock, count=30, swap_segments=8).close()
+    heads = store_heads(str(tmp_path / "store"))
+    assert heads["0_0.log"] == SEGMENT_HEADER_BYTES
+    assert len(heads) == len(list((tmp_path / "store").glob("*.log"))) - 1
+    next((tmp_path / "store").glob("0_0.*.index")).unlink()
+    assert "0_0.log" not in store_heads(str(tmp_path / "store"))
+
+
+@pytest.mark.spark
+def test_a_store_in_an_object_store_is_compacted_by_spark(spark: SparkSession, tmp_path: Path) -> None:
+    (ours,), (theirs,) = build_logs(tmp_path / "ours", 1), build_logs(tmp_path / "theirs", 1)
+    put_store(ours, tmp_path / "objects")
+    with compacting(tmp_path / "objects", SparkExecutor(spark)) as (folder, executor):
+        assert isinstance(job(folder).compact(executor, Budget()), Done)
+    job(theirs).compact(LocalExecutor(), Budget())
+    assert contents(fetched(tmp_path / "objects", tmp_path / "after")) == contents(theirs)

@@ -7,8 +7,8 @@ was left in the bucket is removed by the run itself or by a sweep.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import json
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,18 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from compactlib.clock import ManualClock
+from compactlib.errors import CompactlibError
 from compactlib.executors import Executor, LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.objects import MemoryObjects, ObjectRef, RemoteObjects
+from compactlib.objects.folder import ObjectFolder
 from compactlib.outcome import Done, Failed
 from compactlib.raftlog import LogReader, SegmentLog
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.spark import ObjectsExecutor, SparkExecutor
+from compactlib.spark.rewrites.object_files import store_heads
 from tests.kv import servers
 from tests.objects import s3_servers
 from tests.spark.rewrite_tasks import DiesFirstTask
@@ -208,6 +212,122 @@ def test_a_store_that_is_away_fails_every_task(tmp_path: Path) -> None:
     assert contents(folder) == before
 
 
+# ---------------------------------------------------------------------------------- a store that lies in the bucket
+
+
+def folder_in(store: RemoteObjects) -> ObjectFolder:
+    return ObjectFolder(store, "logs/one", heads=store_heads, part_bytes=300, clock=ManualClock(0.0))
+
+
+def put_log(bucket: OpenBucket, folder: str) -> None:
+    with OpenBucket(servers.moto(), bucket.name)() as store:
+        folder_in(store).put(folder)
+
+
+def compact_there(bucket: OpenBucket, executor: Executor) -> Any:
+    """The outcome of a compaction, which has committed when this returns."""
+    with bucket() as store, folder_in(store).opened(only_heads=True) as copy:
+        return compacted(copy.folder, ObjectsExecutor(executor, bucket, copy=copy, part_bytes=300))
+
+
+def fetched(bucket: OpenBucket, folder: Path) -> str:
+    with OpenBucket(servers.moto(), bucket.name)() as store:
+        return folder_in(store).fetch(folder).folder
+
+
+def is_compacted(folder: str, before: Any) -> bool:
+    with LogReader(folder) as log:
+        assert log.verify().findings == ()
+    return bool(contents(folder) != before)
+
+
+THERE = [(method, place, number, fault)
+         for method, place, number in (("GET", "/files/", 0), ("GET", "/files/", 6), ("GET", "/manifest/", 0),
+                                       ("PUT", "/files/", 1), ("PUT", "/manifest/", 0),
+                                       *(("GET", "list-type", number) for number in range(4)))
+         for fault in Fault if fault is not (Fault.CUT_ANSWER if method == "PUT" else Fault.CUT_REQUEST)]
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+@pytest.mark.parametrize(("method", "place", "number", "fault"), THERE)
+def test_a_request_that_goes_wrong_leaves_the_old_log_or_the_new_one(
+        bucket: OpenBucket, proxy: S3Proxy, tmp_path: Path, method: str, place: str, number: int, fault: Fault,
+        retries: int) -> None:
+    ours, theirs = build_logs(tmp_path / "ours", 1)[0], build_logs(tmp_path / "theirs", 1)[0]
+    before = contents(ours)
+    put_log(bucket, ours)
+    proxy.after(number, fault, method, place)
+    try:
+        outcome: Any = compact_there(attrs.evolve(bucket, retries=retries), LocalExecutor())
+    except CompactlibError as error:
+        outcome = error
+    assert [(met, asked) for met, asked, _ in proxy.met] == [(fault, method)]
+    after = is_compacted(fetched(bucket, tmp_path / "after"), before)
+    assert after == isinstance(outcome, Done)
+    if place == "/manifest/" and method == "PUT" and fault is not Fault.REFUSE:
+        # What was not answered is looked for until it is seen.
+        assert after
+    # What was read in part is not asked for again by obstore.
+    assert after or not retries or fault in (Fault.REFUSE, Fault.CUT_ANSWER)
+    proxy.choose = lambda method, path: None
+    if not after:
+        assert isinstance(compact_there(bucket, LocalExecutor()), Done)
+    compacted(theirs, LocalExecutor())
+    assert contents(fetched(bucket, tmp_path / "again")) == contents(theirs)
+    # What was left behind is reclaimed, and nothing else.
+    with bucket() as store:
+        folder_in(store).reclaim(now=FAR_FUTURE, older_than_seconds=1.0)
+        folder_in(store).reclaim(now=FAR_FUTURE, older_than_seconds=1.0)
+    assert contents(fetched(bucket, tmp_path / "kept")) == contents(theirs)
+
+
+@pytest.mark.parametrize(("method", "place"), [("GET", "/files/"), ("PUT", "/files/"), ("PUT", "/manifest/"),
+                                               ("GET", "list-type")])
+def test_a_server_that_goes_away_leaves_the_old_log_or_the_new_one(
+        bucket: OpenBucket, proxy: S3Proxy, tmp_path: Path, method: str, place: str) -> None:
+    """From one request on there are no answers: for the server as if the process that commits had died there."""
+    for passed in range(4):
+        run = tmp_path / f"{passed}"
+        run.mkdir()
+        (ours,) = build_logs(run / "ours", 1)
+        before = contents(ours)
+        name = f"{bucket.name}-{passed}"
+        s3_servers.make_bucket(servers.moto(), name)
+        there = attrs.evolve(bucket, name=name)
+        put_log(there, ours)
+        seen = itertools.count()
+        away: list[bool] = []
+
+        def choose(asked: str, path: str, seen: Iterator[int] = seen, away: list[bool] = away,
+                   passed: int = passed) -> Fault | None:
+            if away or (asked == method and place in path and next(seen) == passed):
+                away.append(True)
+                return Fault.LOSE_ANSWER if len(away) == 1 else Fault.CUT_REQUEST
+            return None
+
+        proxy.choose = choose
+        with contextlib.suppress(CompactlibError):
+            compact_there(there, LocalExecutor())
+        proxy.choose = lambda asked, path: None
+        if not is_compacted(fetched(there, run / "after"), before):
+            assert isinstance(compact_there(there, LocalExecutor()), Done)
+        assert is_compacted(fetched(there, run / "again"), before)
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("by_value")
+def test_executors_read_and_write_the_bucket_and_the_driver_commits(
+        spark: SparkSession, bucket: OpenBucket, tmp_path: Path) -> None:
+    ours, theirs = build_logs(tmp_path / "ours", 5), build_logs(tmp_path / "theirs", 5)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    put_log(bucket, ours[4])
+    assert isinstance(compact_there(bucket, DyingExecutor(SparkExecutor(spark), marks)), Done)
+    assert list(marks.iterdir())
+    compacted(theirs[4], LocalExecutor())
+    assert contents(fetched(bucket, tmp_path / "after")) == contents(theirs[4])
+
+
 # --------------------------------------------------------------------------------------------------- large and early
 
 
@@ -283,15 +403,6 @@ def test_an_executor_that_lost_the_store_is_told(tmp_path: Path) -> None:
     outcome = compacted(folder, ObjectsExecutor(Forgetting(), Noting()))
     assert isinstance(outcome, Failed)
     assert "names no file in an object store" in str(outcome.error)
-
-
-def test_a_carried_file_survives_being_a_path() -> None:
-    from compactlib.spark.rewrites.carried_files import CarriedFile
-
-    store = MemoryObjects()
-    carried = CarriedFile('00 1.segment"x', (store.create("a/0", b"1"), store.create("a/1", b"")))
-    assert CarriedFile.from_path(carried.to_path()) == carried
-    assert json.loads(carried.to_path().removeprefix("object://"))[0] == carried.name
 
 
 def test_one_job_of_many_stores_goes_through_one_bucket(bucket: OpenBucket, tmp_path: Path) -> None:

@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of a store that nobody has open, kept in an object store: all of its files as of one moment.
+
+Files are objects under names of their own, which never change; a manifest says which of them are the folder now, and is
+replaced by compare-and-set (`ObjectRegister`). So whoever was first has changed the folder, as a whole, and whoever was
+later has changed nothing. Nothing is locked, and a process that dies leaves objects that nothing names.
+
+A store is opened in a working copy on a disk, whole, or with the mere beginnings of large files: as far as a plan needs
+them. What was changed there is put back; what was not, stays where it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil  # noqa: TID251 - a working copy, whose store lies elsewhere
+import stat
+import tempfile  # noqa: TID251 - a working copy, whose store lies elsewhere
+import uuid
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from itertools import count
+from typing import Any, Self, TypeAlias
+
+import attrs
+
+from compactlib.clock import Clock
+from compactlib.contract import CommitFence
+from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, StorageError, Unsupported
+from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path
+from compactlib.files.folder_lock import LOCK_NAME
+from compactlib.objects.register import ObjectRegister, Version
+from compactlib.objects.store import ObjectStore, delete_many
+from compactlib.objects.stored_file import DEFAULT_PART_BYTES, StoredFile, put_file, take_file
+
+Heads: TypeAlias = Callable[[str], Mapping[str, int]]
+"""Says of a folder on the disk, nobody's at the time, which of its files need not be whole for a plan, by their names,
+and how many bytes of their beginnings do."""
+
+
+def no_heads(folder: str) -> Mapping[str, int]:
+    """Every file has to be whole."""
+    return {}
+
+
+@attrs.frozen
+class Contents:
+    """What a folder holds.
+
+    Attributes:
+        files: the ordinary files, by their paths from the folder.
+        links: the symbolic links, with their texts, and when they were made (nanoseconds since the epoch).
+        folders: those below it, each after the one it is in.
+    """
+
+    files: Mapping[str, StoredFile] = attrs.field(factory=dict)
+    links: Mapping[str, tuple[str, int]] = attrs.field(factory=dict)
+    folders: tuple[str, ...] = ()
+
+    def encoded(self) -> bytes:
+        """The stored form (`docs/formats/objects-folder.md`)."""
+        told = {"files": {path: file.told() for path, file in sorted(self.files.items())},
+                "links": {path: list(link) for path, link in sorted(self.links.items())}, "folders": list(self.folders)}
+        return json.dumps(told, separators=(",", ":"), ensure_ascii=True).encode()
+
+    @classmethod
+    def decoded(cls, data: bytes, place: str) -> Self:
+        """The inverse of `encoded`.
+
+        Raises:
+            CorruptData: it is something else, or names what lies outside the folder.
+        """
+        try:
+            told: Any = json.loads(data)
+            contents = cls({path: StoredFile.of(file) for path, file in told["files"].items()},
+                           {path: (text, int(at)) for path, (text, at) in told["links"].items()},
+                           tuple(told["folders"]))
+            names: list[Any] = [*contents.files, *contents.links, *contents.folders]
+        except (ValueError, TypeError, KeyError, AttributeError, InvalidInput) as error:
+            raise CorruptData(path=place, offset=0, expected="the manifest of a folder", found=f"{error}") from error
+        for name in names:
+            if not isinstance(name, str) or os.path.isabs(name) or not {"", ".", ".."}.isdisjoint(name.split("/")):
+                raise CorruptData(path=place, offset=0, expected="paths within the folder", found=repr(name))
+        return contents
+
+
+class WorkingCopy:
+    """A folder on the disk, and which of its files are still those of the object store.
+
+    What is unchanged is known by inode, size and a time of its last change that no clock gives. A file of which only
+    the beginning is here has a second name elsewhere, so that no other file gets its inode once it was removed.
+
+    Args:
+        objects: where the files are.
+        prefix: what their keys begin with.
+        folder: the folder on the disk.
+        version: the manifest that it was made from; `None` for one that is new.
+        files: the disk.
+        part_bytes: see `put_file`.
+        held: a folder for second names; `None` if all files are to be whole.
+
+    Attributes:
+        folder: where it is.
+        prefix: what the keys of its files begin with.
+        part_bytes: the largest object that is put.
+        version: what it was made from, or was committed as.
+    """
+
+    def __init__(self, objects: ObjectStore, prefix: str, folder: str, version: Version | None = None, *, files: Files,
+                 part_bytes: int = DEFAULT_PART_BYTES, held: str | None = None) -> None:
+        self.folder: str = folder
+        self.prefix: str = prefix
+        self.part_bytes: int = part_bytes
+        self.version: Version | None = version
+        self._objects = objects
+        self._files = files
+        self._held = held
+        self._known: dict[tuple[int, int, int, int], StoredFile] = {}
+        self._hollow: set[tuple[int, int]] = set()
+        self._marks = count(int.from_bytes(os.urandom(4)))
+
+    def fill(self) -> None:
+        """Write the version's files.
+
+        Raises:
+            CorruptData: the manifest or a file is damaged.
+            ObjectNotFound, ObjectStoreFailed: the store does not give a file.
+            StorageError: the disk refused.
+        """
+        contents = contents_of(self.version, self.prefix)
+        for path in contents.folders:
+            self._files.make_folder(os.path.join(self.folder, path))
+        for path, file in contents.files.items():
+            self.take(file, os.path.join(self.folder, path))
+        for path, (text, at) in contents.links.items():
+            link = os.path.join(self.folder, path)
+            self._files.symlink(text, link)
+            os.utime(link, ns=(at, at), follow_symlinks=False)
+
+    def take(self, file: StoredFile, path: str) -> None:
+        """Write a file of the object store to a new path: its head, where only heads are asked for.
+
+        Raises:
+            CorruptData: the file is damaged.
+            ObjectNotFound, ObjectStoreFailed: the store does not give it.
+            StorageError: the disk refused.
+        """
+        take_file(self._objects, file, path, self._files, only_head=self._held is not None)
+        mark = next(self._marks)
+        os.utime(path, ns=(mark, mark))
+        found = os.stat(path)
+        self._known[_identity(found)] = file
+        if self._held is not None and file.head_bytes is not None and file.head_bytes < file.size_bytes:
+            self._files.link(path, os.path.join(self._held, f"{mark}"))
+            self._hollow.add((found.st_dev, found.st_ino))
+
+    def stored(self, path: str) -> StoredFile | None:
+        """The file of the object store that lies at a path, unchanged; `None` for every other. Links are followed.
+
+        Raises:
+            StorageError: there is none.
+            Unsupported: a file was changed of which only the beginning is here.
+        """
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            raise StorageError.from_os(error, "look at", path) from error
+        file = self._known.get(_identity(found))
+        if file is None and (found.st_dev, found.st_ino) in self._hollow:
+            raise Unsupported(f"{path} was changed, and only its beginning is here; do that in a working copy of whole "
+                              f"files")
+        return file
+
+    def put(self, heads: Heads) -> Contents:
+        """Put what is new or changed into the object store; gives all that the folder holds now.
+
+        Raises:
+            Unsupported: a file was changed of which only the beginning is here; or there is a device or a pipe.
+            StorageError: the disk refused.
+            ObjectStoreFailed: the store does.
+        """
+        files: dict[str, StoredFile] = {}
+        links: dict[str, tuple[str, int]] = {}
+        folders = [""]
+        for folder in folders:
+            here = os.path.join(self.folder, folder)
+            known_heads = heads(here)
+            for name in list_folder(here):
+                path, full = os.path.join(folder, name), os.path.join(here, name)
+                found = os.lstat(full)
+                if stat.S_ISDIR(found.st_mode):
+                    folders.append(path)
+                elif stat.S_ISLNK(found.st_mode):
+                    links[path] = os.readlink(full), found.st_mtime_ns
+                elif stat.S_ISREG(found.st_mode) and name != LOCK_NAME:
+                    file = self.stored(full)
+                    if file is None:
+                        file = put_file(self._objects, self.new_key(), full, self.part_bytes)
+                    files[path] = attrs.evolve(file, head_bytes=known_heads.get(name))
+                elif not (stat.S_ISREG(found.st_mode) or stat.S_ISSOCK(found.st_mode)):
+                    raise Unsupported(f"{full} is neither a file nor a folder nor a link, and cannot lie in an object "
+                                      f"store; see what it is")
+        return Contents(files, links, tuple(folders[1:]))
+
+    def new_key(self) -> str:
+        """A key for a file, never used before."""
+        return f"{self.prefix}/files/{uuid.uuid4().hex}"
+
+
+def _identity(found: os.stat_result) -> tuple[int, int, int, int]:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def contents_of(version: Version | None, place: str) -> Contents:
+    """What a version of the manifest names; nothing if there is none.
+
+    Raises:
+        CorruptData: it is damaged.
+    """
+    return Contents() if version is None else Contents.decoded(version.value, place)
+
+
+class ObjectFolder:
+    """A store's folder in an object store.
+
+    Args:
+        objects: the object store.
+        prefix: what the keys of this folder begin with; for it alone.
+        heads: which files a plan does not need whole; see `Heads`.
+        files: the disk of working copies.
+        part_bytes: the largest object that is put, >= 1.
+        clock: for the pauses between looks for a commit without an answer.
+
+    Raises:
+        BadKey: the prefix is none.
+    """
+
+    def __init__(self, objects: ObjectStore, prefix: str, *, heads: Heads = no_heads, files: Files | None = None,
+                 part_bytes: int = DEFAULT_PART_BYTES, clock: Clock | None = None) -> None:
+        if part_bytes < 1:
+            raise InvalidInput(f"part_bytes is {part_bytes}; give at least 1")
+        self._register = ObjectRegister(objects, f"{prefix}/manifest", clock=clock)
+        self._objects = objects
+        self._prefix = prefix
+        self._heads = heads
+        self._files: Files = LocalFiles() if files is None else files
+        self._part_bytes = part_bytes
+
+    def read(self) -> Version | None:
+        """The newest manifest, `None` if there is no folder; see `ObjectRegister.read`."""
+        return self._register.read()
+
+    def put(self, folder: StrPath, *, fence: CommitFence | None = None) -> Version:
+        """Make a new folder of one on the disk, which nobody has open; all of it is copied.
+
+        Raises:
+            Stale: there is one of this name.
+            Unsupported: there is a device or a pipe in it.
+            StorageError: the disk refused.
+            ObjectStoreFailed: the store does; see `ObjectRegister.replace`.
+        """
+        return self.commit(self._copy(local_path(folder), None, None), fence=fence)
+
+    def fetch(self, folder: StrPath) -> WorkingCopy:
+        """Make a new folder on the disk of the newest version; `folder` does not exist.
+
+        Raises:
+            NotFound: there is no such folder in the object store.
+            CorruptData: the manifest or a file is damaged.
+            Stale: files went while they were read, since newer versions were made and `reclaim` was called.
+            ObjectStoreFailed: the store cannot be asked.
+            StorageError: the disk refused.
+        """
+        return self._fetched(local_path(folder))
+
+    def _fetched(self, folder: str, held: str | None = None) -> WorkingCopy:
+        version = self._register.read()
+        if version is None:
+            raise NotFound(f"there is no folder {self._prefix!r} in the object store; ObjectFolder.put makes one")
+        copy = self._copy(folder, version, held)
+        self._files.make_folder(copy.folder)
+        try:
+            copy.fill()
+        except NotFound as error:
+            raise Stale(f"{self._prefix!r} was changed, and its files were reclaimed, while they were read: {error}; "
+                        f"read it again") from error
+        return copy
+
+    def _copy(self, folder: str, version: Version | None, held: str | None) -> WorkingCopy:
+        return WorkingCopy(self._objects, self._prefix, folder, version, files=self._files,
+                           part_bytes=self._part_bytes, held=held)
+
+    def commit(self, copy: WorkingCopy, *, fence: CommitFence | None = None) -> Version:
+        """Make a working copy, which nobody has open, the newest version, if no other has come since; in one step.
+
+        What has not changed stays where it is; if nothing has, no version is made.
+
+        Args:
+            copy: the working copy.
+            fence: entered around the step that commits.
+
+        Raises:
+            Stale: another version has come; nothing was changed.
+            Unsupported: a file was changed of which only the beginning is here; nothing was changed.
+            StorageError: the disk refused; nothing was changed.
+            ObjectStoreFailed: the store does; see `ObjectRegister.replace`.
+        """
+        contents = copy.put(self._heads)
+        if copy.version is None or contents != contents_of(copy.version, self._prefix):
+            guard: AbstractContextManager[object] = nullcontext() if fence is None else fence.guard()
+            with guard:
+                copy.version = self._register.replace(contents.encoded(), copy.version)
+        return copy.version
+
+    @contextlib.contextmanager
+    def opened(self, *, only_heads: bool = False, fence: CommitFence | None = None,
+               scratch: str | None = None) -> Generator[WorkingCopy, None, None]:
+        """A working copy for the body of `with`, committed at its end, unless it raises; see `fetch` and `commit`.
+
+        Args:
+            only_heads: whether of files that a plan does not need whole only the beginnings are fetched, and the rest
+                of them is a hole. That is for compactions whose executor reads the files where they are
+                (`compactlib.spark.ObjectsExecutor`): contents cannot be read here.
+            fence: as for `commit`.
+            scratch: where the working copy is made; the system's own place if `None`.
+        """
+        made = tempfile.mkdtemp(prefix="compactlib-folder-", dir=scratch)
+        try:
+            held = os.path.join(made, ".held") if only_heads else None
+            if held is not None:
+                self._files.make_folder(held)
+            copy = self._fetched(os.path.join(made, os.path.basename(self._prefix)), held)
+            yield copy
+            self.commit(copy, fence=fence)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+    def reclaim(self, *, now: float, older_than_seconds: float) -> int:
+        """Delete versions that were followed so long ago, and files so old that no version names; returns how many.
+
+        Args:
+            now: seconds since the epoch by the store's clock.
+            older_than_seconds: more than any working copy is used.
+
+        Raises:
+            CorruptData: a manifest is damaged; no file was deleted.
+            ObjectStoreFailed: the store refused; call again.
+        """
+        forgotten = self._register.forget(now=now, older_than_seconds=older_than_seconds)
+        # Listed first: what a manifest comes to name after this is younger, or was named before.
+        old = [info.key for info in self._objects.list(f"{self._prefix}/files/")
+               if info.modified_at < now - older_than_seconds]
+        named = {ref.key for version in self._register.versions()
+                 for file in contents_of(version, self._prefix).files.values() for ref in file.parts}
+        garbage = [key for key in old if key not in named]
+        delete_many(self._objects, garbage)
+        return forgotten + len(garbage)
+
+    def __repr__(self) -> str:
+        return f"ObjectFolder({self._prefix!r})"

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file that lies in an object store: parts of bounded size, each an object that is checked when it is taken whole.
+
+Parts are what keeps memory bounded, whatever the size of the file and whichever the store: a multipart upload would do
+so too, but not every store creates one on the condition that there is no such object yet.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any, Self
+
+import attrs
+
+from compactlib.errors import InvalidInput, StorageError
+from compactlib.files.disk import Files
+from compactlib.objects.digest import Digest
+from compactlib.objects.errors import BadDigest, ObjectExists
+from compactlib.objects.store import ObjectRef, ObjectStore, read_checked
+
+DEFAULT_PART_BYTES = 32 << 20
+"""Larger files become several objects. Large enough that a request more hardly counts, small beside a worker's
+memory."""
+
+
+@attrs.frozen
+class StoredFile:
+    """A file in an object store.
+
+    Attributes:
+        parts: the objects that hold its bytes, in order; one at least.
+        head_bytes: how much of its beginning says what it holds, for who plans without its contents; `None` if nothing
+            less than all of it does.
+    """
+
+    parts: tuple[ObjectRef, ...]
+    head_bytes: int | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """How long it is."""
+        return sum(ref.size_bytes for ref in self.parts)
+
+    def told(self) -> list[Any]:
+        """As plain data, for JSON."""
+        return [self.head_bytes, *([ref.key, ref.size_bytes, ref.digest.hex] for ref in self.parts)]
+
+    @classmethod
+    def of(cls, told: list[Any]) -> Self:
+        """The inverse of `told`.
+
+        Raises:
+            InvalidInput: this is no such data.
+        """
+        try:
+            head, *parts = told
+            return cls(tuple(ObjectRef(key, size, Digest.from_hex(digest)) for key, size, digest in parts), head)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"{told!r:.200} names no file in an object store") from error
+
+
+def put_file(store: ObjectStore, key: str, path: str, part_bytes: int = DEFAULT_PART_BYTES, *,
+             head_bytes: int | None = None) -> StoredFile:
+    """Create the objects `key/0`, `key/1`, ... of a file's bytes; one part is in memory at a time.
+
+    Args:
+        store: where.
+        key: no other file's; what a part that exists already holds is taken for what an earlier request of this very
+            call has left, whose answer was lost. The reader checks the digest.
+        path: the file.
+        part_bytes: the largest part, >= 1.
+        head_bytes: see `StoredFile`.
+
+    Raises:
+        StorageError: the file cannot be read.
+        ObjectStoreFailed: the store does not take it; parts may be there.
+    """
+    parts: list[ObjectRef] = []
+    try:
+        with open(path, "rb", buffering=0) as source:
+            for number in itertools.count():
+                data = _read(source.fileno(), part_bytes)
+                if not data and number:
+                    break
+                parts.append(_created(store, f"{key}/{number}", data))
+    except OSError as error:
+        raise StorageError.from_os(error, "read", path) from error
+    return StoredFile(tuple(parts), head_bytes)
+
+
+def take_file(store: ObjectStore, stored: StoredFile, path: str, files: Files, *, only_head: bool = False) -> None:
+    """Write a stored file's bytes to a new file, durably; one part is in memory at a time.
+
+    Args:
+        store: where it is.
+        stored: the file.
+        path: the new file.
+        files: its disk.
+        only_head: whether only its head is read, and the rest becomes a hole: of the same size, and empty.
+
+    Raises:
+        BadDigest: a part is not what was put there. What is read of a part is not checked: a head has CRCs of its own.
+        ObjectNotFound, ObjectStoreFailed: the store does not give it.
+        StorageError: the disk refused. In each case the file is removed.
+    """
+    wanted = stored.head_bytes if only_head and stored.head_bytes is not None else stored.size_bytes
+    out = files.create(path)
+    try:
+        try:
+            offset = 0
+            for ref in stored.parts:
+                if offset >= wanted and offset:
+                    break
+                offset += out.write_at(offset, [_taken(store, ref, wanted - offset)])
+            if offset < stored.size_bytes:
+                out.truncate(stored.size_bytes)
+            out.sync()
+        finally:
+            out.close()
+    except BaseException:
+        files.unlink(path)
+        raise
+
+
+def _taken(store: ObjectStore, ref: ObjectRef, most: int) -> bytes:
+    if most >= ref.size_bytes:
+        return read_checked(store, ref)
+    data = store.get_range(ref.key, 0, most)
+    if len(data) != most:
+        raise BadDigest(path=ref.key, offset=0, expected=f"{ref.size_bytes} bytes of {ref.digest}",
+                        found=f"the end after {len(data)} bytes")
+    return data
+
+
+def _read(descriptor: int, most: int) -> bytes:
+    """The next bytes of a file, `most` unless it ends: a single read gives at most 2 GiB, and may give less."""
+    data = os.read(descriptor, most)
+    while data and len(data) < most and (more := os.read(descriptor, most - len(data))):
+        data += more
+    return data
+
+
+def _created(store: ObjectStore, key: str, data: bytes) -> ObjectRef:
+    try:
+        return store.create(key, data)
+    except ObjectExists:
+        return ObjectRef(key, len(data), Digest.of(data))

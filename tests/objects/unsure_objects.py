@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects in memory, of which one request gets no answer: before it was carried out, or after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from compactlib.clock import Clock
+from compactlib.objects import MemoryObjects, ObjectInfo, ObjectRef, ObjectStoreFailed
+
+
+class UnsureObjects(MemoryObjects):
+    """Counts requests; one of them, or each from there on, gets no answer.
+
+    Attributes:
+        requests: how many there were.
+        fail_at: the number of the one that gets no answer, from 1 on; 0 for none.
+        carried_out: whether that one is carried out all the same.
+        stays_away: whether no later one is answered either, and none of those carried out.
+        meanwhile: called before each request, with its number.
+    """
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        super().__init__(clock=clock)
+        self.requests = 0
+        self.fail_at = 0
+        self.carried_out = False
+        self.stays_away = False
+        self.meanwhile: Callable[[int], object] = lambda number: None
+
+    def arm(self, fail_at: int, *, carried_out: bool = False, stays_away: bool = False) -> None:
+        """Begin to count, with this fault."""
+        self.requests, self.fail_at, self.carried_out, self.stays_away = 0, fail_at, carried_out, stays_away
+
+    def _fails(self) -> bool:
+        self.requests += 1
+        self.meanwhile(self.requests)
+        return self.fail_at == self.requests or (self.stays_away and 0 < self.fail_at < self.requests)
+
+    def _raise(self, key: str) -> None:
+        raise ObjectStoreFailed(operation="create", key=key, detail="no answer")
+
+    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
+        if not self._fails():
+            return super().create(key, data)
+        if self.carried_out and self.requests == self.fail_at:
+            super().create(key, data)
+        raise ObjectStoreFailed(operation="create", key=key, detail="no answer")
+
+    def get(self, key: str) -> bytes:
+        if self._fails():
+            self._raise(key)
+        return super().get(key)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        if self._fails():
+            self._raise(key)
+        return super().get_range(key, start, length)
+
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+        if self._fails():
+            self._raise(prefix)
+        return super().list(prefix, after=after)
+
+    def delete(self, key: str) -> None:
+        if self._fails():
+            self._raise(key)
+        super().delete(key)
+
+    def close(self) -> None:
+        """It is used again."""
