@@ -34,7 +34,7 @@ OpenFence: TypeAlias = Callable[[str], CommitFence]
 OUTCOME_DDL = "store string, outcome string, reason string, bytes bigint, seconds double, error string"
 """The columns of what came of each store."""
 
-DEFAULT_STORES_IN_A_TASK = 8
+DEFAULT_STORES_IN_A_TASK = 16
 """Small stores mostly wait for the disk: one after the other would leave the core idle nine tenths of the time."""
 
 
