@@ -20,6 +20,7 @@ from compactlib.contract import CommitFence
 from compactlib.errors import CompactlibError, InvalidInput, StorageError
 from compactlib.executors.tasks import foreign_error
 from compactlib.files.disk import Files, list_folder
+from compactlib.files.freeing import Freeing
 from compactlib.raftlog.compaction.commit import finish_group, place_leader
 from compactlib.raftlog.compaction.plan.feasible import set_aside, without_blocked, without_drops
 from compactlib.raftlog.compaction.plan.plan import GroupFailed, LogPlan, PlannedGroup
@@ -75,6 +76,7 @@ class Compactor:
         self._switched = switched
         self._garbage: list[_Garbage] = []
         self._link_epochs: dict[int, int] = {}
+        self._freeing = Freeing()
         # Guards the two above, and the removal of files: a `sync` that discards may meet a compaction that reclaims.
         self._reclaiming = threading.RLock()
 
@@ -234,6 +236,7 @@ class Compactor:
                     yield outcome
                     observer.progress(Progress("compact", count, len(tasks), "groups"))
         finally:
+            self._freeing.wait()
             # An attempt that outlives its run finds no folder to create its file in.
             with contextlib.suppress(StorageError):
                 remove_private_folder(self._files, private)
@@ -299,11 +302,12 @@ class Compactor:
         adopted = False
         try:
             sizes = sum(map(self._size, members))
-            merged = place_leader(self._files, self._folder, members, file)
-            # The list is switched before the members lose their files.
-            self._adopt(members, merged)
-            adopted = True
-            finish_group(self._files, self._folder, members)
+            with self._freeing.later(os.path.join(self._folder, segment_name(member)) for member in members):
+                merged = place_leader(self._files, self._folder, members, file)
+                # The list is switched before the members lose their files.
+                self._adopt(members, merged)
+                adopted = True
+                finish_group(self._files, self._folder, members)
         except CompactlibError as error:
             # Whichever list is in force answers: if the leader was replaced it holds all that was live, and the
             # members' names lead either to their own files or to the leader. The next run completes it.

@@ -26,7 +26,7 @@ from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, CompactlibError, InvalidInput, StorageError
 from compactlib.outcome import Done
-from tests.blobstore.open_files import open_files
+from tests.open_files import open_files
 
 START = 1_000_000.0
 

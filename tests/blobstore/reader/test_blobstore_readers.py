@@ -16,7 +16,7 @@ from compactlib.blobstore.model.values import Blob, Deleted
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from tests.blobstore.compaction_stores import START, delete_some, done, open_store, plan_of
-from tests.blobstore.open_files import open_files
+from tests.open_files import open_files
 
 COUNT = 50
 

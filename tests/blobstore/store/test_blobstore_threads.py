@@ -15,7 +15,7 @@ from compactlib.blobstore.config import BlobStoreConfig, Durability
 from compactlib.blobstore.errors import BlobExists
 from compactlib.blobstore.model.values import Blob, Deleted, Missing
 from compactlib.blobstore.store.store import BlobStore
-from tests.blobstore.open_files import open_files
+from tests.open_files import open_files
 
 
 def content_of(key: bytes) -> bytes:

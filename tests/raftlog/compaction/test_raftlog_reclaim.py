@@ -17,6 +17,7 @@ from compactlib.raftlog import DeadEntry, DropDead, SegmentLog
 from compactlib.raftlog.compaction.reclaim import purge_links, remove_segments
 from compactlib.raftlog.model.names import segment_name
 from compactlib.testing import FailingFiles
+from tests.open_files import open_files
 from tests.raftlog.compaction_logs import (
     chained,
     compact_to_rest,
@@ -49,6 +50,14 @@ def test_removing_segments_gives_their_bytes_back_and_passes_over_those_that_are
     (tmp_path / THREE).write_bytes(b"123")
     assert remove_segments(FILES, tmp_path, [1, 2, 3]) == 8
     assert names(tmp_path) == set()
+
+
+def test_the_room_of_merged_segments_is_free_when_compact_returns(tmp_path: Path) -> None:
+    vector_45(tmp_path)
+    with SegmentLog(tmp_path, options()) as log:
+        report = done(log.compact(policy=log.policy))
+        assert report.done
+        assert not [path for path in open_files(tmp_path) if path.endswith(" (deleted)")]
 
 
 def test_links_go_when_they_are_old_or_dangle_and_nobody_holds_them(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ from tests.blobstore.compaction_stores import (
     open_store,
     plan_of,
 )
+from tests.open_files import open_files
 
 
 def test_a_record_without_index_entry_is_not_copied(folder: Path, clock: ManualClock) -> None:
@@ -95,6 +96,12 @@ def test_no_more_than_the_swap_segments_are_on_the_disk_at_once(folder: Path, cl
     with open_store(folder, clock, observer=Counting()) as store:
         compact_all(store)
     assert max(most) <= held
+
+
+def test_the_room_of_all_sources_is_free_when_compact_returns(folder: Path, clock: ManualClock) -> None:
+    with garbage_store(folder, clock, swap_segments=1) as store:
+        assert compact_all(store).cycles > 1
+        assert not [path for path in open_files(folder) if path.endswith(" (deleted)")]
 
 
 def test_a_tombstone_outlives_its_put_by_a_compaction_however_many_cycles(folder: Path, clock: ManualClock) -> None:
