@@ -41,6 +41,13 @@ class LogOf:
             for name, entries in sorted(self._segments.items()))
 
     @property
+    def last_sequence(self) -> int:
+        return max((info.last_sequence for info in self.segments), default=0)
+
+    def has(self, segment: SegmentName) -> bool:
+        return segment in self._segments
+
+    @property
     def used_bytes(self) -> int:
         return sum(info.end for info in self.segments)
 

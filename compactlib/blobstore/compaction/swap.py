@@ -16,7 +16,7 @@ and none gets a wrong answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -61,6 +61,13 @@ class Snapshot(Protocol):
     @property
     def segments(self) -> tuple[SegmentInfo, ...]:
         """Every log segment in log order; the last one is the active segment."""
+
+    @property
+    def last_sequence(self) -> int:
+        """No record is newer."""
+
+    def has(self, segment: SegmentName) -> bool:
+        """Whether the log has a segment of this name. O(log segments)."""
 
     @property
     def journal_floor(self) -> SegmentName | None:
@@ -149,11 +156,13 @@ class CompactableStore(Shown, Protocol):
     def snapshot(self) -> Snapshot:
         """A frozen look at log and index."""
 
-    def swap_segments(self, remove: Sequence[SegmentName], add: Sequence[SegmentName]) -> None:
+    def swap_segments(self, remove: Sequence[SegmentName], add: Sequence[SegmentName],
+                      index_starts: Mapping[SegmentName, Sequence[int]] | None = None) -> None:
         """Answer from the segments `add` instead of `remove`, in one step. Changes nothing on the disk.
 
         The files of `add` and their index files lie in the folder under their final names, durable. Their index is
-        loaded (and rebuilt from the log if it is missing or damaged) before the lock is taken.
+        loaded (and rebuilt from the log if it is missing or damaged) before the lock is taken. `index_starts` says
+        where the index files of each begin; without it the folder is listed.
 
         Raises:
             PlanDoesNotFit: a segment to remove is unknown or not eligible, or one to add does not take a position

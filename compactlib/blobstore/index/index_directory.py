@@ -3,14 +3,15 @@
 
 A store of ten thousand segments would else answer every get after ten thousand searches. Runs are immutable, and shared
 by successive states of the log; an index segment that a compaction has removed leaves a gap in its run, and a run that
-is mostly gaps is given up.
+is mostly gaps is given up. A run is merged with what has come since once that is a quarter of it, so that an entry is
+merged O(log n) times.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
 
 import attrs
@@ -32,11 +33,15 @@ class HashRun:
         hashes: ascending.
         slots: for each, the number of its index segment among `owners`.
         owners: the index segments; `None` for one that was removed.
+        slot_of: the number of each index segment, those that were removed included.
+        entries: how many hashes are of index segments that were not removed.
     """
 
     hashes: array[int] = attrs.field(repr=False)
     slots: array[int] = attrs.field(repr=False)
-    owners: tuple[IndexSegment | None, ...] = attrs.field(repr=False)
+    owners: Sequence[IndexSegment | None] = attrs.field(repr=False)
+    slot_of: Mapping[IndexSegment, int] = attrs.field(repr=False)
+    entries: int
 
     @classmethod
     def of(cls, owners: Sequence[IndexSegment]) -> HashRun:
@@ -44,17 +49,23 @@ class HashRun:
         hashes = list(chain.from_iterable(owner.hashes for owner in owners))
         slots = list(chain.from_iterable(repeat(slot, len(owner)) for slot, owner in enumerate(owners)))
         order = sorted(range(len(hashes)), key=hashes.__getitem__)
-        return cls(array("Q", map(hashes.__getitem__, order)), array("I", map(slots.__getitem__, order)), tuple(owners))
+        return cls(array("Q", map(hashes.__getitem__, order)), array("I", map(slots.__getitem__, order)), owners,
+                   {owner: slot for slot, owner in enumerate(owners)}, len(hashes))
 
     def live(self) -> list[IndexSegment]:
         """The index segments that were not removed."""
         return [owner for owner in self.owners if owner is not None]
 
-    def without(self, alive: set[IndexSegment]) -> HashRun:
-        """The same run, without the index segments that are not alive."""
-        if all(owner is None or owner in alive for owner in self.owners):
+    def without(self, gone: Collection[IndexSegment]) -> HashRun:
+        """The same run without these index segments, those of them that it has."""
+        slots = [slot for slot in map(self.slot_of.get, gone) if slot is not None]
+        if not slots:
             return self
-        return HashRun(self.hashes, self.slots, tuple(owner if owner in alive else None for owner in self.owners))
+        owners = list(self.owners)
+        for slot in slots:
+            owners[slot] = None
+        lost = sum(len(index) for index in gone if index in self.slot_of)
+        return attrs.evolve(self, owners=owners, entries=self.entries - lost)
 
 
 @attrs.frozen(eq=False)
@@ -88,26 +99,39 @@ class IndexDirectory:
         return found
 
     def updated(self, sealed: Iterable[IndexSegment]) -> IndexDirectory:
-        """The directory of these index segments, built with what this one has merged before."""
+        """The directory of these index segments, built with what this one has merged before. O(their number)."""
         every = list(sealed)
-        alive = set(every)
-        runs = []
+        alive, known = set(every), set(self.indexes())
+        return self.changed(known - alive, [index for index in every if index not in known])
+
+    def changed(self, gone: Collection[IndexSegment], new: Iterable[IndexSegment]) -> IndexDirectory:
+        """The directory without the index segments `gone`, which it holds, and with `new`, which it does not.
+
+        Amortised O(log n) for each entry of the new ones, however many there are besides.
+        """
+        runs: list[HashRun] = []
+        singles = [single for single in self.singles if single not in gone]
         for run in self.runs:
-            kept = run.without(alive)
+            kept = run.without(gone)
             # A run that is mostly gaps is dissolved, and what is left of it merged anew.
-            if 2 * sum(map(len, kept.live())) >= len(kept.hashes):
+            if 2 * kept.entries >= len(kept.hashes):
                 runs.append(kept)
-        covered = {owner for run in runs for owner in run.owners}
-        singles = [index for index in every if index not in covered]
+            else:
+                singles += kept.live()
+        singles += new
         if len(singles) <= MAX_SINGLES:
             return IndexDirectory(tuple(runs), tuple(singles))
-        if runs:
-            last = runs[-1].live()
-            if sum(map(len, last)) + sum(map(len, singles)) <= MAX_RUN_ENTRIES:
-                runs.pop()
-                singles = [*last, *singles]
+        size = sum(map(len, singles))
+        while runs and runs[-1].entries <= min(4 * size, MAX_RUN_ENTRIES - size):
+            last = runs.pop()
+            size += last.entries
+            singles = [*last.live(), *singles]
         runs.extend(map(HashRun.of, _grouped(singles)))
         return IndexDirectory(tuple(runs), ())
+
+    def indexes(self) -> list[IndexSegment]:
+        """All that it covers."""
+        return [*self.singles, *(owner for run in self.runs for owner in run.live())]
 
     def memory_bytes(self) -> int:
         """How much memory the runs take beside the index segments."""
@@ -119,12 +143,12 @@ class IndexDirectory:
         Raises:
             AuditFailed: they are not, or a run is out of order.
         """
-        held = [*self.singles, *(owner for run in self.runs for owner in run.live())]
+        held = self.indexes()
         if len(held) != len(set(held)) or set(held) != set(sealed):
             raise AuditFailed(f"the directory covers {len(held)} index segments, not those of the log")
         for run in self.runs:
-            if any(map(int.__gt__, run.hashes, run.hashes[1:])):
-                raise AuditFailed("the hashes of a run are out of order")
+            if any(map(int.__gt__, run.hashes, run.hashes[1:])) or run.entries != sum(map(len, run.live())):
+                raise AuditFailed("the hashes of a run are out of order, or counted wrong")
 
 
 def _grouped(indexes: Sequence[IndexSegment]) -> Iterator[list[IndexSegment]]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
@@ -22,7 +23,7 @@ from compactlib.errors import AuditFailed
 
 _BY_SEQUENCE = attrgetter("sequence")
 _BY_LAST_SEQUENCE = attrgetter("last_sequence")
-_BY_NAME, _BY_FILLED = attrgetter("name"), attrgetter("filled")
+_BY_NAME, _BY_FILLED, _BY_INFO = attrgetter("name"), attrgetter("filled"), attrgetter("info")
 
 
 @attrs.frozen
@@ -63,24 +64,52 @@ class LogContents:
         key: the store's incarnation, from which ids are hashed.
         segments: in log order; the last is the active one.
         open: the index of what was appended to the active segment last.
-        sealed: all sealed index segments that hold anything, in log order.
-        by_name: the log segments by name.
         directory: leads from a hash to the sealed index segments that hold it.
+        last_sequence: no record of a sealed index segment is newer.
     """
 
     key: bytes
     segments: tuple[LogSegment, ...]
     open: OpenIndex
-    sealed: tuple[IndexSegment, ...] = attrs.field(init=False, repr=False)
-    by_name: dict[SegmentName, LogSegment] = attrs.field(init=False, repr=False)
-    directory: IndexDirectory = attrs.field(factory=IndexDirectory, repr=False)
+    directory: IndexDirectory = attrs.field(repr=False)
+    last_sequence: int
 
-    def __attrs_post_init__(self) -> None:
-        sealed = tuple(chain.from_iterable(map(_BY_FILLED, self.segments)))
-        object.__setattr__(self, "sealed", sealed)
-        object.__setattr__(self, "by_name", dict(zip(map(_BY_NAME, self.segments), self.segments, strict=True)))
-        # Made from that of the contents before, of which most stays as it is.
-        object.__setattr__(self, "directory", self.directory.updated(sealed))
+    @classmethod
+    def of(cls, key: bytes, segments: Sequence[LogSegment], opened: OpenIndex,
+           before: IndexDirectory | None = None) -> LogContents:
+        """The contents of these segments, which may share much with the directory of others. O(index segments)."""
+        indexes = chain.from_iterable(map(_BY_FILLED, segments))
+        directory = (IndexDirectory() if before is None else before).updated(indexes)
+        newest = max((each.info.last_sequence for each in segments), default=0)
+        return cls(key, tuple(segments), opened, directory, newest)
+
+    def _with(self, opened: OpenIndex, gone: Sequence[LogSegment], new: Sequence[LogSegment]) -> LogContents:
+        """The contents with some segments instead of others. Copies the list of all; the rest is O(gone and new)."""
+        segments = list(self.segments)
+        for segment in gone:
+            del segments[bisect_left(segments, segment.name, key=_BY_NAME)]
+        for segment in new:
+            insort(segments, segment, key=_BY_NAME)
+        before, after = (dict.fromkeys(chain.from_iterable(map(_BY_FILLED, each))) for each in (gone, new))
+        directory = self.directory.changed(before.keys() - after.keys(), [each for each in after if each not in before])
+        newest = max((each.info.last_sequence for each in new), default=0)
+        return LogContents(self.key, tuple(segments), opened, directory, max(self.last_sequence, newest))
+
+    @cached_property
+    def sealed(self) -> tuple[IndexSegment, ...]:
+        """All sealed index segments that hold anything, in log order."""
+        return tuple(chain.from_iterable(map(_BY_FILLED, self.segments)))
+
+    @cached_property
+    def infos(self) -> tuple[SegmentInfo, ...]:
+        """What a snapshot says of each segment, without the open index."""
+        return tuple(map(_BY_INFO, self.segments))
+
+    def segment(self, name: SegmentName) -> LogSegment | None:
+        """The segment of this name, if it is there. O(log n)."""
+        place = bisect_left(self.segments, name, key=_BY_NAME)
+        found = self.segments[place] if place < len(self.segments) else None
+        return found if found is not None and found.name == name else None
 
     @property
     def active(self) -> LogSegment:
@@ -114,19 +143,16 @@ class LogContents:
         active = self.active
         kept = tuple(other for other in active.index if other.start != index.start)
         grown = LogSegment(active.name, index.end, (*kept, index))
-        return LogContents(self.key, (*self.segments[:-1], grown), OpenIndex(active.name, index.end), self.directory)
+        return self._with(OpenIndex(active.name, index.end), [active], [grown])
 
     def with_segment(self, name: SegmentName) -> LogContents:
         """The contents after a new active segment was created. The open index has to be empty."""
         assert not len(self.open)
-        return LogContents(self.key, (*self.segments, LogSegment(name, SEGMENT_HEADER_BYTES)),
-                           OpenIndex(name, SEGMENT_HEADER_BYTES), self.directory)
+        return self._with(OpenIndex(name, SEGMENT_HEADER_BYTES), [], [LogSegment(name, SEGMENT_HEADER_BYTES)])
 
     def replaced(self, remove: Iterable[SegmentName], add: Sequence[LogSegment]) -> LogContents:
         """The contents after a compaction: `add` instead of `remove`. The open index stays the same object."""
-        gone = set(remove)
-        kept = [segment for segment in self.segments if segment.name not in gone]
-        return LogContents(self.key, tuple(sorted([*kept, *add], key=_BY_NAME)), self.open, self.directory)
+        return self._with(self.open, [found for found in map(self.segment, remove) if found is not None], add)
 
     def snapshot(self, journal_floor: SegmentName | None, segment_bytes: int) -> LogSnapshot:
         """A frozen look at these contents."""
@@ -155,7 +181,8 @@ class LogContents:
         self.open.audit()
         self.directory.audit(self.sealed)
         for index in self.sealed:
-            if index.last_sequence < max((entry.sequence for entry in index.entries()), default=0):
+            newest = max((entry.sequence for entry in index.entries()), default=0)
+            if not newest <= index.last_sequence <= self.last_sequence:
                 raise AuditFailed(f"{index} holds a newer record than it says")
 
 
@@ -180,8 +207,7 @@ class LogSnapshot:
     @property
     def segments(self) -> tuple[SegmentInfo, ...]:
         """Every log segment in log order; the last one is the active segment."""
-        *sealed, active = self.contents.segments
-        info = active.info
+        *sealed, info = self.contents.infos
         if self.open_rows:
             columns = self.contents.open.columns
             newest = max(columns.op_times[:self.open_rows])
@@ -189,7 +215,17 @@ class LogSnapshot:
                                 last_modified_ms=max(info.last_modified_ms, newest),
                                 first_sequence=info.first_sequence or columns.sequences[0],
                                 last_sequence=columns.sequences[self.open_rows - 1])
-        return (*(segment.info for segment in sealed), info)
+        return (*sealed, info)
+
+    @property
+    def last_sequence(self) -> int:
+        """No record is newer."""
+        columns = self.contents.open.columns
+        return max(self.contents.last_sequence, columns.sequences[self.open_rows - 1] if self.open_rows else 0)
+
+    def has(self, segment: SegmentName) -> bool:
+        """Whether the log has a segment of this name. O(log segments)."""
+        return self.contents.segment(segment) is not None
 
     @property
     def used_bytes(self) -> int:
@@ -198,15 +234,18 @@ class LogSnapshot:
 
     def eligible(self) -> tuple[SegmentName, ...]:
         """The segments that may be compacted: never the last one, and none that the journal reaches."""
-        sealed = [segment.name for segment in self.contents.segments[:-1]]
-        if self.journal_floor is None or self.journal_floor == self.contents.active.name:
-            return tuple(sealed)
-        return tuple(name for name in sealed if name < self.journal_floor)
+        floor = self.contents.active.name if self.journal_floor is None else self.journal_floor
+        return tuple(map(_BY_NAME, self.contents.segments[:bisect_left(self.contents.segments, floor, key=_BY_NAME)]))
+
+    def is_eligible(self, segment: SegmentName) -> bool:
+        """Whether this segment may be compacted. O(log segments)."""
+        floor = self.contents.active.name if self.journal_floor is None else self.journal_floor
+        return segment < floor and self.has(segment)
 
     def entries_of(self, segment: SegmentName, *, start: int = 0) -> Iterator[IndexEntry]:
         """The index entries of a log segment in the order of their offsets, from offset `start` on; none if the
         snapshot does not have the segment."""
-        known = self.contents.by_name.get(segment)
+        known = self.contents.segment(segment)
         for index in known.index if known else ():
             if index.end > start:
                 yield from index.entries(start)

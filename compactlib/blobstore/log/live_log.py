@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import attrs
 
 from compactlib.blobstore.compaction.commit.publish import files_of, remove_file
 from compactlib.blobstore.config import BlobStoreConfig
@@ -220,17 +222,20 @@ class LiveLog:
                 f"journal (journal_max_entries={config.journal_max_entries}), deletes count after "
                 f"deleted_retention_seconds={config.deleted_retention_seconds}, evicts={config.evicts}")
 
-    def load(self, names: Iterable[SegmentName]) -> list[LogSegment]:
-        """Sealed segments from the disk, for `swap` and `reload`.
+    def load(self, names: Sequence[SegmentName],
+             index_starts: Mapping[SegmentName, Sequence[int]] | None = None) -> list[LogSegment]:
+        """Sealed segments from the disk, for `swap` and `reload`; lists the folder unless told where their index files
+        begin.
 
         Raises:
             CorruptData: one is damaged.
             StorageError: one cannot be read.
         """
-        wanted = list(names)
-        loader = SegmentLoader(self._files, self._folder, self._descriptor, self._config.index_max_entries,
-                               index_starts_of(self._folder, wanted))
-        loaded = [loader.load_sealed(name) for name in wanted]
+        there = index_starts_of(self._folder, names) if index_starts is None else {
+            name: [start for start in index_starts.get(name, ())
+                   if os.path.lexists(os.path.join(self._folder, name.index_file(start)))] for name in names}
+        loader = SegmentLoader(self._files, self._folder, self._descriptor, self._config.index_max_entries, there)
+        loaded = list(map(loader.load_sealed, names))
         for segment in loaded:
             for error in segment.report.damage:
                 raise error
@@ -242,11 +247,11 @@ class LiveLog:
         Raises:
             PlanDoesNotFit: the segments do not fit the log as it is.
         """
-        eligible = self.snapshot().eligible()
-        stray = [str(name) for name in remove if name not in set(eligible)]
+        snapshot = self.snapshot()
+        stray = [str(name) for name in remove if not snapshot.is_eligible(name)]
         if stray or not remove:
             raise PlanDoesNotFit(f"segments {', '.join(stray)} cannot be removed: eligible are "
-                                 f"{', '.join(map(str, eligible)) or 'none'}; plan again")
+                                 f"{', '.join(map(str, snapshot.eligible())) or 'none'}; plan again")
         generations = {name.position: name.generation for name in remove}
         for segment in add:
             if segment.name.generation <= generations.get(segment.name.position, segment.name.generation):
@@ -259,7 +264,7 @@ class LiveLog:
 
     def reload(self, name: SegmentName, loaded: LogSegment) -> None:
         """Take over the index of a sealed segment anew; under the lock."""
-        if name not in self.contents.by_name or name == self.contents.active.name:
+        if self.contents.segment(name) is None or name == self.contents.active.name:
             raise PlanDoesNotFit(f"segment {name} is not a sealed segment of this store; plan again")
         self.contents = self.contents.replaced([name], [loaded])
 
@@ -297,7 +302,7 @@ class LiveLog:
         contents = self.contents
         if contents.open.end > end:
             self.writer.give_back(end)
-            self.contents = LogContents(contents.key, contents.segments, contents.open.cut(end), contents.directory)
+            self.contents = attrs.evolve(contents, open=contents.open.cut(end))
 
     def flush(self) -> None:
         """Make everything written durable."""
@@ -338,11 +343,8 @@ class LiveLog:
 
 def index_starts_of(folder: str, names: Iterable[SegmentName]) -> dict[SegmentName, list[int]]:
     """Where the index files of some segments begin, ascending; others of the same positions may lie beside them."""
-    places = sorted(place for place in map(place_of_index_file, files_of(folder, names)) if place is not None)
-    starts: dict[SegmentName, list[int]] = {}
-    for place in places:
-        starts.setdefault(place.segment, []).append(place.offset)
-    return starts
+    return {segment: sorted(place.offset for place in map(place_of_index_file, found) if place is not None)
+            for segment, found in files_of(folder, names).items()}
 
 
 def remove_leftovers(files: Files, folder: str) -> None:

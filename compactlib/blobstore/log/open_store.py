@@ -187,9 +187,8 @@ def _load(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, obse
     loaded.append(loader.load_active(names[-1]) if names else _first_segment(folder, files, descriptor))
     active = loaded[-1]
     assert active.open is not None
-    contents = LogContents(descriptor.incarnation, tuple(segment.segment for segment in loaded), active.open)
-    newest = max([active.header.first_sequence, active.open.last_sequence]
-                 + [segment.segment.info.last_sequence for segment in loaded])
+    contents = LogContents.of(descriptor.incarnation, [segment.segment for segment in loaded], active.open)
+    newest = max(active.header.first_sequence, active.open.last_sequence, contents.last_sequence)
     # Records that a crash may have lost have had numbers too, and peers may have seen them.
     following = newest + 1 + (MAX_UNSYNCED_RECORDS if newest else 0)
     writer = LogWriter(files, folder, active.header, active.open.end)

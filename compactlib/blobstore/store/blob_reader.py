@@ -197,7 +197,8 @@ class BlobReader:
                 raise CorruptData(path=self._folder, offset=0, expected=f"store {before.descriptor.incarnation.hex()}",
                                   found=f"{after.descriptor.incarnation.hex()}, another store; open a reader of it")
             self._look = after
-        self._files.forget(before.snapshot.contents.by_name.keys() - after.snapshot.contents.by_name.keys())
+        self._files.forget({info.name for info in before.snapshot.segments}
+                           - {info.name for info in after.snapshot.segments})
 
     def get(self, blob_id: BlobId, options: GetOptions = _PLAIN) -> Answer:
         """The blob, or why there is none: `Missing`, `Deleted` or `Expired`. One `pread`.

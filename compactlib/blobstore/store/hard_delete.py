@@ -237,8 +237,8 @@ class HardDeleter:
         return Erasure(put.segment, put.offset, content_range(put)[1], head)
 
     def _still_there(self, erasures: Sequence[Erasure]) -> bool:
-        present = {info.name for info in self._store.snapshot().segments}
-        return all(erasure.segment in present for erasure in erasures)
+        snapshot = self._store.snapshot()
+        return all(snapshot.has(erasure.segment) for erasure in erasures)
 
     def _carry_out(self, erasures: Sequence[Erasure], sequence: int) -> int:
         store = self._store
@@ -254,8 +254,8 @@ class HardDeleter:
         return written
 
     def _mark_all(self, erasures: Sequence[Erasure]) -> None:
-        present = {info.name for info in self._store.snapshot().segments}
-        for segment in sorted({erasure.segment for erasure in erasures} & present):
+        snapshot = self._store.snapshot()
+        for segment in sorted(filter(snapshot.has, {erasure.segment for erasure in erasures})):
             self._mark(segment, {erasure.offset for erasure in erasures if erasure.segment == segment})
 
     def _mark(self, segment: SegmentName, offsets: set[int]) -> None:

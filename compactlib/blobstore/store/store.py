@@ -17,13 +17,13 @@ import contextlib
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import attrs
 
-from compactlib._arguments import require_method, require_policy
+from compactlib._arguments import require_method, require_policy, require_type
 from compactlib.blobstore.compaction.commit.recover import CompactionRecovery
 from compactlib.blobstore.compaction.plan.plan import BlobPlan
 from compactlib.blobstore.compaction.plan.policy import BlobPolicy, BlobView, check_view
@@ -679,7 +679,8 @@ class BlobStore:
         """A frozen look at log and index. O(1), takes the lock for a moment."""
         return self._opened().snapshot()
 
-    def swap_segments(self, remove: Sequence[SegmentName], add: Sequence[SegmentName]) -> None:
+    def swap_segments(self, remove: Sequence[SegmentName], add: Sequence[SegmentName],
+                      index_starts: Mapping[SegmentName, Sequence[int]] | None = None) -> None:
         """Answer from the segments `add` instead of `remove`, in one step; see `swap.CompactableStore`.
 
         Raises:
@@ -687,9 +688,10 @@ class BlobStore:
             CorruptData: a segment to add is not readable; nothing was switched.
         """
         gone, new = _all_named(remove), _all_named(add)
+        require_type("index_starts", index_starts, Mapping, or_none=True)
         log = self._opened()
         self._lock_file.require_mine()
-        loaded = log.load(new)
+        loaded = log.load(new, index_starts)
         with log.lock:
             log.swap(gone, loaded)
 
@@ -701,7 +703,10 @@ class BlobStore:
         """
         log = self._opened()
         self._lock_file.require_mine()
-        (loaded,) = log.load([_named(segment)])
+        known = log.contents.segment(_named(segment))
+        if known is None:
+            raise PlanDoesNotFit(f"segment {segment} is not a sealed segment of this store; plan again")
+        (loaded,) = log.load([segment], {segment: [index.start for index in known.index]})
         with log.lock:
             log.reload(segment, loaded)
 

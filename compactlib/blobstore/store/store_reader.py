@@ -24,7 +24,6 @@ from compactlib.blobstore.compaction.sense.statistics import slices_by_hash
 from compactlib.blobstore.compaction.swap import Snapshot
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import NotAStore
-from compactlib.blobstore.index.index_directory import IndexDirectory
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.index.open_index import OpenIndex
 from compactlib.blobstore.log.contents import LogContents, LogSegment, LogSnapshot
@@ -263,8 +262,8 @@ def _try_to_look(folder: str, before: StoreLook | None, *, is_last: bool) -> Sto
     segments = tuple(_without_contents(each.segment, erasures, descriptor.incarnation) for _, each in loaded.values())
     if not segments:
         segments = (LogSegment(FIRST_SEGMENT, SEGMENT_HEADER_BYTES),)
-    contents = LogContents(descriptor.incarnation, segments, OpenIndex(segments[-1].name, segments[-1].end),
-                           IndexDirectory() if before is None else before.snapshot.contents.directory)
+    contents = LogContents.of(descriptor.incarnation, segments, OpenIndex(segments[-1].name, segments[-1].end),
+                              None if before is None else before.snapshot.contents.directory)
     damage = (*lost, *layout.damage, *_lost_segments(folder, layout),
               *(error for _, each in loaded.values() for error in each.report.damage))
     log = layout.log if layout.log is not None and layout.log.phase is not Phase.DONE else None

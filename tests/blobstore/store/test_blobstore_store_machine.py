@@ -129,7 +129,7 @@ class StoreMachine(RuleBasedStateMachine):
         for key in IDS:
             self.model.compacted(key, self.store.get(key), round(plan.reference_time * 1000), self.now_ms)
         for name in plan.names:
-            assert name not in self.store.snapshot().contents.by_name or not isinstance(outcome, Done)
+            assert not self.store.snapshot().has(name) or not isinstance(outcome, Done)
 
     @rule(lose_index=st.booleans())
     def reopen(self, lose_index: bool) -> None:

@@ -74,24 +74,22 @@ def remove_sources(files: Files, folder: StrPath, sources: Sequence[SegmentName]
     Raises:
         StorageError: the disk refused; call again.
     """
-    for name in files_of(folder, sources):
-        remove_file(files, folder, name)
+    for names in files_of(folder, sources).values():
+        remove_names(files, folder, names)
 
 
-def files_of(folder: StrPath, segments: Iterable[SegmentName]) -> list[str]:
+def files_of(folder: StrPath, segments: Iterable[SegmentName]) -> dict[SegmentName, list[str]]:
     """The names of the log files and index files of some segments; a quick look at each name in the folder.
 
     Raises:
         StorageError: the folder cannot be read.
     """
-    wanted = set(segments)
-    beginnings = tuple(f"{name}." for name in wanted)
-    found = []
+    wanted = {str(name): name for name in segments}
+    found: dict[SegmentName, list[str]] = {}
     for name in list_folder(folder) if wanted else ():
-        if name.startswith(beginnings):
-            place = place_of_index_file(name)
-            if segment_of_log_file(name) in wanted or (place is not None and place.segment in wanted):
-                found.append(name)
+        segment = wanted.get(name.partition(".")[0])
+        if segment is not None and (segment_of_log_file(name) or place_of_index_file(name)) is not None:
+            found.setdefault(segment, []).append(name)
     return found
 
 

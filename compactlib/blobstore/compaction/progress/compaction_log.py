@@ -16,7 +16,8 @@ The step to COMMIT is the commit: before it the victims count, from it on the ne
 from __future__ import annotations
 
 import enum
-from functools import cached_property
+from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 import attrs
@@ -107,6 +108,7 @@ class CompactionLog(Printed):
         cycles: those begun, oldest first.
         left_out: victims that turned out to be damaged, which stay as they are.
         dropped: whether the attempt was given up; what earlier cycles did stays.
+        turns: for each victim that is not left out, as which of them it is copied, counted from 0.
 
     Raises:
         InvalidInput: a number is out of range, or the victims are none, or not each once.
@@ -121,6 +123,9 @@ class CompactionLog(Printed):
     cycles: tuple[Cycle, ...] = ()
     left_out: tuple[SegmentName, ...] = ()
     dropped: bool = False
+    turns: Mapping[SegmentName, int] = attrs.field(init=False, eq=False)
+    _names: tuple[SegmentName, ...] = attrs.field(init=False, eq=False)
+    _taken: int = attrs.field(init=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
         if min(self.number, self.swap_segments) < 1 or self.reference_ms < 0:
@@ -128,6 +133,13 @@ class CompactionLog(Printed):
                                f"{self.reference_ms} ms: give a number and swaps >= 1, and a time >= 0")
         if not self.victims or len(set(self.victims)) < len(self.victims):
             raise InvalidInput(f"a compaction needs segments, each once; found {_named(self.victims)}")
+        names = self.victims
+        if self.left_out:
+            names = tuple(name for name in names if name not in self.left_out)
+        object.__setattr__(self, "_names", names)
+        object.__setattr__(self, "turns", {name: turn for turn, name in enumerate(names)})
+        # Each cycle has taken the first of those that remained.
+        object.__setattr__(self, "_taken", sum(len(cycle.sources) for cycle in self.cycles))
 
     @property
     def cycle(self) -> Cycle | None:
@@ -140,23 +152,19 @@ class CompactionLog(Printed):
         cycle = self.cycle
         if cycle is not None:
             return cycle.phase
-        return Phase.PREPARE if self.remaining and not self.dropped else Phase.DONE
+        return Phase.PREPARE if self._taken < len(self._names) and not self.dropped else Phase.DONE
 
-    @cached_property
+    @property
     def remaining(self) -> tuple[SegmentName, ...]:
         """The victims that later cycles have to take."""
-        # Each cycle has taken the first of those that remained.
-        taken = sum(len(cycle.sources) for cycle in self.cycles)
-        if not self.left_out:
-            return self.victims[taken:]
-        return tuple(name for name in self.victims if name not in self.left_out)[taken:]
+        return self._names[self._taken:]
 
     @property
     def copied_before(self) -> LogPosition | None:
         """The place up to which the first of the remaining victims was copied by an earlier cycle."""
         ended = self.cycles[:-1] if self.cycle is not None else self.cycles
         partial = ended[-1].partial if ended else None
-        return partial if partial is not None and self.remaining[:1] == (partial.segment,) else None
+        return partial if partial is not None and self._following(1) == (partial.segment,) else None
 
     @property
     def committed(self) -> tuple[Cycle, ...]:
@@ -166,7 +174,7 @@ class CompactionLog(Printed):
     @property
     def next_number(self) -> int:
         """The number that the next compaction gets."""
-        return self.number + len(self.committed)
+        return self.number + len(self.cycles) - (bool(self.cycles) and self.cycles[-1].commit_started_ms is None)
 
     @property
     def copied_bytes(self) -> int:
@@ -182,14 +190,14 @@ class CompactionLog(Printed):
             InvalidInput: the sources are not the first of the remaining victims, or too many segments are planned.
         """
         self._must_be(Phase.PREPARE, "start to copy")
-        count = len(sources)
-        follows = self.remaining[count:count + 1]
-        if self.remaining[:count] != sources or not (sources or partial) or (
-                partial is not None and follows != (partial.segment,)) or len(planned) > self.swap_segments:
+        following = self._following(len(sources) + 1)
+        if following[:len(sources)] != sources or not (sources or partial) or (
+                partial is not None and following[len(sources):] != (partial.segment,)) or (
+                len(planned) > self.swap_segments):
             raise InvalidInput(f"a cycle of {_named(sources)} up to {partial} into {len(planned)} segments does not "
                                f"fit the victims that remain ({_named(self.remaining)}) and {self.swap_segments} swaps")
         cycle = Cycle(sources=sources, partial=partial, planned=planned, copy_started_ms=now_ms)
-        return attrs.evolve(self, cycles=(*self.cycles, cycle))
+        return self._with((*self.cycles, cycle), taken=self._taken + len(sources))
 
     def restart_copy(self) -> CompactionLog:
         """COPY back to PREPARE: what the cycle had written is not used, because the store has moved on.
@@ -198,7 +206,7 @@ class CompactionLog(Printed):
             CompactionOutOfOrder: the phase is not COPY.
         """
         self._must_be(Phase.COPY, "start copying anew")
-        return attrs.evolve(self, cycles=self.cycles[:-1])
+        return self._with(self.cycles[:-1], taken=self._taken - len(self.cycles[-1].sources))
 
     def leave_out(self, segment: SegmentName) -> CompactionLog:
         """In PREPARE: go on without one of the remaining victims.
@@ -223,7 +231,7 @@ class CompactionLog(Printed):
         if cycle.planned[done:done + 1] != (target.name,):
             raise CompactionOutOfOrder(f"segment {target.name} is not the next to be written; planned are "
                                        f"{_named(cycle.planned)}, written {done}", phase=self.phase.value)
-        return self._with(attrs.evolve(cycle, targets=(*cycle.targets, target)))
+        return self._now(attrs.evolve(cycle, targets=(*cycle.targets, target)))
 
     def start_commit(self, copied_bytes: int, now_ms: int) -> CompactionLog:
         """COPY to COMMIT: from here on the new segments count.
@@ -235,7 +243,7 @@ class CompactionLog(Printed):
         if len(cycle.targets) != len(cycle.planned):
             raise CompactionOutOfOrder(f"{len(cycle.targets)} of {len(cycle.planned)} segments are written; copy the "
                                        f"rest before the commit", phase=self.phase.value)
-        return self._with(attrs.evolve(cycle, copied_bytes=copied_bytes, commit_started_ms=now_ms))
+        return self._now(attrs.evolve(cycle, copied_bytes=copied_bytes, commit_started_ms=now_ms))
 
     def start_cleanup(self, now_ms: int) -> CompactionLog:
         """COMMIT to CLEANUP: the new segments have their names.
@@ -243,7 +251,7 @@ class CompactionLog(Printed):
         Raises:
             CompactionOutOfOrder: the phase is not COMMIT.
         """
-        return self._with(attrs.evolve(self._must_be(Phase.COMMIT, "clean up"), cleanup_started_ms=now_ms))
+        return self._now(attrs.evolve(self._must_be(Phase.COMMIT, "clean up"), cleanup_started_ms=now_ms))
 
     def end_cycle(self, now_ms: int) -> CompactionLog:
         """CLEANUP to PREPARE of the next cycle, or to DONE.
@@ -251,7 +259,7 @@ class CompactionLog(Printed):
         Raises:
             CompactionOutOfOrder: the phase is not CLEANUP.
         """
-        return self._with(attrs.evolve(self._must_be(Phase.CLEANUP, "end the cycle"), ended_ms=now_ms))
+        return self._now(attrs.evolve(self._must_be(Phase.CLEANUP, "end the cycle"), ended_ms=now_ms))
 
     def drop(self) -> CompactionLog:
         """Give the attempt up, from PREPARE or COPY; what earlier cycles did stays.
@@ -272,8 +280,18 @@ class CompactionLog(Printed):
         # In PREPARE there is none, and none is read.
         return self.cycles[-1] if self.cycles else _NO_CYCLE
 
-    def _with(self, cycle: Cycle) -> CompactionLog:
-        return attrs.evolve(self, cycles=(*self.cycles[:-1], cycle))
+    def _following(self, count: int) -> tuple[SegmentName, ...]:
+        return self._names[self._taken:self._taken + count]
+
+    def _now(self, cycle: Cycle) -> CompactionLog:
+        return self._with((*self.cycles[:-1], cycle), taken=self._taken)
+
+    def _with(self, cycles: tuple[Cycle, ...], *, taken: int) -> CompactionLog:
+        """As `attrs.evolve`, without a look at the victims, which stay: there may be many, and many steps."""
+        made = copy(self)
+        object.__setattr__(made, "cycles", cycles)
+        object.__setattr__(made, "_taken", taken)
+        return made
 
     def audit(self) -> None:
         """Check the invariants that the steps keep; for logs that come from a file.

@@ -113,7 +113,8 @@ class CyclePlan:
         return False
 
 
-def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], copied_before: LogPosition | None, rules: Rules, *,
+def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], turns: Mapping[SegmentName, int],
+               copied_before: LogPosition | None, rules: Rules, *,
                swap_segments: int, segment_bytes: int, header_bytes: int,
                dropped_put: Callable[[IndexEntry], object] | None = None,
                breather: Breather | None = None) -> CyclePlan:
@@ -122,6 +123,7 @@ def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], copied_befo
     Args:
         snapshot: of the store.
         remaining: the victims, in the order in which they are copied.
+        turns: for each of them, as which it is copied; those that are gone may be among them.
         copied_before: where to begin in the first of them, if an earlier cycle has copied what lies before.
         rules: what is kept.
         swap_segments: how many segments may be filled.
@@ -135,14 +137,12 @@ def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], copied_befo
             cannot be decided about.
     """
     packing = _Packing(remaining, swap_segments, segment_bytes, header_bytes)
-    compacting = {name: turn for turn, name in enumerate(remaining)}
     for name in remaining:
         start = copied_before.offset if copied_before is not None and copied_before.segment == name else 0
-        if not packing.take(name, _judged(snapshot, name, start, rules, compacting, dropped_put,
+        if not packing.take(name, _judged(snapshot, name, start, rules, turns, dropped_put,
                                           unhurried if breather is None else breather.breathe)):
             break
-    last = max((info.last_sequence for info in snapshot.segments), default=0)
-    return packing.finish(last)
+    return packing.finish(snapshot.last_sequence)
 
 
 def _judged(snapshot: Snapshot, name: SegmentName, start: int, rules: Rules,

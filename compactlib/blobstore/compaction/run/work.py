@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import TypeAlias
 
 import attrs
@@ -21,6 +22,7 @@ from compactlib.blobstore.compaction.commit.publish import (
     place_targets,
     private_name,
     remove_names,
+    remove_sources,
 )
 from compactlib.blobstore.compaction.commit.recover import leftovers
 from compactlib.blobstore.compaction.progress.compaction_file import CompactionFile
@@ -41,7 +43,6 @@ from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.validity.verdicts import BlobEnd, DroppedPuts, PurgeRules, Rules, Verdict, nobody
 from compactlib.errors import CompactlibError, Conflict, CorruptData, InvalidInput
 from compactlib.files.disk import list_folder
-from compactlib.files.freeing import Freeing
 from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult
 from compactlib.runtime.budget import Budget
 
@@ -126,7 +127,6 @@ class CompactionWork:
         self._store = store
         self._files = store.files
         self._folder = store.folder
-        self._freeing = Freeing()
         self.expires_before_ms: int = 0
         self._dropped_puts = DroppedPuts(store.incarnation, complete=not resumed)
         self._plan: CyclePlan | None = None
@@ -136,6 +136,8 @@ class CompactionWork:
         # Whether attempts may have left files: so it is until a cycle has come to its end. What unrelated programs
         # leave later goes when the compaction does.
         self._has_leftovers = True
+        # The names of the victims' files, listed once: a folder of many segments is long.
+        self._files_of_victims: dict[SegmentName, list[str]] | None = None
 
     def next_tasks(self, *, kept: bool, rate_is_given: bool = False,
                    budget: Budget | None = None) -> list[CopyRecords]:
@@ -162,8 +164,6 @@ class CompactionWork:
                 plan = self._decided(budget)
             except CorruptData as error:
                 self._leave_out(error)
-        # What the last cycle gave up may be the room that this one needs.
-        self._freeing.wait()
         if plan is None:
             return []
         done = {target.name for target in self.log.cycles[-1].targets}
@@ -242,13 +242,16 @@ class CompactionWork:
         now_ms = milliseconds(self._store.clock.now())
         config = self._store.config
         snapshot = self._store.snapshot()
-        unknown = set(base.remaining).difference(info.name for info in snapshot.segments)
-        if unknown:
-            raise PlanDoesNotFit(f"segment {min(unknown)} of compaction {base.number} of store {self._store.name} is "
-                                 f"not in the log any more; give it up with drop_compaction(), and plan anew")
+        if self._files_of_victims is None:
+            # Once: nothing but this compaction removes segments.
+            unknown = next((name for name in sorted(base.remaining) if not snapshot.has(name)), None)
+            if unknown is not None:
+                raise PlanDoesNotFit(f"segment {unknown} of compaction {base.number} of store {self._store.name} is "
+                                     f"not in the log any more; give it up with drop_compaction(), and plan anew")
         plan = plan_cycle(
-            snapshot, base.remaining, base.copied_before, self._rules(now_ms), swap_segments=base.swap_segments,
-            segment_bytes=self._store.segment_bytes, header_bytes=SEGMENT_HEADER_BYTES,
+            snapshot, base.remaining, base.turns, base.copied_before, self._rules(now_ms),
+            swap_segments=base.swap_segments, segment_bytes=self._store.segment_bytes,
+            header_bytes=SEGMENT_HEADER_BYTES,
             dropped_put=self._dropped_puts.note if config.purge_tombstones else None, breather=self._breather(budget))
         if self.log.phase is Phase.PREPARE or not _is_begun(self.log, plan):
             self.log = base.start_copy(plan.sources, plan.partial, tuple(each.name for each in plan.targets), now_ms)
@@ -379,9 +382,12 @@ class CompactionWork:
         plan = self._planned()
         snapshot = self._store.snapshot()
         sources = {*plan.sources, *(() if plan.partial is None else (plan.partial.segment,))}
-        for info in snapshot.segments:
-            if info.last_sequence <= plan.last_sequence:
-                continue
+        if snapshot.last_sequence == plan.last_sequence:
+            return False
+        # What is newer lies at the end of the log, for nothing else moves records meanwhile.
+        newer = takewhile(lambda info: info.last_sequence > plan.last_sequence or not info.last_sequence,
+                          reversed(snapshot.segments))
+        for info in newer:
             for entry in snapshot.entries_of(info.name):
                 breather.breathe()
                 if (entry.sequence > plan.last_sequence and entry.kind in (RecordKind.UNDELETE, RecordKind.TTL_UPDATE)
@@ -409,10 +415,10 @@ class CompactionWork:
     def _put_in_force(self) -> None:
         cycle = self.log.cycles[-1]
         place_targets(self._files, self._folder, cycle)
-        names = [target.name for target in cycle.targets]
-        present = {info.name for info in self._store.snapshot().segments}
-        if not (present.issuperset(names) and present.isdisjoint(cycle.sources)):
-            self._store.swap_segments(cycle.sources, names)
+        index_starts = {target.name: target.index_starts for target in cycle.targets}
+        has = self._store.snapshot().has
+        if not all(map(has, index_starts)) or any(map(has, cycle.sources)):
+            self._store.swap_segments(cycle.sources, tuple(index_starts), index_starts)
         # The names, before anything says that the sources are no longer needed.
         self._files.sync_folder(self._folder)
         self.log = self.log.start_cleanup(milliseconds(self._store.clock.now()))
@@ -420,21 +426,23 @@ class CompactionWork:
 
     def _clean_up(self) -> None:
         cycle = self.log.cycles[-1]
-        listed = files_of(self._folder, [*(target.name for target in cycle.targets), *cycle.sources])
-        gone = [name for name in listed if name.startswith(tuple(f"{source}." for source in cycle.sources))]
+        if self._files_of_victims is None:
+            self._files_of_victims = files_of(self._folder, self.log.victims)
+        gone = [name for source in cycle.sources for name in self._files_of_victims.get(source, ())]
         before = bytes_of(self._folder, gone)
-        written = bytes_of(self._folder, listed) - before
+        written = bytes_of(self._folder, [name for target in cycle.targets for name in (
+            target.name.log_file, *map(target.name.index_file, target.index_starts))])
         freed = before - written
         # Readers that still hold a source keep its bytes; only the names go.
-        with self._freeing.later(os.path.join(self._folder, name) for name in gone):
-            remove_names(self._files, self._folder, gone)
+        remove_names(self._files, self._folder, gone)
         self.bytes_written += written
         self.bytes_freed += freed
         number = self.log.next_number - 1
         self.log = self.log.end_cycle(milliseconds(self._store.clock.now()))
         if self.log.phase is Phase.DONE:
+            # An index that was damaged meanwhile may have got files of other names.
+            remove_sources(self._files, self._folder, tuple(self.log.turns))
             self._write_log()
-            self._freeing.wait()
         # Else the log is written with the beginning of the next cycle; a crash before that cleans up once more.
         verdicts = {} if self._plan is None else self._plan.verdicts
         self.events.cycle_ended(number, cycle, verdicts)

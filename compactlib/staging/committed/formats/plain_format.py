@@ -7,6 +7,7 @@ Its rows are lists of bytes. The file is described in docs/formats/staging-range
 from __future__ import annotations
 
 import struct
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
@@ -46,7 +47,7 @@ class PlainRows:
         self._keys: list[bytes] = keys
         self._identities: list[bytes] = identities
         self._datas: list[bytes] = datas
-        self._ends: list[int] | None = None
+        self._ends: array[int] | None = None
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -74,10 +75,10 @@ class PlainRows:
         """See `Rows.find`."""
         return bisect_left(self._keys, key)
 
-    def ends(self) -> list[int]:
+    def ends(self) -> array[int]:
         """See `Rows.ends`."""
         if self._ends is None:
-            self._ends = list(accumulate(
+            self._ends = array("Q", accumulate(
                 LENGTHS_BYTES + len(key) + len(identity) + len(data)
                 for key, identity, data in zip(self._keys, self._identities, self._datas, strict=True)))
         return self._ends
@@ -88,7 +89,10 @@ class PlainRows:
 
     def followed_by(self, other: Self) -> Self:
         """See `Rows.followed_by`."""
-        return type(self)(self._keys + other._keys, self._identities + other._identities, self._datas + other._datas)
+        made = type(self)(self._keys + other._keys, self._identities + other._identities, self._datas + other._datas)
+        # Counted once for each record, however often a range goes on.
+        made._ends = self.ends() + array("Q", map(self.size_bytes.__add__, other.ends()))
+        return made
 
     def merged(self, changes: ChangeBatch) -> Merged:
         """See `Rows.merged`."""

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the steps of a compaction and of writes grow with the number of segments: counted, not timed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll
+from compactlib.blobstore.index import index_directory
+from compactlib.blobstore.index.index_segment import IndexSegment
+from compactlib.outcome import Done
+from tests.steps import calls_of
+
+
+def store_of(folder: Path, segments: int) -> BlobStore:
+    return BlobStore(folder / str(segments), BlobStoreConfig(
+        capacity_bytes=2048 * (2 * segments + 16), segment_bytes=2048, journal_max_entries=0, max_blob_bytes=0,
+        durability="interval", triggers=()))
+
+
+def fill(store: BlobStore, segments: int) -> None:
+    for number in range(7 * segments):
+        store.put(b"%d" % number, b"x" * 200)
+
+
+def test_a_compaction_of_four_times_the_segments_takes_four_times_the_steps(scratch: Path) -> None:
+    def steps(segments: int) -> Counter[str]:
+        with store_of(scratch, segments) as store:
+            fill(store, segments)
+            for number in range(0, 7 * segments, 2):
+                store.delete(b"%d" % number)
+            outcomes: list[object] = []
+            counted = calls_of(lambda: outcomes.append(store.compact(policy=CompactAll(min_used_fraction=0.0))))
+            assert isinstance(outcomes[0], Done), outcomes
+            return counted
+
+    few, many = steps(20), steps(80)
+    assert sum(many.values()) <= 4.4 * sum(few.values())
+    # The folder is listed so many times a compaction, not a cycle.
+    assert many["listdir"] == few["listdir"] < 12
+
+
+def test_an_index_entry_is_merged_a_few_times_however_many_segments_follow(
+        scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    merged = 0
+    before = index_directory.HashRun.of
+
+    def counted(owners: Sequence[IndexSegment]) -> index_directory.HashRun:
+        nonlocal merged
+        run = before(owners)
+        merged += run.entries
+        return run
+
+    monkeypatch.setattr(index_directory.HashRun, "of", counted)
+    with store_of(scratch, 600) as store:
+        fill(store, 600)
+        store.audit()
+    assert merged <= 8 * 7 * 600
