@@ -188,11 +188,11 @@ def decode_catalog(key: bytes, payload: bytes) -> tuple[Catalog, str]:
     names = ("version", "commit", "activation", "next_id", "default_zone", "writer", "objects")
     version, commit, activation, next_id, default_zone, writer, objects = fields_of(key, payload, *names)
     try:
-        catalog = EMPTY
+        catalog = attrs.evolve(EMPTY, version=version, commit=commit, activation=activation, next_id=next_id,
+                               default_zone=default_zone)
         for fields in objects:
-            catalog = catalog._with(_descriptor_of(fields))
-        return attrs.evolve(catalog, version=version, commit=commit, activation=activation, next_id=next_id,
-                            default_zone=default_zone), writer
+            catalog._put(_descriptor_of(fields))
+        return catalog, writer
     except (TypeError, ValueError, KeyError, ObjectNotFound) as error:
         raise _malformed(key, "the objects of a catalog", str(error)) from None
 

@@ -7,6 +7,10 @@ cut, and none above. Anything else is an error that names the key; a shorter his
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from compactlib._arguments import refuses_misfits
 from compactlib.catalog.errors import ObjectNotFound, RecordDamaged, RecordMissing
 from compactlib.catalog.log.keys import update_key
@@ -24,7 +28,7 @@ _MAX_LOOKS = 100
 def recover_history(log: UpdateLog) -> RetainedVersions:
     """The history that the log holds; version 0 alone if the log is empty. O(retained versions), in pages.
 
-    Others may append and compact at the same time: recovery then looks again.
+    Others may append and compact at the same time: recovery then looks again. The process collects no cycles meanwhile.
 
     Raises:
         RecordMissing: a version, a mark or a piece of a snapshot is not there.
@@ -37,7 +41,8 @@ def recover_history(log: UpdateLog) -> RetainedVersions:
         if state is None:
             return RetainedVersions()
         try:
-            view = _replayed(log, state)
+            with _uncollected():
+                view = _replayed(log, state)
         except (RecordMissing, RecordDamaged):
             if _was_cut(log, state):
                 continue
@@ -55,6 +60,18 @@ def recover_history(log: UpdateLog) -> RetainedVersions:
 def _was_cut(log: UpdateLog, before: LogState) -> bool:
     again = log.state()
     return again is not None and again.earliest != before.earliest
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Let the collector of cycles rest: a history has none, and each pass would look at all versions made so far."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _replayed(log: UpdateLog, state: LogState) -> RetainedVersions:

@@ -132,55 +132,62 @@ class Catalog:
     def apply(self, changes: Sequence[Change], *, version: int, commit: Timestamp, activation: Timestamp,
               next_id: int) -> Catalog:
         """The catalog after these changes; the same on every node and at every replay. O(changes log n)."""
-        made = attrs.evolve(self, version=version, commit=commit, activation=activation, next_id=next_id)
+        made = Catalog(version=version, commit=commit, activation=activation, next_id=next_id,
+                       default_zone=self.default_zone, schemas=self.schemas, zones=self.zones, tables=self.tables,
+                       indexes=self.indexes, names=self.names, indexes_of=self.indexes_of, tables_in=self.tables_in,
+                       building=self.building)
         for change in changes:
             match change:
                 case PutObject(descriptor):
-                    made = made._with(_stamped(descriptor, commit, activation))
+                    made._put(_stamped(descriptor, commit, activation))
                 case DropObject(kind, object_id):
-                    made = made._without(kind, object_id)
+                    made._drop(kind, object_id)
                 case SetDefaultZone(zone_id):
-                    made = attrs.evolve(made, default_zone=zone_id)
+                    made._set(default_zone=zone_id)
         return made
 
-    def _with(self, new: Descriptor) -> Catalog:
+    def _set(self, **fields: object) -> None:
+        """Change what nobody else has seen yet: one copy serves all changes of a version."""
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def _put(self, new: Descriptor) -> None:
         match new:
             case Schema():
-                return attrs.evolve(self, schemas=self.schemas.with_entry(new.id, new),
-                                    names=self._renamed(self.schemas.get(new.id), new))
+                self._set(names=self._renamed(self.schemas.get(new.id), new),
+                          schemas=self.schemas.with_entry(new.id, new))
             case Zone():
-                return attrs.evolve(self, zones=self.zones.with_entry(new.id, new),
-                                    names=self._renamed(self.zones.get(new.id), new))
+                self._set(names=self._renamed(self.zones.get(new.id), new), zones=self.zones.with_entry(new.id, new))
             case Table():
                 old = self.tables.get(new.id)
-                return attrs.evolve(self, tables=self.tables.with_entry(new.id, new), names=self._renamed(old, new),
-                                    tables_in=self._counted(old, new))
+                self._set(names=self._renamed(old, new), tables_in=self._counted(old, new),
+                          tables=self.tables.with_entry(new.id, new))
             case Index():
                 siblings = self.indexes_of.get(new.table_id) or ()
                 owned = siblings if new.id in siblings else (*siblings, new.id)
                 building = (self.building.with_entry(new.id, new.table_id) if new.status.is_being_built
                             else self.building.without(new.id))
-                return attrs.evolve(self, indexes=self.indexes.with_entry(new.id, new), building=building,
-                                    indexes_of=self.indexes_of.with_entry(new.table_id, owned),
-                                    names=self._renamed(self.indexes.get(new.id), new))
+                self._set(names=self._renamed(self.indexes.get(new.id), new), building=building,
+                          indexes=self.indexes.with_entry(new.id, new),
+                          indexes_of=self.indexes_of.with_entry(new.table_id, owned))
 
-    def _without(self, kind: str, object_id: int) -> Catalog:
+    def _drop(self, kind: str, object_id: int) -> None:
         match kind:
             case "schema" if (schema := self.schemas.get(object_id)) is not None:
-                return attrs.evolve(self, schemas=self.schemas.without(object_id), names=self._renamed(schema, None))
+                self._set(names=self._renamed(schema, None), schemas=self.schemas.without(object_id))
             case "zone" if (zone := self.zones.get(object_id)) is not None:
-                return attrs.evolve(self, zones=self.zones.without(object_id), names=self._renamed(zone, None))
+                self._set(names=self._renamed(zone, None), zones=self.zones.without(object_id))
             case "table" if (table := self.tables.get(object_id)) is not None:
-                return attrs.evolve(self, tables=self.tables.without(object_id),
-                                    indexes_of=self.indexes_of.without(object_id),
-                                    names=self._renamed(table, None), tables_in=self._counted(table, None))
+                self._set(names=self._renamed(table, None), tables_in=self._counted(table, None),
+                          tables=self.tables.without(object_id), indexes_of=self.indexes_of.without(object_id))
             case "index" if (index := self.indexes.get(object_id)) is not None:
                 left = tuple(one for one in self.indexes_of.get(index.table_id) or () if one != object_id)
                 owners = (self.indexes_of.with_entry(index.table_id, left) if left
                           else self.indexes_of.without(index.table_id))
-                return attrs.evolve(self, indexes=self.indexes.without(object_id), indexes_of=owners,
-                                    building=self.building.without(object_id), names=self._renamed(index, None))
-        raise ObjectNotFound(kind=kind, key=str(object_id), version=self.version)
+                self._set(names=self._renamed(index, None), indexes=self.indexes.without(object_id),
+                          indexes_of=owners, building=self.building.without(object_id))
+            case _:
+                raise ObjectNotFound(kind=kind, key=str(object_id), version=self.version)
 
     def _renamed(self, old: Descriptor | None, new: Descriptor | None) -> PersistentMap[str, int]:
         before = None if old is None else self._qualified(old)
@@ -192,6 +199,8 @@ class Catalog:
 
     def _counted(self, old: Table | None, new: Table | None) -> PersistentMap[int, int]:
         counts = self.tables_in
+        if old is not None and new is not None and old.zone_id == new.zone_id:
+            return counts
         if old is not None:
             left = (counts.get(old.zone_id) or 0) - 1
             counts = counts.with_entry(old.zone_id, left) if left else counts.without(old.zone_id)

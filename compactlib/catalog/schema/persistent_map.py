@@ -70,8 +70,8 @@ class PersistentMap(Generic[KeyT, ValueT]):
 
     def with_entry(self, key: KeyT, value: ValueT) -> PersistentMap[KeyT, ValueT]:
         """A map with this entry, new or replaced. O(log n)."""
-        hashed = _hash(key)
-        return self._made(_put(self._root, 0, hashed, key, value), self._count + (key not in self))
+        root, added = _put(self._root, 0, _hash(key), key, value)
+        return self._made(root, self._count + added)
 
     def without(self, key: KeyT) -> PersistentMap[KeyT, ValueT]:
         """A map without this key; this one if the key is absent. O(log n)."""
@@ -80,7 +80,7 @@ class PersistentMap(Generic[KeyT, ValueT]):
         return self._made(_cut(self._root, 0, _hash(key), key), self._count - 1)
 
     def _made(self, root: Any, count: int) -> PersistentMap[KeyT, ValueT]:
-        made: PersistentMap[KeyT, ValueT] = PersistentMap()
+        made: PersistentMap[KeyT, ValueT] = PersistentMap.__new__(PersistentMap)
         made._root = root
         made._count = count
         return made
@@ -122,31 +122,37 @@ def _hash(key: int | str) -> int:
     return key if isinstance(key, int) else zlib.crc32(key.encode())
 
 
-def _put(slot: Any, shift: int, hashed: int, key: Any, value: Any) -> Any:
+def _put(slot: Any, shift: int, hashed: int, key: Any, value: Any) -> tuple[Any, bool]:
+    """The slot with this entry, and whether the key is new."""
     if slot is None:
-        return _Leaf(hashed, ((key, value),))
+        return _Leaf(hashed, ((key, value),)), True
     if type(slot) is _Leaf:
         if slot.hashed == hashed:
-            others = tuple(entry for entry in slot.entries if entry[0] != key)
-            return _Leaf(hashed, (*others, (key, value)))
+            others = tuple([entry for entry in slot.entries if entry[0] != key])
+            return _Leaf(hashed, (*others, (key, value))), len(others) == len(slot.entries)
         slot = _replaced(_EMPTY_NODE, (slot.hashed >> shift) & _BRANCH_MASK, slot)
     at = (hashed >> shift) & _BRANCH_MASK
-    return _replaced(slot, at, _put(slot[at], shift + _BITS, hashed, key, value))
+    child, added = _put(slot[at], shift + _BITS, hashed, key, value)
+    return _replaced(slot, at, child), added
 
 
 def _cut(slot: Any, shift: int, hashed: int, key: Any) -> Any:
     if type(slot) is _Leaf:
-        others = tuple(entry for entry in slot.entries if entry[0] != key)
+        others = tuple([entry for entry in slot.entries if entry[0] != key])
         return _Leaf(hashed, others) if others else None
     at = (hashed >> shift) & _BRANCH_MASK
     left = _replaced(slot, at, _cut(slot[at], shift + _BITS, hashed, key))
-    filled = [child for child in left if child is not None]
+    if left.count(None) < _BRANCHES - 1:
+        return left
     # One leaf alone moves up, so that a map's shape follows from its entries.
-    return left if len(filled) > 1 or type(filled[0]) is tuple else filled[0]
+    (alone,) = [child for child in left if child is not None]
+    return left if type(alone) is tuple else alone
 
 
 def _replaced(node: tuple[Any, ...], at: int, child: Any) -> tuple[Any, ...]:
-    return (*node[:at], child, *node[at + 1:])
+    changed = list(node)
+    changed[at] = child
+    return tuple(changed)
 
 
 def _entries(slot: Any) -> Iterator[tuple[Any, Any]]:

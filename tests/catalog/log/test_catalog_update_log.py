@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,6 +34,7 @@ from compactlib.kv import Condition, Delete, KVStore, MemoryStore
 from compactlib.kv.store import KVLimits
 from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVRun, explore_kv_faults
 from tests.catalog.services import log_in, update
+from tests.steps import calls_of
 
 PARTITION = b"catalog"
 
@@ -379,6 +382,36 @@ def read_everything(store: MemoryStore) -> None:
     log.prepare()
     view = recover_history(log)
     log.save_snapshot(view.catalog(view.latest), term=9)
+
+
+def test_a_recovery_lets_the_collector_of_cycles_rest_and_then_go_on_as_before() -> None:
+    log = filled(3)
+    asked: list[bool] = []
+
+    class Asked(UpdateLog):
+        def read(self, first: int, last: int) -> Any:
+            asked.append(gc.isenabled())
+            return super().read(first, last)
+
+    recover_history(Asked(log.store))
+    log.store.delete(PARTITION, keys.update_key(2))
+    with pytest.raises(RecordMissing):
+        recover_history(Asked(log.store))
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with pytest.raises(RecordMissing):
+            recover_history(log)
+        assert not gc.isenabled(), "what the host has switched off stays off"
+    finally:
+        gc.enable()
+    assert asked == [False, False]
+
+
+def test_a_recovery_of_four_times_the_versions_takes_four_times_the_steps() -> None:
+    few, many = (calls_of(partial(recover_history, filled(count))).total() for count in (100, 400))
+    assert many <= 4.8 * few
+    assert many <= 400 * 120, "steps for each version"
 
 
 def damaged(store: MemoryStore, key: bytes, record: bytes) -> CompactlibError:
