@@ -62,16 +62,12 @@ def local_session(app_name: str = "compactlib", *, cores: int = 2, log_level: st
     if cores < 1:
         raise InvalidInput(f"a session needs at least one core, found {cores}")
     require_spark("a Spark session")
-    from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        return running
-    if SparkContext._active_spark_context is not None:
-        # Active in another thread only; without options it comes back unchanged.
-        return SparkSession.builder.getOrCreate()
+    with contextlib.suppress(PySparkRuntimeError):
+        # This thread's, or that of another.
+        return SparkSession.active()
     with tempfile.TemporaryDirectory(prefix="compactlib-spark-") as folder:
         # Java reads the file while the session starts, so it may go afterwards.
         log4j = os.path.join(folder, "log4j2.properties")
