@@ -4,9 +4,9 @@
 The highest token and the committed value of a resource are one cell, so that one compare-and-set both checks the token
 and commits. A token admitted in between has changed the cell, and the compare-and-set fails.
 
-The floor is a cell of its own, raised before records below it are removed, and read before a record is. If it rises in
-between, the record is removed, and the compare-and-set fails. A commit that finds no record makes one, and reads the
-floor once more: the record may be missing because it was removed, and then the floor has risen.
+The floor is a cell of its own, raised before records below it are removed, and read after a record is: who finds none
+knows why. If it rises later, the record is removed, and the compare-and-set fails. A commit that finds no record makes
+one, and reads the floor once more: the record may be missing because it was removed, and then the floor has risen.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class KVFence:
         key = _RESOURCE + resource.encode()
         unknown: OutcomeUnknown | None = None
         for _ in range(_MAX_ATTEMPTS):
-            floor, record, predicate = self._seen(lambda: (self._floor(), *self._read(key)), unknown)
+            record, predicate, floor = self._seen(lambda: (*self._read(key), self._floor()), unknown)
             try:
                 changed = (check_admission(resource, token, record, floor) if value is None
                            else check_commit(resource, token, value, record, floor))

@@ -15,6 +15,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, ReadOnly, Unsupported
 from compactlib.kv import MemoryStore
 from compactlib.kv.stores.sqlite.store import SqliteStore
+from compactlib.objects import MemoryObjects
 from compactlib.scheduler.errors import FencedOff
 from compactlib.scheduler.fences.fence import (
     Admission,
@@ -28,6 +29,7 @@ from compactlib.scheduler.fences.fence import (
 )
 from compactlib.scheduler.fences.fence_file import FileFence
 from compactlib.scheduler.fences.fence_kv import KVFence
+from compactlib.scheduler.fences.fence_objects import ObjectFence
 from compactlib.testing import FailingFiles, explore, record
 from compactlib.testing.crash.harness import CrashFailure
 from compactlib.testing.crash.recorder import RecordingFiles
@@ -69,6 +71,11 @@ class TestKVFence(FenceConformance):
         return KVFence(MemoryStore())
 
 
+class TestObjectFence(FenceConformance):
+    def make_fence(self, folder: Path) -> Fence:
+        return ObjectFence(MemoryObjects())
+
+
 class TestKVFenceInSqlite(FenceConformance):
     stores: ClassVar[list[SqliteStore]] = []
 
@@ -93,7 +100,8 @@ def test_the_suite_runs_without_pytest_and_finds_a_fence_that_lets_everybody_in(
         check_fence(lambda _: Open(), tmp_path / "again")
 
 
-KINDS: dict[str, Callable[[], Fence]] = {"memory": MemoryFence, "kv": lambda: KVFence(MemoryStore())}
+KINDS: dict[str, Callable[[], Fence]] = {"memory": MemoryFence, "kv": lambda: KVFence(MemoryStore()),
+                                         "objects": lambda: ObjectFence(MemoryObjects())}
 STEPS = st.lists(st.tuples(st.sampled_from(["admit", "admit", "commit", "commit", "floor"]), st.sampled_from("ab"),
                            st.integers(0, 9), st.sampled_from([b"x", b"y"])), max_size=25)
 

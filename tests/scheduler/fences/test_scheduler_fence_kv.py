@@ -278,3 +278,19 @@ def test_a_rising_floor_forgets_a_thousand_resources_in_few_requests_and_spares_
     counted = FaultyStore(store)
     assert KVFence(counted).raise_floor(10) == 1000
     assert len(counted.operations) <= 6
+
+
+@pytest.mark.parametrize("before", [1, 2, 3])
+def test_a_floor_that_rises_during_a_commit_is_what_it_is_refused_for(before: int) -> None:
+    """Also where the record is gone between two of its requests: it was admitted, and says so."""
+    store = MemoryStore()
+    KVFence(store).admit("job", 5)
+    requests = itertools.count(1)
+
+    def meanwhile(_: KVOperation) -> None:
+        if next(requests) == before:
+            KVFence(store).raise_floor(7)
+
+    with pytest.raises(FencedOff):
+        KVFence(FaultyStore(store, meanwhile)).commit("job", 5, b"late")
+    assert KVFence(store).committed("job") is None
