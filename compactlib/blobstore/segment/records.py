@@ -18,8 +18,6 @@ never taken for a record when a damaged log is searched for the next one.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from itertools import repeat
 from typing import NamedTuple
 
 from compactlib.blobstore.model.names import SegmentName
@@ -207,31 +205,6 @@ def check_head(record: memoryview, size: int, salt: int, sequence: int) -> tuple
     if number != sequence or OVERHEAD_BYTES + id_length + content != size:
         return start, crc, f"record {number} of {OVERHEAD_BYTES + id_length + content} bytes"
     return start, crc, None
-
-
-def head_crcs(heads: Sequence[memoryview], salt: int, sequences: Sequence[int], contents: Sequence[int],
-              ) -> list[int] | None:
-    """`check_head` for many records at once, each given up to the end of its id: their CRCs if all are as expected.
-
-    Args:
-        heads: header and id of each.
-        salt: the store's.
-        sequences: the number that each must have.
-        contents: how many bytes of content each must have.
-
-    Returns:
-        The CRC of each header and id; `None` if one is something else. Then `check_head` says which, and what.
-    """
-    if not heads:
-        return []
-    if min(map(len, heads)) < HEADER_BYTES:
-        return None
-    id_lengths, numbers, lengths, stored = zip(*map(_WHICH.unpack_from, heads), strict=True)
-    crcs = list(map(crc32, [head[:HEADER_BYTES - 4] for head in heads], repeat(salt)))
-    crcs = list(map(crc32, [head[HEADER_BYTES:] for head in heads], crcs))
-    is_right = (crcs == list(stored) and list(numbers) == list(sequences) and list(lengths) == list(contents)
-                and [HEADER_BYTES + length for length in id_lengths] == list(map(len, heads)))
-    return crcs if is_right else None
 
 
 def check_whole(record: memoryview, salt: int, sequence: int) -> str | None:

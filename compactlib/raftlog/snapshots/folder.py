@@ -20,7 +20,7 @@ from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, sync_names, write_durably
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.errors import LiveSetLost
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, read_own_file
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.snapshots.files_format import (
     INCOMING_ENTRIES,
     INCOMING_MANIFEST,
@@ -30,12 +30,18 @@ from compactlib.raftlog.snapshots.files_format import (
     STATE_HEAD,
     STATE_SUFFIX,
     SnapshotKind,
-    check_part_head,
     encode_manifest,
     manifest_name,
     stem_of,
 )
-from compactlib.raftlog.snapshots.listing import Listed, listed_in, read_manifest, strays_in, superseded_in
+from compactlib.raftlog.snapshots.listing import (
+    Listed,
+    listed_in,
+    read_live_set,
+    read_manifest,
+    strays_in,
+    superseded_in,
+)
 from compactlib.raftlog.snapshots.machine import StateMachine
 from compactlib.raftlog.snapshots.model import SnapshotManifest, StagedState
 from compactlib.raftlog.snapshots.staging import IncomingState, find_incoming, remove_stray
@@ -119,19 +125,12 @@ class SnapshotFolder:
 
     def live_set(self, manifest: SnapshotManifest) -> IndexSet:
         """The live set of a snapshot or checkpoint. Raises as `latest`."""
-        path = self._path(manifest, LIVE_SUFFIX)
         try:
-            data = read_own_file(path, f"the live set of snapshot {manifest.index}")
-            if data is not None:
-                check_part_head(data, LIVE_HEAD, manifest.index, manifest.term, path)
-                return manifest.live_set(data[PART_HEAD_BYTES:], path=path)
-            lost = LiveSetLost(path=path, offset=0, expected=f"the live set of snapshot {manifest.index}",
-                               found="no file")
-        except CorruptData as error:
-            lost = LiveSetLost(path=path, offset=error.offset, expected=error.expected, found=error.found)
-        if self._machine is None:
-            raise lost
-        return self._rebuild(manifest, self._machine(), lost)
+            return read_live_set(self._folder, manifest)
+        except LiveSetLost as lost:
+            if self._machine is None:
+                raise
+            return self._rebuild(manifest, self._machine(), lost)
 
     def open_state(self, manifest: SnapshotManifest | None = None) -> StateReader:
         """The state of a snapshot or checkpoint, by default of the newest snapshot.

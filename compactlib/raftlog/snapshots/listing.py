@@ -9,15 +9,23 @@ import attrs
 
 from compactlib.errors import CorruptData, StorageError
 from compactlib.files.disk import list_folder
+from compactlib.indexset.index_set import IndexSet
+from compactlib.raftlog.errors import LiveSetLost
+from compactlib.raftlog.model.snapshot_meta import read_own_file
 from compactlib.raftlog.snapshots.files_format import (
     INCOMING_MANIFEST,
     INCOMING_STATE,
+    LIVE_HEAD,
+    LIVE_SUFFIX,
+    PART_HEAD_BYTES,
     TEMPORARY_SUFFIX,
     SnapshotKind,
+    check_part_head,
     decode_manifest,
     is_part_name,
     manifest_name,
     parse_manifest_name,
+    stem_of,
 )
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 
@@ -84,6 +92,26 @@ def read_manifest(folder: str, listed: Listed) -> SnapshotManifest:
         raise CorruptData(path=path, offset=12, expected=f"index {listed.index}, term {listed.term}",
                           found=f"{manifest.index}, {manifest.term}")
     return manifest
+
+
+def read_live_set(folder: str, manifest: SnapshotManifest) -> IndexSet:
+    """The live set of a snapshot or checkpoint.
+
+    Raises:
+        LiveSetLost: it is missing or damaged. It is never taken for empty.
+        StorageError: it cannot be read.
+    """
+    path = os.path.join(folder, stem_of(manifest.index, manifest.term) + LIVE_SUFFIX)
+    try:
+        data = read_own_file(path, f"the live set of snapshot {manifest.index}")
+        if data is not None:
+            check_part_head(data, LIVE_HEAD, manifest.index, manifest.term, path)
+            return manifest.live_set(data[PART_HEAD_BYTES:], path=path)
+        raise LiveSetLost(path=path, offset=0, expected=f"the live set of snapshot {manifest.index}", found="no file")
+    except LiveSetLost:
+        raise
+    except CorruptData as error:
+        raise LiveSetLost(path=path, offset=error.offset, expected=error.expected, found=error.found) from error
 
 
 def strays_in(folder: str, *, keep_incoming: bool) -> list[str]:

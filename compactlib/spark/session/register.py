@@ -21,6 +21,8 @@ def register(spark: SparkSession) -> None:
 
     * `first`, `last`: a range of indexes; segments outside it are not read. (A `where` on `index` gives the same
       rows, but is applied after reading: Spark's own push-down into Python sources mixes up queries.)
+    * `as_of`: the index of a snapshot or checkpoint: the log as that one saw it, entries up to there, `live` by its
+      live set. `snapshots`: the folder of the log's `SnapshotFolder`; the log's last snapshot needs none.
 
     Rows of a blob store are the records of its log, partitioned by segments, ascending by offset. Options:
 
@@ -68,7 +70,7 @@ def register(spark: SparkSession) -> None:
     """
     require_spark("a data source of compactlib")
     from compactlib.spark.sources.blobstore.rows import BlobStoreSource
-    from compactlib.spark.sources.raftlog.covered_source import CoveredSource
+    from compactlib.spark.sources.raftlog.covered import CoveredSource
     from compactlib.spark.sources.raftlog.rows import RaftLogSource
     from compactlib.spark.sources.staging.rows import StagingSource
 

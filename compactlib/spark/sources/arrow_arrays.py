@@ -40,6 +40,17 @@ def flags(values: bytes | bytearray) -> pa.Array[Any]:
     return pa.Array.from_buffers(pa.uint8(), len(values), [None, pa.py_buffer(bytes(values))]).cast(pa.bool_())
 
 
+def packed(values: bytes | bytearray) -> bytes:
+    """One bit for each byte, set where it is not 0."""
+    bits = flags(values).buffers()[1]
+    return b"" if bits is None else bits.to_pybytes()
+
+
+def unpacked(bits: bytes, count: int) -> pa.Array[Any]:
+    """A boolean for each of so many bits that `packed` gave."""
+    return pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(bits)])
+
+
 def binaries(lengths: Iterable[int], values: Any, there: bytes | bytearray | None = None) -> pa.Array[Any]:
     """Values that lie one behind the other in a buffer; null where `there` has a 0."""
     offsets = array("i", accumulate(lengths, initial=0))

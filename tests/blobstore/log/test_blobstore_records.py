@@ -28,7 +28,6 @@ from compactlib.blobstore.segment.records import (
     content_range,
     decode_head,
     encode_record,
-    head_crcs,
     record_size,
 )
 from compactlib.errors import InvalidInput
@@ -92,25 +91,6 @@ def test_size_and_number_are_enough_to_know_a_record(given: tuple[IndexEntry, by
     assert f"record {entry.sequence} of" in str(check_whole(record, SALT, entry.sequence ^ 1))
     assert f"record {entry.sequence} of" in str(check_head(record, entry.size + 1, SALT, entry.sequence)[2])
 
-
-@given(st.lists(entries, max_size=5), st.data())
-def test_many_heads_are_checked_like_single_ones(given: list[tuple[IndexEntry, bytes]], data: st.DataObject) -> None:
-    heads = [bytearray(encode_record(entry, content, SALT)[:HEADER_BYTES + len(entry.id)]) for entry, content in given]
-    sequences, lengths = [entry.sequence for entry, _ in given], [len(content) for _, content in given]
-    views = [memoryview(head) for head in heads]
-    expected = [check_head(view, entry.size, SALT, entry.sequence)[1]
-                for view, (entry, _) in zip(views, given, strict=True)]
-    assert head_crcs(views, SALT, sequences, lengths) == expected
-    if given:
-        place = data.draw(st.integers(0, len(given) - 1))
-        assert head_crcs([*views[:place], views[place][:-1], *views[place + 1:]], SALT, sequences, lengths) is None
-        assert head_crcs(views, SALT + 1, sequences, lengths) is None
-        for numbers in (sequences, lengths):
-            numbers[place] += 1
-            assert head_crcs(views, SALT, sequences, lengths) is None
-            numbers[place] -= 1
-        heads[place][data.draw(st.integers(0, len(heads[place]) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-        assert head_crcs(views, SALT, sequences, lengths) is None
 
 
 def test_a_record_of_another_store_is_not_taken_for_one() -> None:

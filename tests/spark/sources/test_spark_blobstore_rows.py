@@ -14,7 +14,8 @@ from compactlib.blobstore.compaction.sense.statistics import log_statistics
 from compactlib.blobstore.store.store_reader import kept_offsets
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput, Stale
-from compactlib.spark.sources.blobstore.rows import BlobOptions, BlobSlice, _packed, _unpacked, plan_slices, read_slice
+from compactlib.spark.sources.arrow_arrays import packed, unpacked
+from compactlib.spark.sources.blobstore.rows import BlobOptions, BlobSlice, plan_slices, read_slice
 from tests.blobstore.compaction_stores import (
     EVERYTHING,
     START,
@@ -241,4 +242,4 @@ class TestBadInput:
 def test_bits(size: int) -> None:
     mask = bytearray(random.Random(size).choices([0, 1], k=size))
     for start in range(size):
-        assert _unpacked(_packed(mask), start, size - start) == bytes(mask[start:])
+        assert unpacked(packed(mask), size).slice(start).to_pylist() == list(map(bool, mask[start:]))

@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 from compactlib.errors import InvalidInput
 from compactlib.executors import LocalExecutor
 from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
-from compactlib.spark.sources.raftlog.covered_rows import (
-    CoveredLooks,
+from compactlib.spark.sources.raftlog.covered import (
+    CoveredReader,
     CoveredSegment,
     LogLook,
     StreamOptions,
@@ -95,7 +95,7 @@ def test_over_any_history_each_segment_is_told_once_and_repeats_are_the_same(gro
 def test_what_a_snapshot_covers_of_a_real_log(tmp_path: Path) -> None:
     folder = str(tmp_path / "log")
     assert look_at_log(folder) == LogLook()
-    looking = CoveredLooks([folder])
+    looking = CoveredReader(StreamOptions((folder,)))
     assert looking.look() == {folder: LogLook()}
     with SegmentLog(folder, LIMITS) as log:
         log.extend((index, 1, b"x" * 10) for index in range(1, 56))
@@ -114,8 +114,8 @@ def test_what_a_snapshot_covers_of_a_real_log(tmp_path: Path) -> None:
 
 
 def test_options_travel_as_text() -> None:
-    options = StreamOptions(("/a b", "/ö"), 3, 1 << 40)
-    assert StreamOptions.parse(options.told()) == options
+    given = {"folders": '["/a b", "/\\u00f6"]', "min_segments": "3", "min_bytes": str(1 << 40)}
+    assert StreamOptions.parse(given) == StreamOptions(("/a b", "/ö"), 3, 1 << 40)
     assert StreamOptions.parse({"path": "/a"}) == StreamOptions(("/a",))
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import attrs
 from hypothesis import given, strategies as st
 
-from compactlib.spark.sources.neighbours import neighbours
+from compactlib.spark.sources.table_source import neighbours
 
 
 @attrs.frozen

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from compactlib.errors import CorruptData, InvalidInput, Stale, Unsupported
+from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, Unsupported
 from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog, StoreOptions, open_log
-from compactlib.raftlog.errors import LiveIndexMissing, NotALog
+from compactlib.raftlog.errors import LiveIndexMissing, LiveSetLost, NotALog
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, write_snapshot_meta
+from compactlib.raftlog.snapshots.folder import SnapshotFolder
 from compactlib.spark.sources.raftlog.rows import (
     MAX_BATCH_ROWS,
     LogSlice,
@@ -301,3 +302,76 @@ def test_what_is_in_a_stores_write_ahead_log_is_read_too(tmp_path: Path) -> None
             list(read_slice(parts[-1], asked))
     log_only = rows(SourceOptions.parse({"path": str(tmp_path / "store/logs/log"), "last": "44"}))
     assert all(row["segment"] is not None for row in log_only)
+
+
+# ------------------------------------------------------------------------------------------------------- time travel
+
+
+class TestAsOf:
+    """A log of 100 entries, snapshot 40, checkpoints at 60 and 80."""
+
+    LIVE: ClassVar[dict[int, list[int]]] = {40: [3, 7, 12, 39], 60: [3, 12, 39, 41, 58], 80: [3, 58, 79]}
+
+    @pytest.fixture
+    def folders(self, tmp_path: Path) -> tuple[Path, Path]:
+        snapshots = SnapshotFolder(tmp_path / "snapshots")
+        with SegmentLog(tmp_path / "log", LogOptions(limits=SegmentLimits(max_entries=16))) as log:
+            log.extend((index, 1, b"%d" % index) for index in range(1, 101))
+            log.record_snapshot(40, self.LIVE[40])
+            snapshots.write(self.meta(40), [b"state"])
+            for index in (60, 80):
+                snapshots.write_checkpoint(self.meta(index), [b"state"])
+        return tmp_path / "log", tmp_path / "snapshots"
+
+    def meta(self, index: int) -> SnapshotMeta:
+        return SnapshotMeta(index, 1, IndexSet.from_iterable(self.LIVE[index]))
+
+    def live(self, log: Path, **given: str) -> list[int]:
+        found = rows(options(log, **given))
+        assert all(row["payload"] == b"%d" % row["index"] for row in found if row["live"])
+        return [row["index"] for row in found if row["live"]]
+
+    def test_each_snapshot_and_checkpoint_sees_the_log_of_its_time(self, folders: tuple[Path, Path]) -> None:
+        log, snapshots = folders
+        assert self.live(log) == [*self.LIVE[40], *range(41, 101)]
+        for index, live in self.LIVE.items():
+            assert self.live(log, as_of=str(index), snapshots=str(snapshots)) == live
+            assert rows(options(log, as_of=str(index), snapshots=str(snapshots)))[-1]["index"] == index
+        assert self.live(log, as_of="60", snapshots=str(snapshots), first="12", last="41") == [12, 39, 41]
+        assert self.live(log, as_of="60", snapshots=str(snapshots), first="61") == []
+        assert self.live(log, as_of="40") == self.LIVE[40]
+
+    def test_what_was_live_stays_readable_beside_compactions_up_to_there(self, folders: tuple[Path, Path]) -> None:
+        log, snapshots = folders
+        with SegmentLog(log, LogOptions(limits=SegmentLimits(max_entries=16), keep_links_seconds=0.0)) as writer:
+            assert isinstance(writer.compact(policy=writer.policy), Done)
+        assert self.live(log, as_of="80", snapshots=str(snapshots)) == self.LIVE[80]
+        planned = plan_slices(options(log, as_of="80", snapshots=str(snapshots)))
+        with SegmentLog(log) as writer:
+            writer.record_snapshot(60, self.LIVE[60])
+        found = rows(options(log, as_of="80", snapshots=str(snapshots)), planned)
+        assert [row["index"] for row in found if row["live"]] == self.LIVE[80]
+
+    def test_after_a_later_snapshot_it_is_refused(self, folders: tuple[Path, Path]) -> None:
+        log, snapshots = folders
+        planned = plan_slices(options(log, as_of="60", snapshots=str(snapshots)))
+        with SegmentLog(log, LogOptions(limits=SegmentLimits(max_entries=16), keep_links_seconds=0.0)) as writer:
+            writer.record_snapshot(80, self.LIVE[80])
+            assert isinstance(writer.compact(policy=writer.policy), Done)
+        with pytest.raises(Stale):
+            rows(options(log, as_of="60", snapshots=str(snapshots)), planned)
+        with pytest.raises(NotFound, match="as of 60: its last snapshot is 80"):
+            rows(options(log, as_of="60", snapshots=str(snapshots)))
+        assert self.live(log, as_of="80") == self.LIVE[80]
+
+    def test_what_there_is_not_is_named(self, folders: tuple[Path, Path]) -> None:
+        log, snapshots = folders
+        with pytest.raises(NotFound, match=r"as of 61.*has \[40, 60, 80\]"):
+            rows(options(log, as_of="61", snapshots=str(snapshots)))
+        with pytest.raises(NotFound, match="as of 60: its last snapshot is 40"):
+            rows(options(log, as_of="60"))
+        with pytest.raises(InvalidInput, match="needs option 'as_of'"):
+            options(log, snapshots=str(snapshots))
+        next(snapshots.glob("*0060-*.live")).unlink()
+        with pytest.raises(LiveSetLost):
+            rows(options(log, as_of="60", snapshots=str(snapshots)))

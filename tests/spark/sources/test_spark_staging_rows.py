@@ -42,7 +42,7 @@ def memory_repo(range_format: RangeFormat | None = None, rule: SplitRule = SMALL
 
 def options(**asked: Any) -> StagingSourceOptions:
     given: dict[str, Any] = {"branch": "main", "tombstones": True, "partition_bytes": 1, **asked}
-    return StagingSourceOptions(path="unused", **given)
+    return StagingSourceOptions(folder="unused", **given)
 
 
 def rows(repo: Repository, wanted: StagingSourceOptions, parts: list[BranchPart] | None = None,

@@ -20,27 +20,24 @@ from compactlib.blobstore.index.entry_columns import EntryColumns
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import RecordFlag, RecordKind
 from compactlib.blobstore.segment.descriptor import Descriptor
-from compactlib.blobstore.segment.reader import SegmentFile, SegmentHeader
-from compactlib.blobstore.segment.records import OVERHEAD_BYTES
+from compactlib.blobstore.segment.reader import SegmentFile
+from compactlib.blobstore.segment.records import HEADER_BYTES, OVERHEAD_BYTES, TRAILER_BYTES, check_whole
 from compactlib.blobstore.store.blob_reader import BlobReader
 from compactlib.blobstore.store.store_reader import kept_offsets, look_at_segment, segment_path
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import InvalidInput, NotFound, Stale
-from compactlib.spark.sources.arrow_arrays import binaries, chosen, flags, numbers, schema_of
-from compactlib.spark.sources.blobstore.contents import read_contents
-from compactlib.spark.sources.neighbours import DEFAULT_PARTITION_BYTES
-from compactlib.spark.sources.planned_reader import PlannedSource, SourceSteps
-from compactlib.spark.sources.source_options import folder_of, given_options, one_of, partition_bytes_of, seconds_of
+from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, Unsupported
+from compactlib.spark.sources.arrow_arrays import binaries, chosen, flags, numbers, packed, schema_of, unpacked
+from compactlib.spark.sources.table_options import DAMAGED, Option, TableOptions, seconds
+from compactlib.spark.sources.table_source import Table, TableSource
 
 MAX_BATCH_ROWS = 16_384
 MAX_BATCH_BYTES = 2 << 20
 """A batch ends at so many rows, or bytes of records if they are read; one larger record is a batch of its own."""
 
-_OPTIONS = frozenset({"path", "payload", "damaged", "now", "reference_time", "segments", "partition_bytes"})
+_PUT = int(RecordKind.PUT)
+_LARGEST_BINARY = (1 << 31) - 1
 _NAMES = {int(kind): kind.name.lower() for kind in RecordKind}
 _KINDS = [_NAMES.get(number, "") for number in range(max(_NAMES) + 1)]
-_DIGITS = bytes(b"01"[value & 1] for value in range(256))
-_BYTES = bytes(value & 1 for value in range(256))
 _IS_TTL_UPDATED = bytes(bool(value & RecordFlag.TTL_UPDATED) for value in range(256))
 _IS_ERASED = bytes(bool(value & RecordFlag.ERASED) for value in range(256))
 _COLUMNS = (
@@ -51,41 +48,29 @@ _COLUMNS = (
 )
 
 
+def _segments(text: str) -> tuple[SegmentName, ...]:
+    return tuple(SegmentName.parse(name.strip()) for name in text.split(",") if name.strip())
+
+
 @attrs.frozen(kw_only=True)
-class BlobOptions:
-    """What a reader of the source may ask for.
+class BlobOptions(TableOptions):
+    """What a reader of the source may ask for, besides `TableOptions`.
 
     Attributes:
-        folder: the store's folder.
-        payload: give the blobs' contents; without, the log itself is not read (unless `errors`).
         errors: give damaged records with the error in a column of its own, instead of failing.
         now: for `valid`: blobs that expire strictly before it have expired; when planning happens if `None`.
         reference_time: for `valid`: deletes made strictly before it are in effect; as `now` if `None`.
         segments: the names of the segments to read; all if empty.
-        partition_bytes: up to which size neighbouring segments share a partition.
     """
 
-    folder: str
-    payload: bool = True
     errors: bool = False
     now: float | None = None
     reference_time: float | None = None
     segments: tuple[SegmentName, ...] = ()
-    partition_bytes: int = DEFAULT_PARTITION_BYTES
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> BlobOptions:
-        """The options of `spark.read`, checked.
-
-        Raises:
-            InvalidInput: one is unknown, or has a value that it cannot have.
-        """
-        given = given_options(options, _OPTIONS, "store")
-        names = tuple(SegmentName.parse(name.strip()) for name in given.get("segments", "").split(",") if name.strip())
-        return cls(folder=folder_of(given), payload=one_of(given, "payload", {"true": True, "false": False}),
-                   errors=one_of(given, "damaged", {"fail": False, "column": True}), now=seconds_of(given, "now"),
-                   reference_time=seconds_of(given, "reference_time"), segments=names,
-                   partition_bytes=partition_bytes_of(given))
+    known: ClassVar[Mapping[str, Option]] = {
+        "damaged": DAMAGED, "now": seconds("now"), "reference_time": seconds("reference_time"),
+        "segments": Option("segments", _segments)}
+    what: ClassVar[str] = "store"
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
@@ -100,7 +85,6 @@ class BlobSlice:
     """What is read of one segment, as it was found.
 
     Attributes:
-        folder: the store's folder.
         name: the segment.
         descriptor: of the store.
         records: how many records it had.
@@ -108,7 +92,6 @@ class BlobSlice:
         kept: one bit a record, the first the lowest of the first byte: whether a compaction would keep it.
     """
 
-    folder: str
     name: SegmentName
     descriptor: Descriptor
     records: int
@@ -138,14 +121,9 @@ def plan_slices(options: BlobOptions, clock: Clock | None = None) -> list[BlobSl
     for index in look.snapshot.index_parts():
         is_kept = kept[index.segment].__contains__
         masks.setdefault(index.segment, bytearray()).extend(map(is_kept, index.columns.offsets))
-    slices = []
-    for name, end in ends.items():
-        if options.segments and name not in options.segments:
-            continue
-        mask = masks[name]
-        slices.append(BlobSlice(folder=options.folder, name=name, descriptor=look.descriptor, records=len(mask),
-                                size_bytes=end, kept=_packed(mask)))
-    return slices
+    return [BlobSlice(name=name, descriptor=look.descriptor, records=len(masks[name]), size_bytes=end,
+                      kept=packed(masks[name]))
+            for name, end in ends.items() if not options.segments or name in options.segments]
 
 
 def read_slice(part: BlobSlice, options: BlobOptions) -> Iterator[pa.RecordBatch]:
@@ -157,24 +135,20 @@ def read_slice(part: BlobSlice, options: BlobOptions) -> Iterator[pa.RecordBatch
         Unsupported: a content of 2 GiB or more, which Spark's types cannot hold.
     """
     try:
-        loaded = look_at_segment(part.folder, part.name, part.descriptor)
-        file = _file_of(part, loaded.header)
+        loaded = look_at_segment(options.folder, part.name, part.descriptor)
+        path = segment_path(options.folder, part.name)
+        if path is None:
+            raise NotFound(f"segment {part.name} of {options.folder} is gone")
+        file = SegmentFile(path, loaded.header)
     except NotFound as error:
-        raise Stale(f"segment {part.name} of {part.folder} was compacted away after this read was planned; load the "
+        raise Stale(f"segment {part.name} of {options.folder} was compacted away after this read was planned; load the "
                     "store again to see it as it is now") from error
-    rows = _Rows(file, part, options, schema_of(options.columns))
+    rows = _Rows(file, part, options, schema_of(options.columns), unpacked(part.kept, part.records))
     start = 0
     for index in loaded.segment.index:
         stop = min(len(index), part.records - start)
         yield from rows.batches(index.columns, stop, start)
         start += stop
-
-
-def _file_of(part: BlobSlice, header: SegmentHeader) -> SegmentFile:
-    path = segment_path(part.folder, part.name)
-    if path is None:
-        raise NotFound(f"segment {part.name} of {part.folder} is gone")
-    return SegmentFile(path, header)
 
 
 @attrs.frozen(eq=False)
@@ -185,14 +159,14 @@ class _Rows:
     part: BlobSlice
     options: BlobOptions
     schema: pa.Schema
+    kept: pa.Array[Any]
 
     def batches(self, columns: EntryColumns, count: int, before: int) -> Iterator[pa.RecordBatch]:
         """The first `count` rows, of which the segment has `before` in front of them."""
-        kept = _unpacked(self.part.kept, before, count)
         for first in range(0, count, MAX_BATCH_ROWS):
             end = min(first + MAX_BATCH_ROWS, count)
             # Once for many batches: making a column costs more than a batch's few values.
-            made = self._of_the_index(columns, range(first, end), kept[first:end])
+            made = self._of_the_index(columns, range(first, end), self.kept.slice(before + first, end - first))
             start = first
             while start < end:
                 stop = _within_bytes(columns, start, end) if self._reads else end
@@ -206,7 +180,7 @@ class _Rows:
     def _reads(self) -> bool:
         return self.options.payload or self.options.errors
 
-    def _of_the_index(self, columns: EntryColumns, rows: range, kept: bytes) -> dict[str, pa.Array[Any]]:
+    def _of_the_index(self, columns: EntryColumns, rows: range, kept: Any) -> dict[str, pa.Array[Any]]:
         part = slice(rows.start, rows.stop)
         ids = [columns.ids[row] for row in rows]
         marks = columns.flags[part].tobytes()
@@ -219,7 +193,7 @@ class _Rows:
             "kind": chosen(_KINDS, columns.kinds[part].tobytes()),
             "expires_ms": pc.if_else(pc.less(expiries, pa.scalar(0)), pa.scalar(None, pa.int64()), expiries),
             "permanent": flags(marks.translate(_IS_TTL_UPDATED)), "erased": flags(marks.translate(_IS_ERASED)),
-            "valid": flags(kept),
+            "valid": kept,
             **{name: numbers(column[part], self.schema.field(name).type) for name, column in (
                 ("offset", columns.offsets), ("size", columns.sizes), ("sequence", columns.sequences),
                 ("op_time_ms", columns.op_times), ("account", columns.accounts), ("container", columns.containers),
@@ -227,12 +201,45 @@ class _Rows:
         }
 
     def _checked(self, columns: EntryColumns, rows: range) -> dict[str, pa.Array[Any]]:
-        contents = read_contents(self.file, columns, rows)
-        if contents.damage and not self.options.errors:
-            raise next(iter(contents.damage.values()))
-        errors = [str(contents.damage[row]) if row in contents.damage else None for row in rows]
-        return {"payload": binaries(contents.lengths, contents.values, contents.are_there),
-                "error": pa.array(errors, pa.string())}
+        payload, damage = read_contents(self.file, columns, rows)
+        if damage and not self.options.errors:
+            raise next(iter(damage.values()))
+        return {"payload": payload,
+                "error": pa.array([str(damage[row]) if row in damage else None for row in rows], pa.string())}
+
+
+def read_contents(file: SegmentFile, columns: EntryColumns, rows: range,
+                  ) -> tuple[pa.Array[Any], dict[int, CorruptData]]:
+    """Read and check the records of some rows, which ascend by offset, at once. Memory is twice that of the records.
+
+    Returns:
+        The content of each, null if it is no put, or damaged; and what is wrong with the damaged ones, by their rows.
+
+    Raises:
+        StorageError: the disk refused.
+        Unsupported: a content of 2 GiB or more, which Spark's types cannot hold.
+    """
+    part = slice(rows.start, rows.stop)
+    offsets, sizes, sequences, kinds = (columns.offsets[part], columns.sizes[part], columns.sequences[part],
+                                        columns.kinds[part])
+    largest = max(size - OVERHEAD_BYTES - len(columns.ids[row]) for row, size in zip(rows, sizes, strict=True))
+    if largest > _LARGEST_BINARY:
+        raise Unsupported(f"{file.path}: a content of {largest} bytes is more than Spark holds "
+                          f"({_LARGEST_BINARY}); read it with compactlib.blobstore, or the others with payload=false")
+    base = offsets[0]
+    data = memoryview(file.read(base, offsets[-1] + sizes[-1] - base))
+    contents: list[memoryview] = []
+    damage: dict[int, CorruptData] = {}
+    there = bytearray(kind == _PUT for kind in kinds)
+    for row, offset, size, sequence in zip(rows, offsets, sizes, sequences, strict=True):
+        record = data[offset - base:offset - base + size]
+        found = check_whole(record, file.header.salt, sequence) if len(record) == size else f"{len(record)} bytes of it"
+        contents.append(record[HEADER_BYTES + len(columns.ids[row]):-TRAILER_BYTES])
+        if found is not None:
+            contents[-1], there[row - rows.start] = data[:0], 0
+            damage[row] = CorruptData(path=file.path, offset=offset, index=sequence, found=found,
+                                      expected=f"record {sequence} of {size} bytes")
+    return binaries(map(len, contents), b"".join(contents), there), damage
 
 
 def _within_bytes(columns: EntryColumns, start: int, stop: int) -> int:
@@ -242,20 +249,7 @@ def _within_bytes(columns: EntryColumns, start: int, stop: int) -> int:
         columns.offsets[stop - 1] + columns.sizes[stop - 1] > limit) else stop
 
 
-def _packed(mask: bytearray) -> bytes:
-    """One bit for each byte that is 0 or 1, the first the lowest of the first byte."""
-    digits = mask[::-1].translate(_DIGITS)
-    return int(digits or b"0", 2).to_bytes(-(-len(mask) // 8), "little")
-
-
-def _unpacked(packed: bytes, start: int, count: int) -> bytes:
-    """The inverse of `_packed`, of a part."""
-    bits = (int.from_bytes(packed, "little") >> start) & ((1 << count) - 1)
-    return f"{bits:0{count}b}".encode().translate(_BYTES)[::-1] if count else b""
-
-
-class BlobStoreSource(PlannedSource):
+class BlobStoreSource(TableSource):
     """A store's records as rows, partitioned by segments; see `compactlib.spark.register` for columns and options."""
 
-    format_name: ClassVar[str] = "compactlib.blobstore"
-    steps: ClassVar[SourceSteps] = SourceSteps(BlobOptions.parse, plan_slices, read_slice)
+    table: ClassVar[Table] = Table("compactlib.blobstore", BlobOptions, plan_slices, read_slice)

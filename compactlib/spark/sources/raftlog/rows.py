@@ -16,6 +16,7 @@ import attrs
 import pyarrow as pa
 
 from compactlib.errors import InvalidInput, NotFound, Stale, Unsupported
+from compactlib.files.disk import local_path
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.compaction.holes import is_hole
 from compactlib.raftlog.errors import LiveIndexMissing
@@ -24,57 +25,51 @@ from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.refs import overlapping_refs
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, read_snapshot_meta
 from compactlib.raftlog.model.values import MAX_INDEX, DamagedEntry, Entry, SegmentRef
-from compactlib.raftlog.segment.index import SegmentIndex, picked
-from compactlib.raftlog.segment.liveness import live_positions
+from compactlib.raftlog.segment.index import picked
+from compactlib.raftlog.segment.liveness import kept_positions
 from compactlib.raftlog.segment.reader import PickedPayloads, SegmentReader, Span, read_payloads
 from compactlib.raftlog.segment.segment_set import open_segment
+from compactlib.raftlog.snapshots.listing import listed_in, read_live_set, read_manifest
 from compactlib.spark.sources.arrow_arrays import binaries, flags, numbers, schema_of
-from compactlib.spark.sources.neighbours import DEFAULT_PARTITION_BYTES
-from compactlib.spark.sources.planned_reader import PlannedSource, SourceSteps
-from compactlib.spark.sources.source_options import folder_of, given_options, one_of, partition_bytes_of
+from compactlib.spark.sources.table_options import DAMAGED, Option, TableOptions, whole
+from compactlib.spark.sources.table_source import Table, TableSource
 
 MAX_BATCH_ROWS = 16_384
 """Rows in one batch. A batch also ends where a read does, which is after 1 MiB of payload or one larger entry."""
 
 _LARGEST_LONG = (1 << 63) - 1
 _LARGEST_BINARY = (1 << 31) - 1
-_OPTIONS = frozenset({"path", "payload", "first", "last", "damaged", "partition_bytes"})
+_INDEX = "a log index, 0 to 2**64 - 1"
+_ADVICE = "read a range without it (options first and last), or use compactlib.raftlog.LogReader"
 
 
 @attrs.frozen(kw_only=True)
-class SourceOptions:
-    """What a reader of the source may ask for.
+class SourceOptions(TableOptions):
+    """What a reader of the source may ask for, besides `TableOptions`.
 
     Attributes:
-        folder: the log's folder.
-        payload: give the payloads; without, payload bytes are not even read (unless `errors`).
         errors: give damaged entries with the error in a column of its own, instead of failing.
         first: lowest index.
         last: highest index (inclusive).
-        partition_bytes: up to which size neighbouring segments share a partition.
+        as_of: the log as the snapshot of this index saw it: up to there, and what was live by it; `None`: as it is.
+        snapshots: the folder of the log's snapshots and checkpoints; not needed for the last snapshot.
     """
 
-    folder: str
-    payload: bool = True
     errors: bool = False
     first: int = 0
     last: int = MAX_INDEX
-    partition_bytes: int = DEFAULT_PARTITION_BYTES
+    as_of: int | None = None
+    snapshots: str | None = None
+    known: ClassVar[Mapping[str, Option]] = {
+        "damaged": DAMAGED, "first": whole("first", _INDEX, MAX_INDEX), "last": whole("last", _INDEX, MAX_INDEX),
+        "as_of": whole("as_of", _INDEX, MAX_INDEX), "snapshots": Option("snapshots", local_path)}
+    what: ClassVar[str] = "log"
 
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """The options of `spark.read`, checked.
-
-        Raises:
-            InvalidInput: one is unknown, or has a value that it cannot have.
-        """
-        given = given_options(options, _OPTIONS, "log")
-        first, last = _index(given, "first", 0), _index(given, "last", MAX_INDEX)
-        if first > last:
-            raise InvalidInput(f"first is {first}, which lies above last, {last}")
-        return cls(folder=folder_of(given), payload=one_of(given, "payload", {"true": True, "false": False}),
-                   errors=one_of(given, "damaged", {"fail": False, "column": True}), first=first, last=last,
-                   partition_bytes=partition_bytes_of(given))
+    def __attrs_post_init__(self) -> None:
+        if self.first > self.last:
+            raise InvalidInput(f"first is {self.first}, which lies above last, {self.last}")
+        if self.snapshots is not None and self.as_of is None:
+            raise InvalidInput("option 'snapshots' needs option 'as_of', the index of one of them")
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
@@ -85,29 +80,18 @@ class SourceOptions:
         return (*longs, ("live", "boolean"), *payload, *error)
 
 
-def _index(options: Mapping[str, str], name: str, default: int) -> int:
-    text = options.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit()) or int(text) > MAX_INDEX:
-        raise InvalidInput(f"option {name!r} is {text!r}; it takes a log index, 0 to 2**64 - 1")
-    return int(text)
-
-
 @attrs.frozen(kw_only=True)
 class SegmentSlice:
     """What is read of one segment: a range, as planned.
 
     Attributes:
-        folder: the log's folder.
         ref: the segment, and the range to read.
         newest: whether it is the log's newest, whose end may still grow.
         inode: which file it was.
         size_bytes: of that file.
-        snapshot: the snapshot in force, with the live indexes of this range only; `None` if there was none.
+        snapshot: the snapshot that decides, with the live indexes of this range only; `None` if there was none.
     """
 
-    folder: str
     ref: SegmentRef
     newest: bool
     inode: int
@@ -120,13 +104,11 @@ class UnflushedSlice:
     """What is read of the write-ahead log of the log's store: entries that no segment holds yet.
 
     Attributes:
-        folder: the log's folder.
         indexes: which entries, as planned.
-        snapshot: the snapshot in force, with none of its live indexes.
+        snapshot: the snapshot that decides, with the live indexes among these only.
         size_bytes: as a partition of its own: reading a part of the write-ahead log reads all of it.
     """
 
-    folder: str
     indexes: IndexSet
     snapshot: SnapshotMeta | None
     size_bytes: int
@@ -144,32 +126,50 @@ def plan_slices(options: SourceOptions) -> list[LogSlice]:
     Raises:
         NotALog, CorruptData, Unsupported, StorageError: as for `LogReader`.
         LiveIndexMissing: a live index of the range lies between the segments.
+        NotFound: there is no snapshot `options.as_of`.
     """
     with LogReader(options.folder) as log:
-        state = log.snapshot
-        _require_covered(log, state, options)
-        slices: list[LogSlice] = []
+        state = _state_of(log, options)
+        first, last = options.first, options.last if options.as_of is None else min(options.last, options.as_of)
+
+        def state_between(low: int, high: int) -> SnapshotMeta | None:
+            return None if state is None else SnapshotMeta(state.index, live=state.live.between(low, high))
+
         refs = log.refs
-        for ref in overlapping_refs(refs, options.first, options.last):
-            part = SegmentRef(ref.number, max(ref.first, options.first), min(ref.last, options.last))
-            here = None if state is None else SnapshotMeta(state.index, live=state.live.between(part.first, part.last))
+        if state is not None:
+            held = IndexSet().union(*(IndexSet.range(ref.first, ref.last) for ref in refs), log.unflushed)
+            if lost := state.live.between(first, last) - held:
+                raise LiveIndexMissing(
+                    f"{len(lost)} live indexes of {options.folder} are in no segment, the first of them {lost.first}; "
+                    "restore the segments from a copy", missing=len(lost), first=lost.first)
+        slices: list[LogSlice] = []
+        for ref in overlapping_refs(refs, first, last) if first <= last else ():
+            part = SegmentRef(ref.number, max(ref.first, first), min(ref.last, last))
             file = os.stat(os.path.join(options.folder, segment_name(ref.number)))
-            slices.append(SegmentSlice(folder=options.folder, ref=part, newest=ref == refs[-1], inode=file.st_ino,
-                                       size_bytes=file.st_size, snapshot=here))
-        unflushed = log.unflushed.between(options.first, options.last)
-        if unflushed:
-            at = None if state is None else SnapshotMeta(state.index)
-            slices.append(UnflushedSlice(folder=options.folder, indexes=unflushed, snapshot=at,
+            slices.append(SegmentSlice(ref=part, newest=ref == refs[-1], inode=file.st_ino, size_bytes=file.st_size,
+                                       snapshot=state_between(part.first, part.last)))
+        if unflushed := log.unflushed.between(first, last):
+            slices.append(UnflushedSlice(indexes=unflushed, snapshot=state_between(unflushed.first, unflushed.last),
                                          size_bytes=options.partition_bytes))
         return slices
 
 
-def _require_covered(log: LogReader, state: SnapshotMeta | None, options: SourceOptions) -> None:
-    lost = IndexSet() if state is None else state.live.between(options.first, options.last)
-    lost = lost - IndexSet().union(*(IndexSet.range(ref.first, ref.last) for ref in log.refs), log.unflushed)
-    if lost:
-        raise LiveIndexMissing(f"{len(lost)} live indexes of {options.folder} are in no segment, the first of them "
-                               f"{lost.first}; restore the segments from a copy", missing=len(lost), first=lost.first)
+def _state_of(log: LogReader, options: SourceOptions) -> SnapshotMeta | None:
+    """The snapshot that decides what is live. What was live by a later one than the log's last is still in the log."""
+    state, wanted = log.snapshot, options.as_of
+    if wanted is None or (state is not None and state.index == wanted):
+        return state
+    listed = [] if options.snapshots is None else [
+        *listed_in(options.snapshots, "snapshot"), *listed_in(options.snapshots, "checkpoint")]
+    if state is not None and wanted < state.index:
+        listed = []
+    for each in listed:
+        if each.index == wanted:
+            manifest = read_manifest(options.snapshots or "", each)
+            return SnapshotMeta(wanted, manifest.term, read_live_set(options.snapshots or "", manifest))
+    raise NotFound(f"the log in {options.folder} cannot be read as of {wanted}: its last snapshot is "
+                   f"{None if state is None else state.index}, and above it option 'snapshots' ({options.snapshots}) "
+                   f"has {[each.index for each in listed]}; what an earlier snapshot saw may be compacted away")
 
 
 def read_slice(part: LogSlice, options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -188,69 +188,52 @@ def read_slice(part: LogSlice, options: SourceOptions) -> Iterator[pa.RecordBatc
         yield from _read_unflushed(part, options)
         return
     try:
-        reader = open_segment(part.folder, part.ref.number, newest=part.newest)
+        reader = open_segment(options.folder, part.ref.number, newest=part.newest)
     except NotFound as error:
-        raise _stale(part.folder, f"segment {part.ref.number}") from error
+        raise _stale(options.folder, f"segment {part.ref.number}") from error
     with reader:
-        if os.fstat(reader.fileno()).st_ino != part.inode and _is_superseded(part):
-            raise _stale(part.folder, f"segment {part.ref.number}")
+        if os.fstat(reader.fileno()).st_ino != part.inode and _is_superseded(part, options):
+            raise _stale(options.folder, f"segment {part.ref.number}")
         positions = reader.index.positions_between(part.ref.first, part.ref.last)
         _require_representable(reader, positions, options)
-        rows = _Rows(reader, part.ref.number, positions, _live_mask(reader.index, part, positions), options,
-                     schema_of(options.columns))
+        live = bytearray(len(positions))
+        for position in kept_positions(reader.index, part.ref, part.snapshot):
+            live[position - positions.start] = 1
+        rows = _Rows(reader, part.ref.number, positions, live, options, schema_of(options.columns))
         for start in range(0, len(positions), MAX_BATCH_ROWS):
             yield from rows.batches(positions[start:start + MAX_BATCH_ROWS])
 
 
 def _read_unflushed(part: UnflushedSlice, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    schema = schema_of(options.columns)
-    with LogReader(part.folder) as log:
-        if _is_superseded(part):
-            raise _stale(part.folder, "the write-ahead log")
+    schema, state = schema_of(options.columns), part.snapshot
+    with LogReader(options.folder) as log:
+        if _is_superseded(part, options):
+            raise _stale(options.folder, "the write-ahead log")
         answers = log.read_many(list(part.indexes))
         while chunk := list(itertools.islice(answers, MAX_BATCH_ROWS)):
-            entries: list[Entry] = []
+            rows: list[dict[str, object]] = []
             for answer in chunk:
                 if isinstance(answer, DamagedEntry):
                     raise answer.error
                 if not isinstance(answer, Entry):
                     # Taken back, or dead by a snapshot, since the plan.
-                    raise _stale(part.folder, f"entry {answer.index}")
+                    raise _stale(options.folder, f"entry {answer.index}")
                 if max(answer.index, answer.term) > _LARGEST_LONG or len(answer.payload) > _LARGEST_BINARY:
-                    raise Unsupported(f"{part.folder}: entry {answer.index} in term {answer.term} of "
-                                      f"{len(answer.payload)} bytes is larger than Spark's types hold; read a range "
-                                      f"without it (options first and last), or use compactlib.raftlog.LogReader")
-                entries.append(answer)
-            columns: dict[str, Sequence[object]] = {
-                "segment": [None] * len(entries), "index": [entry.index for entry in entries],
-                "term": [entry.term for entry in entries], "offset": [None] * len(entries),
-                "length": [len(entry.payload) for entry in entries], "live": [True] * len(entries),
-                "payload": [entry.payload for entry in entries], "error": [None] * len(entries)}
-            yield pa.RecordBatch.from_arrays([pa.array(columns[field.name], field.type) for field in schema],
-                                             schema=schema)
+                    raise Unsupported(f"{options.folder}: entry {answer.index} in term {answer.term} of "
+                                      f"{len(answer.payload)} bytes is larger than Spark's types hold; {_ADVICE}")
+                rows.append({"index": answer.index, "term": answer.term, "length": len(answer.payload),
+                             "live": state is None or not state.is_dead(answer.index), "payload": answer.payload})
+            yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
-def _is_superseded(part: LogSlice) -> bool:
-    now = read_snapshot_meta(part.folder)
+def _is_superseded(part: LogSlice, options: SourceOptions) -> bool:
+    now = read_snapshot_meta(options.folder)
     return now is not None and (part.snapshot is None or now.index > part.snapshot.index)
 
 
 def _stale(folder: str, what: str) -> Stale:
     return Stale(f"{what} of {folder} was compacted away or taken back after this read was planned; load the log "
                  f"again to see it as it is now")
-
-
-def _live_mask(index: SegmentIndex, part: SegmentSlice, positions: range) -> bytearray:
-    """One byte per position: whether its entry is live."""
-    state = part.snapshot
-    if state is None or part.ref.first > state.index:
-        return bytearray(b"\1") * len(positions)
-    below = SegmentRef(part.ref.number, part.ref.first, min(part.ref.last, state.index))
-    dead_or_live = len(index.positions_between(below.first, below.last))
-    mask = bytearray(dead_or_live) + bytearray(b"\1") * (len(positions) - dead_or_live)
-    for position in live_positions(index, state.live, below):
-        mask[position - positions.start] = 1
-    return mask
 
 
 def _require_representable(reader: SegmentReader, positions: range, options: SourceOptions) -> None:
@@ -261,8 +244,7 @@ def _require_representable(reader: SegmentReader, positions: range, options: Sou
     for name, column, largest in checks:
         found = max(picked(column, positions), default=0)
         if found > largest:
-            raise Unsupported(f"{reader.path}: {name} {found} is larger than Spark's type holds ({largest}); read a "
-                              "range without it (options first and last), or use compactlib.raftlog.LogReader")
+            raise Unsupported(f"{reader.path}: {name} {found} is larger than Spark's type holds ({largest}); {_ADVICE}")
 
 
 @attrs.frozen(eq=False)
@@ -326,8 +308,7 @@ class _Rows:
         return pa.RecordBatch.from_arrays([made[name] for name in self.schema.names], schema=self.schema)
 
 
-class RaftLogSource(PlannedSource):
+class RaftLogSource(TableSource):
     """A log's entries as rows, partitioned by segments; see `compactlib.spark.register` for columns and options."""
 
-    format_name: ClassVar[str] = "compactlib.raftlog"
-    steps: ClassVar[SourceSteps] = SourceSteps(SourceOptions.parse, plan_slices, read_slice)
+    table: ClassVar[Table] = Table("compactlib.raftlog", SourceOptions, plan_slices, read_slice)

@@ -7,7 +7,7 @@ import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
-from typing import TypeAlias
+from typing import ClassVar, Self, TypeAlias
 
 import attrs
 
@@ -15,8 +15,7 @@ from compactlib.errors import InvalidInput, NotFound
 from compactlib.files.disk import local_path
 from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects
-from compactlib.spark.sources.neighbours import DEFAULT_PARTITION_BYTES
-from compactlib.spark.sources.source_options import folder_of, given_options, one_of, partition_bytes_of
+from compactlib.spark.sources.table_options import Option, TableOptions, one_of, options_by_name
 from compactlib.staging import CommittedRanges, Repository
 from compactlib.staging.committed.formats.rows import check_id
 from compactlib.staging.model.names import branch_key, repository_partition
@@ -27,9 +26,8 @@ RepositoryOpener: TypeAlias = Callable[[str], AbstractContextManager[Repository]
 """What the option `opener` names: is given what `load` was given, `""` if nothing, and opens the repository where it is
 called; the end of the `with` statement closes it. Decorate it with `contextlib.contextmanager`."""
 
-_OPTIONS = frozenset({"path", "kv", "opener", "repository", "branch", "at", "metarange", "payload", "tombstones",
-                      "keys", "prefix", "first", "last", "partition_bytes"})
 _WHAT = ("branch", "at", "metarange")
+_KEYS = one_of("keys", {"text": str.encode, "hex": bytes.fromhex})
 
 
 @attrs.frozen(kw_only=True)
@@ -57,54 +55,56 @@ class KeyRange:
 
 
 @attrs.frozen(kw_only=True)
-class StagingSourceOptions:
-    """What a reader of the source may ask for.
+class StagingSourceOptions(TableOptions):
+    """What a reader of the source may ask for, besides `TableOptions`. The folder is that of the ranges, or with
+    `opener` whatever was given, for that function.
 
     Attributes:
-        path: the folder of the ranges, absolute; with `opener` whatever was given, for that function.
         kv: the SQLite file of the branches; `None` with `opener`, or where a metarange alone is read.
-        opener: `module:function`: gives the repository where this is read; `None` if `path` and `kv` do.
+        opener: `module:function`: gives the repository where this is read; `None` if `folder` and `kv` do.
         repository: which of the store's repositories.
         branch: the branch to read with all that is staged.
         at: the commit, or the branch whose HEAD to read.
         metarange: the metarange to read.
-        payload: give the values.
         tombstones: give the keys whose newest staged entry is a tombstone, too.
         keys: which keys.
-        partition_bytes: up to which size neighbouring ranges share a partition.
     """
 
-    path: str
     kv: str | None = None
     opener: str | None = None
     repository: str = "main"
     branch: str | None = None
     at: str | None = None
     metarange: MetaRangeId | None = None
-    payload: bool = True
     tombstones: bool = False
     keys: KeyRange = KeyRange()
-    partition_bytes: int = DEFAULT_PARTITION_BYTES
+    known: ClassVar[Mapping[str, Option]] = {
+        **{name: Option(name, str) for name in ("opener", "repository", "branch", "at")},
+        "kv": Option("kv", lambda text: local_path(text, "the option kv") if text else None),
+        "metarange": Option("metarange", MetaRangeId),
+        "tombstones": one_of("tombstones", {"false": False, "true": True}),
+        # These four are one field, and are taken out before.
+        **{name: Option("keys", str) for name in ("keys", "prefix", "first", "last")}}
+    what: ClassVar[str] = "branch"
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> StagingSourceOptions:
+    def parse(cls, options: Mapping[str, str]) -> Self:
         """The options of `spark.read`, checked.
 
         Raises:
             InvalidInput: one is unknown, has a value that it cannot have, or they do not go together.
         """
-        given = given_options(options, _OPTIONS, None if "opener" in {name.lower() for name in options} else "branch")
+        given = options_by_name(options)
+        of_keys: dict[str, str] = {name: given.pop(name) for name in ("keys", "prefix", "first", "last") if name in given}
+        path = given.get("path", "")
+        if "opener" in given:
+            given["path"] = "/"
         named = [name for name in _WHAT if given.get(name)]
+        parsed = attrs.evolve(super().parse(given), keys=_keys(of_keys))
         if len(named) != 1:
             raise InvalidInput(f"say what to read by one of {', '.join(_WHAT)}; given: {' and '.join(named) or 'none'}")
-        parsed = cls(
-            path=given.get("path", "") if "opener" in given else folder_of(given),
-            kv=local_path(given["kv"], "the option kv") if given.get("kv") else None,
-            opener=given.get("opener"), repository=given.get("repository", "main"), branch=given.get("branch"),
-            at=given.get("at"), metarange=MetaRangeId(given["metarange"]) if "metarange" in given else None,
-            payload=one_of(given, "payload", {"true": True, "false": False}),
-            tombstones=one_of(given, "tombstones", {"false": False, "true": True}), keys=_keys(given),
-            partition_bytes=partition_bytes_of(given))
+        if "opener" in given:
+            parsed = attrs.evolve(parsed, folder=path)
         parsed._check()
         return parsed
 
@@ -143,18 +143,18 @@ class StagingSourceOptions:
             NotAStore: the file of the branches holds no store.
             InvalidInput: the function that `opener` names cannot be imported.
         """
-        return _local_repository(self) if self.opener is None else _imported(self.opener)(self.path)
+        return _local_repository(self) if self.opener is None else _imported(self.opener)(self.folder)
 
 
 @contextmanager
 def _local_repository(options: StagingSourceOptions) -> Iterator[Repository]:
     from compactlib.staging.committed.formats.parquet import ParquetFormat
 
-    if not os.path.isdir(options.path):
-        raise NotFound(f"there is no folder {options.path}; give the one that the ranges are in, under the path "
+    if not os.path.isdir(options.folder):
+        raise NotFound(f"there is no folder {options.folder}; give the one that the ranges are in, under the path "
                        "that it has on every worker")
     # Ranges of either format are read; rows in memory are to be Arrow columns.
-    committed = CommittedRanges(LocalObjects(options.path), range_format=ParquetFormat(), cache_bytes=0)
+    committed = CommittedRanges(LocalObjects(options.folder), range_format=ParquetFormat(), cache_bytes=0)
     store: KVStore = MemoryStore() if options.kv is None else SqliteStore(options.kv, create=False)
     with closing(store):
         yield Repository(store, committed, name=options.repository)
@@ -171,13 +171,16 @@ def _imported(name: str) -> RepositoryOpener:
 
 
 def _keys(given: Mapping[str, str]) -> KeyRange:
-    decode = one_of(given, "keys", {"text": str.encode, "hex": bytes.fromhex})
-    values: dict[str, bytes | None] = {}
-    for name in ("prefix", "first", "last"):
+    values: dict[str, bytes | None] = dict.fromkeys(("prefix", "first", "last"))
+    for name, text in given.items():
         try:
-            values[name] = None if name not in given else decode(given[name])
+            if name == "keys":
+                _KEYS.read(text)
+            else:
+                values[name] = _KEYS.read(given.get("keys", "text"))(text)
         except ValueError as error:
-            raise InvalidInput(f"option {name!r} is {given[name]!r}, which is no key: {error}") from error
+            takes = f"takes {_KEYS.takes}" if name == "keys" else f"is no key: {error}"
+            raise InvalidInput(f"option {name!r} is {text!r}, which {takes}") from error
     keys = KeyRange.of(values["prefix"] or b"", values["first"], values["last"])
     if values["first"] is not None and values["last"] is not None and values["first"] > values["last"]:
         raise InvalidInput(f"first is {given['first']!r}, which lies above last, {given['last']!r}")

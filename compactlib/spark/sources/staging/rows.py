@@ -20,9 +20,8 @@ import pyarrow.compute as pc
 
 from compactlib.errors import Stale
 from compactlib.spark.sources.arrow_arrays import schema_of
-from compactlib.spark.sources.neighbours import neighbours
-from compactlib.spark.sources.planned_reader import PlannedSource, SourceSteps
 from compactlib.spark.sources.staging.options import KeyRange, StagingSourceOptions
+from compactlib.spark.sources.table_source import Table, TableSource, neighbours
 from compactlib.staging import CommittedRanges, Record, Repository
 from compactlib.staging.committed.formats.parquet import ArrowRows, ParquetFormat
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound
@@ -274,8 +273,7 @@ def _columns_of(staged: Sequence[_StagedKey]) -> list[Any]:
 _EMPTY: Final = ParquetFormat().rows([])
 
 
-class StagingSource(PlannedSource):
+class StagingSource(TableSource):
     """A branch's records as rows, partitioned by ranges; see `compactlib.spark.register` for columns and options."""
 
-    format_name: ClassVar[str] = "compactlib.staging"
-    steps: ClassVar[SourceSteps] = SourceSteps(StagingSourceOptions.parse, plan_slices, read_slice)
+    table: ClassVar[Table] = Table("compactlib.staging", StagingSourceOptions, plan_slices, read_slice)

@@ -1,34 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Segments of Raft logs that a snapshot has come to cover: what a stream of compactions waits for.
+"""Segments of Raft logs that a snapshot has come to cover, as a stream: what compactions of many logs wait for.
 
 Only what a snapshot covers can hold anything dead, so a log is worth a look when enough of its segments have come to be
 covered since the last one. How far that was is the stream's offset, which Spark keeps in its checkpoint: a stream that
 is started again goes on from there, and a batch that is repeated names the same segments.
-
-The functions here know nothing of Spark; `covered_source` is the stream.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any, TypeAlias
 
 import attrs
+from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
 
 from compactlib.errors import Busy, InvalidInput
 from compactlib.files.disk import local_path
 from compactlib.raftlog import LogReader
 from compactlib.raftlog.errors import NotALog
+from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.snapshot_meta import SnapshotVersion, snapshot_version
-from compactlib.spark.sources.source_options import given_options
+from compactlib.spark.sources.table_options import options_by_name
+from compactlib.spark.sources.table_source import sql_schema
 
 COLUMNS: tuple[tuple[str, str], ...] = (("folder", "string"), ("segment", "bigint"), ("first", "bigint"),
                                         ("last", "bigint"), ("bytes", "bigint"), ("snapshot", "bigint"))
 """Names and Spark SQL types of the stream's rows."""
-
-DEFAULT_MIN_SEGMENTS = 4
 
 Offsets: TypeAlias = Mapping[str, int]
 """By folder, the highest segment that was reported."""
@@ -82,7 +84,7 @@ class StreamOptions:
     """
 
     folders: tuple[str, ...]
-    min_segments: int = DEFAULT_MIN_SEGMENTS
+    min_segments: int = 4
     min_bytes: int | None = None
 
     @classmethod
@@ -92,22 +94,19 @@ class StreamOptions:
         Raises:
             InvalidInput: an option is unknown or makes no sense.
         """
-        given = given_options(options, ("path", "folders", "min_segments", "min_bytes"), None)
+        given = options_by_name(options)
         try:
-            folders = json.loads(given["folders"]) if "folders" in given else [given["path"]]
-            numbers = [int(given.get("min_segments", DEFAULT_MIN_SEGMENTS)), int(given.get("min_bytes", 1))]
+            folders = json.loads(given.pop("folders")) if "folders" in given else [given.pop("path")]
+            numbers = {name: int(given.pop(name)) for name in ("min_segments", "min_bytes") if name in given}
         except (KeyError, ValueError) as error:
             raise InvalidInput(f"options {given!r}: give folders as a list in JSON (or the path of one), min_segments "
                                f"and min_bytes as numbers") from error
-        if not folders or not all(isinstance(folder, str) for folder in folders) or min(numbers) < 1:
-            raise InvalidInput(f"options {given!r}: give at least one folder, and thresholds of at least 1")
-        return cls(tuple(map(local_path, folders)), numbers[0],
-                   numbers[1] if "min_bytes" in given else None)
-
-    def told(self) -> dict[str, str]:
-        """The options as text again."""
-        sizes = {} if self.min_bytes is None else {"min_bytes": str(self.min_bytes)}
-        return {"folders": json.dumps(self.folders), "min_segments": str(self.min_segments), **sizes}
+        given.pop("path", None)
+        if given or not folders or not all(isinstance(folder, str) for folder in folders) or any(
+                number < 1 for number in numbers.values()):
+            raise InvalidInput(f"options {dict(options)!r}: give at least one folder, thresholds of at least 1 as "
+                               f"min_segments and min_bytes, and nothing else")
+        return cls(tuple(map(local_path, folders)), **numbers)
 
 
 def crossed(start: Offsets, found: Mapping[str, LogLook], options: StreamOptions) -> dict[str, int]:
@@ -132,35 +131,6 @@ def between(start: Offsets, end: Offsets,
                     yield folder, *attrs.astuple(each)
 
 
-class CoveredLooks:
-    """Looks at logs, and looks again only at those that have a new snapshot since.
-
-    Args:
-        folders: the logs; one that does not exist yet has no segments.
-    """
-
-    def __init__(self, folders: Sequence[str]) -> None:
-        self._folders: Sequence[str] = folders
-        self._seen: dict[str, tuple[SnapshotVersion | None, LogLook]] = {}
-
-    def look(self) -> dict[str, LogLook]:
-        """What each log is like now, by its folder. A stat a log, and of those that changed the index of each segment.
-
-        Raises:
-            CorruptData, Unsupported: a log cannot be read.
-            StorageError: the disk refused.
-        """
-        for folder in self._folders:
-            version = snapshot_version(folder)
-            if folder not in self._seen or self._seen[folder][0] != version:
-                try:
-                    self._seen[folder] = version, look_at_log(folder)
-                except Busy:
-                    # It changes faster than it can be looked at; the next look will do.
-                    continue
-        return {folder: look for folder, (_, look) in self._seen.items()}
-
-
 def look_at_log(folder: str) -> LogLook:
     """What is covered in a log; nothing if there is no log. Nothing is locked or written.
 
@@ -182,6 +152,71 @@ def look_at_log(folder: str) -> LogLook:
 
 def _size(folder: str, number: int) -> int:
     try:
-        return os.stat(os.path.join(folder, f"{number:016d}.segment")).st_size
+        return os.stat(os.path.join(folder, segment_name(number))).st_size
     except FileNotFoundError:
         return 0
+
+
+class CoveredSource(DataSource):
+    """Segments that a snapshot has come to cover, log by log, once enough of them have; see the module."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._parsed = StreamOptions.parse(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """What `spark.readStream.format` takes."""
+        return "compactlib.raftlog.covered"
+
+    def schema(self) -> str:
+        """The columns, as Spark SQL."""
+        return sql_schema(COLUMNS)
+
+    def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802
+        """Looks at the logs, in a process of the driver's."""
+        return CoveredReader(self._parsed)
+
+
+class CoveredReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The stream's reader: its rows are few, so that the driver reads them itself."""
+
+    def __init__(self, options: StreamOptions) -> None:
+        self._options = options
+        self._seen: dict[str, tuple[SnapshotVersion | None, LogLook]] = {}
+        self._last_look: dict[str, LogLook] | None = None
+
+    def look(self) -> dict[str, LogLook]:
+        """What each log is like now, by its folder. A stat a log, and of those that changed the index of each segment.
+
+        Raises:
+            CorruptData, Unsupported: a log cannot be read.
+            StorageError: the disk refused.
+        """
+        for folder in self._options.folders:
+            version = snapshot_version(folder)
+            if folder not in self._seen or self._seen[folder][0] != version:
+                # What changes faster than it can be looked at waits for the next look.
+                with contextlib.suppress(Busy):
+                    self._seen[folder] = version, look_at_log(folder)
+        return {folder: look for folder, (_, look) in self._seen.items()}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Nothing that comes later is reported."""
+        self._last_look = self.look()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Nothing was reported yet."""
+        return {}
+
+    def read(self, start: dict[str, Any]) -> tuple[Iterator[tuple[Any, ...]], dict[str, Any]]:
+        """What has crossed a threshold since `start`, and where that ends."""
+        found = self.look() if self._last_look is None else self._last_look
+        end = crossed(start, found, self._options)
+        # Not the generator itself: Spark copies what it is given.
+        return iter(list(between(start, end, found))), end
+
+    def readBetweenOffsets(  # noqa: N802
+            self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+        """The rows of a batch that is repeated after a crash, of what is still there."""
+        return between(start, end, self.look())
