@@ -15,7 +15,7 @@ from typing import Any
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from compactlib.executors import RewriteFailure
+from compactlib.executors import RewriteFailure, RewriteTask
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.spark import SparkExecutor, register, ship_library, ship_wheel
@@ -24,7 +24,7 @@ from compactlib.testing.executors.conformance import check_executor
 from tests.spark import rewrite_tasks
 from tests.spark.jvm import QUICK_JAVA
 from tests.spark.raftlogs import build_log, expected_rows
-from tests.spark.rewrite_tasks import AlwaysKilledTask, CopyTask
+from tests.spark.rewrite_tasks import AlwaysKilledTask, CopyTask, WaitingTask
 from tests.spark.row_jobs import merged_block, merged_on_spark
 from tests.spark.store_jobs import build_logs, groups_of, job
 from tests.spark.wheels import library_wheel, python_without_library, wheel
@@ -54,6 +54,7 @@ def found(folder: Path) -> dict[str, Any]:
     observer = RecordingObserver()
     list(SparkExecutor(spark).run([CopyTask("where", __file__, str(folder))], observer=observer))
     answers["library"] = observer.events[0][1]["library"]
+    answers |= told_while_a_task_waits(spark, folder)
     register(spark)
     log = build_log(folder / "log")
     frame = spark.read.format("compactlib.raftlog").load(str(log))
@@ -73,6 +74,20 @@ def found(folder: Path) -> dict[str, Any]:
     assert isinstance(stopped, RewriteFailure)
     answers["stopped"] = [type(stopped.error).__name__, str(stopped.error)]
     return answers
+
+
+def told_while_a_task_waits(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """The outcomes of a run whose second task waits for the first to be known, and of one that is then cancelled."""
+    tasks: list[RewriteTask] = [CopyTask("first", __file__, str(folder)), WaitingTask("late", str(folder / "go"))]
+    budget = Budget()
+    cancelled = SparkExecutor(spark).run(tasks, budget=budget)
+    known = [next(cancelled)]
+    budget.cancel()
+    ended = [*known, *cancelled]
+    streamed = SparkExecutor(spark).run(tasks)
+    known = [next(streamed)]
+    (folder / "go").touch()
+    return {"cancelled": list(map(repr, ended)), "streamed": [outcome.task for outcome in [*known, *streamed]]}
 
 
 def from_wheel(spark: SparkSession, folder: Path) -> dict[str, Any]:

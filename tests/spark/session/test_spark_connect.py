@@ -42,6 +42,13 @@ def test_the_executor_conforms(answers: dict[str, Any]) -> None:
     assert answers["passed"] == sorted(name for name in dir(ExecutorConformance) if name.startswith("test_"))
 
 
+def test_outcomes_come_while_other_tasks_run_and_cancel_ends_those(answers: dict[str, Any]) -> None:
+    assert answers["streamed"] == ["first", "late"]
+    done, ended = answers["cancelled"]
+    assert done.startswith("RewriteResult(task='first'")
+    assert ended.startswith("RewriteFailure(task='late', error=BudgetSpent('the work was cancelled")
+
+
 def test_workers_import_the_shipped_library(answers: dict[str, Any]) -> None:
     assert f"/{answers['archive']}/compactlib/" in answers["library"]
 
