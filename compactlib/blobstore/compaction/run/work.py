@@ -43,6 +43,7 @@ from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.validity.verdicts import BlobEnd, DroppedPuts, PurgeRules, Rules, Verdict, nobody
 from compactlib.errors import CompactlibError, Conflict, CorruptData, InvalidInput
 from compactlib.files.disk import list_folder
+from compactlib.files.freeing import Freeing
 from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult
 from compactlib.runtime.budget import Budget
 
@@ -127,6 +128,7 @@ class CompactionWork:
         self._store = store
         self._files = store.files
         self._folder = store.folder
+        self._freeing = Freeing()
         self.expires_before_ms: int = 0
         self._dropped_puts = DroppedPuts(store.incarnation, complete=not resumed)
         self._plan: CyclePlan | None = None
@@ -164,6 +166,8 @@ class CompactionWork:
                 plan = self._decided(budget)
             except CorruptData as error:
                 self._leave_out(error)
+        # What the last cycle gave up may be the room that this one needs.
+        self._freeing.wait()
         if plan is None:
             return []
         done = {target.name for target in self.log.cycles[-1].targets}
@@ -434,7 +438,8 @@ class CompactionWork:
             target.name.log_file, *map(target.name.index_file, target.index_starts))])
         freed = before - written
         # Readers that still hold a source keep its bytes; only the names go.
-        remove_names(self._files, self._folder, gone)
+        with self._freeing.later(os.path.join(self._folder, name) for name in gone):
+            remove_names(self._files, self._folder, gone)
         self.bytes_written += written
         self.bytes_freed += freed
         number = self.log.next_number - 1
@@ -443,6 +448,7 @@ class CompactionWork:
             # An index that was damaged meanwhile may have got files of other names.
             remove_sources(self._files, self._folder, tuple(self.log.turns))
             self._write_log()
+            self._freeing.wait()
         # Else the log is written with the beginning of the next cycle; a crash before that cleans up once more.
         verdicts = {} if self._plan is None else self._plan.verdicts
         self.events.cycle_ended(number, cycle, verdicts)
