@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from compactlib._arguments import refuses_misfits
@@ -67,7 +67,7 @@ class _Driven:
     def applied_index(self) -> int:
         return self._machine.applied_index
 
-    def apply(self, command: Command, payload: bytes) -> tuple[ApplyResult | SchedulerConfig, list[Event]]:
+    def apply(self, command: Command, payload: bytes) -> tuple[ApplyResult | SchedulerConfig, Sequence[Event]]:
         result = self._machine.apply(command, payload)
         return result, self._machine.events
 

@@ -14,7 +14,7 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from functools import partial
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 import attrs
@@ -89,6 +89,7 @@ def require_guarded(what: str, host: str, *, guard: str, is_guarded: bool, insec
                            f"believed; give {guard}, stay on 127.0.0.1, or say insecure=True")
 
 
+@lru_cache
 def is_loopback(host: str) -> bool:
     """Whether an address, or the name `localhost`, is reached from this machine alone. Other names are not."""
     if host == "localhost":

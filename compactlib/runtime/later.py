@@ -102,6 +102,11 @@ class LaterObserver(Observer):
         """Kept."""
         self._calls.put(self._told.event, name, fields)
 
+    @property
+    def is_deaf(self) -> bool:
+        """Whether nobody listens."""
+        return type(self._told) is Observer
+
     def deliver(self) -> None:
         """Pass on all that was kept, unless another thread does so; call it with no lock held."""
         self._calls.deliver()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import ssl
@@ -28,6 +29,7 @@ except ImportError:
     raise MissingDependency(package="httpx", extra="http", purpose="the client of a scheduler over HTTP") from None
 
 MAX_ANSWER_BYTES = 64 << 20
+_PATHS = ("/v1/poll", "/v1/add_blocks", "/v1/status")
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 _SHORTEST_SECONDS = 0.001
@@ -99,7 +101,11 @@ class SchedulerClient:
             # Reading the system's authorities takes a while.
             tls = (ssl.create_default_context() if any(each.startswith("https") for each in self.addresses)
                    else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
-        self._http = httpx.Client(headers=headers, verify=tls, trust_env=False, follow_redirects=False)
+        self._headers = httpx.Headers(headers)
+        # A client of httpx has cookies, redirects and hooks, which cost as much again as a request.
+        self._http = httpx.HTTPTransport(verify=tls, trust_env=False)
+        self._is_closed = False
+        self._urls = {each + path: httpx.URL(each + path) for each in self.addresses for path in _PATHS}
 
     def poll(self, request: PollRequest) -> PollResponse:
         """See `Transport.poll`.
@@ -143,6 +149,7 @@ class SchedulerClient:
 
     def close(self) -> None:
         """Close the connections; closing again does nothing."""
+        self._is_closed = True
         self._http.close()
 
     def __enter__(self) -> Self:
@@ -168,7 +175,7 @@ class SchedulerClient:
         deadline, pause = self._clock.monotonic() + self._timeout, _FIRST_PAUSE_SECONDS
         at, tries, is_unknown, why = self._preferred, 0, False, ""
         while (left := deadline - self._clock.monotonic()) > 0:
-            if self._http.is_closed:
+            if self._is_closed:
                 if is_unknown:
                     break
                 raise Closed("this client was closed; make another one")
@@ -191,9 +198,11 @@ class SchedulerClient:
                    f"{why}; try again")
 
     def _try(self, method: str, url: str, body: bytes | None, deadline: float) -> bytes | _Refusal:
+        seconds = max(deadline - self._clock.monotonic(), _SHORTEST_SECONDS)
+        request = httpx.Request(method, self._urls[url], headers=self._headers, content=body, extensions={
+            "timeout": dict.fromkeys(("connect", "read", "write", "pool"), seconds)})
         try:
-            with self._http.stream(method, url, content=body,
-                                   timeout=max(deadline - self._clock.monotonic(), _SHORTEST_SECONDS)) as response:
+            with contextlib.closing(self._http.handle_request(request)) as response:
                 answer = bytearray()
                 for part in response.iter_raw():
                     answer += part
@@ -203,6 +212,10 @@ class SchedulerClient:
             return _Refusal(f"it cannot be reached: {error!r}")
         except httpx.HTTPError as error:
             return _Refusal(f"the connection broke: {error!r}", is_unknown=True)
+        finally:
+            if self._is_closed:
+                # Meanwhile; a connection that was made since is closed too.
+                self._http.close()
         return bytes(answer) if response.status_code == 200 else _refusal(response.status_code, bytes(answer))
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from functools import cache
+from itertools import islice
+from operator import attrgetter
 from types import UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
@@ -75,8 +77,17 @@ _CONVERTED: dict[type[Any], dict[str, Callable[[Any], Any]]] = {
     config.SchedulerConfig: dict.fromkeys(("standalone_cleanup", "refuse_future_tokens", "evict_at_limit",
                                            "check_results", "strict_states"), _IS_SET),
 }
-_TAGS: dict[type[Any], tuple[str, tuple[str, ...]]] = {kind: (tag, names) for tag, (kind, names) in FIELDS.items()}
-_ATOMS = (str, int, float, type(None))
+
+
+def _fields_of(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """What gives the values of these fields."""
+    # Of a single one `attrgetter` makes no tuple.
+    return attrgetter(*names) if len(names) > 1 else lambda value: tuple(getattr(value, name) for name in names)
+
+
+_TAGS: dict[type[Any], tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
+    kind: (tag, _fields_of(names)) for tag, (kind, names) in FIELDS.items()}
+_ATOMS = frozenset((str, int, float, type(None)))
 
 
 def to_plain(value: Any) -> Plain:
@@ -85,13 +96,13 @@ def to_plain(value: Any) -> Plain:
     if kind in _ATOMS:
         return value
     if kind is tuple:
-        return [0, *map(to_plain, value)]
+        return [0, *[part if type(part) in _ATOMS else to_plain(part) for part in value]]
     found = _TAGS.get(kind)
     if found is not None:
-        tag, names = found
-        return [tag, *(to_plain(getattr(value, name)) for name in names)]
+        tag, fields_of = found
+        return [tag, *[part if type(part) in _ATOMS else to_plain(part) for part in fields_of(value)]]
     if isinstance(value, Enum):
-        return value.value
+        return value._value_
     if isinstance(value, int):  # a bool, or another kind of integer
         return int(value)
     raise TypeError(f"a {kind.__name__} has no stored form")
@@ -103,8 +114,8 @@ def from_plain(plain: Plain) -> Any:
     Raises:
         ValueError: it is not what `to_plain` gives.
     """
-    if not isinstance(plain, list):
-        if isinstance(plain, _ATOMS):
+    if type(plain) is not list:
+        if type(plain) in _ATOMS:
             return plain
         raise ValueError(f"{plain!r} stands for no value")
     if not plain:
@@ -118,22 +129,30 @@ def from_plain(plain: Plain) -> Any:
     kind, names = found
     if len(plain) != len(names) + 1:
         raise ValueError(f"{head!r} has {len(plain) - 1} fields instead of {len(names)}")
-    fields = {name: from_plain(part) for name, part in zip(names, plain[1:], strict=True)}
-    for name, convert in _CONVERTED.get(kind, {}).items():
-        if fields[name] is not None:
-            fields[name] = convert(fields[name])
-    for (name, fits), value in zip(_checks(head), fields.values(), strict=True):
-        if not fits(value):
+    fields = {}
+    for (name, usual, convert, fits), value in zip(_checks(head), islice(plain, 1, None), strict=True):
+        if type(value) is list:
+            value = from_plain(value)
+        if convert is not None and value is not None:
+            value = convert(value)
+        if type(value) is not usual and not fits(value):
             raise ValueError(f"{kind.__name__}.{name} cannot be {value!r:.200}")
+        fields[name] = value
     return kind(**fields)
 
 
+_Convert: TypeAlias = Callable[[Any], Any] | None
+_Fits: TypeAlias = Callable[[Any], bool]
+
+
 @cache
-def _checks(tag: str) -> tuple[tuple[str, Callable[[Any], bool]], ...]:
-    """For each stored field of a class, its name and whether a value is of its type."""
+def _checks(tag: str) -> tuple[tuple[str, object, _Convert, _Fits], ...]:
+    """For each stored field of a class, its name, a type that always fits, what converts it, and whether it fits."""
     kind, names = FIELDS[tag]
-    hints = get_type_hints(kind)
-    return tuple((name, _check_of(hints[name])) for name in names)
+    hints, converted = get_type_hints(kind), _CONVERTED.get(kind, {})
+    # An object of a class is looked at no closer: it was checked as it was made. What is in a tuple is.
+    return tuple((name, hints[name] if isinstance(hints[name], type) else None, converted.get(name),
+                  _check_of(hints[name])) for name in names)
 
 
 def _check_of(hint: Any) -> Callable[[Any], bool]:
@@ -159,7 +178,7 @@ def misfit(value: object, kind: type[Any]) -> str | None:
     """Where a value is not of a class with a stored form, or holds something that it cannot; `None` if it is fine."""
     if type(value) is not kind:
         return f"a {type(value).__name__} stands where a {kind.__name__} belongs"
-    for name, fits in _checks(_TAGS[kind][0]):
+    for name, _, _, fits in _checks(_TAGS[kind][0]):
         part = getattr(value, name)
         if not fits(part):
             return f"{kind.__name__}.{name} cannot be {part!r:.200}"

@@ -7,13 +7,11 @@ what is ordered: what was carried out under old ones is never judged again by ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
 from compactlib._arguments import refuses_misfits
 from compactlib.errors import CorruptData
 from compactlib.kv.snapshots import SnapshotStore
-from compactlib.runtime.observe import Observer
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model.poll import PollRequest, PollResponse
 from compactlib.scheduler.model.update import AlreadyApplied, ApplyResult, Operation, PlanUpdate
@@ -45,7 +43,6 @@ class SchedulerMachine:
     Attributes:
         service: the scheduler.
         has_settings: whether the settings in force came from the log or a loaded state.
-        events: what the last command made happen, name and fields; for the caller that proposed it.
     """
 
     @refuses_misfits
@@ -54,13 +51,17 @@ class SchedulerMachine:
         self._policy = policy
         self._encoded: tuple[bytes, Operation] | None = None
         self.has_settings: bool = False
-        self.events: list[Event] = []
         self.service: SchedulerService = self._serve(SchedulerState(config, MetadataIndex() if with_index else None))
 
     @property
     def applied_index(self) -> int:
         """See `CommandMachine.applied_index`."""
         return self.service.state.applied_index
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """What the last command made happen, name and fields; for the caller that proposed it."""
+        return self.service.events
 
     def prepare(self, command: Command, request: PollRequest) -> PlanUpdate | PollResponse:
         """What a poll is to change, or its answer if that is nothing; see `SchedulerService.prepare`."""
@@ -92,7 +93,7 @@ class SchedulerMachine:
 
         Settings are an opening's. Those that it was opened with before change nothing; others hold from here on.
         """
-        self.events = []
+        self.service.events = ()
         if not isinstance(change, SchedulerConfig):
             return self.service.apply(command, change)
         if command.index <= self.applied_index:
@@ -138,14 +139,4 @@ class SchedulerMachine:
                               found=f"a state after {self.applied_index}")
 
     def _serve(self, state: SchedulerState) -> SchedulerService:
-        return SchedulerService(state=state, policy=self._policy, observer=_Noting(self))
-
-
-class _Noting(Observer):
-    """Notes what a command made happen."""
-
-    def __init__(self, machine: SchedulerMachine) -> None:
-        self._machine = machine
-
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        self._machine.events.append((name, fields))
+        return SchedulerService(state=state, policy=self._policy)

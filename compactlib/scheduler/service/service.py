@@ -11,7 +11,7 @@ Not safe for several threads at once: a log has one order, and so does what is a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import attrs
@@ -31,7 +31,7 @@ from compactlib.scheduler.plan.policy import AssignmentPolicy
 from compactlib.scheduler.plan.prepare import prepare
 from compactlib.scheduler.queue.metadata_index import MetadataIndex
 from compactlib.scheduler.queue.state import QuarantinedJob, SchedulerState
-from compactlib.scheduler.service.numbers import tell_events
+from compactlib.scheduler.service.numbers import Event, tell_events
 
 
 class SchedulerService:
@@ -51,6 +51,7 @@ class SchedulerService:
     Attributes:
         state: the replicated state; for reading.
         policy: as given.
+        events: what the last command made happen, name and fields.
     """
 
     @refuses_misfits
@@ -64,6 +65,7 @@ class SchedulerService:
         require_policy("policy", policy, or_none=True)
         self.policy: AssignmentPolicy = ByPriority() if policy is None else policy
         self._observer = telling(observer)
+        self.events: Sequence[Event] = ()
 
     @property
     def config(self) -> SchedulerConfig:
@@ -95,6 +97,7 @@ class SchedulerService:
         check_command(command)
         check_operation(operation)
         state = self.state
+        self.events = ()
         if command.index <= state.applied_index:
             return AlreadyApplied(command.index, state.applied_index)
         state.applied = command
@@ -106,6 +109,7 @@ class SchedulerService:
         result = carry_out(effects, operation)
         effects.tell_excluded()
         self.state = effects.state
+        self.events = effects.events
         tell_events(self._observer, effects.events)
         return result
 
