@@ -26,13 +26,17 @@ from typing import Any, Self, TypeAlias
 import attrs
 
 from compactlib.clock import Clock
-from compactlib.contract import CommitFence
+from compactlib.contract import CommitFence, Compaction, Policy
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, StorageError, Unsupported
 from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path
 from compactlib.files.folder_lock import LOCK_NAME
 from compactlib.objects.register import ObjectRegister, Version
 from compactlib.objects.store import ObjectStore, delete_many
 from compactlib.objects.stored_file import DEFAULT_PART_BYTES, StoredFile, put_file, take_file
+from compactlib.outcome import Done, Failed, Skipped
+from compactlib.rewrite import Executor
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 
 Heads: TypeAlias = Callable[[str], Mapping[str, int]]
 """Says of a folder on the disk, nobody's at the time, which of its files need not be whole for a plan, by their names,
@@ -105,6 +109,7 @@ class WorkingCopy:
         prefix: what the keys of its files begin with.
         part_bytes: the largest object that is put.
         version: what it was made from, or was committed as.
+        is_wanted: whether `ObjectFolder.opened` commits it.
     """
 
     def __init__(self, objects: ObjectStore, prefix: str, folder: str, version: Version | None = None, *, files: Files,
@@ -113,6 +118,7 @@ class WorkingCopy:
         self.prefix: str = prefix
         self.part_bytes: int = part_bytes
         self.version: Version | None = version
+        self.is_wanted: bool = True
         self._objects = objects
         self._files = files
         self._held = held
@@ -316,7 +322,9 @@ class ObjectFolder:
     @contextlib.contextmanager
     def opened(self, *, only_heads: bool = False, fence: CommitFence | None = None,
                scratch: str | None = None) -> Generator[WorkingCopy, None, None]:
-        """A working copy for the body of `with`, committed at its end, unless it raises; see `fetch` and `commit`.
+        """A working copy for the body of `with`, committed at its end, unless it raises or sets `is_wanted` to false.
+
+        Raises what `fetch` and `commit` do.
 
         Args:
             only_heads: whether of files that a plan does not need whole only the beginnings are fetched, and the rest
@@ -332,7 +340,8 @@ class ObjectFolder:
                 self._files.make_folder(held)
             copy = self._fetched(os.path.join(made, os.path.basename(self._prefix)), held)
             yield copy
-            self.commit(copy, fence=fence)
+            if copy.is_wanted:
+                self.commit(copy, fence=fence)
         finally:
             shutil.rmtree(made, ignore_errors=True)
 
@@ -359,3 +368,59 @@ class ObjectFolder:
 
     def __repr__(self) -> str:
         return f"ObjectFolder({self._prefix!r})"
+
+
+@attrs.frozen
+class OpenInObjects:
+    """Gives stores whose folders lie in an object store: each `compact` is one of a working copy, and commits that.
+
+    Made for `compactlib.spark.compact_on_workers`: a worker fetches a small store, compacts it on its own disk, and
+    puts what has changed; no store passes through the driver. Picklable if its fields are.
+
+    Attributes:
+        open_objects: opens the object store.
+        open_store: opens a store in a folder.
+        scratch: where working copies are made; the system's own place if `None`.
+    """
+
+    open_objects: Callable[[], ObjectStore]
+    open_store: Callable[[str], Compaction[Any, Any, Any, Any, Any]]
+    scratch: str | None = None
+
+    def __call__(self, prefix: str) -> StoreInObjects:
+        """The store in the folder of this prefix. Nothing is asked yet."""
+        return StoreInObjects(self, prefix)
+
+
+@attrs.frozen
+class StoreInObjects:
+    """A store in an object store, to be compacted.
+
+    Attributes:
+        opener: how it is opened.
+        prefix: of its folder.
+    """
+
+    opener: OpenInObjects
+    prefix: str
+
+    def compact(self, *, policy: Policy[Any, Any] | None = None, executor: Executor | None = None,
+                budget: Budget | None = None, observer: Observer | None = None,
+                fence: CommitFence | None = None) -> Done[Any] | Skipped | Failed:
+        """See `Compaction.compact`; the fence is entered around the step that commits to the object store.
+
+        Raises:
+            NotFound: there is no such folder.
+            Stale: another has changed it meanwhile; nothing was changed.
+            ObjectStoreFailed: the store cannot be asked; see `ObjectRegister.replace`.
+        """
+        with self.opener.open_objects() as objects, ObjectFolder(objects, self.prefix).opened(
+                fence=fence, scratch=self.opener.scratch) as copy:
+            with contextlib.closing(self.opener.open_store(copy.folder)) as store:
+                outcome = store.compact(policy=policy, executor=executor, budget=budget, observer=observer)
+            # Opening and closing may have written something; that alone makes no version.
+            copy.is_wanted = isinstance(outcome, Done) or (isinstance(outcome, Failed) and outcome.changed != "no")
+        return outcome
+
+    def close(self) -> None:
+        """Nothing is open between two calls."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import attrs
 
 from compactlib.clock import SystemClock
-from compactlib.contract import CommitFence, Compaction, Policy
+from compactlib.contract import CommitFence, Policy
 from compactlib.errors import Busy, CompactlibError, InvalidInput
 from compactlib.executors.tasks import foreign_error
 from compactlib.outcome import Done, Failed, Skipped
@@ -25,8 +25,21 @@ from compactlib.spark.stores.many_stores import listed_once, map_items
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-OpenStore: TypeAlias = Callable[[str], Compaction[Any, Any, Any, Any, Any]]
-"""Opens the store of this name, under its lock; picklable, runs on the workers."""
+    from compactlib.scheduler import Fence
+
+class OpenedStore(Protocol):
+    """What is asked of a store: the part of `contract.Compaction` that compacts and closes."""
+
+    def compact(self, *, policy: Policy[Any, Any] | None, budget: Budget | None, fence: CommitFence | None) -> object:
+        """See `Compaction.compact`."""
+
+    def close(self) -> None:
+        """See `Compaction.close`."""
+
+
+OpenStore: TypeAlias = Callable[[str], OpenedStore]
+"""Opens the store of this name, under its lock; picklable, runs on the workers. For stores that lie in an object store
+it is a `compactlib.objects.folder.OpenInObjects`."""
 
 OpenFence: TypeAlias = Callable[[str], CommitFence]
 """The fence of the store of this name; picklable, runs on the workers, all of which must reach what it asks."""
@@ -36,6 +49,29 @@ OUTCOME_DDL = "store string, outcome string, reason string, bytes bigint, second
 
 DEFAULT_STORES_IN_A_TASK = 16
 """Small stores mostly wait for the disk: one after the other would leave the core idle nine tenths of the time."""
+
+
+@attrs.frozen
+class HeldFence:
+    """A `CommitFence` for who holds a store's own lock: each commit first admits the token, to any kind of `Fence`.
+
+    The lock keeps the holder of a newer token out until the store is closed, so a commit need not be guarded to its end,
+    and the fence may be one that cannot do that: `KVFence` and `ObjectFence`, which workers on any machine reach.
+
+    Attributes:
+        fence: where tokens are kept.
+        resource: the fence's name for the store.
+        token: who may not come after a higher one; that of the driver, or of its job.
+    """
+
+    fence: Fence
+    resource: str
+    token: int
+
+    def guard(self) -> contextlib.AbstractContextManager[object]:
+        """See `CommitFence.guard`; raises what the fence's `admit` does."""
+        self.fence.admit(self.resource, self.token)
+        return contextlib.nullcontext()
 
 
 @attrs.frozen

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -18,15 +19,17 @@ from compactlib.errors import InvalidInput, Stale
 from compactlib.executors import Executor, LocalExecutor, RewriteFailure
 from compactlib.objects import LocalObjects, ObjectRef
 from compactlib.objects.errors import BadDigest
-from compactlib.objects.folder import ObjectFolder
+from compactlib.objects.folder import ObjectFolder, OpenInObjects
 from compactlib.outcome import Done, Failed
-from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog
+from compactlib.raftlog import LogOptions, LogReader, SeedPolicy, SegmentLimits, SegmentLog
 from compactlib.runtime.budget import Budget
-from compactlib.spark import SparkExecutor
+from compactlib.scheduler import MemoryFence, TokenFence
+from compactlib.spark import SparkExecutor, compact_on_workers
 from compactlib.spark.rewrites.object_files import ObjectsExecutor, TaskFiles, store_heads
+from compactlib.spark.stores.whole_stores import WholeStore
 from tests.blobstore.compaction_stores import START, answers, garbage_store, plan_of
 from tests.spark.rewrite_tasks import ReturningTask
-from tests.spark.store_jobs import build_logs, contents, grow, job
+from tests.spark.store_jobs import build_logs, contents, grow, job, open_log
 
 
 def through_objects(folder: Path, executor: Executor) -> ObjectsExecutor:
@@ -251,3 +254,75 @@ def test_a_store_in_an_object_store_is_compacted_by_spark(spark: SparkSession, t
         assert isinstance(job(folder).compact(executor, Budget()), Done)
     job(theirs).compact(LocalExecutor(), Budget())
     assert contents(fetched(tmp_path / "objects", tmp_path / "after")) == contents(theirs)
+
+
+# ------------------------------------------------------------------------------------- whole stores, each by a worker
+
+
+def in_objects(objects: Path) -> OpenInObjects:
+    return OpenInObjects(bucket_of(objects), open_log)
+
+
+def put_logs(folders: Sequence[str], objects: Path) -> list[str]:
+    names = [f"stores/{number}" for number in range(len(folders))]
+    with LocalObjects(objects) as store:
+        for name, folder in zip(names, folders, strict=True):
+            ObjectFolder(store, name).put(folder)
+    return names
+
+
+def versions(objects: Path, name: str) -> int:
+    with LocalObjects(objects) as store:
+        version = ObjectFolder(store, name).read()
+        return 0 if version is None else version.number
+
+
+def fetched_log(objects: Path, name: str, folder: Path) -> dict[str, Any]:
+    with LocalObjects(objects) as store:
+        return contents(ObjectFolder(store, name).fetch(folder).folder)
+
+
+def test_a_whole_store_is_fetched_compacted_and_committed(tmp_path: Path) -> None:
+    (ours,), (theirs,) = build_logs(tmp_path / "ours", 1), build_logs(tmp_path / "theirs", 1)
+    (name,) = put_logs([ours], tmp_path / "objects")
+    work = WholeStore(in_objects(tmp_path / "objects"), SeedPolicy())
+    assert work(name)[1] == "done"
+    job(theirs).compact(LocalExecutor(), Budget())
+    assert fetched_log(tmp_path / "objects", name, tmp_path / "after") == contents(theirs)
+    # What had nothing to do, or was refused, makes no version.
+    assert work(name)[1] == "skipped"
+    assert versions(tmp_path / "objects", name) == 2
+    assert work("stores/none")[-1] == "NotFound"
+
+
+def test_a_fence_guards_the_commit_to_the_object_store(tmp_path: Path) -> None:
+    (ours,) = build_logs(tmp_path / "ours", 1)
+    (name,) = put_logs([ours], tmp_path / "objects")
+    fence = MemoryFence()
+    fence.admit(name, 9)
+    work = WholeStore(in_objects(tmp_path / "objects"), SeedPolicy(), lambda resource: TokenFence(fence, resource, 8))
+    assert work(name)[-1] == "FencedOff"
+    assert versions(tmp_path / "objects", name) == 1
+
+
+def test_a_store_that_another_has_changed_meanwhile_stays_as_it_is(tmp_path: Path) -> None:
+    (ours,) = build_logs(tmp_path / "ours", 1)
+    (name,) = put_logs([ours], tmp_path / "objects")
+
+    def open_late(folder: str) -> SegmentLog:
+        assert WholeStore(in_objects(tmp_path / "objects"), SeedPolicy())(name)[1] == "done"
+        return open_log(folder)
+
+    assert WholeStore(OpenInObjects(bucket_of(tmp_path / "objects"), open_late), SeedPolicy())(name)[-1] == "Stale"
+    assert versions(tmp_path / "objects", name) == 2
+
+
+@pytest.mark.spark
+def test_many_stores_in_an_object_store_are_compacted_by_the_workers(spark: SparkSession, tmp_path: Path) -> None:
+    ours, theirs = build_logs(tmp_path / "ours", 6), build_logs(tmp_path / "theirs", 6)
+    names = put_logs(ours, tmp_path / "objects")
+    frame = compact_on_workers(spark, names, in_objects(tmp_path / "objects"), policy=SeedPolicy())
+    assert {(row.store, row.outcome) for row in frame.collect()} == {(name, "done") for name in names}
+    for number, (name, folder) in enumerate(zip(names, theirs, strict=True)):
+        job(folder).compact(LocalExecutor(), Budget())
+        assert fetched_log(tmp_path / "objects", name, tmp_path / f"after-{number}") == contents(folder)
