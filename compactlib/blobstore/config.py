@@ -16,6 +16,7 @@ import attrs
 
 from compactlib.blobstore.model.names import MAX_NUMBER, MIN_SEGMENT_BYTES
 from compactlib.blobstore.model.pace import Pace
+from compactlib.blobstore.model.placement import SurvivorPlacement
 from compactlib.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class BlobStoreConfig:
         pace: rate of a compaction that is given no budget, and how far it falls on a slow disk; `None` for no limit.
         compaction_buffer_bytes: how much is read at once where bytes pass through the process.
         swap_segments: how many segments beyond the capacity a compaction may fill before it frees its sources.
+        placement: which survivors share a new segment (`ByAge` or `ByEnd` of `compactlib.blobstore.model.placement`),
+            with `swap_segments` of 2 or more; `None`: those that are copied one after the other.
         purge_tombstones: remove deletes that are no longer needed.
         compaction_history_seconds: how long finished compaction logs are kept; each compaction reads those that are, so
             with `evicts` give a short time.
@@ -97,6 +100,7 @@ class BlobStoreConfig:
     pace: Pace | None = attrs.field(factory=Pace)
     compaction_buffer_bytes: int = 10 * _MIB
     swap_segments: int = 1
+    placement: SurvivorPlacement | None = None
     purge_tombstones: bool = False
     compaction_history_seconds: float = 21 * _DAY
     drop_dead_containers: bool = False
@@ -182,7 +186,8 @@ def _check_type(name: str, wanted: str, value: object) -> None:
     elif wanted.startswith(("int", "float")):
         right = isinstance(value, int if wanted.startswith("int") else int | float) and not isinstance(value, bool)
     else:
-        right = isinstance(value, {"bool": bool, "Pace | None": Pace}.get(wanted, tuple if "tuple" in wanted else str))
+        right = callable(getattr(value, "place", None)) if name == "placement" else isinstance(
+            value, {"bool": bool, "Pace | None": Pace}.get(wanted, tuple if "tuple" in wanted else str))
     if not right:
         raise InvalidInput(f"{name} is {value!r}; its type is {wanted}")
 

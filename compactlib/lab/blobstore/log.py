@@ -21,8 +21,10 @@ import attrs
 
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans
 from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobView, Dying, SegmentView
+from compactlib.blobstore.compaction.rewrite.packing import Packing
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName
+from compactlib.blobstore.model.placement import Survivor, SurvivorPlacement
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim
 from compactlib.lab.blobstore.records import DEAD, NEVER, Records, put_plainly
@@ -86,6 +88,10 @@ class Layout(Protocol):
     @property
     def placement(self) -> Placement | None:
         """Which open segment a record goes to; `None`: all that users write to one, survivors into closed ones."""
+
+    @property
+    def survivors(self) -> SurvivorPlacement | None:
+        """Which survivors share a segment, in a log without a placement."""
 
     @property
     def copies_renew(self) -> bool:
@@ -472,6 +478,7 @@ class _Copy:
         self.waited = 0.0
         # Segments that are given back when all is copied, and count as free until then.
         self._room_segments = 0
+        self._begin_cycle()
 
     def take(self, row: int) -> None:
         """Copy what is valid of one victim; the numbers of the dead are free again."""
@@ -486,6 +493,9 @@ class _Copy:
             log.placer.taken(Victim(row, log._classes[row], log._begun[row], len(log._members[row]),
                                     valid * len(log._members[row]) // log._used[row]))
         kept = _sorted_out(log._members[row], row, records.place, records.free)
+        if log.settings.survivors is not None:
+            self._classify(kept, log._names[row], log.settings.survivors)
+            return
         if log.placer is not None:
             self._room_segments += 1
             self._place(kept, log.placer)
@@ -530,6 +540,36 @@ class _Copy:
             log._newest[row] = max(log._newest[row], now_ms if renew else records.written[record])
             log._stored(records.key[record], row, placed, size)
 
+    def _classify(self, kept: array[int], source: SegmentName, survivors: SurvivorPlacement) -> None:
+        """Take records into the cycle, as `cycle_plan` does it; into which segments follows at its end."""
+        records, packing = self._log.records, self._packing
+        for record in kept:
+            if not packing.admit(records.size[record]):
+                self._end_cycle()
+                packing = self._packing
+                packing.admit(records.size[record])
+            self._waiting.append(record)
+            self._classes.append(survivors.place(Survivor(
+                records.written[record], records.until[record], records.size[record], source.generation), self._now_ms))
+        self._sources.append(source)
+        packing.sources += 1
+
+    def _put_by_class(self) -> None:
+        log, records, numbers = self._log, self._log.records, self._packing.placed(self._classes)
+        self._in_cycle = [log._new_row(FIRST_SEGMENT) for _ in range(self._packing.filled)]
+        for record, number in zip(self._waiting, numbers, strict=True):
+            row = records.place[record] = self._in_cycle[number]
+            log._members[row].append(record)
+            log._used[row] += records.size[record]
+            log._valid[row] += records.size[record]
+            log._newest[row] = max(log._newest[row], records.written[record])
+        self._begin_cycle()
+
+    def _begin_cycle(self) -> None:
+        settings = self._log.settings
+        self._packing = Packing(settings.room_bytes, settings.swap_segments, is_placed=True)
+        self._waiting, self._classes = array("i"), array("I")
+
     def _begin_output(self) -> None:
         if len(self._in_cycle) == self._log.settings.swap_segments:
             self._end_cycle()
@@ -537,6 +577,8 @@ class _Copy:
         self._in_cycle.append(self._log._new_row(FIRST_SEGMENT))
 
     def _end_cycle(self) -> None:
+        if self._waiting:
+            self._put_by_class()
         assert len(self._in_cycle) <= len(self._sources), "what one source keeps fits into one output"
         if self._in_cycle:
             generation = 1 + max(name.generation for name in self._sources)

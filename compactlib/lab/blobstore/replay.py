@@ -16,6 +16,7 @@ import attrs
 from compactlib._arguments import require_policy
 from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy
 from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.model.placement import SurvivorPlacement
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment.records import record_size
 from compactlib.errors import InvalidInput
@@ -48,7 +49,8 @@ class BlobSettings:
         record_overhead_bytes: what a record takes beside its content.
         tombstone_bytes: size of the record that a delete writes, which is kept for good; 0: none is written.
         deleted_retention_seconds: how long a delete is not yet in effect.
-        swap_segments: how many segments a compaction fills before it frees its sources; decides names alone.
+        swap_segments: how many segments a compaction fills before it frees its sources; decides names, and with
+            `survivors` which ones share a segment.
         check_every_operations: ask the policy after so many operations; 0: not by number.
         min_free_segments: also ask, and again as long as it finds something, when fewer are free; >= 0.
         forecast_seconds: how far ahead the policy is shown what dies when; 0: not at all.
@@ -59,6 +61,7 @@ class BlobSettings:
         placement: which open segment a record goes to (`compactlib.lab.blobstore.placement`); survivors then go on in
             segments that stay open between compactions, and what is replaced is dead at once. `None`: as in a store,
             what users write goes to one segment, and survivors into segments that each compaction closes at its end.
+        survivors: which survivors share a segment, as `BlobStoreConfig.placement`; only without a placement.
         copies_renew: whether a copy counts as a write for `SegmentView.last_modified`. In a store it does not.
 
     Raises:
@@ -81,6 +84,7 @@ class BlobSettings:
     intervals: int = 20
     max_dead_fraction: float = 1.0
     placement: Placement | None = None
+    survivors: SurvivorPlacement | None = None
     copies_renew: bool = False
 
     def __attrs_post_init__(self) -> None:
@@ -100,6 +104,8 @@ class BlobSettings:
             raise InvalidInput(f"max_dead_fraction is {self.max_dead_fraction}; it is a part of the log, 0 to 1")
         if self.placement is not None and self.tombstone_bytes:
             raise InvalidInput("a placement has no class for tombstones; give tombstone_bytes=0")
+        if self.placement is not None and self.survivors is not None:
+            raise InvalidInput("a placement places survivors, too; give it, or survivors")
         if self.placement is not None and self.segments <= self.placement.classes:
             raise InvalidInput(f"{self.placement.classes} classes in a log of {self.segments} segments; each takes one "
                                f"segment, and compactions need room")
@@ -187,6 +193,7 @@ class BlobSettings:
         values: dict[str, Any] = {
             "record_overhead_bytes": overhead, "tombstone_bytes": overhead, "max_blob_bytes": config.max_blob_bytes,
             "deleted_retention_seconds": config.deleted_retention_seconds, "swap_segments": config.swap_segments,
+            "survivors": config.placement,
             "forecast_seconds": buckets * config.stats_bucket_seconds, "bucket_seconds": config.stats_bucket_seconds,
             **more}
         return cls(capacity_bytes=config.capacity_bytes, segment_bytes=config.segment_bytes,
@@ -361,7 +368,7 @@ class BlobReplay:
         elif due < until:
             # Only then does the delete decide when it dies.
             records.leaves(record, due)
-            if records.has_lives or self._settings.forecast_seconds:
+            if records.has_lives or self._settings.forecast_seconds or self._settings.survivors is not None:
                 records.until[record] = due
         if tombstone and self._has_room_for(tombstone):
             self.log.append(tombstone, at)

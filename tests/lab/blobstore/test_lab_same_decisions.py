@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,6 +27,7 @@ from compactlib.blobstore import (
     Hybrid,
     StatsBased,
 )
+from compactlib.blobstore.model.placement import ByAge, ByEnd, SurvivorPlacement
 from compactlib.clock import ManualClock
 from compactlib.lab import BlobSettings, Operations
 from compactlib.lab.blobstore.replay import BlobReplay
@@ -39,11 +41,13 @@ _START = 1_700_000_000
 class BothWorlds:
     """A real store, and a log of numbers, that are told the same."""
 
-    def __init__(self, folder: Path, policy: BlobPolicy, *, retention: float, swaps: int, buckets: int) -> None:
+    def __init__(self, folder: Path, policy: BlobPolicy, *, retention: float, swaps: int, buckets: int,
+                 placement: SurvivorPlacement | None = None) -> None:
         self.config = BlobStoreConfig(
             capacity_bytes=40 * 4096, segment_bytes=4096, durability="interval", journal_max_entries=0,
             max_blob_bytes=0, deleted_retention_seconds=retention, swap_segments=swaps,
-            stats_bucket_count=buckets, stats_bucket_seconds=10.0, stats_entries_per_second=None, pace=None)
+            placement=placement, stats_bucket_count=buckets, stats_bucket_seconds=10.0,
+            stats_entries_per_second=None, pace=None)
         self.clock = ManualClock(_START)
         self.store = BlobStore(folder / "store", self.config, policy=policy, clock=self.clock)
         self.replay = BlobReplay(policy, BlobSettings.of_store(self.config, id_bytes=8, min_free_segments=0),
@@ -51,6 +55,7 @@ class BothWorlds:
         # The lab begins with the first operation, a store before it.
         self.replay.log.history = self.store.view().history
         self.versions: dict[int, int] = {}
+        self.classes: Mapping[int, int] = {}
         self.written = 0
 
     def now_ms(self) -> int:
@@ -94,7 +99,9 @@ class BothWorlds:
         assert shared(shown, reach) == shared(view, reach)
         plan = self.store.plan(view=view)
         if not plan.is_empty:
-            assert isinstance(self.store.compact(plan), Done)
+            done = self.store.compact(plan)
+            assert isinstance(done, Done)
+            self.classes = done.stats.classes
         choice = self.replay.check()
         assert (choice.victims, choice.why, choice.kind) == (plan.names, plan.why, plan.kind)
         self.replay.log.audit()
@@ -141,6 +148,28 @@ def test_a_decision_in_the_lab_is_the_stores_own(tmp_path: Path, policy: BlobPol
             if number % 25 == 24:
                 carried_out += not both.decide().is_empty
     assert carried_out >= 4
+
+
+@pytest.mark.parametrize("placement", [ByAge(step=1.5), ByEnd(step=1.2), ByEnd(step=2.0)], ids=str)
+@pytest.mark.parametrize(("retention", "swaps"), [(0.0, 1), (0.0, 3), (3.0, 5)])
+def test_survivors_lie_in_the_lab_as_in_a_store(tmp_path: Path, placement: SurvivorPlacement, retention: float,
+                                                swaps: int) -> None:
+    random = Random(f"{placement} {swaps}")
+    policy = Greedy(**_GATE, min_reclaimed_segments=4, copy_order="choice")
+    both = BothWorlds(tmp_path, policy, retention=retention, swaps=swaps, buckets=0, placement=placement)
+    classes: set[int] = set()
+    with both.store:
+        for number in range(500):
+            both.clock.advance(random.choice((0, 0.125, 0.125, 0.25)))
+            key = random.randrange(60)
+            if random.random() < 0.1:
+                both.delete(key)
+            else:
+                both.put(key, random.randrange(1, 400), random.choice((FOREVER, FOREVER, 8_060, 60_060)))
+            if number % 25 == 24:
+                both.decide()
+                classes |= set(both.classes)
+    assert len(classes) >= 4
 
 
 def test_a_policy_that_draws_draws_the_same_in_the_lab(tmp_path: Path) -> None:

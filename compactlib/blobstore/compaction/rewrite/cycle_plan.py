@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Planning one cycle of a compaction: which records are copied where, decided from a frozen view of the store.
 
-Records are packed tightly, in the order in which the victims are copied. A cycle fills at most so many new segments as
-there are swaps; the source at which they are full is copied up to there, and stays for the next cycle, which goes on
-behind.
+Records are packed tightly, in the order in which the victims are copied, or class by class (`packing`). A cycle fills
+at most so many new segments as there are swaps; the source at which they are full is copied up to there, and stays for
+the next cycle, which goes on behind.
 
 The new segments take the first positions of the sources, with the highest generation of the cycle plus one. They never
 outnumber the sources: what one source keeps fits into one new segment.
@@ -16,9 +16,11 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import TypeAlias
 
 import attrs
 
+from compactlib.blobstore.compaction.rewrite.packing import Packing
 from compactlib.blobstore.compaction.swap import Snapshot
 from compactlib.blobstore.model.breather import Breather, unhurried
 from compactlib.blobstore.model.names import LogPosition, SegmentName
@@ -26,6 +28,8 @@ from compactlib.blobstore.model.values import IndexEntry, RecordKind
 from compactlib.blobstore.validity.verdicts import Rules, Verdict, judge
 from compactlib.errors import CorruptData
 from compactlib.files.checksum import crc32
+
+Classify: TypeAlias = Callable[[IndexEntry, Sequence[IndexEntry]], int]
 
 _PUT = int(RecordKind.PUT)
 
@@ -46,6 +50,12 @@ class Picked:
     sizes: array[int] = attrs.field(factory=lambda: array("Q"))
     sequences: array[int] = attrs.field(factory=lambda: array("Q"))
 
+    def append(self, offset: int, size: int, sequence: int) -> None:
+        """One record more."""
+        self.offsets.append(offset)
+        self.sizes.append(size)
+        self.sequences.append(sequence)
+
 
 @attrs.define(eq=False)
 class TargetPlan:
@@ -60,6 +70,13 @@ class TargetPlan:
     name: SegmentName
     end: int
     picked: list[Picked] = attrs.field(factory=list)
+
+    def append(self, segment: SegmentName, offset: int, size: int, sequence: int) -> None:
+        """One record more of a source; those of a source come one after the other."""
+        if not self.picked or self.picked[-1].segment != segment:
+            self.picked.append(Picked(segment))
+        self.picked[-1].append(offset, size, sequence)
+        self.end += size
 
     @property
     def records(self) -> int:
@@ -88,6 +105,7 @@ class CyclePlan:
         verdicts: how many records of the sources had which verdict.
         dropped_bytes: sizes of the records that are not copied.
         last_sequence: the newest record that the decision knew of.
+        classes: how many records are copied of each class, if they are placed.
     """
 
     sources: tuple[SegmentName, ...]
@@ -96,6 +114,7 @@ class CyclePlan:
     verdicts: Counter[Verdict]
     dropped_bytes: int
     last_sequence: int
+    classes: Mapping[int, int] = attrs.field(factory=dict)
 
     @property
     def copied_bytes(self) -> int:
@@ -116,7 +135,7 @@ class CyclePlan:
 def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], turns: Mapping[SegmentName, int],
                copied_before: LogPosition | None, rules: Rules, *,
                swap_segments: int, segment_bytes: int, header_bytes: int,
-               dropped_put: Callable[[IndexEntry], object] | None = None,
+               dropped_put: Callable[[IndexEntry], object] | None = None, classify: Classify | None = None,
                breather: Breather | None = None) -> CyclePlan:
     """Decide the next cycle over the victims that remain. One pass over their index entries; 24 bytes a kept record.
 
@@ -130,24 +149,26 @@ def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], turns: Mapp
         segment_bytes: capacity of each.
         header_bytes: where the first record of a segment lies.
         dropped_put: called with each PUT that is not copied and has later records.
+        classify: gives the class of a record that is kept, from it and all records of its blob, if they are placed.
         breather: lets other threads run now and then.
 
     Raises:
         CorruptData: the index has two records that cannot both be (two of one sequence); it names the segment that
             cannot be decided about.
     """
-    packing = _Packing(remaining, swap_segments, segment_bytes, header_bytes)
+    packing = Packing(segment_bytes - header_bytes, swap_segments, is_placed=classify is not None)
+    cycle = _Cycle(packing, header_bytes, classify)
     for name in remaining:
         start = copied_before.offset if copied_before is not None and copied_before.segment == name else 0
-        if not packing.take(name, _judged(snapshot, name, start, rules, turns, dropped_put,
+        if not cycle.take(name, _judged(snapshot, name, start, rules, turns, dropped_put,
                                           unhurried if breather is None else breather.breathe)):
             break
-    return packing.finish(snapshot.last_sequence)
+    return cycle.finish(snapshot.last_sequence)
 
 
 def _judged(snapshot: Snapshot, name: SegmentName, start: int, rules: Rules,
             compacting: Mapping[SegmentName, int], dropped_put: Callable[[IndexEntry], object] | None,
-            breathe: Callable[[], None]) -> Iterator[tuple[IndexEntry, Verdict]]:
+            breathe: Callable[[], None]) -> Iterator[tuple[IndexEntry, list[IndexEntry], Verdict]]:
     for entry in snapshot.entries_of(name, start=start):
         breathe()
         history = snapshot.history_of(entry)
@@ -159,72 +180,61 @@ def _judged(snapshot: Snapshot, name: SegmentName, start: int, rules: Rules,
                               found=error.found) from None
         if dropped_put is not None and verdict is not Verdict.KEEP and entry.kind == _PUT and len(history) > 1:
             dropped_put(entry)
-        yield entry, verdict
+        yield entry, history, verdict
 
 
-class _Packing:
-    """Fills one new segment after the other."""
+class _Cycle:
+    """What is known of a cycle while its sources are gone through."""
 
-    def __init__(self, remaining: Sequence[SegmentName], swaps: int, capacity: int, header: int) -> None:
-        self.remaining = remaining
-        self.swaps = swaps
-        self.capacity = capacity
+    def __init__(self, packing: Packing, header: int, classify: Classify | None) -> None:
+        self.packing = packing
         self.header = header
-        self.targets: list[TargetPlan] = []
+        self.classify = classify
+        self.classes = array("I")
+        self.kept: list[Picked] = []
         self.sources: list[SegmentName] = []
         self.partial: LogPosition | None = None
         self.verdicts: Counter[Verdict] = Counter()
         self.dropped_bytes = 0
 
-    def take(self, name: SegmentName, judged: Iterator[tuple[IndexEntry, Verdict]]) -> bool:
-        """Pack what is kept of one source; `False` if the new segments are full before its end."""
+    def take(self, name: SegmentName, judged: Iterator[tuple[IndexEntry, list[IndexEntry], Verdict]]) -> bool:
+        """Take what is kept of one source; `False` if the new segments are full before its end."""
         verdicts: Counter[Verdict] = Counter()
-        dropped = kept = 0
-        for entry, verdict in judged:
+        dropped, part = 0, Picked(name)
+        for entry, history, verdict in judged:
             if verdict is not Verdict.KEEP:
                 dropped += entry.size
                 verdicts[verdict] += 1
                 continue
-            target = self._target_for(entry.size)
-            if target is None:
-                if kept:
+            if not self.packing.admit(entry.size):
+                if part.offsets:
                     self.partial = entry.position
-                    self._note(verdicts, dropped)
+                    self._note(part, verdicts, dropped)
                 return False
-            self._append(target, name, entry)
+            part.append(entry.offset, entry.size, entry.sequence)
+            if self.classify is not None:
+                self.classes.append(self.classify(entry, history))
             verdicts[verdict] += 1
-            kept += 1
-        self._note(verdicts, dropped)
+        self._note(part, verdicts, dropped)
         self.sources.append(name)
+        self.packing.sources += 1
         return True
 
-    def _note(self, verdicts: Counter[Verdict], dropped: int) -> None:
+    def _note(self, part: Picked, verdicts: Counter[Verdict], dropped: int) -> None:
+        self.kept.append(part)
         self.verdicts += verdicts
         self.dropped_bytes += dropped
 
-    def _target_for(self, size: int) -> TargetPlan | None:
-        if not self.targets or self.targets[-1].end + size > self.capacity:
-            if len(self.targets) == self.swaps:
-                return None
-            # Its name depends on how far the cycle gets.
-            self.targets.append(TargetPlan(SegmentName(0, 0), self.header))
-        return self.targets[-1]
-
-    @staticmethod
-    def _append(target: TargetPlan, name: SegmentName, entry: IndexEntry) -> None:
-        if not target.picked or target.picked[-1].segment != name:
-            target.picked.append(Picked(name))
-        part = target.picked[-1]
-        part.offsets.append(entry.offset)
-        part.sizes.append(entry.size)
-        part.sequences.append(entry.sequence)
-        target.end += entry.size
-
     def finish(self, last_sequence: int) -> CyclePlan:
         """The cycle, its new segments named."""
-        assert len(self.targets) <= len(self.sources), "what one source keeps fits into one new segment"
+        numbers = iter(self.packing.placed(self.classes))
+        assert self.packing.filled <= len(self.sources), "what one source keeps fits into one new segment"
         generation = 1 + max(name.generation for name in self.sources)
-        for target, source in zip(self.targets, islice(self.sources, len(self.targets)), strict=True):
-            target.name = SegmentName(source.position, generation)
-        return CyclePlan(sources=tuple(self.sources), partial=self.partial, targets=tuple(self.targets),
-                         verdicts=self.verdicts, dropped_bytes=self.dropped_bytes, last_sequence=last_sequence)
+        targets = [TargetPlan(SegmentName(source.position, generation), self.header)
+                   for source in islice(self.sources, self.packing.filled)]
+        for part in self.kept:
+            for offset, size, sequence in zip(part.offsets, part.sizes, part.sequences, strict=True):
+                targets[next(numbers)].append(part.segment, offset, size, sequence)
+        return CyclePlan(sources=tuple(self.sources), partial=self.partial, targets=tuple(targets),
+                         verdicts=self.verdicts, dropped_bytes=self.dropped_bytes, last_sequence=last_sequence,
+                         classes=Counter(self.classes))

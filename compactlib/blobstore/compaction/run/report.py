@@ -35,6 +35,7 @@ class BlobCompactionReport(Printed):
             process.
         bytes_freed: by how much less is on disk, as far as those cycles go; compare `BlobPlan.bytes_freed`.
         verdicts: how many records had which verdict; of the cycles that this process decided.
+        classes: how many records were copied of each class, if the store places survivors; of the same cycles.
         left_out: victims that stay because a record in them is damaged.
         damage: what was found there.
         resumed: whether it had been begun by an earlier run.
@@ -54,6 +55,7 @@ class BlobCompactionReport(Printed):
     bytes_written: int = 0
     bytes_freed: int = 0
     verdicts: Mapping[Verdict, int] = attrs.field(factory=Counter)
+    classes: Mapping[int, int] = attrs.field(factory=Counter)
     left_out: tuple[SegmentName, ...] = ()
     damage: tuple[CorruptData, ...] = ()
     resumed: bool = False
@@ -66,9 +68,11 @@ class BlobCompactionReport(Printed):
         return len(self.sources) - len(self.targets)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row a verdict, and one a damaged segment."""
+        """One row a verdict, one a class of survivors, and one a damaged segment."""
         rows: list[dict[str, Any]] = [{"what": verdict.name.lower(), "records": count, "why": verdict.value}
                 for verdict, count in sorted(self.verdicts.items(), key=lambda item: item[0].name)]
+        rows += [{"what": f"class {number}", "records": count, "why": "placed together"}
+                 for number, count in sorted(self.classes.items())]
         rows += [{"what": "damaged", "records": None, "why": str(error)} for error in self.damage]
         return rows
 

@@ -265,8 +265,8 @@ class StoreCompactions:
             targets=tuple(target.name for cycle in log.committed for target in cycle.targets),
             cycles=len(log.committed), copied_records=work.copied_records, copied_bytes=log.copied_bytes,
             bytes_written=work.bytes_written, bytes_freed=work.bytes_freed,
-            verdicts=work.verdicts, left_out=log.left_out, damage=tuple(work.damage), resumed=work.resumed,
-            seconds=seconds)
+            verdicts=work.verdicts, classes=work.classes, left_out=log.left_out, damage=tuple(work.damage),
+            resumed=work.resumed, seconds=seconds)
         work.events.done(log.number, [str(name) for name in log.victims], report.freed_segments, log.copied_bytes)
         return report
 

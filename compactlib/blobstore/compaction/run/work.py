@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import TypeAlias
 
@@ -38,9 +38,10 @@ from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.model.breather import Breather
 from compactlib.blobstore.model.names import LOG_SUFFIX, UNPUBLISHED_SUFFIX, SegmentName, segment_of_log_file
 from compactlib.blobstore.model.pace import Pace
+from compactlib.blobstore.model.placement import Survivor
 from compactlib.blobstore.model.values import IndexEntry, RecordKind, milliseconds
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
-from compactlib.blobstore.validity.verdicts import BlobEnd, DroppedPuts, PurgeRules, Rules, Verdict, nobody
+from compactlib.blobstore.validity.verdicts import FOREVER, BlobEnd, DroppedPuts, PurgeRules, Rules, Verdict, nobody
 from compactlib.errors import CompactlibError, Conflict, CorruptData, InvalidInput
 from compactlib.files.disk import list_folder
 from compactlib.files.freeing import Freeing
@@ -118,6 +119,7 @@ class CompactionWork:
         self.file: CompactionFile = file
         self.resumed: bool = resumed
         self.verdicts: Counter[Verdict] = Counter()
+        self.classes: Counter[int] = Counter()
         self.copied_records: int = 0
         self.bytes_written: int = 0
         self.bytes_freed: int = 0
@@ -256,7 +258,8 @@ class CompactionWork:
             snapshot, base.remaining, base.turns, base.copied_before, self._rules(now_ms),
             swap_segments=base.swap_segments, segment_bytes=self._store.segment_bytes,
             header_bytes=SEGMENT_HEADER_BYTES,
-            dropped_put=self._dropped_puts.note if config.purge_tombstones else None, breather=self._breather(budget))
+            dropped_put=self._dropped_puts.note if config.purge_tombstones else None,
+            classify=None if config.placement is None else self._class_of, breather=self._breather(budget))
         if self.log.phase is Phase.PREPARE or not _is_begun(self.log, plan):
             self.log = base.start_copy(plan.sources, plan.partial, tuple(each.name for each in plan.targets), now_ms)
             self._write_log()
@@ -265,6 +268,16 @@ class CompactionWork:
         self._ready.clear()
         self._plan = plan
         return plan
+
+    def _class_of(self, entry: IndexEntry, history: Sequence[IndexEntry]) -> int:
+        """As of the compaction's beginning, so that each of its cycles says the same."""
+        placement, until = self._store.config.placement, FOREVER
+        assert placement is not None, "only with a placement are records placed"
+        if entry.kind == RecordKind.PUT:
+            end = BlobEnd.of(history)
+            until = min(end.expires_ms, end.deleted_ms + milliseconds(self._store.config.deleted_retention_seconds))
+        return placement.place(Survivor(entry.op_time_ms, until, entry.size, entry.segment.generation),
+                               self.log.started_ms)
 
     def _rules(self, now_ms: int) -> Rules:
         purge = self.questions.purge_rules(self._store.config, had_put=self._dropped_puts.had_put)
@@ -415,6 +428,7 @@ class CompactionWork:
         self.is_unsure = False
         self.log = committed
         self.verdicts += plan.verdicts
+        self.classes.update(plan.classes)
 
     def _put_in_force(self) -> None:
         cycle = self.log.cycles[-1]

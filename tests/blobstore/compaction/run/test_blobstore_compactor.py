@@ -21,6 +21,7 @@ from compactlib.blobstore.errors import (
 )
 from compactlib.blobstore.index.index_file import write_index
 from compactlib.blobstore.index.index_segment import IndexSegment
+from compactlib.blobstore.model.placement import ByAge, ByEnd, SurvivorPlacement
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.blobstore.store.verify import StorePicture, compare
 from compactlib.blobstore.validity.verdicts import PurgeRules, Verdict
@@ -200,15 +201,15 @@ OPERATIONS = st.lists(st.tuples(st.sampled_from(WORDS), st.integers(0, 12)), max
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(OPERATIONS, st.integers(1, 3), st.booleans())
+@given(OPERATIONS, st.integers(1, 3), st.booleans(), st.sampled_from([None, ByAge(step=1.5), ByEnd(step=1.5)]))
 def test_properties_of_random_lives(tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, int]],
-                                    swaps: int, purge: bool) -> None:
+                                    swaps: int, purge: bool, placement: SurvivorPlacement | None) -> None:
     """Properties 1, 2, 3, 4, 7 and 8 over random histories: `compare` is the judge."""
     clock = ManualClock(START)
     folder = tmp_path_factory.mktemp("lives") / "store"
     put = 0
     with open_store(folder, clock, swap_segments=swaps, purge_tombstones=purge, segment_bytes=1024,
-                    capacity_bytes=1024 * 200) as store:
+                    capacity_bytes=1024 * 200, placement=placement) as store:
         for word, number in operations:
             try:
                 if word == "put":

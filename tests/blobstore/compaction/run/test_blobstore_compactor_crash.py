@@ -17,6 +17,7 @@ import attrs
 import pytest
 
 from compactlib.blobstore.errors import PlanDoesNotFit
+from compactlib.blobstore.model.placement import ByEnd
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, StorageError
@@ -107,6 +108,8 @@ STORIES = {
     "three swap segments": Story(lambda number: number % 2 == 0, {"swap_segments": 3}),
     "nothing is kept": Story(lambda number: True, {"swap_segments": 1, "purge_tombstones": True}),
     "every other segment": Story(lambda number: number % 4 != 0, {"swap_segments": 2}, spread=True),
+    "survivors by what is left of their lives": Story(
+        lambda number: number % 5 == 0, {"swap_segments": 3, "placement": ByEnd(step=1.01)}, backward=True),
     "the last segment first": Story(lambda number: number % 3 == 0, {"swap_segments": 1, "purge_tombstones": True},
                                     backward=True),
     "blobs that were put again": Story(lambda number: number % 4 == 0, {"swap_segments": 1}, spread=True,

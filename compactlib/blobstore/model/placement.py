@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which survivors of a compaction share a new segment: the contract, and the schemes that come with the library.
+
+What users write goes to the one active segment, since an id is written once. What a compaction copies is placed by
+class: a cycle that fills several segments (`BlobStoreConfig.swap_segments`) fills them class by class, the lowest
+first. Classes that follow one another may share a segment, so that none is left half empty, and a plan frees as many
+as it would without. A cycle of one segment has nothing to place.
+
+A scheme sees what the index knows of a record, and keeps nothing of its own: no memory, and nothing that a crash takes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, NamedTuple, Protocol
+
+import attrs
+
+from compactlib.blobstore.model.values import MAX_TIME_MS
+from compactlib.errors import InvalidInput
+
+
+class Survivor(NamedTuple):
+    """A record that is copied. Times are milliseconds since the epoch.
+
+    Attributes:
+        written_ms: when its operation was made.
+        until_ms: until when it is kept, as far as is known; `MAX_TIME_MS` or more if nothing says.
+        size: bytes of the record.
+        copies: how often its segment was compacted: at least as often as it was copied.
+    """
+
+    written_ms: int
+    until_ms: int
+    size: int
+    copies: int
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known until when it is kept."""
+        return self.until_ms < MAX_TIME_MS
+
+
+class SurvivorPlacement(Protocol):
+    """A scheme and its settings; a frozen attrs class."""
+
+    @property
+    def name(self) -> str:
+        """A short name for reports."""
+
+    def place(self, record: Survivor, now_ms: int) -> int:
+        """The class of a record, at least 0. Pure."""
+
+
+@attrs.frozen(kw_only=True)
+class ByAge:
+    """Records of like age share a segment: the longer one has lived, the longer it lives on, as SepBIT infers it.
+
+    Attributes:
+        step: the factor from one class to the next, above 1.
+
+    Raises:
+        InvalidInput: the step is not.
+    """
+
+    step: float = attrs.field(default=4.0)
+
+    name: ClassVar[str] = "by_age"
+
+    def __attrs_post_init__(self) -> None:
+        _check_step(self.step)
+
+    def place(self, record: Survivor, now_ms: int) -> int:
+        """See `SurvivorPlacement.place`."""
+        return _class_of(now_ms - record.written_ms, self.step)
+
+
+@attrs.frozen(kw_only=True)
+class ByEnd:
+    """Records whose end is known share segments by what is left of their lives; the others by age, apart from these.
+
+    A segment of records that end at about one time dies whole, and nothing of it is copied again.
+
+    Attributes:
+        step: the factor from one class to the next, above 1.
+
+    Raises:
+        InvalidInput: the step is not.
+    """
+
+    step: float = attrs.field(default=2.0)
+
+    name: ClassVar[str] = "by_end"
+
+    def __attrs_post_init__(self) -> None:
+        _check_step(self.step)
+
+    def place(self, record: Survivor, now_ms: int) -> int:
+        """See `SurvivorPlacement.place`."""
+        if record.is_known:
+            return _class_of(record.until_ms - now_ms, self.step)
+        return _class_of(MAX_TIME_MS, self.step) + 1 + _class_of(now_ms - record.written_ms, self.step)
+
+
+def _class_of(span_ms: int, step: float) -> int:
+    return int(math.log(max(span_ms, 1), step))
+
+
+def _check_step(step: float) -> None:
+    if not 1 < step < math.inf:
+        raise InvalidInput(f"step is {step}; give a factor above 1")
