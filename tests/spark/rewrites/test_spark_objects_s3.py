@@ -30,6 +30,10 @@ from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.spark import ObjectsExecutor, SparkExecutor
 from compactlib.spark.rewrites.object_files import store_heads
+from compactlib.spark.rewrites.staging_merge import StagingMerge
+from compactlib.staging import CommittedRanges, SplitRule
+from compactlib.staging.committed.formats.parquet import ParquetFormat
+from compactlib.staging.model.values import Record
 from tests.kv import servers
 from tests.objects import s3_servers
 from tests.spark.rewrite_tasks import DiesFirstTask
@@ -326,6 +330,40 @@ def test_executors_read_and_write_the_bucket_and_the_driver_commits(
     assert list(marks.iterdir())
     compacted(theirs[4], LocalExecutor())
     assert contents(fetched(bucket, tmp_path / "after")) == contents(theirs[4])
+
+
+# --------------------------------------------------------------------------------------------- staging, in the bucket
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("by_value")
+def test_a_staging_merge_in_the_bucket_is_the_same_or_has_not_happened(
+        spark: SparkSession, bucket: OpenBucket, proxy: S3Proxy) -> None:
+    """Workers read and write ranges in the bucket. One of their requests goes wrong; the next merge goes through."""
+    content = [(b"path/%05d" % number, Record.of(b"old %d" % number)) for number in range(600)]
+    changes: list[tuple[bytes, Record | None]] = [
+        (b"path/%05d" % number, None if number % 5 else Record.of(b"new")) for number in range(200, 400, 2)]
+    rule = SplitRule(raggedness=40)
+    local = CommittedRanges(MemoryObjects(), rule=rule, range_format=ParquetFormat())
+    expected = local.apply(local.apply(None, content).metarange_id, changes)
+    with bucket() as objects:
+        committed = CommittedRanges(objects, rule=rule, range_format=ParquetFormat())
+        base = committed.apply(None, content).metarange_id
+        merge = StagingMerge(spark, committed, bucket, partitions=2)
+        for method, place, fault in (("GET", "/ranges/", Fault.FAIL), ("PUT", "/ranges/", Fault.LOSE_ANSWER),
+                                     ("PUT", "/ranges/", Fault.REFUSE), ("PUT", "/metaranges/", Fault.FAIL)):
+            proxy.met.clear()
+            proxy.after(0, fault, method, place)
+            with contextlib.suppress(Exception):
+                # Spark may have run the task again, or has raised.
+                assert merge.merge(base, [changes]).metarange_id == expected.metarange_id
+            assert proxy.met
+            proxy.choose = lambda method, path: None
+            assert dict(committed.scan(base)) == dict(content)
+        applied = merge.merge(base, [changes])
+        assert applied.metarange_id == expected.metarange_id
+        assert applied.ranges_reused
+        assert list(committed.scan(applied.metarange_id)) == list(local.scan(expected.metarange_id))
 
 
 # --------------------------------------------------------------------------------------------------- large and early
