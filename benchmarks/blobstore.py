@@ -205,6 +205,20 @@ def timed_plain_copy(source: Path, work: Path, outputs: list[list[tuple[str, int
     return moved / 1e6 / seconds
 
 
+class OnCpu:
+    """Notes the CPU seconds of each run, those of all threads and of the system on their behalf."""
+
+    def __init__(self, measure: Callable[[], float]) -> None:
+        self._measure = measure
+        self.seconds: list[float] = []
+
+    def run(self) -> float:
+        began = time.process_time()
+        value = self._measure()
+        self.seconds.append(time.process_time() - began)
+        return value
+
+
 # ------------------------------------------------------------------------------------------------------------- peers
 
 def rocks_options(scale: Scale) -> Any:
@@ -274,6 +288,42 @@ def timed_semidbm(source: Path, work: Path, data: Data) -> float:
     return data.live_bytes / 1e6 / seconds
 
 
+CYCLE_BLOBS, CYCLE_BYTES, CYCLE_BATCH = 20_000, 4096, 100
+
+
+def cycle(put: Callable[[bytes, bytes], object], sync: Callable[[], object], get: Callable[[bytes], object]) -> float:
+    """Cycles a second: blobs that are put, synced in batches, and got, each once and in random order."""
+    rng = random.Random(8)
+    content = rng.randbytes(CYCLE_BYTES)
+    order = rng.sample(range(CYCLE_BLOBS), CYCLE_BLOBS)
+    began = time.perf_counter()
+    for number in range(CYCLE_BLOBS):
+        put(key_of(number), content)
+        if number % CYCLE_BATCH == CYCLE_BATCH - 1:
+            sync()
+    for number in order:
+        get(key_of(number))
+    return CYCLE_BLOBS / (time.perf_counter() - began)
+
+
+def blob_cycle(folder: Path, scale: Scale) -> float:
+    """Ours."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with BlobStore(folder, scale.config()) as store:
+        return cycle(store.put, store.flush, store.get)
+
+
+def semidbm_cycle(folder: Path) -> float:
+    """That of semidbm, which is told to check a checksum in each get, as ours do."""
+    import semidbm
+    shutil.rmtree(folder, ignore_errors=True)
+    database = semidbm.open(str(folder), "c", verify_checksums=True)
+    try:
+        return cycle(database.__setitem__, database.sync, database.__getitem__)
+    finally:
+        database.close(compact=False)
+
+
 # ---------------------------------------------------------------------------------------------- latency, memory, plans
 
 def read_latencies(store: BlobStore, live: list[int], until: Callable[[], bool]) -> list[float]:
@@ -294,26 +344,29 @@ def p99(latencies: list[float]) -> float:
     return statistics.quantiles(latencies, n=100)[98]
 
 
-def latency_pair(source: Path, work: Path, scale: Scale, data: Data) -> tuple[float, float]:
-    """p99 of a get in ms: while a compaction runs, and without."""
+def latency_pair(source: Path, work: Path, scale: Scale, data: Data) -> tuple[float, float, float]:
+    """p99 of a get in ms, while a compaction runs and without; and how fast that compaction was, in MB/s."""
     fresh_copy(source, work)
     live = data.live()
     with BlobStore(work, scale.config()) as store:
         ends = time.perf_counter() + scale.read_seconds
         without = read_latencies(store, live, lambda: time.perf_counter() > ends)
         done = threading.Event()
+        rates: list[float] = []
 
         def work_through() -> None:
-            compact(store)
+            began = time.perf_counter()
+            copied = compact(store)
+            rates.append(copied / 1e6 / (time.perf_counter() - began))
             done.set()
 
         thread = threading.Thread(target=work_through)
         thread.start()
-        during = read_latencies(store, live, done.is_set)
+        during = read_latencies(store, live, lambda: done.is_set() or not thread.is_alive())
         thread.join()
     print(f"  gets: {len(without)} without, {len(during)} during; p50 {statistics.median(without):.3f} and "
           f"{statistics.median(during):.3f} ms")
-    return p99(during), p99(without)
+    return p99(during), p99(without), rates[0]
 
 
 def index_bytes_per_blob(source: Path, work: Path, scale: Scale) -> float:
@@ -379,15 +432,29 @@ def decision_seconds(segments: int) -> float:
 def compaction_figures(scale: Scale, scratch: Path, data: Data) -> Iterator[Figure]:
     """Ours against the plain copy and the peers."""
     source, work = scratch / "source", scratch / "work"
-    ours = partial(timed_compaction, source, work, scale)
-    ours_by_two = partial(timed_compaction, source, work, scale, 2)
     outputs = live_runs(source, scale, data)
-    values, others = alternate(scale.runs, ours, partial(timed_plain_copy, source, work, outputs))
-    yield Figure(figure="compaction", unit="MB/s", values=tuple(values), reference_values=tuple(others),
-                 reference="copy_file_range of the live bytes, one fsync per segment", goal=">= 0.5")
-    values, others = alternate(scale.runs, ours_by_two, partial(timed_plain_copy, source, work, outputs))
-    yield Figure(figure="compaction by two threads", unit="MB/s", values=tuple(values), reference_values=tuple(others),
-                 reference="copy_file_range of the live bytes, one fsync per segment", goal=">= 0.5")
+    plain = partial(timed_plain_copy, source, work, outputs)
+    reference = "copy_file_range of the live bytes, one fsync per segment"
+    ours = {"": partial(timed_compaction, source, work, scale),
+            " by two threads": partial(timed_compaction, source, work, scale, 2)}
+    for name, compaction in ours.items():
+        cpu, plain_cpu = OnCpu(compaction), OnCpu(plain)
+        values, others = alternate(scale.runs, cpu.run, plain_cpu.run)
+        yield Figure(figure=f"compaction{name}", unit="MB/s", values=tuple(values), reference_values=tuple(others),
+                     reference=reference, goal=">= 0.8")
+        yield Figure(figure=f"compaction{name}: CPU", unit="s of CPU", values=tuple(cpu.seconds[1:]),
+                     reference_values=tuple(plain_cpu.seconds[1:]), reference=reference, goal="printed")
+    beside = [latency_pair(source, work, scale, data) for _ in range(scale.runs)]
+    yield Figure(figure="get p99 during compaction", unit="ms", values=tuple(each[0] for each in beside),
+                 reference="the same store, idle", reference_values=tuple(each[1] for each in beside), goal="<= 3")
+    yield Figure(figure="compaction during gets", unit="MB/s", values=tuple(each[2] for each in beside),
+                 reference=reference, reference_values=tuple(plain() for _ in beside), goal=">= 0.75")
+    yield from peer_figures(scale, scratch, data, ours)
+
+
+def peer_figures(scale: Scale, scratch: Path, data: Data, ours: dict[str, Callable[[], float]]) -> Iterator[Figure]:
+    """The same beside two other stores, if they are installed."""
+    work = scratch / "work"
     try:
         import rocksdict  # noqa: F401
         import semidbm  # noqa: F401
@@ -395,18 +462,21 @@ def compaction_figures(scale: Scale, scratch: Path, data: Data) -> Iterator[Figu
         print(f"  {missing.name} is not installed (make peers): the peers' figures are left out")
         return
     build_rocks(scratch / "rocks", data, scale)
-    values, others = alternate(scale.runs, ours, partial(timed_rocks, scratch / "rocks", work, scale, data))
+    values, others = alternate(scale.runs, ours[""], partial(timed_rocks, scratch / "rocks", work, scale, data))
     yield Figure(figure="compaction vs BlobDB", unit="MB/s", values=tuple(values), reference_values=tuple(others),
-                 reference="RocksDB BlobDB garbage collection (rocksdict)", goal=">= 2")
+                 reference="RocksDB BlobDB garbage collection (rocksdict)", goal=">= 3")
     shutil.rmtree(scratch / "rocks")
     build_semidbm(scratch / "semidbm", data)
-    values, others = alternate(scale.runs, ours, partial(timed_semidbm, scratch / "semidbm", work, data))
-    yield Figure(figure="compaction vs semidbm", unit="MB/s", values=tuple(values), reference_values=tuple(others),
-                 reference="semidbm compact", goal=">= 2")
-    values, others = alternate(scale.runs, ours_by_two, partial(timed_semidbm, scratch / "semidbm", work, data))
-    yield Figure(figure="compaction by two threads vs semidbm", unit="MB/s", values=tuple(values),
-                 reference_values=tuple(others), reference="semidbm compact", goal=">= 2")
+    for name, compaction in ours.items():
+        values, others = alternate(scale.runs, compaction, partial(timed_semidbm, scratch / "semidbm", work, data))
+        yield Figure(figure=f"compaction{name} vs semidbm", unit="MB/s", values=tuple(values),
+                     reference_values=tuple(others), reference="semidbm compact", goal=">= 1")
     shutil.rmtree(scratch / "semidbm")
+    values, others = alternate(scale.runs, partial(blob_cycle, scratch / "cycle", scale),
+                               partial(semidbm_cycle, scratch / "cycle"))
+    yield Figure(figure="puts and gets vs semidbm", unit="cycles/s", values=tuple(values),
+                 reference_values=tuple(others), goal="printed",
+                 reference="semidbm: the same puts, a sync for each 100, and each got once")
 
 
 def figures(scale: Scale, scratch: Path) -> Iterator[Figure]:
@@ -416,9 +486,6 @@ def figures(scale: Scale, scratch: Path) -> Iterator[Figure]:
     print(f"{len(data.sizes)} blobs, {sum(data.sizes) / 1e6:.0f} MB, of which {data.live_bytes / 1e6:.0f} MB live")
     build_store(source, data, scale)
     yield from compaction_figures(scale, scratch, data)
-    pairs = [latency_pair(source, work, scale, data) for _ in range(scale.runs)]
-    yield Figure(figure="get p99 during compaction", unit="ms", values=tuple(pair[0] for pair in pairs),
-                 reference="without compaction", reference_values=tuple(pair[1] for pair in pairs), goal="<= 3")
     per_blob = tuple(index_bytes_per_blob(source, work, scale) for _ in range(scale.runs))
     yield Figure(figure="index memory per blob", unit="bytes", values=per_blob, reference="limit",
                  reference_values=(300.0,) * len(per_blob), goal="<= 1")

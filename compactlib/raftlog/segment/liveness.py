@@ -31,6 +31,9 @@ def live_positions(index: SegmentIndex, live: IndexSet, ref: SegmentRef) -> Sequ
         if here.run_count == 1:
             return range(here.first + shift, here.last + shift + 1)
         return list(map(shift.__add__, here.members()))
+    if len(here) == len(inside) and here.members() == indexes[inside.start:inside.stop].tolist():
+        # Nothing has died since it was rewritten.
+        return inside
     held = IndexSet.from_sorted(picked(indexes, inside))
     missing = here - held
     if missing:

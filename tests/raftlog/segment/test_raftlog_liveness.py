@@ -91,3 +91,9 @@ def test_an_overwritten_entry_is_dead_weight() -> None:
     stats = segment_stats(index, SegmentRef(1, 1, 2), None, segment_format="native")
     assert (stats.entries, stats.data_bytes, stats.live_entries, stats.live_bytes) == (3, 13, 2, 9)
     assert index.columns.indexes == array("Q", [1, 2])
+
+
+def test_where_all_is_alive_the_positions_are_a_range_whatever_gaps_there_are() -> None:
+    held = [3, 4, 9, 12, 13]
+    index = index_of(dict.fromkeys(held, 1))
+    assert live_positions(index, IndexSet.from_sorted([1, *held[:-1], 20]), SegmentRef(1, 3, 12)) == range(4)
