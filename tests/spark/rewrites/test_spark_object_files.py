@@ -21,7 +21,8 @@ from compactlib.objects import LocalObjects, ObjectRef
 from compactlib.objects.errors import BadDigest
 from compactlib.objects.folder import ObjectFolder, OpenInObjects
 from compactlib.outcome import Done, Failed
-from compactlib.raftlog import LogOptions, LogReader, SeedPolicy, SegmentLimits, SegmentLog
+from compactlib.raftlog import Entry, LogOptions, LogReader, SeedPolicy, SegmentLimits, SegmentLog, StoreOptions
+from compactlib.raftlog.store.store import open_log as open_raft_log
 from compactlib.runtime.budget import Budget
 from compactlib.scheduler import MemoryFence, TokenFence
 from compactlib.spark import SparkExecutor, compact_on_workers
@@ -186,6 +187,26 @@ def test_a_blob_store_in_an_object_store_is_compacted_there(tmp_path: Path) -> N
         assert not store.recovery.damage
     sizes = [sum(path.stat().st_size for path in (tmp_path / name).glob("*.log")) for name in ("store", "after")]
     assert sizes[1] < sizes[0] - outcome.stats.bytes_freed // 2
+
+
+def test_a_raft_log_with_its_wal_lies_there_while_it_is_closed(tmp_path: Path) -> None:
+    """The newest segment, the WAL and what is beside them come whole; sealed segments of each log by their heads."""
+    options = StoreOptions(background=False, log=LogOptions(limits=SegmentLimits(max_entries=10)))
+    with open_raft_log(tmp_path / "store", options) as log:
+        log.append_run(1, 1, [b"entry %d" % index * 20 for index in range(1, 102)])
+        log.sync()
+        log.flush()
+        log.snapshot(100, range(1, 101, 3))
+        log.append_run(102, 1, [b"in the WAL"])
+        log.sync()
+    put_store(tmp_path / "store", tmp_path / "objects")
+    with compacting(tmp_path / "objects", LocalExecutor()) as (folder, executor), open_raft_log(folder, options) as log:
+        assert isinstance(log.compact(policy=SeedPolicy(), executor=executor), Done)
+    with open_raft_log(fetched(tmp_path / "objects", tmp_path / "after"), options) as log:
+        assert log.verify().findings == ()
+        assert log.read(102) == Entry(102, 1, b"in the WAL")
+        assert log.read(4) == Entry(4, 1, b"entry 4" * 20)
+    assert any(path.is_symlink() for path in (tmp_path / "after").rglob("*.segment"))
 
 
 def test_no_contents_pass_through_the_process_that_commits(tmp_path: Path) -> None:
