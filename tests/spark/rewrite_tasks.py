@@ -162,6 +162,17 @@ class WaitingTask:
 
 
 @attrs.frozen
+class CarryingTask:
+    """Carries bytes, and does nothing with them."""
+
+    name: str
+    data: bytes = attrs.field(repr=False)
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        return described(self, attempt, "carried://", len(self.data))
+
+
+@attrs.frozen
 class NamingTask:
     """Claims to have written `size` bytes to `path`."""
 

@@ -20,7 +20,7 @@ from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult, Re
 from compactlib.runtime.budget import Budget, BudgetLimits
 from compactlib.runtime.observe import Observer, Progress, telling
 from compactlib.spark.dependencies import require_spark
-from compactlib.spark.executors.jobs import Piece, SparkJobs, classic_context
+from compactlib.spark.executors.jobs import MOST_JOB_BYTES, Piece, SparkJobs, classic_context
 from compactlib.spark.executors.outcomes import Matched, Matching, condensed, died, job_failure, no_report
 from compactlib.spark.executors.packing import packed, weight_of
 from compactlib.spark.executors.worker import TaskRunner, packed_task
@@ -43,9 +43,10 @@ class SparkExecutor:
     in tasks must be reachable under the same path from every worker and from this process; a result whose files this
     process does not see is a failure.
 
-    All tasks of a run are one job, which Spark schedules; outcomes come as its tasks end (over Connect, in order), so
-    that the caller commits the first while others run. Where the workers of a job die in every attempt, the tasks that
-    it leaves are tried again in halves, until the one that kills them is alone. What reaches the other side:
+    All tasks of a run are one job (up to some ten thousand), which Spark schedules; outcomes come as its tasks end
+    (over Connect, in order), so that the caller commits the first while others run. Where the workers of a job die in
+    every attempt, the tasks that it leaves are tried again in halves, until the one that kills them is alone. What
+    reaches the other side:
 
     * **budget**: cancel and pause end the job, and what it had not done is begun anew after a pause. The deadline is
       checked by the tasks, by the workers' system clocks. A byte rate is divided among as many tasks as the session
@@ -108,6 +109,8 @@ class SparkExecutor:
                     _tell(matched, budget, observer)
                     observer.progress(Progress("rewrite", done, len(tasks), "groups"))
                     yield matched.outcome
+            if job.unsent:
+                waiting.appendleft(job.unsent)
             left = job.left
             if job.error is None:
                 if left:
@@ -167,6 +170,7 @@ class _Job:
     """One job of a run.
 
     Attributes:
+        unsent: the tasks that are too much for one job with the others.
         left: once it has ended, the tasks without an outcome.
         stopped: whether the budget has ended it.
         error: why it failed as a whole.
@@ -176,6 +180,7 @@ class _Job:
         self._executor = executor
         self._tasks = tasks
         self._limits = limits
+        self.unsent: Sequence[RewriteTask] = ()
         self.left: Sequence[RewriteTask] = ()
         self.stopped = False
         self.error: Exception | None = None
@@ -184,13 +189,19 @@ class _Job:
         """The outcomes as they come, until the job has ended or the budget stops it."""
         pieces: list[Piece] = []
         weights: list[float] = []
+        sent = 0
         for number, task in enumerate(self._tasks):
             try:
-                pieces.append((number, packed_task(task)))
+                data, weight = packed_task(task), weight_of(task)
             except Exception as error:  # pickling runs foreign code, which may raise anything
                 yield Matched(RewriteFailure(task.name, foreign_error(task.name, error)))
-            else:
-                weights.append(weight_of(task))
+                continue
+            if pieces and sent + len(data) > MOST_JOB_BYTES:
+                self.unsent = self._tasks[number:]
+                break
+            pieces.append((number, data))
+            weights.append(weight)
+            sent += len(data)
         if not pieces:
             return
         matching = Matching({number: self._tasks[number].name for number, _ in pieces})

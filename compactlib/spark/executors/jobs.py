@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A function over pieces of work as one DataFrame job, whose answers come as its Spark tasks end.
 
-Each part of the pieces is a partition: a range makes the partitions, and a broadcast join brings each its own pieces
-and no other's, without a shuffle. Answers come early in the way that the session has for it:
+Each part of the pieces is a partition of a range. The pieces travel with the function, all of them to each Spark task:
+up to some megabytes that costs less than a join, which is one more job for each. Answers come early in the way that the
+session has for it:
 
 * A classic session sends the updates of an accumulator with the end of a task. Spark promises each at least once, so
   these are news; the rows that the job returns when it has ended are what counts, and repeat them.
@@ -14,9 +15,11 @@ and no other's, without a shuffle. Answers come early in the way that the sessio
 from __future__ import annotations
 
 import contextlib
+import pickle
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
@@ -27,13 +30,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import SparkContext
     from pyspark.accumulators import Accumulator
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 Piece: TypeAlias = tuple[int, bytes]
 """The number of a piece of work, and what the function takes for it or answered."""
 
 _ANSWER_DDL = "number bigint, answer binary"
 _LOOK_SECONDS = 0.2
+
+MOST_JOB_BYTES = 32 << 20
+"""More pieces than these should be another job: each Spark task takes a hundredth of a second to read them, and Spark
+Connect takes no request of 128 MiB."""
 
 
 def classic_context(spark: SparkSession) -> SparkContext | None:
@@ -87,7 +94,9 @@ class SparkJobs:
                         # A classic session's own tags reach SQL queries, but not what Python collects (4.3.0).
                         context.addJobTag(name)
                         context.setInterruptOnCancel(True)
-                rows = self._frame(_Applied(apply, name, self._listen(name, context, came.put)), parts)
+                packed = tuple(pickle.dumps(pieces) for pieces in parts)
+                applied = _Applied(apply, packed, name, self._listen(name, context, came.put))
+                rows = self._spark.range(0, len(packed), 1, len(packed)).mapInArrow(applied, _ANSWER_DDL)
                 for row in rows.toLocalIterator() if context is None else rows.collect():
                     came.put((row["number"], bytes(row["answer"])))
             except BaseException as error:
@@ -137,18 +146,6 @@ class SparkJobs:
         self._listening[name] = hear
         return self._news
 
-    def _frame(self, applied: _Applied, parts: Sequence[Sequence[Piece]]) -> DataFrame:
-        import pyarrow as pa
-        from pyspark.sql import functions
-
-        rows = [(part, number, data) for part, pieces in enumerate(parts) for number, data in pieces]
-        kinds: list[tuple[str, pa.DataType]] = [("part", pa.int64()), ("number", pa.int64()), ("data", pa.binary())]
-        table = pa.table({name: pa.array([row[place] for row in rows], kind)
-                          for place, (name, kind) in enumerate(kinds)})
-        ranged = self._spark.range(0, len(parts), 1, len(parts)).withColumnRenamed("id", "part")
-        return ranged.join(functions.broadcast(self._spark.createDataFrame(table)), "part").mapInArrow(
-            applied, _ANSWER_DDL)
-
     def _inheriting(self, call: Callable[[], None]) -> Callable[[], None]:
         from pyspark import inheritable_thread_target
 
@@ -167,9 +164,10 @@ class _Ended:
 
 @attrs.frozen
 class _Applied:
-    """The function that Spark maps over the rows of a partition."""
+    """The function that Spark maps over the numbers of parts."""
 
     apply: Callable[[bytes], bytes]
+    parts: tuple[bytes, ...]
     job: str
     news: Accumulator[Any] | None
 
@@ -177,8 +175,8 @@ class _Applied:
         import pyarrow as pa
 
         for batch in batches:
-            rows: list[dict[str, Any]] = batch.to_pylist()
-            for number, data in ((row["number"], row["data"]) for row in rows):
+            places: list[Any] = batch.column(0).to_pylist()
+            for number, data in chain.from_iterable(pickle.loads(self.parts[place]) for place in places):
                 answer = self.apply(data)
                 if self.news is not None:
                     self.news.add([(self.job, (number, answer))])

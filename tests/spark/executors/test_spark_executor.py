@@ -23,6 +23,7 @@ from compactlib.testing.executors.conformance import ExecutorConformance
 from tests.spark.rewrite_tasks import (
     PARTITION,
     AlwaysKilledTask,
+    CarryingTask,
     CopyTask,
     FailingTask,
     KilledOnceTask,
@@ -207,17 +208,23 @@ class TestJobs:
         assert [outcome.task for outcome in first] == ["late"]
 
     def test_a_run_is_one_job(self, spark: SparkSession) -> None:
-        """Besides the one that sends the tasks out; Spark counts them for this thread's group."""
-        spark.sparkContext.setJobGroup("one job", "")
+        assert self._jobs(spark, [ReturningTask(f"t{n}", PARTITION) for n in range(20)]) == [20]
+
+    def test_what_is_too_much_for_one_job_is_another(self, spark: SparkSession) -> None:
+        assert self._jobs(spark, [CarryingTask(f"t{n}", bytes([n]) * (15 << 20)) for n in range(3)]) == [1, 2]
+
+    def _jobs(self, spark: SparkSession, tasks: Sequence[RewriteTask]) -> list[int]:
+        """How many Spark tasks each job of a run has, which Spark counts for this thread's group; the least first."""
+        group = f"of {tasks[0]!r:.40}"
+        spark.sparkContext.setJobGroup(group, "")
         try:
-            results(list(SparkExecutor(spark).run([ReturningTask(f"t{n}", PARTITION) for n in range(20)])))
+            results(list(SparkExecutor(spark).run(tasks)))
         finally:
             spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
         tracker = spark.sparkContext.statusTracker()
-        jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup("one job")]
+        jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(group)]
         stages = [tracker.getStageInfo(stage) for each in jobs if each is not None for stage in each.stageIds]
-        assert max(stage.numTasks for stage in stages if stage is not None) == 20
-        assert len(jobs) <= 2
+        return sorted(stage.numTasks for stage in stages if stage is not None)
 
     def test_names_must_differ(self, spark: SparkSession, job: Job) -> None:
         with pytest.raises(InvalidInput, match="copy-1"):
