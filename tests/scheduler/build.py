@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
 
+from compactlib.runtime.store_numbers import StoreLevels
 from compactlib.scheduler import (
     AddBlocks,
     AssignmentPolicy,
@@ -24,11 +26,12 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.model.poll import PollResponse
 from compactlib.scheduler.model.update import AssignedJob
-from compactlib.scheduler.model.values import BlockEntry, Command, JobState
+from compactlib.scheduler.model.values import BlockEntry, Command, JobPhase, JobState
 from compactlib.scheduler.plan.planner import PlanCursor
 from compactlib.scheduler.plan.schedule import Schedule
 from compactlib.scheduler.queue.block_queue import BlockQueue, Pushed
 from compactlib.scheduler.queue.job_queue import JobQueue
+from compactlib.scheduler.service.numbers import levels_of
 
 Limits = tuple[int, float]
 U, P, S = JobStatus.UNSPECIFIED, JobStatus.IN_PROGRESS, JobStatus.SUCCESS
@@ -168,8 +171,26 @@ class Host:
 
     def audit(self) -> None:
         self.service.audit()
+        check_numbers(self.service, self.now)
         if not self.service.state.quarantine_dropped:
             assert self.service.state.unaccounted_blocks() == []
+
+
+def check_numbers(service: SchedulerService, now: float) -> None:
+    """What is told of a scheduler at a time is what a look at all that it holds says."""
+    state = service.state
+    jobs = list(state.jobs)
+    phases = Counter((job.state.compaction_level, state.jobs.phase(job.state, now)) for job in jobs)
+    assert all(row[phase.value] == phases[row["level"], phase] for row in service.stats(now) for phase in JobPhase)
+    ends = sorted(job.state.lease_expires_at for job in jobs if job.state.lease_expires_at)
+    assert [job.state.lease_expires_at for job in state.jobs.leased()] == ends
+    assert len({job.state.name for job in state.jobs.leased()}) == state.jobs.lease_count == len(ends)
+    assert [(entry.index, entry.position) for entry in state.tombstones] == sorted(
+        (entry.index, entry.position) for entry in state.tombstones)
+    assert levels_of(state) == StoreLevels(
+        live_bytes=sum(job.size_bytes for job in jobs),
+        oldest_lease_seconds=ends[0] - state.config.lease_seconds if ends else None,
+        oldest_unreclaimed_seconds=min((entry.appended_at for entry in state.tombstones), default=None))
 
 
 def say(response: PollResponse, status: JobStatus | int, *, token: int | None = None, which: int = 0,

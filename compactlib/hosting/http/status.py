@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import heapq
 from html import escape
+from itertools import islice
 from typing import Any
 
 import attrs
@@ -50,25 +50,23 @@ class SchedulerStatus:
 
     @staticmethod
     def of(service: SchedulerService, now: float) -> SchedulerStatus:
-        """O(jobs + tombstones)."""
+        """O(levels + what is shown + jobs whose lease has run out + jobs that failed too often)."""
         state = service.state
         waiting: dict[int, int] = {row["level"]: row["blocks"] for row in state.blocks.stats()}
         jobs = {row["level"]: row for row in service.stats(now)}
         none = {**{phase.value: 0 for phase in JobPhase}, **attrs.asdict(LevelCounts())}
         levels = tuple({"level": level, "waiting blocks": waiting.get(level, 0), **none, **jobs.get(level, {})}
                        for level in sorted(waiting.keys() | jobs.keys()))
-        held = [job for job in state.jobs if job.state.lease_expires_at]
-        first = heapq.nsmallest(MAX_SHOWN, held, key=lambda job: job.state.lease_expires_at)
         leases = tuple({"ends_in_seconds": job.state.lease_expires_at - now, "level": job.state.compaction_level,
                         "shard": job.shard, "tenant": job.tenant, "token": job.state.token,
                         "failures": job.state.failures, "phase": state.jobs.phase(job.state, now).value,
-                        "job": job.state.name} for job in first)
-        newest = heapq.nlargest(MAX_SHOWN, state.quarantine.values(), key=lambda each: each.since)
+                        "job": job.state.name} for job in islice(state.jobs.leased(), MAX_SHOWN))
+        newest = islice(reversed(state.quarantine.values()), MAX_SHOWN)
         quarantine = tuple({"age_seconds": now - each.since, "level": each.plan.compaction_level,
                             "shard": each.plan.shard, "tenant": each.plan.tenant,
                             "blocks": len(each.plan.source_blocks), "failures": each.failures, "job": each.plan.name,
                             "reason": each.reason} for each in newest)
-        oldest = heapq.nsmallest(MAX_SHOWN, state.tombstones, key=lambda each: (each.index, each.position))
+        oldest = islice(state.tombstones, MAX_SHOWN)
         tombstones = tuple({"age_seconds": now - each.appended_at,
                             "leased_for_seconds": each.leased_until - now if each.leased_until > now else None,
                             "blocks": _count(each.tombstone), "shard": each.tombstone.shard,
@@ -76,7 +74,8 @@ class SchedulerStatus:
         applied = state.applied
         return SchedulerStatus(
             now=now, index=state.applied_index, term=0 if applied is None else applied.term, levels=levels,
-            lease_count=len(held), leases=leases, quarantine_count=len(state.quarantine), quarantine=quarantine,
+            lease_count=state.jobs.lease_count, leases=leases,
+            quarantine_count=len(state.quarantine), quarantine=quarantine,
             tombstone_count=len(state.tombstones), tombstones=tombstones)
 
     def tell(self, observer: Observer) -> None:

@@ -11,8 +11,11 @@ See `docs/design/scheduler.md` for how Pyroscope does it, and for the difference
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain
+from math import inf
 from operator import itemgetter
 from typing import TypeVar
 
@@ -36,6 +39,10 @@ def last_key_of(config: SchedulerConfig) -> LastKeyOf:
     if config.last_key == "name":
         return lambda state: state.name
     return lambda state: state.sequence
+
+
+def _lease_end(job: Job) -> float:
+    return job.state.lease_expires_at
 
 
 def _insert(ordered: dict[int, ValueT], key: int, value: ValueT) -> None:
@@ -101,6 +108,8 @@ class JobQueue:
         """Ascending."""
         self.leased_count: int = 0
         """Jobs in progress, those with a lease that has run out included."""
+        self.size_bytes: int = 0
+        """Of the sources of all jobs."""
         self.delayed_count: int = 0
         """Unassigned jobs that came back: they wait for their back-off, or it is over."""
         # The sources of jobs of levels that are compacted no more: the block queue does not know them.
@@ -132,18 +141,20 @@ class JobQueue:
         if state.name in self._jobs:
             return False
         job = self._jobs[state.name] = Job(state, plan)
-        self._retired.update(self._retired_sources(job))
-        level = self.level(state.compaction_level)
-        level.counts.added += 1
-        self._place(level, job)
+        self._enter(job)
+        self.level(state.compaction_level).counts.added += 1
         return True
 
     def restore(self, state: JobState, plan: JobPlan, orphans: tuple[BlockMeta, ...]) -> None:
         """Put a stored job back; nothing is counted. O(log n)."""
         job = self._jobs[state.name] = Job(state, plan)
         job.orphans = orphans
+        self._enter(job)
+
+    def _enter(self, job: Job) -> None:
+        self.size_bytes += job.size_bytes
         self._retired.update(self._retired_sources(job))
-        self._place(self.level(state.compaction_level), job)
+        self._place(self.level(job.state.compaction_level), job)
 
     def put(self, job: Job, state: JobState) -> None:
         """Replace a job's state. O(log n); O(1) for a renewed lease."""
@@ -189,6 +200,7 @@ class JobQueue:
         level = self.levels[job.state.compaction_level]
         self._take(level, job)
         del self._jobs[job.state.name]
+        self.size_bytes -= job.size_bytes
         if self._retired:
             self._retired.difference_update(self._retired_sources(job))
         return level.counts
@@ -269,6 +281,38 @@ class JobQueue:
         """How many jobs failed too often, those on their last attempt included."""
         return len(self._failed)
 
+    def phases(self, now: float) -> dict[int, Counter[JobPhase]]:
+        """How many jobs of each level are in which phase.
+
+        O(levels + jobs whose lease has run out + jobs that failed too often).
+        """
+        found = {}
+        for number, level in self.levels.items():
+            leased = sum(map(len, level.leased.values()))
+            lapsed = sum(len({job.state.name for job in waiting.due(now)}) for waiting in level.leased.values())
+            found[number] = Counter({
+                JobPhase.UNASSIGNED: len(level.ready) + sum(map(len, level.delayed.values())),
+                JobPhase.IN_PROGRESS: leased - lapsed, JobPhase.LEASE_EXPIRED: lapsed})
+        for *_, name in self._failed:
+            state = self._jobs[name].state
+            found[state.compaction_level][self.phase(state, now)] += 1
+        return found
+
+    def leased(self) -> Iterator[Job]:
+        """Jobs with a lease, run out or not, by its end. O(log n) a job, and as much for each that failed too often."""
+        failed = [job for job in (self._jobs[name] for *_, name in self._failed) if job.state.lease_expires_at]
+        waiting = [each.due(inf) for level in self.levels.values() for each in level.leased.values()]
+        seen = set()
+        for job in heapq.merge(*waiting, sorted(failed, key=_lease_end), key=_lease_end):
+            if job.state.name not in seen:
+                seen.add(job.state.name)
+                yield job
+
+    @property
+    def lease_count(self) -> int:
+        """How many jobs have a lease, run out or not. O(jobs that failed too often)."""
+        return self.leased_count + sum(bool(self._jobs[name].state.lease_expires_at) for *_, name in self._failed)
+
     def excluded(self, now: float) -> Iterator[Job]:
         """Jobs that failed too often and that have no holder, the worst first: most failures, longest excluded.
 
@@ -317,6 +361,8 @@ class JobQueue:
         if counted != [self.leased_count, self.delayed_count]:
             raise AuditFailed(f"{counted} jobs are leased and delayed, and {self.leased_count} and "
                               f"{self.delayed_count} are counted")
+        if self.size_bytes != sum(job.size_bytes for job in self):
+            raise AuditFailed(f"the sources of all jobs are counted as {self.size_bytes} bytes")
         if placed != len(self._jobs):
             raise AuditFailed(f"{len(self._jobs)} jobs are queued, and {placed} have a place in the order")
         for name, job in self._jobs.items():

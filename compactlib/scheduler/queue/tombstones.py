@@ -81,7 +81,7 @@ class Tombstones:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[TombstoneEntry]:
-        """All entries, in no order that means anything."""
+        """All entries, the oldest first."""
         return iter(self._entries.values())
 
     def __contains__(self, name: object) -> bool:

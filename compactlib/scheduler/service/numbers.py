@@ -33,10 +33,10 @@ def tell_events(observer: Observer, events: Iterable[Event]) -> None:
 
 
 def levels_of(state: SchedulerState) -> StoreLevels:
-    """What waits to be compacted and what to be deleted. O(jobs + tombstones)."""
-    jobs = list(state.jobs)
-    ends = [job.state.lease_expires_at for job in jobs if job.state.lease_expires_at]
+    """What waits to be compacted and what to be deleted. O(levels + jobs that failed too often)."""
+    first = next(state.jobs.leased(), None)
+    oldest = next(iter(state.tombstones), None)
     return StoreLevels(
-        live_bytes=sum(job.size_bytes for job in jobs),
-        oldest_lease_seconds=min(ends) - state.config.lease_seconds if ends else None,
-        oldest_unreclaimed_seconds=min((entry.appended_at for entry in state.tombstones), default=None))
+        live_bytes=state.jobs.size_bytes,
+        oldest_lease_seconds=None if first is None else first.state.lease_expires_at - state.config.lease_seconds,
+        oldest_unreclaimed_seconds=None if oldest is None else oldest.appended_at)

@@ -157,14 +157,14 @@ class SchedulerService:
         return job.state, job.plan()
 
     def stats(self, now: float) -> list[dict[str, int]]:
-        """One row a level: how many jobs are in which phase, and what happened since the start. O(n)."""
+        """One row a level: how many jobs are in which phase, and what happened since the start.
+
+        O(levels + jobs whose lease has run out + jobs that failed too often).
+        """
         require_type("now", now, (int, float), "seconds since the epoch")
-        rows: dict[int, dict[str, int]] = {}
-        for number, level in self.state.jobs.levels.items():
-            rows[number] = {"level": number, **{phase.value: 0 for phase in JobPhase}, **attrs.asdict(level.counts)}
-        for job in self.state.jobs:
-            rows[job.state.compaction_level][self.state.jobs.phase(job.state, now).value] += 1
-        return list(rows.values())
+        phases = self.state.jobs.phases(now)
+        return [{"level": number, **{phase.value: phases[number][phase] for phase in JobPhase},
+                 **attrs.asdict(level.counts)} for number, level in self.state.jobs.levels.items()]
 
     def audit(self) -> None:
         """Check the whole state. O(everything).

@@ -27,7 +27,7 @@ from compactlib.scheduler.model.update import Applied
 from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.state_rows import dump_rows
 from compactlib.testing.histories.scheduler_histories import SchedulerHistory, SchedulerStep, scheduler_histories
-from tests.scheduler.build import lenient
+from tests.scheduler.build import check_numbers, lenient
 
 CONFIG = SchedulerConfig(
     levels=(LevelConfig(max_blocks=3, max_age_seconds=20), LevelConfig(max_blocks=2, max_age_seconds=40)),
@@ -99,6 +99,7 @@ def random_run(seed: int, steps: int, config: SchedulerConfig = CONFIG,
         trace += [update, result]
         held += [(result.response, which) for which in range(len(result.response.compaction_jobs))]
         service.audit()
+        check_numbers(service, command.appended_at)
     return [*trace, *dump_rows(service.state)]
 
 
