@@ -19,6 +19,7 @@ import stat
 import tempfile  # noqa: TID251 - a working copy, whose store lies elsewhere
 import uuid
 from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import Any, Self, TypeAlias
@@ -37,6 +38,10 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
+
+_AT_ONCE = 8
+"""How many files are read or written at the same time: requests mostly wait. One part of each is in memory."""
+_NOT_YET = StoredFile(())
 
 Heads: TypeAlias = Callable[[str], Mapping[str, int]]
 """Says of a folder on the disk, nobody's at the time, which of its files need not be whole for a plan, by their names,
@@ -127,7 +132,7 @@ class WorkingCopy:
         self._marks = count(int.from_bytes(os.urandom(4)))
 
     def fill(self) -> None:
-        """Write the version's files.
+        """Write the version's files, durably, several at once.
 
         Raises:
             CorruptData: the manifest or a file is damaged.
@@ -137,12 +142,16 @@ class WorkingCopy:
         contents = contents_of(self.version, self.prefix)
         for path in contents.folders:
             self._files.make_folder(os.path.join(self.folder, path))
-        for path, file in contents.files.items():
-            self.take(file, os.path.join(self.folder, path))
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            # As a list: what one raises comes here.
+            list(pool.map(self.take, contents.files.values(),
+                          (os.path.join(self.folder, path) for path in contents.files)))
         for path, (text, at) in contents.links.items():
             link = os.path.join(self.folder, path)
             self._files.symlink(text, link)
             os.utime(link, ns=(at, at), follow_symlinks=False)
+        for path in ("", *contents.folders):
+            self._files.sync_folder(os.path.join(self.folder, path))
 
     def take(self, file: StoredFile, path: str) -> None:
         """Write a file of the object store to a new path: its head, where only heads are asked for.
@@ -154,8 +163,11 @@ class WorkingCopy:
         """
         take_file(self._objects, file, path, self._files, only_head=self._held is not None)
         mark = next(self._marks)
-        os.utime(path, ns=(mark, mark))
-        found = os.stat(path)
+        try:
+            os.utime(path, ns=(mark, mark))
+            found = os.stat(path)
+        except OSError as error:
+            raise StorageError.from_os(error, "set the time of", path) from error
         self._known[_identity(found)] = file
         if self._held is not None and file.head_bytes is not None and file.head_bytes < file.size_bytes:
             self._files.link(path, os.path.join(self._held, f"{mark}"))
@@ -188,6 +200,7 @@ class WorkingCopy:
         """
         files: dict[str, StoredFile] = {}
         links: dict[str, tuple[str, int]] = {}
+        new: list[str] = []
         folders = [""]
         for folder in folders:
             here = os.path.join(self.folder, folder)
@@ -201,12 +214,16 @@ class WorkingCopy:
                     links[path] = os.readlink(full), found.st_mtime_ns
                 elif stat.S_ISREG(found.st_mode) and name != LOCK_NAME:
                     file = self.stored(full)
+                    files[path] = attrs.evolve(_NOT_YET if file is None else file, head_bytes=known_heads.get(name))
                     if file is None:
-                        file = put_file(self._objects, self.new_key(), full, self.part_bytes)
-                    files[path] = attrs.evolve(file, head_bytes=known_heads.get(name))
+                        new.append(path)
                 elif not (stat.S_ISREG(found.st_mode) or stat.S_ISSOCK(found.st_mode)):
                     raise Unsupported(f"{full} is neither a file nor a folder nor a link, and cannot lie in an object "
                                       f"store; see what it is")
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            files.update(zip(new, pool.map(lambda path: put_file(
+                self._objects, self.new_key(), os.path.join(self.folder, path), self.part_bytes,
+                head_bytes=files[path].head_bytes), new), strict=True))
         return Contents(files, links, tuple(folders[1:]))
 
     def new_key(self) -> str:
@@ -276,7 +293,7 @@ class ObjectFolder:
             CorruptData: the manifest or a file is damaged.
             Stale: files went while they were read, since newer versions were made and `reclaim` was called.
             ObjectStoreFailed: the store cannot be asked.
-            StorageError: the disk refused.
+            StorageError: the disk refused. After each of these errors there is no such folder on the disk.
         """
         return self._fetched(local_path(folder))
 
@@ -288,7 +305,10 @@ class ObjectFolder:
         self._files.make_folder(copy.folder)
         try:
             copy.fill()
-        except NotFound as error:
+        except BaseException as error:
+            shutil.rmtree(copy.folder, ignore_errors=True)
+            if not isinstance(error, NotFound):
+                raise
             raise Stale(f"{self._prefix!r} was changed, and its files were reclaimed, while they were read: {error}; "
                         f"read it again") from error
         return copy

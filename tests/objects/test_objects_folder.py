@@ -288,6 +288,7 @@ def test_a_reader_of_a_version_whose_files_went_is_told_so(tmp_path: Path) -> No
     folder_in(objects).put(made(tmp_path / "source"))
     with pytest.raises(Stale, match="reclaimed"):
         folder_in(objects).fetch(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
 
 
 # -------------------------------------------------------------------------------------------------------- the format
