@@ -121,7 +121,7 @@ def _live_records(records: NDArray[Any], live: IndexSet, ref: SegmentRef) -> NDA
     else:
         starts, stops = indexes.searchsorted(firsts), indexes.searchsorted(lasts, "right")
     bounds = np.bincount(starts, minlength=len(records) + 1) - np.bincount(stops, minlength=len(records) + 1)
-    found = np.flatnonzero(np.cumsum(bounds))
+    found = np.flatnonzero(np.cumsum(bounds) > 0)
     # As rows of words, which are picked five times as fast as records.
     words = records.view(np.uint64).reshape(len(records), -1).take(found, axis=0)
     return words.reshape(-1).view(_RECORD) if len(found) == len(here) else None
