@@ -190,7 +190,7 @@ def _build_blobs(folder: Path, megabytes: int, smallest: int, largest: int) -> f
         capacity_bytes=(2 * megabytes * MIB // segment + 8) * segment, segment_bytes=segment, durability="interval",
         sync_interval_seconds=3600.0, journal_max_entries=0, stats_entries_per_second=None, triggers=())
     rng = random.Random(5)
-    noise = rng.randbytes(2 * 65536)
+    noise = rng.randbytes(largest + 65536)
     with BlobStore(folder, config) as store:
         left, number = megabytes * MIB, 0
         while left > 0:
@@ -267,7 +267,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         scratch = Path(folder)
         sources = [log_source(scratch, megabytes), blob_source(scratch, megabytes, "blobstore", 4096, 65536),
-                   blob_source(scratch, megabytes, "blobstore_4k", 4096, 4096), *branch_sources(scratch, megabytes)]
+                   blob_source(scratch, megabytes, "blobstore_4k", 4096, 4096),
+                   blob_source(scratch, megabytes, "blobstore_large", MIB // 2, 3 * MIB),
+                   *branch_sources(scratch, megabytes)]
         spark = local_session("benchmark", cores=2)
         register(spark)
         try:

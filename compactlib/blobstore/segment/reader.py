@@ -163,6 +163,20 @@ class SegmentFile:
         except OSError as error:
             raise StorageError.from_os(error, "read", self.path) from error
 
+    def read_into(self, offset: int, memory: memoryview) -> int:
+        """Fill memory with the bytes from `offset` on; returns how many there were, fewer only where the file ends.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        got = 0
+        try:
+            while got < len(memory) and (step := os.preadv(self._descriptor, [memory[got:]], offset + got)):
+                got += step
+        except OSError as error:
+            raise StorageError.from_os(error, "read", self.path) from error
+        return got
+
     def close(self) -> None:
         """Close it now, if it is not shared: an error that is kept would keep the last reference."""
         descriptor, self._descriptor = self._descriptor, -1

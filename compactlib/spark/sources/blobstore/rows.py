@@ -210,7 +210,7 @@ class _Rows:
 
 def read_contents(file: SegmentFile, columns: EntryColumns, rows: range,
                   ) -> tuple[pa.Array[Any], dict[int, CorruptData]]:
-    """Read and check the records of some rows, which ascend by offset, at once. Memory is twice that of the records.
+    """Read and check the records of some rows, which ascend by offset, at once. Memory is at most twice theirs.
 
     Returns:
         The content of each, null if it is no put, or damaged; and what is wrong with the damaged ones, by their rows.
@@ -227,7 +227,10 @@ def read_contents(file: SegmentFile, columns: EntryColumns, rows: range,
         raise Unsupported(f"{file.path}: a content of {largest} bytes is more than Spark holds "
                           f"({_LARGEST_BINARY}); read it with compactlib.blobstore, or the others with payload=false")
     base = offsets[0]
-    data = memoryview(file.read(base, offsets[-1] + sizes[-1] - base))
+    # Memory of Arrow's, which is used again, and given on as it is where one large record is all.
+    buffer = pa.allocate_buffer(offsets[-1] + sizes[-1] - base)
+    data = memoryview(buffer).cast("B")
+    data = data[:file.read_into(base, data)]
     contents: list[memoryview] = []
     damage: dict[int, CorruptData] = {}
     there = bytearray(kind == _PUT for kind in kinds)
@@ -239,7 +242,9 @@ def read_contents(file: SegmentFile, columns: EntryColumns, rows: range,
             contents[-1], there[row - rows.start] = data[:0], 0
             damage[row] = CorruptData(path=file.path, offset=offset, index=sequence, found=found,
                                       expected=f"record {sequence} of {size} bytes")
-    return binaries(map(len, contents), b"".join(contents), there), damage
+    start = HEADER_BYTES + len(columns.ids[rows.start])
+    values = b"".join(contents) if len(contents) > 1 else buffer.slice(start, len(contents[0]))
+    return binaries(map(len, contents), values, there), damage
 
 
 def _within_bytes(columns: EntryColumns, start: int, stop: int) -> int:

@@ -95,7 +95,7 @@ class StagingSourceOptions(TableOptions):
             InvalidInput: one is unknown, has a value that it cannot have, or they do not go together.
         """
         given = options_by_name(options)
-        of_keys: dict[str, str] = {name: given.pop(name) for name in ("keys", "prefix", "first", "last") if name in given}
+        of_keys = {str(name): given.pop(name) for name in ("keys", "prefix", "first", "last") if name in given}
         path = given.get("path", "")
         if "opener" in given:
             given["path"] = "/"
