@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 import attrs
@@ -22,6 +23,8 @@ from compactlib.objects.store import ObjectRef, ObjectStore, read_checked
 DEFAULT_PART_BYTES = 32 << 20
 """Larger files become several objects. Large enough that a request more hardly counts, small beside a worker's
 memory."""
+_GAP_BYTES = 1 << 20
+"""Nearer ranges are read together: about what goes over a network while another request waits for its answer."""
 
 
 @attrs.frozen
@@ -112,7 +115,7 @@ def take_file(store: ObjectStore, stored: StoredFile, path: str, files: Files, *
             for ref in stored.parts:
                 if offset >= wanted and offset:
                     break
-                offset += out.write_at(offset, [_taken(store, ref, wanted - offset)])
+                offset += out.write_at(offset, [_taken(store, ref, 0, wanted - offset)])
             if offset < stored.size_bytes:
                 out.truncate(stored.size_bytes)
             out.sync()
@@ -123,12 +126,51 @@ def take_file(store: ObjectStore, stored: StoredFile, path: str, files: Files, *
         raise
 
 
-def _taken(store: ObjectStore, ref: ObjectRef, most: int) -> bytes:
-    if most >= ref.size_bytes:
+def take_ranges(store: ObjectStore, stored: StoredFile, path: str, files: Files,
+                ranges: Iterable[tuple[int, int]]) -> None:
+    """Fill in what `take_file` has left out; those that lie close together are read with one request.
+
+    Args:
+        store: where the file is.
+        stored: the file.
+        path: the new file, of which there is the head.
+        files: its disk.
+        ranges: where each begins and ends, ascending.
+
+    Raises:
+        BadDigest: a part is not what was put there. What is read of a part is not checked.
+        ObjectNotFound, ObjectStoreFailed: the store does not give it.
+        StorageError: the disk refused.
+    """
+    out = files.open(path)
+    try:
+        for start, end in _joined(ranges):
+            at = 0
+            for ref in stored.parts:
+                first, last = max(start, at), min(end, at + ref.size_bytes)
+                if first < last:
+                    out.write_at(first, [_taken(store, ref, first - at, last - first)])
+                at += ref.size_bytes
+    finally:
+        out.close()
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    begin = stop = 0
+    for start, end in ranges:
+        if start > stop + _GAP_BYTES:
+            yield begin, stop
+            begin = start
+        stop = max(stop, end)
+    yield begin, stop
+
+
+def _taken(store: ObjectStore, ref: ObjectRef, start: int, most: int) -> bytes:
+    if start == 0 and most >= ref.size_bytes:
         return read_checked(store, ref)
-    data = store.get_range(ref.key, 0, most)
+    data = store.get_range(ref.key, start, most)
     if len(data) != most:
-        raise BadDigest(path=ref.key, offset=0, expected=f"{ref.size_bytes} bytes of {ref.digest}",
+        raise BadDigest(path=ref.key, offset=start, expected=f"{ref.size_bytes} bytes of {ref.digest}",
                         found=f"the end after {len(data)} bytes")
     return data
 

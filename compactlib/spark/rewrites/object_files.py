@@ -14,7 +14,8 @@ import json
 import os
 import shutil  # noqa: TID251 - scratch of one attempt, no data of the library
 import tempfile  # noqa: TID251 - scratch of one attempt, no data of the library
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from operator import add
 from typing import Any, TypeAlias
 
 import attrs
@@ -30,9 +31,10 @@ from compactlib.files.disk import Files, LocalFiles, list_folder
 from compactlib.objects import ObjectStore
 from compactlib.objects.folder import WorkingCopy
 from compactlib.objects.store import delete_many
-from compactlib.objects.stored_file import DEFAULT_PART_BYTES, StoredFile, put_file, take_file
+from compactlib.objects.stored_file import DEFAULT_PART_BYTES, StoredFile, put_file, take_file, take_ranges
 from compactlib.raftlog.compaction.rewrite import CompactSegments
 from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.segment.liveness import live_positions
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.segment_set import list_segments
 from compactlib.rewrite import (
@@ -65,6 +67,8 @@ class TaskFiles:
         folder: where a task writes.
         moved: the same task, with each input under its own name in this folder, and writing there as well.
         head_bytes: how much of the beginning of a file that it wrote says what it holds; see `StoredFile`.
+        needed: where what it reads of an input begins and ends, ascending, given the path of one that has its head;
+            `None` if inputs have to be whole.
     """
 
     kind: type
@@ -72,6 +76,7 @@ class TaskFiles:
     folder: Callable[[Any], str]
     moved: Callable[[Any, str], Any]
     head_bytes: Callable[[str], int | None] = lambda path: None
+    needed: Callable[[Any, str], Iterable[tuple[int, int]]] | None = None
 
 
 def segment_head_bytes(path: str) -> int | None:
@@ -114,12 +119,28 @@ def _moved_segments(task: CompactSegments, folder: str) -> CompactSegments:
     return attrs.evolve(task, folder=folder, sources=sources)
 
 
+def _live_payloads(task: CompactSegments, path: str) -> Iterator[tuple[int, int]]:
+    for source in task.sources:
+        if os.path.basename(source.path) == os.path.basename(path):
+            with SegmentReader(path) as reader:
+                columns = reader.index.columns
+                for position in live_positions(reader.index, source.live, source.ref):
+                    yield columns.offsets[position], columns.offsets[position] + columns.lengths[position]
+
+
+def _picked_records(task: CopyRecords, path: str) -> Iterator[tuple[int, int]]:
+    for source in task.sources:
+        if source.segment.log_file == os.path.basename(path):
+            offsets, sizes, _ = source.columns()
+            yield from zip(offsets, map(add, offsets, sizes), strict=True)
+
+
 KNOWN_TASKS: tuple[TaskFiles, ...] = (
     TaskFiles(CompactSegments, lambda task: [source.path for source in task.sources], lambda task: task.folder,
-              _moved_segments, segment_head_bytes),
+              _moved_segments, segment_head_bytes, _live_payloads),
     TaskFiles(CopyRecords, lambda task: [os.path.join(task.folder, source.segment.log_file) for source in task.sources],
               lambda task: task.folder, lambda task, folder: attrs.evolve(task, folder=folder),
-              lambda path: SEGMENT_HEADER_BYTES),
+              lambda path: SEGMENT_HEADER_BYTES, _picked_records),
 )
 """The tasks of this library that read and write files: `ObjectsExecutor` carries them unless it is given others."""
 
@@ -159,7 +180,10 @@ class CarriedTask:
         try:
             with self.open_store() as store:
                 for name, stored in self.inputs.items():
-                    take_file(store, stored, os.path.join(folder, name), LocalFiles())
+                    path = os.path.join(folder, name)
+                    take_file(store, stored, path, LocalFiles(), only_head=self.kind.needed is not None)
+                    if self.kind.needed is not None and stored.head_bytes is not None:
+                        take_ranges(store, stored, path, LocalFiles(), self.kind.needed(self.task, path))
                 result: RewriteResult = self.kind.moved(self.task, folder).run(attempt)
                 files = tuple(self._put(store, file, attempt, number) for number, file in enumerate(result.files))
             return attrs.evolve(result, files=files)
@@ -175,13 +199,14 @@ class CarriedTask:
 class ObjectsExecutor:
     """An `Executor` whose tasks another one runs where no folder can be shared: their files lie in an object store.
 
-    Of a store that lies there itself (`copy`), workers read segments and leave new ones where they belong, and no
-    contents pass through this process. Of one on a disk of this process, files are put there for a run, and what was
-    written is taken back, in parts of `part_bytes`, of which one is in memory at a time here and in each worker.
+    Of a store that lies there itself (`copy`), workers read what is alive of its segments and leave new ones where they
+    belong, and no contents pass through this process. Of one on a disk of this process, whole files are put there for a
+    run, and what was written is taken back. Files travel in parts of `part_bytes`, of which one is in memory at a time
+    here and in each worker.
 
-    Nothing changes for the caller: results name files in the folder that the task named. Whole files are taken, also
-    where a task reads a part of them. When a run ends, what it put for it is deleted; what could not be (the event
-    `spark_objects_left`), and what an attempt puts after that, are removed by `sweep`, or `ObjectFolder.reclaim`.
+    Nothing changes for the caller: results name files in the folder that the task named. When a run ends, what it put
+    for it is deleted; what could not be (the event `spark_objects_left`), and what an attempt puts after that, are
+    removed by `sweep`, or `ObjectFolder.reclaim`.
 
     Args:
         executor: who runs the tasks; a `SparkExecutor` needs nothing else.

@@ -232,6 +232,32 @@ def test_no_contents_pass_through_the_process_that_commits(tmp_path: Path) -> No
         assert log.verify().findings == ()
 
 
+def live_in_runs(folder: Path) -> LogOptions:
+    """Segments of two megabytes, of which some entries at each end are alive."""
+    limits = LogOptions(limits=SegmentLimits(max_entries=200))
+    with SegmentLog(folder, limits) as log:
+        log.extend((index, 1, bytes([index % 251]) * 10_000) for index in range(1, 402))
+        log.record_snapshot(400, live=[*range(1, 6), *range(196, 206), *range(396, 401)])
+    return limits
+
+
+@pytest.mark.parametrize("part_bytes", [700_000, 1 << 22])
+def test_workers_read_what_is_alive(tmp_path: Path, part_bytes: int) -> None:
+    limits = live_in_runs(tmp_path / "log")
+    put_store(tmp_path / "log", tmp_path / "objects", part_bytes=part_bytes)
+    with LocalObjects(tmp_path / "objects") as store, ObjectFolder(
+            store, "stores/one", heads=store_heads).opened(only_heads=True) as copy:
+        Counting.read = 0
+        executor = ObjectsExecutor(LocalExecutor(), partial(Counting, tmp_path / "objects"), copy=copy)
+        with SegmentLog(copy.folder, limits) as log:
+            assert isinstance(log.compact(executor=executor, policy=log.policy), Done)
+    # Of four million bytes: the live ones, heads, and of the parts that the ends lie in no more.
+    assert 200_000 < Counting.read < 300_000
+    with SegmentLog(fetched(tmp_path / "objects", tmp_path / "after"), limits) as log:
+        assert [entry.index for entry in log.entries()] == [*range(1, 6), *range(196, 206), *range(396, 402)]
+        assert log.verify().findings == ()
+
+
 def test_the_owner_without_the_contents_cannot_copy_them(tmp_path: Path) -> None:
     """A compaction in this process would read holes: their checksums tell, and the store stays as it was."""
     (ours,) = build_logs(tmp_path / "ours", 1)
