@@ -18,13 +18,15 @@ import attrs
 from compactlib.contract import CommitFence
 from compactlib.errors import DiskFull
 from compactlib.executors import Executor
+from compactlib.kv import SqliteStore
 from compactlib.outcome import Done
 from compactlib.raftlog import LogOptions, LogReader, SeedPolicy, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction.plan.plan import plan_for
 from compactlib.runtime.budget import Budget
-from compactlib.scheduler import FileFence, TokenFence
+from compactlib.scheduler import FileFence, KVFence, TokenFence
 from compactlib.spark.stores.many_stores import StoreJob
 from compactlib.spark.stores.store_plans import PlanLog
+from compactlib.spark.stores.whole_stores import HeldFence
 from tests.raftlog.wrapped_files import WatchedFiles
 
 # Old names are kept however long the run takes: what a log holds is compared file by file.
@@ -111,6 +113,11 @@ def open_mortal(folder: str, deaths: Mapping[str, int], notes: str) -> SegmentLo
 def fence_of(folder: str, fences: str, token: int) -> CommitFence:
     """The fence of one of these logs, for the processes of one machine. Runs on a worker."""
     return TokenFence(FileFence(fences), folder, token)
+
+
+def kv_fence_of(folder: str, fences: str, token: int) -> CommitFence:
+    """A fence in a store that workers open for themselves."""
+    return HeldFence(KVFence(SqliteStore(fences)), folder, token)
 
 
 def planned_bytes(folder: str) -> int:

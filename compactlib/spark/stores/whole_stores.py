@@ -25,7 +25,7 @@ from compactlib.spark.stores.many_stores import listed_once, map_items
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from compactlib.scheduler import Fence
+    from compactlib.scheduler.fences.fence import Fence
 
 class OpenedStore(Protocol):
     """What is asked of a store: the part of `contract.Compaction` that compacts and closes."""
@@ -55,8 +55,8 @@ DEFAULT_STORES_IN_A_TASK = 16
 class HeldFence:
     """A `CommitFence` for who holds a store's own lock: each commit first admits the token, to any kind of `Fence`.
 
-    The lock keeps the holder of a newer token out until the store is closed, so a commit need not be guarded to its end,
-    and the fence may be one that cannot do that: `KVFence` and `ObjectFence`, which workers on any machine reach.
+    The lock keeps the holder of a newer token out until the store is closed, so a commit need not be guarded to its
+    end, and the fence may be one that cannot do that: `KVFence` and `ObjectFence`, which workers on any machine reach.
 
     Attributes:
         fence: where tokens are kept.

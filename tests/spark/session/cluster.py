@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyspark
@@ -39,6 +39,16 @@ def standalone_cluster(folder: Path, workers: int) -> Iterator[str]:
         yield address
 
 
+@contextlib.contextmanager
+def connect_server(folder: Path, options: list[str], environment: dict[str, str]) -> Iterator[str]:
+    """A Spark Connect server, started as the page on clusters says; gives its address for clients."""
+    home = Path(pyspark.__file__).parent
+    with _daemon(folder, ["--wait", *options], command=home / "sbin" / "start-connect-server.sh",
+                 environment={**environment, "SPARK_DAEMON_MEMORY": "600m"}) as server:
+        port = server.after("Spark Connect server started at: ").rpartition(":")[2]
+        yield f"sc://127.0.0.1:{port}"
+
+
 class _Log:
     """A daemon's log: can be read until a certain line, and is kept from filling its pipe afterwards."""
 
@@ -64,15 +74,17 @@ class _Log:
 
 
 @contextlib.contextmanager
-def _daemon(folder: Path, arguments: list[str]) -> Iterator[_Log]:
+def _daemon(folder: Path, arguments: list[str], *, command: Path | None = None,
+            environment: Mapping[str, str] | None = None) -> Iterator[_Log]:
     folder.mkdir()
     home = Path(pyspark.__file__).parent
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
         "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
-        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOG_DIR": str(folder), "SPARK_PID_DIR": str(folder),
     }
-    process = subprocess.Popen([str(home / "bin" / "spark-class"), *arguments], cwd=folder, env=environment, text=True,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen([str(command or home / "bin" / "spark-class"), *arguments], cwd=folder,
+                               env={**inherited, **(environment or {})}, text=True, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE, start_new_session=True)
     try:
         yield _Log(process, folder / "log")
     finally:

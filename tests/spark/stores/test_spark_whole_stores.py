@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from compactlib.contract import CommitFence
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.executors import LocalExecutor
 from compactlib.outcome import Done
 from compactlib.raftlog import SeedPolicy, SegmentLog
 from compactlib.runtime.budget import Budget, BudgetLimits
-from compactlib.scheduler import FileFence
 from compactlib.spark import compact_on_workers, plan_stores
 from compactlib.spark.stores.whole_stores import WholeStore
 from tests.spark.store_jobs import (
@@ -27,6 +28,7 @@ from tests.spark.store_jobs import (
     contents,
     copied_logs,
     fence_of,
+    kv_fence_of,
     open_deadly,
     open_log,
     open_mortal,
@@ -76,10 +78,10 @@ class TestOneStore:
                 return 7
 
         broken, odd = Broken(), Odd()
-        told = WholeStore(lambda name: broken)("a")  # type: ignore[arg-type,return-value]
+        told = WholeStore(lambda name: broken)("a")
         assert (told[1], told[5], broken.closed) == ("failed", "TaskFailed", 1)
         assert "a host's own" in told[2]
-        told = WholeStore(lambda name: odd)("a")  # type: ignore[arg-type,return-value]
+        told = WholeStore(lambda name: odd)("a")
         assert (told[1], told[2], told[5]) == ("failed", "compact() gave a int, which is no outcome", "InvalidInput")
         assert odd.closed == 1
 
@@ -128,18 +130,20 @@ class TestOnSpark:
         assert found[damaged] == ("failed", CorruptData.__name__)
         assert found[absent][0] == "failed"
 
-    def test_commits_are_fenced(self, spark: SparkSession, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("opened", [fence_of, kv_fence_of])
+    def test_commits_are_fenced(self, spark: SparkSession, tmp_path: Path, opened: Callable[..., CommitFence]) -> None:
         """Of two stores a later driver has begun with one."""
         mine, lost = build_logs(tmp_path / "logs", 2)
         before = contents(lost)
         fences = str(tmp_path / "fences")
-        FileFence(fences).admit(lost, 8)
+        with opened(lost, fences, 8).guard():
+            pass
         frame = compact_on_workers(spark, [mine, lost], open_log, policy=POLICY,
-                                   open_fence=partial(fence_of, fences=fences, token=7))
+                                   open_fence=partial(opened, fences=fences, token=7))
         assert outcomes_of(frame) == {mine: ("done", None), lost: ("failed", "FencedOff")}
         assert contents(lost) == before
         later = compact_on_workers(spark, [mine, lost], open_log, policy=POLICY,
-                                   open_fence=partial(fence_of, fences=fences, token=8))
+                                   open_fence=partial(opened, fences=fences, token=8))
         assert outcomes_of(later) == {mine: ("skipped", None), lost: ("done", None)}
 
     def test_a_store_that_kills_every_worker_is_told_and_the_rest_can_go_on(self, spark: SparkSession,
