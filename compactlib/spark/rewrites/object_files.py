@@ -10,6 +10,7 @@ what it wrote.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil  # noqa: TID251 - scratch of one attempt, no data of the library
@@ -25,7 +26,7 @@ from compactlib.blobstore.index.index_file import read_index
 from compactlib.blobstore.model.names import place_of_index_file, segment_of_log_file
 from compactlib.blobstore.segment.descriptor import read_descriptor
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Unsupported
 from compactlib.executors.tasks import checked_names, new_attempt_id
 from compactlib.files.disk import Files, LocalFiles, list_folder
 from compactlib.objects import ObjectStore
@@ -94,23 +95,33 @@ def store_heads(folder: str) -> dict[str, int]:
     """Of which files in a folder of a Raft log or a blob store the beginnings are enough for a plan; see `Heads`.
 
     They are sealed segments: those of a log, but the newest, and those of a blob store, but the last, whose index files
-    say what they hold from end to end.
+    say what they hold from end to end. What is damaged has to be whole, for whoever looks what is left of it.
 
     Raises:
-        CorruptData, Unsupported, StorageError: one cannot be read.
+        StorageError: one cannot be read.
     """
-    paths = {number: os.path.join(folder, segment_name(number)) for number in list_segments(folder)[:-1]}
-    found = {segment_name(number): head for number, path in paths.items()
-             if not os.path.islink(path) and (head := segment_head_bytes(path)) is not None}
+    found: dict[str, int] = {}
+    for number in list_segments(folder)[:-1]:
+        path = os.path.join(folder, segment_name(number))
+        with contextlib.suppress(CorruptData, Unsupported):
+            if not os.path.islink(path) and (head := segment_head_bytes(path)) is not None:
+                found[segment_name(number)] = head
+    with contextlib.suppress(CorruptData, Unsupported):
+        found |= _indexed_segments(folder)
+    return found
+
+
+def _indexed_segments(folder: str) -> dict[str, int]:
     descriptor = read_descriptor(folder)
     names = list_folder(folder)
     ends = dict.fromkeys(sorted(filter(None, map(segment_of_log_file, names)))[:-1], SEGMENT_HEADER_BYTES)
     for place in sorted(filter(None, map(place_of_index_file, names))):
         if descriptor is not None and ends.get(place.segment) == place.offset:
             path = os.path.join(folder, place.segment.index_file(place.offset))
-            ends[place.segment] = read_index(path, descriptor.incarnation).end
-    return found | {segment.log_file: SEGMENT_HEADER_BYTES for segment, end in ends.items()
-                    if end == os.stat(os.path.join(folder, segment.log_file)).st_size}
+            with contextlib.suppress(CorruptData, Unsupported):
+                ends[place.segment] = read_index(path, descriptor.incarnation).end
+    return {segment.log_file: SEGMENT_HEADER_BYTES for segment, end in ends.items()
+            if end == os.stat(os.path.join(folder, segment.log_file)).st_size}
 
 
 def _moved_segments(task: CompactSegments, folder: str) -> CompactSegments:

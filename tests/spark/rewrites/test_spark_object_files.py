@@ -22,13 +22,14 @@ from compactlib.objects.errors import BadDigest
 from compactlib.objects.folder import ObjectFolder, OpenInObjects
 from compactlib.outcome import Done, Failed
 from compactlib.raftlog import Entry, LogOptions, LogReader, SeedPolicy, SegmentLimits, SegmentLog, StoreOptions
+from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.store.store import open_log as open_raft_log
 from compactlib.runtime.budget import Budget
 from compactlib.scheduler import MemoryFence, TokenFence
 from compactlib.spark import SparkExecutor, compact_on_workers
 from compactlib.spark.rewrites.object_files import ObjectsExecutor, TaskFiles, store_heads
 from compactlib.spark.stores.whole_stores import WholeStore
-from tests.blobstore.compaction_stores import START, answers, garbage_store, plan_of
+from tests.blobstore.compaction_stores import START, answers, flip, garbage_store, plan_of
 from tests.spark.rewrite_tasks import ReturningTask
 from tests.spark.store_jobs import build_logs, contents, grow, job, open_log
 
@@ -291,6 +292,21 @@ def test_an_index_that_does_not_reach_the_end_leaves_a_segment_whole(tmp_path: P
     assert len(heads) == len(list((tmp_path / "store").glob("*.log"))) - 1
     next((tmp_path / "store").glob("0_0.*.index")).unlink()
     assert "0_0.log" not in store_heads(str(tmp_path / "store"))
+
+
+def test_what_is_damaged_lies_there_whole(tmp_path: Path) -> None:
+    clock = ManualClock(START)
+    garbage_store(tmp_path / "store", clock, count=30, swap_segments=8).close()
+    flip(next((tmp_path / "store").glob("0_0.*.index")), 20)
+    (log,) = build_logs(tmp_path / "logs", 1)
+    flip(Path(log) / segment_name(1), 300)
+    assert "0_0.log" not in store_heads(str(tmp_path / "store"))
+    assert segment_name(1) not in store_heads(log)
+    for name, folder in (("a", tmp_path / "store"), ("b", Path(log))):
+        put_store(folder, tmp_path / f"objects-{name}")
+        with compacting(tmp_path / f"objects-{name}", LocalExecutor()) as (here, _):
+            damaged = Path(here) / ("0_0.log" if name == "a" else segment_name(1))
+            assert damaged.read_bytes() == (folder / damaged.name).read_bytes()
 
 
 @pytest.mark.spark
