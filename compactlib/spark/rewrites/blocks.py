@@ -20,6 +20,7 @@ import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, time
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
@@ -126,7 +127,10 @@ class MergeBlocks:
                        source_blocks=tuple(name for name, _, _ in sources))
         if not sources:
             return done(no_output=NoOutput.MISSING)
-        schema, rows = self._columns_and_rows(sources)
+        schema, rows = _read_footers(sources, few=True)
+        for name in (*self._options.sort_by, self._options.time_column):
+            if name is not None and name not in schema.names:
+                raise InvalidInput(f"the blocks have no column {name!r}; they have {_columns(schema)}")
         if not rows:
             # Nothing will be written that could be counted.
             _read_footers(sources)
@@ -157,15 +161,6 @@ class MergeBlocks:
             with contextlib.suppress(StorageError):
                 self._folder.remove(private)
 
-    def _columns_and_rows(self, sources: Sequence[_Block]) -> tuple[pa.Schema, int]:
-        """From what the metadata index knows of the sources, or else their footers."""
-        schema, rows = _read_footers(sources, few=True)
-        options = self._options
-        for name in (*options.sort_by, *([options.time_column] if options.time_column else [])):
-            if name not in schema.names:
-                raise InvalidInput(f"the blocks have no column {name!r}; they have {_columns(schema)}")
-        return schema, rows
-
     # -- the Spark job
 
     def _write(self, sources: Sequence[_Block], schema: pa.Schema, rows: int, private: str) -> None:
@@ -178,7 +173,7 @@ class MergeBlocks:
         frame = self._spark.read.parquet(*(f"file://{path}" for _, path, _ in sources)).select(*columns)
         size = sum(os.path.getsize(path) for _, path, _ in sources)
         cuts = self._cuts(frame, keys, rows, 1 if options.target_bytes is None else -(-size // options.target_bytes))
-        frame = frame.repartitionById(len(cuts) + 1, _part(keys, cuts, 0)) if cuts else frame.coalesce(1)
+        frame = frame.repartitionById(len(cuts) + 1, _part(f.struct(*keys), cuts, 0)) if cuts else frame.coalesce(1)
         # Within equal keys by the rest of the row, so that files do not depend on who was faster. Maps have no hash.
         rest = [] if any("map<" in str(field.type) for field in schema) else [f.xxhash64(*columns)]
         ordered = frame.sortWithinPartitions(*(key.asc_nulls_first() for key in keys), *rest)
@@ -186,24 +181,22 @@ class MergeBlocks:
         writer.option("parquet.block.row.count.limit", options.row_group_rows).parquet(f"file://{private}")
 
     @staticmethod
-    def _cuts(frame: DataFrame, keys: list[Column], rows: int, count: int) -> list[tuple[Any, ...]]:
+    def _cuts(frame: DataFrame, keys: list[Column], rows: int, count: int) -> list[Column]:
         """The first keys of all blocks but the first. The sample depends on the keys, not on how they are read."""
         from pyspark.sql import functions as f
 
         if count < 2:
             return []
         every = max(1, rows // (_SAMPLES_PER_BLOCK * count))
-        named = [key.alias(f"k{number}") for number, key in enumerate(keys)]
-        sample = frame.where(f.pmod(f.xxhash64(*keys), f.lit(every)) == 0).select(*named)
-        ordered = sample.orderBy(*(f.col(f"k{number}").asc_nulls_first() for number in range(len(keys)))).collect()
-        cuts: list[tuple[Any, ...]] = []
-        for number in range(1, count if ordered else 0):
-            row = ordered[len(ordered) * number // count]
-            cut = tuple(bytes(value) if isinstance(value, bytearray) else value for value in row)
-            # A key that is more than one block long gets one block.
-            if not cuts or cuts[-1] != cut:
-                cuts.append(cut)
-        return cuts
+        # Structs are compared as rows are sorted: field by field, a null before all else.
+        sample = frame.where(f.pmod(f.xxhash64(*keys), f.lit(every)) == 0).select(f.struct(*keys).alias("key"))
+        ordered = [[bytes(value) if isinstance(value, bytearray) else value for value in row.key]
+                   for row in sample.orderBy("key").collect()]
+        fields: Any = sample.schema["key"].dataType
+        # A key that is more than one block long gets one block.
+        chosen = groupby(ordered[len(ordered) * number // count] for number in range(1, count if ordered else 0))
+        return [f.struct(*(f.lit(value).cast(field.dataType).alias(field.name)
+                           for value, field in zip(cut, fields, strict=True))) for cut, _ in chosen]
 
     # -- publishing
 
@@ -305,26 +298,15 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
-def _part(keys: Sequence[Column], cuts: Sequence[tuple[Any, ...]], first: int) -> Column:
+def _part(key: Column, cuts: Sequence[Column], first: int) -> Column:
     """Which of the parts that begin at these cuts a row belongs to; the part before them has the number `first`."""
     from pyspark.sql import functions as f
 
     if not cuts:
         return f.lit(first)
     middle = len(cuts) // 2
-    return f.when(_at_or_after(keys, cuts[middle]), _part(keys, cuts[middle + 1:], first + middle + 1)).otherwise(
-        _part(keys, cuts[:middle], first))
-
-
-def _at_or_after(keys: Sequence[Column], cut: tuple[Any, ...]) -> Column:
-    """Whether a row's keys are >= those of the cut, in the order of `asc_nulls_first`."""
-    from pyspark.sql import functions as f
-
-    key, value = keys[0], cut[0]
-    after = key.isNotNull() if value is None else key > f.lit(value)
-    equal = key.isNull() if value is None else key == f.lit(value)
-    here = equal if len(keys) == 1 else equal & _at_or_after(keys[1:], cut[1:])
-    return f.coalesce(after, f.lit(False)) | f.coalesce(here, f.lit(False))
+    return f.when(key >= cuts[middle], _part(key, cuts[middle + 1:], first + middle + 1)).otherwise(
+        _part(key, cuts[:middle], first))
 
 
 def _columns(schema: pa.Schema) -> str:
