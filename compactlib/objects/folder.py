@@ -286,7 +286,7 @@ class ObjectFolder:
         return self.commit(self._copy(local_path(folder), None, None), fence=fence)
 
     def fetch(self, folder: StrPath) -> WorkingCopy:
-        """Make a new folder on the disk of the newest version; `folder` does not exist.
+        """Make a new folder on the disk of the newest version; `folder` does not exist. Its files' times mean nothing.
 
         Raises:
             NotFound: there is no such folder in the object store.
