@@ -515,8 +515,9 @@ class SegmentLog:
             if self._owner.is_mine and run is None:
                 return  # asked for by an observer, say, which must not be told of that by asking
             told = self._observer if observer is None else Observers(self._observer, observer)
-            self._tell_numbers(telling(told) if run is None else run.observer(told), outcome,
-                               self._options.clock.monotonic() - began, views)
+            if type(told) is not Observer:  # else nobody would look at the numbers, for which new segments are read
+                self._tell_numbers(telling(told) if run is None else run.observer(told), outcome,
+                                   self._options.clock.monotonic() - began, views)
 
         return self._work(budget, made, carried_out, ended)
 
