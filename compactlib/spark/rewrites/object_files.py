@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import operator
 import os
 import shutil  # noqa: TID251 - scratch of one attempt, no data of the library
 import tempfile  # noqa: TID251 - scratch of one attempt, no data of the library
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from operator import add
 from typing import Any, TypeAlias
 
 import attrs
@@ -58,9 +58,13 @@ _SCHEME = "object://"
 """What the path of a file in an object store begins with, in a `RewriteResult` on its way from a worker."""
 
 
+def _no_head(path: str) -> None:
+    """All of a file has to be read."""
+
+
 @attrs.frozen
 class TaskFiles:
-    """Which files a kind of task reads, and how it is sent to read and write elsewhere.
+    """Which files a kind of task reads, and how it is sent to read and write elsewhere. Picklable if its functions are.
 
     Attributes:
         kind: the class of the tasks.
@@ -76,7 +80,7 @@ class TaskFiles:
     inputs: Callable[[Any], Sequence[str]]
     folder: Callable[[Any], str]
     moved: Callable[[Any, str], Any]
-    head_bytes: Callable[[str], int | None] = lambda path: None
+    head_bytes: Callable[[str], int | None] = _no_head
     needed: Callable[[Any, str], Iterable[tuple[int, int]]] | None = None
 
 
@@ -143,15 +147,29 @@ def _picked_records(task: CopyRecords, path: str) -> Iterator[tuple[int, int]]:
     for source in task.sources:
         if source.segment.log_file == os.path.basename(path):
             offsets, sizes, _ = source.columns()
-            yield from zip(offsets, map(add, offsets, sizes), strict=True)
+            yield from zip(offsets, map(operator.add, offsets, sizes), strict=True)
 
 
+def _segments(task: CompactSegments) -> list[str]:
+    return [source.path for source in task.sources]
+
+
+def _log_files(task: CopyRecords) -> list[str]:
+    return [os.path.join(task.folder, source.segment.log_file) for source in task.sources]
+
+
+def _moved_records(task: CopyRecords, folder: str) -> CopyRecords:
+    return attrs.evolve(task, folder=folder)
+
+
+def _log_head(path: str) -> int:
+    return SEGMENT_HEADER_BYTES
+
+
+_folder = operator.attrgetter("folder")
 KNOWN_TASKS: tuple[TaskFiles, ...] = (
-    TaskFiles(CompactSegments, lambda task: [source.path for source in task.sources], lambda task: task.folder,
-              _moved_segments, segment_head_bytes, _live_payloads),
-    TaskFiles(CopyRecords, lambda task: [os.path.join(task.folder, source.segment.log_file) for source in task.sources],
-              lambda task: task.folder, lambda task, folder: attrs.evolve(task, folder=folder),
-              lambda path: SEGMENT_HEADER_BYTES, _picked_records),
+    TaskFiles(CompactSegments, _segments, _folder, _moved_segments, segment_head_bytes, _live_payloads),
+    TaskFiles(CopyRecords, _log_files, _folder, _moved_records, _log_head, _picked_records),
 )
 """The tasks of this library that read and write files: `ObjectsExecutor` carries them unless it is given others."""
 

@@ -16,7 +16,7 @@ from compactlib.blobstore import BlobStore
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput, Stale
-from compactlib.executors import Executor, LocalExecutor, RewriteFailure
+from compactlib.executors import Executor, LocalExecutor, ProcessExecutor, RewriteFailure
 from compactlib.objects import LocalObjects, ObjectRef
 from compactlib.objects.errors import BadDigest
 from compactlib.objects.folder import ObjectFolder, OpenInObjects
@@ -59,6 +59,22 @@ def test_a_blob_store_is_compacted_as_without(tmp_path: Path) -> None:
         assert answers(store, 30) == before
         assert store.verify().findings == ()
     assert keys(tmp_path / "objects") == []
+
+
+def test_tasks_go_to_other_processes(tmp_path: Path) -> None:
+    (ours,), (theirs,) = build_logs(tmp_path / "ours", 1), build_logs(tmp_path / "theirs", 1)
+    job(theirs).compact(LocalExecutor(), Budget())
+    put_store(ours, tmp_path / "objects")
+    with garbage_store(tmp_path / "store", ManualClock(START), count=30, swap_segments=8) as store:
+        put_store(tmp_path / "store", tmp_path / "blobs")
+        config, clock = store.config, store.clock
+    with ProcessExecutor(workers=1) as processes:
+        with compacting(tmp_path / "objects", processes) as (folder, executor):
+            assert isinstance(job(folder).compact(executor, Budget()), Done)
+        with compacting(tmp_path / "blobs", processes) as (folder, executor), BlobStore(
+                folder, config, clock=clock) as store:
+            assert isinstance(store.compact(plan_of(store), executor=executor), Done)
+    assert contents(fetched(tmp_path / "objects", tmp_path / "after")) == contents(theirs)
 
 
 def test_an_input_that_is_not_what_was_put_fails_its_task(tmp_path: Path) -> None:
