@@ -110,12 +110,21 @@ class Files(Protocol):
         """Room for new files in a folder, as this process may use it; `None` where it is unknown. Changes nothing."""
 
 
-@contextlib.contextmanager
-def _named(operation: str, path: StrPath) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError.from_os(error, operation, path) from error
+class _Named:
+    """Has an error of the system say what was done to which file. No generator: each write goes through it."""
+
+    __slots__ = ("_operation", "_path")
+
+    def __init__(self, operation: str, path: StrPath) -> None:
+        self._operation: str = operation
+        self._path: StrPath = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        if isinstance(error, OSError):
+            raise StorageError.from_os(error, self._operation, self._path) from error
 
 
 def _size_of(pieces: Sequence[Buffer]) -> int:
@@ -133,7 +142,7 @@ class LocalOutFile:
 
     def __init__(self, path: StrPath, flags: int, mode: int = 0) -> None:
         self._path = os.fspath(path)
-        with _named("create" if flags & os.O_CREAT else "open", path):
+        with _Named("create" if flags & os.O_CREAT else "open", path):
             self._fd = os.open(path, flags | os.O_RDWR | os.O_CLOEXEC, mode)
 
     @property
@@ -147,7 +156,7 @@ class LocalOutFile:
 
     def write_at(self, offset: int, pieces: Sequence[Buffer]) -> int:
         start = offset
-        with _named("write", self._path):
+        with _Named("write", self._path):
             for first in range(0, len(pieces), _IOV_MAX):
                 offset += self._write_batch(offset, pieces[first:first + _IOV_MAX])
         return offset - start
@@ -167,25 +176,25 @@ class LocalOutFile:
         return wanted
 
     def copy_from(self, source: int, source_offset: int, length: int, offset: int) -> None:
-        with _named("copy", self._path):
+        with _Named("copy", self._path):
             copy_range(source, self.fileno(), source_offset, offset, length)
 
     def truncate(self, size: int) -> None:
-        with _named("truncate", self._path):
+        with _Named("truncate", self._path):
             os.ftruncate(self.fileno(), size)
 
     def punch_hole(self, offset: int, length: int) -> None:
         punch_range(self.fileno(), offset, length, self._path)
 
     def sync(self) -> None:
-        with _named("sync", self._path):
+        with _Named("sync", self._path):
             os.fsync(self.fileno())
 
     def close(self) -> None:
         # Forgotten first: the system may give the number to another file at once, and it must not be written to.
         descriptor, self._fd = self._fd, -1
         if descriptor >= 0:
-            with _named("close", self._path):
+            with _Named("close", self._path):
                 os.close(descriptor)
 
     def __repr__(self) -> str:
@@ -212,31 +221,31 @@ class LocalFiles:
         return LocalOutFile(path, 0)
 
     def rename(self, source: StrPath, target: StrPath) -> None:
-        with _named("rename", source):
+        with _Named("rename", source):
             os.rename(source, target)
 
     def link(self, source: StrPath, target: StrPath) -> None:
-        with _named("link", source):
+        with _Named("link", source):
             os.link(source, target, follow_symlinks=False)
 
     def symlink(self, text: str, path: StrPath) -> None:
-        with _named("symlink", path):
+        with _Named("symlink", path):
             os.symlink(text, path)
 
     def unlink(self, path: StrPath) -> None:
-        with _named("unlink", path):
+        with _Named("unlink", path):
             os.unlink(path)
 
     def make_folder(self, path: StrPath) -> None:
-        with _named("make folder", path):
+        with _Named("make folder", path):
             os.mkdir(path, 0o700 if self.private else 0o777)
 
     def remove_folder(self, path: StrPath) -> None:
-        with _named("remove folder", path):
+        with _Named("remove folder", path):
             os.rmdir(path)
 
     def sync_folder(self, path: StrPath) -> None:
-        with _named("sync folder", path):
+        with _Named("sync folder", path):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(descriptor)
@@ -244,7 +253,7 @@ class LocalFiles:
                 os.close(descriptor)
 
     def available_bytes(self, path: StrPath) -> int | None:
-        with _named("look at the room in", path):
+        with _Named("look at the room in", path):
             room = os.statvfs(path)
         return room.f_bavail * room.f_frsize
 
@@ -442,7 +451,7 @@ def list_folder(path: StrPath) -> list[str]:
     Raises:
         StorageError: the folder cannot be read.
     """
-    with _named("list", path):
+    with _Named("list", path):
         return sorted(os.listdir(path))
 
 

@@ -210,12 +210,13 @@ class IndexSet:
 
     def __contains__(self, value: object) -> bool:
         # Cost: O(log runs). For many values at once, intersect sets or use `merge_positions`.
-        try:
-            wanted = as_int(value)  # type: ignore[arg-type]
-        except TypeError:
-            return False
-        run = bisect_right(self._firsts, wanted) - 1
-        return run >= 0 and wanted <= self._lasts[run]
+        if type(value) is not int:
+            try:
+                value = as_int(value)  # type: ignore[arg-type]
+            except TypeError:
+                return False
+        run = bisect_right(self._firsts, value) - 1
+        return run >= 0 and value <= self._lasts[run]
 
     def __iter__(self) -> Iterator[int]:
         if self._lasts is self._firsts:

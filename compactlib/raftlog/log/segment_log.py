@@ -60,6 +60,7 @@ from compactlib.raftlog.model.values import (
     SegmentStats,
 )
 from compactlib.raftlog.options import LogOptions
+from compactlib.raftlog.segment.format import MAX_PAYLOAD_BYTES
 from compactlib.raftlog.segment.known import KnownSegment
 from compactlib.raftlog.segment.liveness import require_live
 from compactlib.raftlog.segment.segment_set import Lease, SegmentSet
@@ -75,6 +76,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _ReportT = TypeVar("_ReportT")
+_FEW = 32
+"""So many entries cost less one by one."""
 
 
 @attrs.define
@@ -245,6 +248,11 @@ class SegmentLog:
     def extend(self, entries: Iterable[Entry | tuple[int, int, bytes]]) -> None:
         """Add entries, `Entry` values or (index, term, payload) tuples; as `append`, in order, with one locking."""
         with self._switch:
+            run = _run_of(entries)
+            if run is not None:
+                self._require_above_snapshot(run[0])
+                self._tail.put_run(*run)
+                return
             for entry in _iterated(entries):
                 try:
                     index, term, payload = entry
@@ -253,13 +261,16 @@ class SegmentLog:
                 self._append(index, term, payload)
 
     def _append(self, index: int, term: int, payload: Buffer) -> None:
+        self._require_above_snapshot(index)
+        self._tail.put(index, term, payload)
+
+    def _require_above_snapshot(self, index: int) -> None:
         if self._reads.is_closed:
             self._reads.require_open()
         state = self._reads.state
         if state is not None and (index if type(index) is int else whole("the index", index)) <= state.index:
             raise InvalidInput(f"index {index} lies at or below the snapshot {state.index}; what a snapshot covers is "
                                f"committed and cannot be written again, append from {state.index + 1}")
-        self._tail.put(index, term, payload)
 
     def sync(self) -> None:
         """Make every entry appended so far durable: one fsync, none if there is nothing new.
@@ -784,3 +795,20 @@ def _iterated(entries: Iterable[Entry | tuple[int, int, bytes]]) -> Iterator[Ent
         return iter(entries)
     except TypeError:
         raise InvalidInput(f"the entries are {entries!r:.100}; give an iterable of entries") from None
+
+
+
+def _run_of(entries: object) -> tuple[int, int, Sequence[bytes]] | None:
+    """First index, term and payloads, if these are many entries of consecutive indexes and one term, with bytes."""
+    if not isinstance(entries, list | tuple) or len(entries) < _FEW:
+        return None
+    try:
+        indexes, terms, payloads = zip(*entries, strict=True)
+    except (TypeError, ValueError):
+        return None
+    if {*map(type, indexes), *map(type, terms)} != {int} or set(map(type, payloads)) != {bytes}:
+        return None
+    first, term, count = indexes[0], terms[0], len(indexes)
+    fits = (0 <= first <= MAX_INDEX - count and 0 <= term <= MAX_INDEX and max(map(len, payloads)) <= MAX_PAYLOAD_BYTES
+            and terms.count(term) == count and list(indexes) == list(range(first, first + count)))
+    return (first, term, payloads) if fits else None

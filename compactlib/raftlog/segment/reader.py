@@ -18,6 +18,8 @@ from compactlib.raftlog.segment.index import SegmentIndex, picked
 from compactlib.raftlog.segment.load import LoadedSegment, SegmentFormat, TailRule, load_segment
 from compactlib.raftlog.segment.spans import MAX_SPAN_BYTES, read_spans
 
+_pread = os.pread
+
 
 @attrs.frozen
 class Span:
@@ -189,15 +191,20 @@ class SegmentReader:
             Closed: the reader was closed.
         """
         indexes, terms, offsets, lengths, heads, crcs = self._columns
-        # The guess of `SegmentIndex.find`, written out: this is the path of every random read.
-        position = index - indexes[0] if indexes else 0
-        if not (0 <= position < len(indexes) and indexes[position] == index):
+        # The guess of `SegmentIndex.find`, written out: this is the path of every random read. Below the first index
+        # it counts from the end, where no index is as low.
+        try:
+            position = index - indexes[0]
+            is_there = indexes[position] == index
+        except IndexError:
+            is_there = False
+        if not is_there:
             position = self._loaded.index.find(index)
             if position < 0:
                 return None
         length = lengths[position]
         try:
-            payload = os.pread(self._descriptor, length, offsets[position])
+            payload = _pread(self._descriptor, length, offsets[position])
         except OSError as error:
             raise self._refused(error) from error
         if crc32(payload, heads[position]) != crcs[position] or len(payload) != length:

@@ -58,6 +58,8 @@ class SegmentWriter:
         # The seal written last, and the last one known to be durable, which is never written over.
         self._sequence = self._proven = seal_sequence
         self._state = "open"
+        self._most_entries = header.limits.max_entries
+        self._full_beyond = header.data_start + header.limits.max_bytes
 
     @classmethod
     def create(cls, files: Files, folder: StrPath, number: int, limits: SegmentLimits | None = None) -> SegmentWriter:
@@ -167,8 +169,7 @@ class SegmentWriter:
     @property
     def is_full(self) -> bool:
         """Whether the next entry belongs in a new segment: the index is used up, or the payloads exceed `max_bytes`."""
-        limits = self._header.limits
-        return self._index.entries >= limits.max_entries or self._data_end - self._header.data_start > limits.max_bytes
+        return self._index.entries >= self._most_entries or self._data_end > self._full_beyond
 
     @property
     def unsynced_entries(self) -> int:
@@ -197,7 +198,7 @@ class SegmentWriter:
         if not 0 <= index <= MAX_INDEX or not 0 <= term <= MAX_INDEX or length > native.MAX_PAYLOAD_BYTES:
             raise InvalidInput(f"entry {index} in term {term} with {length} bytes: index and term are 0 to "
                                f"{MAX_INDEX}, a payload at most {native.MAX_PAYLOAD_BYTES} bytes")
-        if self.is_full:
+        if self._index.entries >= self._most_entries or self._data_end > self._full_beyond:
             raise Busy(f"{self.path} is full ({self._index.entries} entries); seal it and append to segment "
                        f"{self.number + 1}")
         head = native.head_crc(index, term, length)
@@ -223,12 +224,11 @@ class SegmentWriter:
             return 0
         # The first by itself: it checks the state, and takes back what it overwrites.
         self.append(first, term, payloads[0])
-        limits = self._header.limits
-        rest = payloads[1:1 + limits.max_entries - self._index.entries]
+        rest = payloads[1:1 + self._most_entries - self._index.entries]
         lengths = list(map(len, rest))
         ends = list(accumulate(lengths, initial=self._data_end))
         # An entry fits as long as those before it do not exceed the limit.
-        fitting = bisect_right(ends, self._header.data_start + limits.max_bytes, hi=len(rest))
+        fitting = bisect_right(ends, self._full_beyond, hi=len(rest))
         if fitting:
             rest, lengths, offsets = rest[:fitting], lengths[:fitting], ends[:fitting]
             if first + fitting > MAX_INDEX or max(lengths) > native.MAX_PAYLOAD_BYTES:

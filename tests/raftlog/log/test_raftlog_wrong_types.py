@@ -105,3 +105,24 @@ def test_options_of_another_kind_are_invalid_input(tmp_path: Path) -> None:
             make(tmp_path / "log", "options")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput):
         StoreOptions(log="options")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("change", [
+    {}, {20: (20, 2, b"other term")}, {20: (25, 1, b"gap")}, {20: (5, 1, b"taken back")},
+    {20: (20, 1, bytearray(b"x"))}, {20: (20, 1)}, {20: (True, 1, b"")}, {20: ("20", 1, b"")}, {20: (20, -1, b"")},
+    {0: (-1, 1, b"")}, {20: (20, 1, None)}])
+def test_many_entries_at_once_are_those_entries_one_by_one(tmp_path: Path, change: dict[int, Any]) -> None:
+    entries: list[Any] = [change.get(index, (index, 1, b"%d" % index)) for index in range(40)]
+    found = []
+    for name, given in (("at once", entries), ("one by one", iter(entries))):
+        with SegmentLog(tmp_path / name) as log:
+            try:
+                log.extend(given)
+                ended = ""
+            except InvalidInput as error:
+                ended = str(error)
+            log.sync()
+            log.audit()
+            found.append((ended, list(log.entries())))
+    assert found[0] == found[1]
+    assert len(found[0][1]) >= (0 if 0 in change else 20)
