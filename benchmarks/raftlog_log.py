@@ -3,8 +3,8 @@
 
     python benchmarks/raftlog_log.py [--quick] [--json FILE] [--folder FOLDER] [--runs N]
 
-Batched appends with one fsync a batch, alone and with the flushes that they lead to, and to segments alone; the stalls of such appends while a
-major compaction runs; the recovery of a WAL. `docs/benchmarks.md` has the last figures.
+Batched appends with one fsync a batch, alone, with the flushes that they lead to, and to segments without a store; the
+stalls of such appends while a major compaction runs; the recovery of a WAL. `docs/benchmarks.md` has the last figures.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def segment_figures(scratch: Path, syncs: int, runs: int) -> Iterator[Figure]:
                                   partial(plain_segment_rate, scratch, syncs * each, each))
         yield Figure(figure=f"append.segment.256_bytes.batch_{each}", unit="entries/s", values=tuple(values),
                      reference="the writes of Ra's segment file in a bare loop", reference_values=tuple(plain),
-                     goal="printed")
+                     goal=">= 1")
 
 
 def build_for_major(folder: Path, segments: int) -> StoreOptions:
