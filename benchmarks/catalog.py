@@ -10,6 +10,7 @@ Each figure measures ours and the reference in turn in one run. etcd and deltala
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import os
 import random
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -32,7 +34,9 @@ from measure import Figure, alternate, report
 from compactlib.catalog import (
     ActiveTransactions,
     Assignments,
+    CatalogService,
     CatalogView,
+    CreateSchema,
     HybridClock,
     NodeId,
     NodeReport,
@@ -206,6 +210,40 @@ def recovery(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
         store.close()
     yield Figure(figure=f"catalog_recovery_{count}_versions", unit="s", values=tuple(long),
                  reference="the same catalog cut to one snapshot", reference_values=tuple(short), goal="printed")
+    yield Figure(figure=f"catalog_recovery_{count}_versions_limit", unit="s", values=tuple(long),
+                 reference="20 us a version", reference_values=(20e-6 * count,) * len(long), goal="<= 1")
+
+
+def executing(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
+    """Versions a second, each durable, from threads that wait for none, and from many that wait for each.
+
+    A caller that waits for its version at the default delay makes less than one a second, however fast the catalog is:
+    it sleeps until the version is in force everywhere. So many threads are needed for many versions a second.
+    """
+    numbers = iter(range(10_000))
+
+    def rate(threads: int, each: int, wait: bool) -> float:
+        number = next(numbers)
+        with contextlib.closing(SqliteStore(folder / f"execute-{number}.sqlite")) as store:
+            service = CatalogService(UpdateLog(store), HybridClock(SystemClock()))
+
+            def work(thread: int) -> None:
+                for version in range(each):
+                    service.execute([CreateSchema(f"S{thread}_{version}")], wait=wait)
+
+            with ThreadPoolExecutor(threads) as pool:
+                began = time.perf_counter()
+                list(pool.map(work, range(threads)))
+                seconds = time.perf_counter() - began
+            assert service.history.latest == threads * each
+        return threads * each / seconds
+
+    each = 25 if quick else 250
+    for threads, count, wait in ((8, each, False), (400, 5, True)):
+        found = [rate(threads, count, wait) for _ in range(runs)]
+        yield Figure(figure=f"catalog_execute_{threads}_threads_{'waiting' if wait else 'not_waiting'}",
+                     unit="versions/s", values=tuple(found), reference="the least", goal=">= 1",
+                     reference_values=(200.0,) * runs)
 
 
 class BareSqlite:
@@ -419,7 +457,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smaller data, under a minute")
     parser.add_argument("--json", metavar="FILE", help="write the figures here")
     parser.add_argument("--runs", type=int, default=5, help="of each figure (default 5)")
-    parser.add_argument("--only", nargs="*", choices=["decisions", "transactions", "recovery", "appending", *PEERS])
+    parser.add_argument("--only", nargs="*", choices=["decisions", "transactions", "recovery", "appending", "executing",
+                                                      *PEERS])
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="compactlib-bench-catalog-"))
     runs = 3 if given.quick else given.runs
@@ -427,6 +466,7 @@ def main() -> None:
         "decisions": lambda: decisions(given.quick, runs), "transactions": lambda: transactions(given.quick, runs),
         "recovery": lambda: recovery(given.quick, runs, folder),
         "appending": lambda: appending(given.quick, runs, folder),
+        "executing": lambda: executing(given.quick, runs, folder),
         "etcd": lambda: against_etcd(given.quick, runs, folder),
         "deltalake": lambda: against_deltalake(given.quick, runs, folder),
     }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the staging area does after many deletes, with many sealed tokens, and while it is compacted.
 
-    python benchmarks/staging.py [--quick] [--only tombstones|get|merge|writes] [--json FILE] [--folder FOLDER]
+    python benchmarks/staging.py [--quick] [--only tombstones|get|merge|writes|scale] [--json FILE] [--folder FOLDER]
 
 `make peers` installs the peers; one that is not there is left out with a line that says so. `docs/benchmarks.md` has
 the last figures.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import multiprocessing
 import random
 import shutil
 import sqlite3
@@ -270,10 +271,51 @@ def write_figures(folder: Path, quick: bool) -> list[Figure]:
                    reference="no compaction", reference_values=tuple(alone), goal="<= 2")]
 
 
+# -------------------------------------------------------------------------------------------------------------- scale
+
+
+def peak_above_start(folder: Path) -> float:
+    """Megabytes by which the memory of this process grows while it compacts what is staged in a folder."""
+    def memory(line: str) -> float:
+        return next(int(each.split()[1]) for each in Path("/proc/self/status").read_text().splitlines()
+                    if each.startswith(line)) / 1024
+
+    with contextlib.closing(SqliteStore(folder / "scale.sqlite")) as store:
+        repo = Repository(store, CommittedRanges(LocalObjects(folder / "objects")))
+        before = memory("VmRSS:")
+        assert isinstance(repo.compact(branch="main"), Done)
+        return memory("VmHWM:") - before
+
+
+def scale_figures(folder: Path, quick: bool) -> list[Figure]:
+    """The memory of a compaction of so many entries, in a process of its own; and puts of many keys at once."""
+    count = 200_000 if quick else 10_000_000
+    folder = folder / "scale"
+    folder.mkdir()
+    with contextlib.closing(SqliteStore(folder / "scale.sqlite", synchronous="normal")) as store:
+        branch = Repository(store, CommittedRanges(LocalObjects(folder / "objects"))).create_branch("main")
+        stage(store, branch, ((key(number), Staged(Record.of(b"x" * 20))) for number in range(count)))
+    with multiprocessing.get_context("spawn").Pool(1) as process:
+        grown = process.apply(peak_above_start, (folder,))
+    puts = 20_000 if quick else 200_000
+    seconds = []
+    for run in range(3):
+        with contextlib.closing(SqliteStore(folder / f"puts-{run}.sqlite")) as store:
+            branch = Repository(store, CommittedRanges(MemoryObjects())).create_branch("main")
+            began = time.perf_counter()
+            for start in range(0, puts, 1000):
+                branch.put_many({key(number): b"x" * 100 for number in range(start, start + 1000)})
+            seconds.append(time.perf_counter() - began)
+    return [Figure(figure=f"staging_compaction_memory_{count}", unit="MiB above the start", values=(grown,),
+                   reference="the most", reference_values=(200.0,), goal="<= 1"),
+            Figure(figure=f"staging_put_many_{puts}", unit="s", values=tuple(seconds), reference="25 us a key",
+                   reference_values=(25e-6 * puts,) * 3, goal="<= 1")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller data, under a minute")
-    parser.add_argument("--only", choices=["tombstones", "get", "merge", "writes"])
+    parser.add_argument("--only", choices=["tombstones", "get", "merge", "writes", "scale"])
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--folder", help="where to put the data; default a temporary folder")
     given = parser.parse_args()
@@ -289,7 +331,8 @@ def main() -> None:
 
     parts: dict[str, Callable[[bool], list[Figure]]] = {
         "tombstones": lambda quick: tombstone_figures(folder, quick), "get": get_figures, "merge": merge,
-        "writes": lambda quick: write_figures(folder, quick)}
+        "writes": lambda quick: write_figures(folder, quick),
+        "scale": lambda quick: scale_figures(folder, quick)}
     try:
         (folder / "merge").mkdir(parents=True, exist_ok=True)
         figures = [figure for name, part in parts.items() if given.only in (None, name) for figure in part(given.quick)]
