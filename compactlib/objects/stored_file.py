@@ -156,7 +156,7 @@ def take_ranges(store: ObjectStore, stored: StoredFile, path: str, files: Files,
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    begin = stop = 0
+    begin = stop = -_GAP_BYTES - 1
     for start, end in ranges:
         if start > stop + _GAP_BYTES:
             yield begin, stop
