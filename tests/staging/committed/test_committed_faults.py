@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,8 @@ from compactlib.runtime.observe import RecordingObserver
 from compactlib.staging.committed.committed_ranges import CommittedRanges
 from compactlib.staging.committed.formats.rows import RangeFormat
 from compactlib.staging.committed.formats.split import SplitRule
+from compactlib.staging.committed.ranges import range_writer
+from compactlib.staging.committed.ranges.range_writer import MAX_IN_FLIGHT
 from compactlib.staging.model.values import Change, LiveMetaRanges, MetaRangeId, Record
 from compactlib.testing import explore, record
 from compactlib.testing.crash.recorder import RecordingFiles
@@ -90,6 +93,36 @@ def test_the_background_changes_no_result(range_format: RangeFormat) -> None:
         left, right = (each.apply(base, sorted(changes.items())) for each in (one, two))
         assert left == right
         assert left.ranges_written > 10
+
+
+class WhenAsked(Executor):
+    """Does what it is given once somebody waits for it, and counts what waits."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._given: list[Future[Any]] = []
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        class Asked(Future[Any]):
+            def result(self, timeout: float | None = None) -> Any:
+                if not self.done():
+                    self.set_result(work(*arguments, **named))
+                return super().result(timeout)
+
+        self._given.append(Asked())
+        self.most = max(self.most, sum(not each.done() for each in self._given))
+        return self._given[-1]
+
+
+@pytest.mark.parametrize(("most_bytes", "in_flight"), [(1 << 20, MAX_IN_FLIGHT), (1, 1)])
+def test_the_ranges_that_are_written_in_the_background_are_bounded_in_number_and_bytes(
+        most_bytes: int, in_flight: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_writer, "MAX_IN_FLIGHT_BYTES", most_bytes)
+    content = {b"key%04d" % number: Record.of(b"%d" % number) for number in range(2000)}
+    background = WhenAsked()
+    layer = CommittedRanges(MemoryObjects(), rule=SplitRule(raggedness=50), background=background, cache_bytes=0)
+    assert dict(layer.scan(written(layer, content))) == content
+    assert background.most == in_flight
 
 
 @pytest.mark.parametrize("operation", ["get", "create"])
