@@ -7,8 +7,12 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from compactlib.files.disk import StrPath
+
+_MOST_FILES, _MOST_THREADS = 16, 4
+"""Held open at once is no more than their product, so that other threads find descriptors left."""
 
 
 class Freeing:
@@ -24,10 +28,12 @@ class Freeing:
     def later(self, paths: Iterable[StrPath]) -> Iterator[None]:
         """What the body removes of `paths` is freed beside whatever comes next, until `wait` at the latest.
 
-        A file that cannot be opened is freed by whoever removes it.
+        A file that cannot be opened is freed by whoever removes it, as those behind the 16th are.
         """
+        while len(self._threads) >= _MOST_THREADS:
+            self._threads.pop(0).join()
         held: list[int] = []
-        for path in paths:
+        for path in islice(paths, _MOST_FILES):
             with contextlib.suppress(OSError):
                 held.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
         try:

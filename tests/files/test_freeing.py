@@ -58,3 +58,18 @@ def test_links_and_folders_are_not_followed(tmp_path: Path) -> None:
         link.unlink()
     freeing.wait()
     assert not link.is_symlink()
+
+
+def test_few_descriptors_are_held_however_many_files_go(tmp_path: Path) -> None:
+    freeing, most = Freeing(), 0
+    gone = [tmp_path / str(number) for number in range(200)]
+    for path in gone:
+        path.write_bytes(b"x")
+    for start in range(0, len(gone), 100):
+        with freeing.later(gone[start:start + 100]):
+            most = max(most, len(open_files(tmp_path)))
+            for path in gone[start:start + 100]:
+                path.unlink()
+    freeing.wait()
+    assert 0 < most <= 64
+    assert removed(tmp_path) == []

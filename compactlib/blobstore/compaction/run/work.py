@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import TypeAlias
 
 import attrs
@@ -446,14 +446,15 @@ class CompactionWork:
         cycle = self.log.cycles[-1]
         if self._files_of_victims is None:
             self._files_of_victims = files_of(self._folder, self.log.victims)
-        gone = [name for source in cycle.sources for name in self._files_of_victims.get(source, ())]
-        before = bytes_of(self._folder, gone)
+        gone = [self._files_of_victims.get(source, []) for source in cycle.sources]
+        before = bytes_of(self._folder, chain.from_iterable(gone))
         written = bytes_of(self._folder, [name for target in cycle.targets for name in (
             target.name.log_file, *map(target.name.index_file, target.index_starts))])
         freed = before - written
         # Readers that still hold a source keep its bytes; only the names go.
-        with self._freeing.later(os.path.join(self._folder, name) for name in gone):
-            remove_names(self._files, self._folder, gone)
+        for names in gone:
+            with self._freeing.later(os.path.join(self._folder, name) for name in names):
+                remove_names(self._files, self._folder, names)
         self.bytes_written += written
         self.bytes_freed += freed
         number = self.log.next_number - 1
