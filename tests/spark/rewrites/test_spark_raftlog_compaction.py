@@ -159,6 +159,7 @@ def _compact(folder: str, options: LogOptions, executor: Executor) -> object:
 def _told(outcome: object) -> object:
     """What an outcome says, without times and paths."""
     if isinstance(outcome, Done):
-        return [(group.members, group.entries_after) for group in outcome.stats.groups], outcome.stats.bytes_freed
+        groups = sorted((group.members, group.entries_after) for group in outcome.stats.groups)
+        return groups, outcome.stats.bytes_freed
     assert isinstance(outcome, Skipped), outcome
     return outcome.reason
