@@ -33,14 +33,14 @@ class HashRun:
         hashes: ascending.
         slots: for each, the number of its index segment among `owners`.
         owners: the index segments; `None` for one that was removed.
-        slot_of: the number of each index segment, those that were removed included.
+        slot_of: the number of each index segment, by its `id`, so that one that was removed is let go.
         entries: how many hashes are of index segments that were not removed.
     """
 
     hashes: array[int] = attrs.field(repr=False)
     slots: array[int] = attrs.field(repr=False)
     owners: Sequence[IndexSegment | None] = attrs.field(repr=False)
-    slot_of: Mapping[IndexSegment, int] = attrs.field(repr=False)
+    slot_of: Mapping[int, int] = attrs.field(repr=False)
     entries: int
 
     @classmethod
@@ -50,7 +50,7 @@ class HashRun:
         slots = list(chain.from_iterable(repeat(slot, len(owner)) for slot, owner in enumerate(owners)))
         order = sorted(range(len(hashes)), key=hashes.__getitem__)
         return cls(array("Q", map(hashes.__getitem__, order)), array("I", map(slots.__getitem__, order)), owners,
-                   {owner: slot for slot, owner in enumerate(owners)}, len(hashes))
+                   {id(owner): slot for slot, owner in enumerate(owners)}, len(hashes))
 
     def live(self) -> list[IndexSegment]:
         """The index segments that were not removed."""
@@ -58,14 +58,15 @@ class HashRun:
 
     def without(self, gone: Collection[IndexSegment]) -> HashRun:
         """The same run without these index segments, those of them that it has."""
-        slots = [slot for slot in map(self.slot_of.get, gone) if slot is not None]
-        if not slots:
+        # Another one may have the `id` of one that is no more.
+        held = [(slot, index) for index in gone if (slot := self.slot_of.get(id(index), -1)) >= 0
+                and self.owners[slot] is index]
+        if not held:
             return self
         owners = list(self.owners)
-        for slot in slots:
+        for slot, _ in held:
             owners[slot] = None
-        lost = sum(len(index) for index in gone if index in self.slot_of)
-        return attrs.evolve(self, owners=owners, entries=self.entries - lost)
+        return attrs.evolve(self, owners=owners, entries=self.entries - sum(len(index) for _, index in held))
 
 
 @attrs.frozen(eq=False)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,16 @@ def test_few_are_asked_one_by_one_and_many_are_merged() -> None:
     assert merged.updated(more).runs == merged.runs, "nothing is built twice"
     with pytest.raises(CompactlibError):
         merged.audit(sealed)
+
+
+def test_an_index_segment_that_is_removed_is_let_go() -> None:
+    sealed = [index_of(position, [IDS[position]]) for position in range(2 * MAX_SINGLES)]
+    directory = IndexDirectory().updated(sealed)
+    assert directory.runs
+    gone = sealed.pop(3)
+    directory = directory.changed([gone], ())
+    check(directory, sealed)
+    assert sys.getrefcount(gone) <= 2, "this name, and the argument"
 
 
 def test_a_store_of_many_segments_finds_everything(scratch: Path) -> None:
