@@ -67,6 +67,9 @@ class LogOf:
     def all(self) -> list[IndexEntry]:
         return [entry for entries in self._segments.values() for entry in entries]
 
+    def sealed_parts(self, segment: SegmentName) -> tuple[IndexSegment, ...]:
+        return tuple(part for part in self.index_parts() if part.segment == segment)
+
     def index_parts(self) -> tuple[IndexSegment, ...]:
         step = self._index_entries
         return tuple(IndexSegment.of_entries(name, piece, piece[0].offset, piece[-1].end, KEY)

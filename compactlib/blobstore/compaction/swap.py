@@ -90,6 +90,9 @@ class Snapshot(Protocol):
     def history_of(self, entry: IndexEntry) -> list[IndexEntry]:
         """As `history` of the id of an entry of this snapshot, only faster."""
 
+    def sealed_parts(self, segment: SegmentName) -> tuple[IndexSegment, ...]:
+        """The sealed index segments of a log segment; none if the snapshot does not have it. O(log segments)."""
+
     def index_parts(self) -> tuple[IndexSegment, ...]:
         """Every index segment, the open one sealed as it was: for looking at all entries at once, sorted by hash of
         id."""

@@ -266,6 +266,11 @@ class LogSnapshot:
                 return [entry]
         return self.history(entry.id)
 
+    def sealed_parts(self, segment: SegmentName) -> tuple[IndexSegment, ...]:
+        """The sealed index segments of a log segment; none if the snapshot does not have it. O(log segments)."""
+        known = self.contents.segment(segment)
+        return () if known is None else known.filled
+
     def index_parts(self) -> tuple[IndexSegment, ...]:
         """Every index segment, the open one sealed as it was; empty ones left out."""
         if not self.open_rows:

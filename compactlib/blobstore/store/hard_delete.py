@@ -255,15 +255,18 @@ class HardDeleter:
 
     def _mark_all(self, erasures: Sequence[Erasure]) -> None:
         snapshot = self._store.snapshot()
-        for segment in sorted(filter(snapshot.has, {erasure.segment for erasure in erasures})):
-            self._mark(segment, {erasure.offset for erasure in erasures if erasure.segment == segment})
+        offsets: dict[SegmentName, set[int]] = {}
+        for erasure in erasures:
+            offsets.setdefault(erasure.segment, set()).add(erasure.offset)
+        for segment in sorted(filter(snapshot.has, offsets)):
+            self._mark(segment, offsets[segment])
 
     def _mark(self, segment: SegmentName, offsets: set[int]) -> None:
         """Let the index of a segment say that these contents are gone, before they are: no reader finds half of it."""
         store = self._store
         key = store.incarnation
-        for part in store.snapshot().index_parts():
-            if part.segment == segment and any(entry.offset in offsets for entry in part.entries()):
+        for part in store.snapshot().sealed_parts(segment):
+            if any(entry.offset in offsets for entry in part.entries()):
                 marked = [entry._replace(flags=entry.flags | RecordFlag.ERASED) if entry.offset in offsets else entry
                           for entry in part.entries()]
                 index = IndexSegment.of_entries(segment, marked, part.start, part.end, key)

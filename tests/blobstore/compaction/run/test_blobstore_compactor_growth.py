@@ -6,20 +6,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll
 from compactlib.blobstore.index import index_directory
 from compactlib.blobstore.index.index_segment import IndexSegment
+from compactlib.clock import Clock, ManualClock
 from compactlib.outcome import Done
 from tests.steps import calls_of
 
 
-def store_of(folder: Path, segments: int) -> BlobStore:
+def store_of(folder: Path, segments: int, *, clock: Clock | None = None, **settings: Any) -> BlobStore:
     return BlobStore(folder / str(segments), BlobStoreConfig(
         capacity_bytes=2048 * (2 * segments + 16), segment_bytes=2048, journal_max_entries=0, max_blob_bytes=0,
-        durability="interval", triggers=()))
+        durability="interval", triggers=(), **settings), clock=clock)
 
 
 def fill(store: BlobStore, segments: int) -> None:
@@ -42,6 +44,19 @@ def test_a_compaction_of_four_times_the_segments_takes_four_times_the_steps(scra
     assert sum(many.values()) <= 4.4 * sum(few.values())
     # The folder is listed so many times a compaction, not a cycle.
     assert many["listdir"] == few["listdir"] < 12
+
+
+def test_a_hard_delete_in_four_times_the_segments_takes_four_times_the_steps(scratch: Path) -> None:
+    def steps(segments: int) -> int:
+        clock = ManualClock(1000.0)
+        with store_of(scratch, segments, clock=clock, deleted_retention_seconds=0) as store:
+            fill(store, segments)
+            for number in range(0, 7 * segments, 2):
+                store.delete(b"%d" % number)
+            clock.advance(10.0)
+            return calls_of(lambda: store.hard_delete()).total()
+
+    assert steps(80) <= 4.4 * steps(20)
 
 
 def test_an_index_entry_is_merged_a_few_times_however_many_segments_follow(
