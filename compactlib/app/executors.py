@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
-import tempfile  # noqa: TID251 - scratch for what Java says, no data of the library
 from collections.abc import Iterator
-from typing import IO
 
 import attrs
 
@@ -17,7 +14,6 @@ from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteResult
 
 # Short-lived Java processes come up in half the time with the quick compiler and the small collector.
 _QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_SAID_AT_EVERY_START = (b"WARNING: Using incubator modules", b"NOTE: Picked up JDK_JAVA_OPTIONS")
 
 EXECUTORS = ("local", "process", "spark")
 """The names that `opened_executor` knows."""
@@ -59,40 +55,15 @@ def _spark_executor(cores: int) -> Iterator[Executor]:
 
     # A session that was running before has another name, and another owner.
     name = f"compactlib-{os.getpid()}"
-    with tempfile.TemporaryFile() as held:
-        try:
-            with _stderr_into(held):
-                spark = local_session(name, cores=cores, java_options=_QUICK_JAVA)
-            own = spark.conf.get("spark.app.name") == name
-            try:
-                executor = SparkExecutor(spark)
-                warm_up(executor, cores)
-                yield executor
-            finally:
-                if own:
-                    spark.stop()
-        finally:
-            _pass_on(held)
-
-
-@contextlib.contextmanager
-def _stderr_into(held: IO[bytes]) -> Iterator[None]:
-    """Have the processes that are started meanwhile write their stderr to a file instead of into our lines."""
-    stderr = os.dup(2)
-    os.dup2(held.fileno(), 2)
+    spark = local_session(name, cores=cores, java_options=_QUICK_JAVA)
+    own = spark.conf.get("spark.app.name") == name
     try:
-        yield
+        executor = SparkExecutor(spark)
+        warm_up(executor, cores)
+        yield executor
     finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-
-
-def _pass_on(held: IO[bytes]) -> None:
-    """Write to stderr what Java wrote to the file, except what it says whenever it starts."""
-    # Java goes on writing at the file's position, which must therefore stay.
-    said = os.pread(held.fileno(), os.fstat(held.fileno()).st_size, 0)
-    lines = [line for line in said.splitlines(keepends=True) if not line.startswith(_SAID_AT_EVERY_START)]
-    sys.stderr.write(b"".join(lines).decode("utf-8", "replace"))
+        if own:
+            spark.stop()
 
 
 @attrs.frozen

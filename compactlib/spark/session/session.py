@@ -22,7 +22,7 @@ _LOOPBACK = "127.0.0.1"
 _STDERR = 2
 _CHUNK_BYTES = 1 << 16
 _LAST_WORDS_SECONDS = 2.0
-_LAUNCH_WARNING = b"WARNING: Using incubator modules"
+_SAID_AT_EVERY_START = (b"WARNING: Using incubator modules", b"NOTE: Picked up JDK_JAVA_OPTIONS")
 
 # Spark replaces a configuration without an appender by its own, which is loud; without a level for its own loggers
 # it takes this for a shell, changes the level, and says so.
@@ -92,7 +92,7 @@ def local_session(app_name: str = "compactlib", *, cores: int = 2, log_level: st
 
 @contextlib.contextmanager
 def _without_launch_warning() -> Iterator[None]:
-    """Leave out the line in which Java says, whatever its options are, that Spark uses an incubator module.
+    """Leave out what Java says at every start: that Spark uses an incubator module, and which options it was given.
 
     Java inherits standard error as it is in this block, and keeps it: a pipe, of which a thread passes on the rest
     until Java ends.
@@ -128,7 +128,7 @@ def _pass_on(reading: int, writing: int) -> None:
         while chunk := lines.read(_CHUNK_BYTES):
             *whole, left = (left + chunk).split(b"\n")
             for line in whole:
-                if not line.startswith(_LAUNCH_WARNING):
+                if not line.startswith(_SAID_AT_EVERY_START):
                     out.write(line + b"\n")
         out.write(left)
 
