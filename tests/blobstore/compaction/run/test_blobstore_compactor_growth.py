@@ -56,7 +56,7 @@ def test_a_hard_delete_in_four_times_the_segments_takes_four_times_the_steps(scr
             clock.advance(10.0)
             return calls_of(lambda: store.hard_delete()).total()
 
-    assert steps(80) <= 4.4 * steps(20)
+    assert steps(120) <= 4.5 * steps(30)
 
 
 def test_an_index_entry_is_merged_a_few_times_however_many_segments_follow(
