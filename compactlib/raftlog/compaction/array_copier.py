@@ -50,13 +50,10 @@ class ArrayCopier(Copier):
         """See `Copier.part`. Segments that are sealed and native, as all but the newest are, stay undecoded."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise StorageError.from_os(error, "open", path) from error
-        stack.callback(os.close, descriptor)
-        try:
+            stack.callback(os.close, descriptor)
             region = sealed_records(descriptor, path)
         except OSError as error:
-            raise StorageError.from_os(error, "read", path) from error
+            raise StorageError.from_os(error, "open", path) from error
         records = None if region is None else _live_records(np.frombuffer(region, _RECORD), live, ref)
         if records is None:
             return super().part(stack, path, live, ref)
