@@ -5,7 +5,7 @@ Spark reads small blocks, sorts them by the given keys, and writes one block, or
 ranges of keys do not overlap. What comes out depends on the sources' rows and on the job's token alone: the cuts
 between blocks come from a sample that is chosen by the keys' hash (`repartitionByRange` draws another one each time),
 and rows of equal keys are ordered by their own hash. So an attempt that is repeated, by Spark or by the worker, writes
-the same blocks under the same ids.
+the same rows into the same blocks under the same ids.
 
 Spark writes into a private folder. This process counts the rows of its files, makes the files durable, gives them their
 names, which contain the token, and commits the list to the fence. A late worker's list is refused, and its files are
