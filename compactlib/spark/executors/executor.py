@@ -21,7 +21,7 @@ from compactlib.runtime.budget import Budget, BudgetLimits
 from compactlib.runtime.observe import Observer, Progress, telling
 from compactlib.spark.dependencies import require_spark
 from compactlib.spark.executors.jobs import MOST_JOB_BYTES, Piece, SparkJobs, classic_context
-from compactlib.spark.executors.outcomes import Matched, Matching, condensed, died, job_failure, no_report
+from compactlib.spark.executors.outcomes import Matched, Matching, condensed, died, job_failure
 from compactlib.spark.executors.packing import packed, weight_of
 from compactlib.spark.executors.worker import TaskRunner, packed_task
 
@@ -222,15 +222,13 @@ class _Job:
             except Exception as error:
                 # PySpark fails in many ways: its own errors, py4j's, gRPC's.
                 self.error = error
-        yield from matching.rest()
+        is_whole = not self.stopped and self.error is None
+        yield from matching.rest(is_whole=is_whole)
         for name, reports in matching.unused():
             budget.charge(sum(report.spent_bytes for report in reports))
             observer.event("spark_extra_attempts", {"task": name, "attempts": [each.attempt for each in reports]})
-        silent = [self._tasks[number] for number in matching.silent()]
-        if self.stopped or self.error is not None:
-            self.left = silent
-        else:
-            yield from (Matched(no_report(task.name)) for task in silent)
+        if not is_whole:
+            self.left = [self._tasks[number] for number in matching.silent()]
 
 
 def _tell(matched: Matched, budget: Budget, observer: Observer) -> None:

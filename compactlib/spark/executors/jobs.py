@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A function over pieces of work as one DataFrame job, whose answers come as its Spark tasks end.
 
-Each part of the pieces is a partition of a range. The pieces travel with the function, all of them to each Spark task:
-up to some megabytes that costs less than a join, which is one more job for each. Answers come early in the way that the
-session has for it:
+Each part of the pieces is a partition of a range. The pieces travel with the function, all of them to each Spark task,
+which costs less than a join; where they are too many for that, a broadcast join brings each partition its own. Answers
+come early in the way that the session has for it:
 
 * A classic session sends the updates of an accumulator with the end of a task. Spark promises each at least once, so
   these are news; the rows that the job returns when it has ended are what counts, and repeat them.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import SparkContext
     from pyspark.accumulators import Accumulator
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 Piece: TypeAlias = tuple[int, bytes]
 """The number of a piece of work, and what the function takes for it or answered."""
@@ -38,9 +38,11 @@ Piece: TypeAlias = tuple[int, bytes]
 _ANSWER_DDL = "number bigint, answer binary"
 _LOOK_SECONDS = 0.2
 
+_MOST_FUNCTION_BYTES = 768 << 10
+"""PySpark makes a broadcast of a function of more than a mebibyte, whose file stays until the session ends."""
+
 MOST_JOB_BYTES = 32 << 20
-"""More pieces than these should be another job: each Spark task takes a hundredth of a second to read them, and Spark
-Connect takes no request of 128 MiB."""
+"""More pieces than these should be another job."""
 
 
 def classic_context(spark: SparkSession) -> SparkContext | None:
@@ -94,9 +96,8 @@ class SparkJobs:
                         # A classic session's own tags reach SQL queries, but not what Python collects (4.3.0).
                         context.addJobTag(name)
                         context.setInterruptOnCancel(True)
-                packed = tuple(pickle.dumps(pieces) for pieces in parts)
-                applied = _Applied(apply, packed, name, self._listen(name, context, came.put))
-                rows = self._spark.range(0, len(packed), 1, len(packed)).mapInArrow(applied, _ANSWER_DDL)
+                rows = self._frame(apply, [pickle.dumps(pieces) for pieces in parts], name,
+                                   self._listen(name, context, came.put))
                 for row in rows.toLocalIterator() if context is None else rows.collect():
                     came.put((row["number"], bytes(row["answer"])))
             except BaseException as error:
@@ -146,6 +147,18 @@ class SparkJobs:
         self._listening[name] = hear
         return self._news
 
+    def _frame(self, apply: Callable[[bytes], bytes], parts: Sequence[bytes], name: str,
+               news: Accumulator[Any] | None) -> DataFrame:
+        import pyarrow as pa
+        from pyspark.sql import functions
+
+        ranged = self._spark.range(0, len(parts), 1, len(parts))
+        if sum(map(len, parts)) <= _MOST_FUNCTION_BYTES:
+            return ranged.mapInArrow(_Applied(apply, tuple(parts), name, news), _ANSWER_DDL)
+        table = pa.table({"id": pa.array(range(len(parts)), pa.int64()), "pieces": pa.array(parts, pa.binary())})
+        carried = functions.broadcast(self._spark.createDataFrame(table))
+        return ranged.join(carried, "id").mapInArrow(_Applied(apply, None, name, news), _ANSWER_DDL)
+
     def _inheriting(self, call: Callable[[], None]) -> Callable[[], None]:
         from pyspark import inheritable_thread_target
 
@@ -164,10 +177,10 @@ class _Ended:
 
 @attrs.frozen
 class _Applied:
-    """The function that Spark maps over the numbers of parts."""
+    """The function that Spark maps over the numbers of parts, or, where it does not carry them, these and the parts."""
 
     apply: Callable[[bytes], bytes]
-    parts: tuple[bytes, ...]
+    parts: tuple[bytes, ...] | None
     job: str
     news: Accumulator[Any] | None
 
@@ -175,8 +188,10 @@ class _Applied:
         import pyarrow as pa
 
         for batch in batches:
-            places: list[Any] = batch.column(0).to_pylist()
-            for number, data in chain.from_iterable(pickle.loads(self.parts[place]) for place in places):
+            # Columns by their places, as Spark has them: the number, and what the join has brought.
+            column: list[Any] = batch.column(batch.num_columns - 1).to_pylist()
+            parts = column if self.parts is None else [self.parts[place] for place in column]
+            for number, data in chain.from_iterable(map(pickle.loads, parts)):
                 answer = self.apply(data)
                 if self.news is not None:
                     self.news.add([(self.job, (number, answer))])

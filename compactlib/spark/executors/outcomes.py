@@ -63,15 +63,22 @@ class Matching:
             return None
         return self._matched(number, report)
 
-    def rest(self) -> Iterator[Matched]:
-        """The job has ended: the tasks without a success that reported all the same."""
+    def rest(self, *, is_whole: bool) -> Iterator[Matched]:
+        """The job has ended: the tasks without a success.
+
+        Args:
+            is_whole: whether it came to its end, so that a task which has not reported never will; else those are left
+                out.
+        """
         for number, name in self._names.items():
             if number in self._used:
                 continue
-            if number in self._broken:
-                yield Matched(_without_result(name, self._broken[number]))
-            elif self._reports[number]:
+            if self._reports[number] and number not in self._broken:
                 yield self._matched(number, self._reports[number][0])
+            elif is_whole or number in self._broken:
+                why = self._broken.get(number, "its Spark job ended without a row for it")
+                told = f"task {name!r} has no result: {why}; the inputs are untouched, run it again"
+                yield Matched(RewriteFailure(name, TaskFailed(told, task=name, kind="SparkResult", detail=told)))
 
     def silent(self) -> list[int]:
         """The numbers of the tasks that did not report."""
@@ -102,16 +109,6 @@ class Matched:
 
     outcome: RewriteOutcome
     report: Report | None = None
-
-
-def no_report(task: str) -> RewriteFailure:
-    """The failure of a task of which a job that ended well says nothing."""
-    return _without_result(task, "its Spark job ended without a row for it")
-
-
-def _without_result(task: str, why: str) -> RewriteFailure:
-    told = f"task {task!r} has no result: {why}; the inputs are untouched, run it again"
-    return RewriteFailure(task, TaskFailed(told, task=task, kind="SparkResult", detail=told))
 
 
 def unseen_file(result: RewriteResult) -> CompactlibError | None:

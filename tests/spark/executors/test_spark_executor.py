@@ -208,23 +208,26 @@ class TestJobs:
         assert [outcome.task for outcome in first] == ["late"]
 
     def test_a_run_is_one_job(self, spark: SparkSession) -> None:
-        assert self._jobs(spark, [ReturningTask(f"t{n}", PARTITION) for n in range(20)]) == [20]
-
-    def test_what_is_too_much_for_one_job_is_another(self, spark: SparkSession) -> None:
-        assert self._jobs(spark, [CarryingTask(f"t{n}", bytes([n]) * (15 << 20)) for n in range(3)]) == [1, 2]
-
-    def _jobs(self, spark: SparkSession, tasks: Sequence[RewriteTask]) -> list[int]:
-        """How many Spark tasks each job of a run has, which Spark counts for this thread's group; the least first."""
-        group = f"of {tasks[0]!r:.40}"
-        spark.sparkContext.setJobGroup(group, "")
+        """Spark counts the jobs of this thread's group."""
+        spark.sparkContext.setJobGroup("one job", "")
         try:
-            results(list(SparkExecutor(spark).run(tasks)))
+            results(list(SparkExecutor(spark).run([ReturningTask(f"t{n}", PARTITION) for n in range(20)])))
         finally:
             spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
         tracker = spark.sparkContext.statusTracker()
-        jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(group)]
+        jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup("one job")]
         stages = [tracker.getStageInfo(stage) for each in jobs if each is not None for stage in each.stageIds]
-        return sorted(stage.numTasks for stage in stages if stage is not None)
+        assert [stage.numTasks for stage in stages if stage is not None] == [20]
+
+    @pytest.mark.parametrize(("size", "partitions"), [(500_000, [0, 1, 2, 3, 4]), (15 << 20, [0, 1, 0, 1, 0])])
+    def test_large_tasks_are_as_many_jobs_as_it_takes_and_leave_nothing_behind(
+            self, spark: SparkSession, size: int, partitions: list[int]) -> None:
+        """What PySpark makes a broadcast would stay on the disk until the session ends."""
+        scratch = Path(spark.sparkContext._temp_dir)  # noqa: SLF001 - it has no public name
+        before = set(scratch.iterdir())
+        found = results(list(SparkExecutor(spark).run([CarryingTask(f"t{n}", bytes([n]) * size) for n in range(5)])))
+        assert [found[f"t{n}"].files[0].path for n in range(5)] == [f"partition://{number}" for number in partitions]
+        assert set(scratch.iterdir()) <= before
 
     def test_names_must_differ(self, spark: SparkSession, job: Job) -> None:
         with pytest.raises(InvalidInput, match="copy-1"):

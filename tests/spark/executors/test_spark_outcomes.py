@@ -13,7 +13,7 @@ from compactlib.errors import CompactlibError, TaskFailed
 from compactlib.executors import RewriteFailure, RewriteResult, RewrittenFile
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.spark.executors.outcomes import Matched, Matching, no_report
+from compactlib.spark.executors.outcomes import Matched, Matching
 from compactlib.spark.executors.worker import Report
 
 
@@ -34,7 +34,7 @@ def ended(names: Sequence[str], reports: Sequence[tuple[int, bytes]]) -> tuple[M
     """A job whose reports came in this order, and then ended."""
     matching = Matching(dict(enumerate(names)))
     early = [matched for each in reports if (matched := matching.hear(*each)) is not None]
-    return matching, [*early, *matching.rest()]
+    return matching, [*early, *matching.rest(is_whole=True)]
 
 
 def problem(match: Matched) -> str:
@@ -56,14 +56,15 @@ def test_a_success_counts_as_soon_as_it_comes() -> None:
     second = matching.hear(0, report(result("a", "1"), "1", 5))
     assert second is not None
     assert second.outcome.task == "a"
-    assert (list(matching.rest()), matching.silent(), list(matching.unused())) == ([], [], [])
+    assert (list(matching.rest(is_whole=True)), matching.silent(), list(matching.unused())) == ([], [], [])
 
 
 def test_a_task_without_a_report() -> None:
-    matching, (present,) = ended(["a", "b"], [(0, report(result("a", "1"), "1"))])
+    """Of a job that came to its end it has failed; of one that was stopped it may be tried again."""
+    matching, (present, absent) = ended(["a", "b"], [(0, report(result("a", "1"), "1"))])
     assert isinstance(present.outcome, RewriteResult)
-    assert matching.silent() == [1]
-    assert "task 'b' has no result: its Spark job ended without a row for it" in problem(Matched(no_report("b")))
+    assert "task 'b' has no result: its Spark job ended without a row for it" in problem(absent)
+    assert (matching.silent(), list(matching.rest(is_whole=False))) == ([1], [])
 
 
 def test_of_several_attempts_the_first_success_counts_and_the_others_are_told() -> None:
