@@ -264,7 +264,7 @@ class BlobReplay:
         self._counts: dict[str, int] = dict.fromkeys(
             ("operations", "reads", "refused", "user_bytes", "copied_bytes", "read_bytes", "asked", "compactions",
              "victims", "freed_segments", "reclaimed_bytes", "used_sum", "live_sum", "record_sum",
-             "peak_used_bytes"), 0)
+             "peak_used_bytes", "most_moved_bytes"), 0)
         self._waited_ms = 0.0
         self._started_ms = self._now_ms
 
@@ -426,6 +426,7 @@ class BlobReplay:
         counts["copied_bytes"] += done.copied_bytes
         counts["read_bytes"] += done.read_bytes
         counts["reclaimed_bytes"] += done.reclaimed_bytes
+        counts["most_moved_bytes"] = max(counts["most_moved_bytes"], done.read_bytes + done.copied_bytes)
         self._waited_ms += done.waited
         return choice
 

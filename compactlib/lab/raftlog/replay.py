@@ -179,7 +179,8 @@ class RaftLogReplay:
     def _fresh_counts(self) -> None:
         self._counts: dict[str, int] = dict.fromkeys(
             ("operations", "reads", "user_bytes", "copied_bytes", "read_bytes", "asked", "compactions", "victims",
-             "freed_segments", "reclaimed_bytes", "used_sum", "live_sum", "record_sum", "peak_used_bytes"), 0)
+             "freed_segments", "reclaimed_bytes", "used_sum", "live_sum", "record_sum", "peak_used_bytes",
+             "most_moved_bytes"), 0)
         self._waited_ms = 0
         self._started_ms = self._now_ms
 
@@ -288,8 +289,8 @@ class RaftLogReplay:
         self._counts["freed_segments"] += plan.segments_removed
         for drop in plan.drops:
             self._forget(self._segments.pop(drop.number))
-        for group in plan.groups:
-            self._rewrite(group)
+        moved = sum(map(self._rewrite, plan.groups))
+        self._counts["most_moved_bytes"] = max(self._counts["most_moved_bytes"], moved)
         self._segments = dict(sorted(self._segments.items()))
         return plan
 
@@ -301,7 +302,7 @@ class RaftLogReplay:
         self._counts["reclaimed_bytes"] += size
         self._waited_ms += self._now_ms * size - moments
 
-    def _rewrite(self, group: PlannedGroup) -> None:
+    def _rewrite(self, group: PlannedGroup) -> int:
         members = [self._segments.pop(number) for number in group.numbers]
         output = _Segment(members[0].number)
         index_of, segment_of = self._index_of, self._segment_of
@@ -316,6 +317,7 @@ class RaftLogReplay:
         self._counts["read_bytes"] += before
         self._reclaimed(before - output.stored_bytes, sum(member.moments for member in members))
         self._segments[output.number] = output
+        return before + output.stored_bytes
 
     # ----------------------------------------------------------------------------------------------------- reporting
 

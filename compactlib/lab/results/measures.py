@@ -54,6 +54,7 @@ class Measures:
         live_sum: the same of live bytes.
         record_sum: the same of the bytes of all records that the log holds, dead ones included.
         peak_used_bytes: the most that was used.
+        most_moved_bytes: the most that one compaction read and copied: what a pause, or its IO, is reckoned from.
     """
 
     FIGURES: ClassVar[Mapping[str, str]] = {
@@ -87,6 +88,7 @@ class Measures:
     live_sum: int = attrs.field(default=0, metadata=ADDED | HIDDEN)
     record_sum: int = attrs.field(default=0, metadata=ADDED | HIDDEN)
     peak_used_bytes: int = attrs.field(default=0, metadata=MOST)
+    most_moved_bytes: int = attrs.field(default=0, metadata=MOST)
 
     @property
     def write_amplification(self) -> float:

@@ -91,6 +91,8 @@ def replay_sensor(workload: Workload, policy: SensePolicy, settings: SensorSetti
     for piece in workload.pieces(seed):
         for kind, key, size, _, at in piece.rows():
             replay.make(kind, key, size, at)
+        if not workload.operations:
+            replay.close_interval()
         told.progress(Progress(work, replay.operations, max(workload.operations, replay.operations + 1), "operations"))
     told.progress(Progress(work, replay.operations, replay.operations, "operations"))
     return replay.report(str(workload))
@@ -102,7 +104,7 @@ class SensorReplay:
     Args:
         policy: says when the branch is compacted.
         settings: the branch.
-        expected_operations: how many will come, for the length of an interval; 0: one interval alone.
+        expected_operations: how many will come, for the length of an interval; 0: they end at `close_interval`.
     """
 
     def __init__(self, policy: SensePolicy, settings: SensorSettings, *, expected_operations: int = 0) -> None:
@@ -135,17 +137,18 @@ class SensorReplay:
             branch.list_from(key)
         why = branch.compact_when_due()
         if self._interval and self.operations - self._closed_at >= self._interval:
-            self._close_interval()
+            self.close_interval()
         return why
 
-    def _close_interval(self) -> None:
+    def close_interval(self) -> None:
+        """End an interval of the report here."""
         self._intervals.append(self.branch.stretch(self.operations - self._closed_at))
         self._closed_at = self.operations
 
     def report(self, workload: str) -> SensorReport:
         """What has come of it so far; `workload` is what was replayed, in words."""
         if self.operations > self._closed_at or not self._intervals:
-            self._close_interval()
+            self.close_interval()
         self.branch.audit()
         return SensorReport(policy=str(self._policy), workload=workload, intervals=tuple(self._intervals))
 
@@ -190,7 +193,7 @@ class SensorBranch:
         self._counts: dict[str, int] = dict.fromkeys(
             ("reads", "user_bytes", "copied_bytes", "read_bytes", "asked", "compactions", "victims", "freed_segments",
              "reclaimed_bytes", "used_sum", "live_sum", "record_sum", "deletes", "listed_keys", "passed_tombstones",
-             "throttled", "moved_entries"), 0)
+             "throttled", "moved_entries", "most_moved_bytes"), 0)
         self._waited_ms = 0
         self._reasons: list[str] = []
         self._peak_used = self._used_bytes
@@ -299,7 +302,9 @@ class SensorBranch:
                 keys.add(key)
                 self._base[key] = size
         written = [self._in_range[number] for number in touched]
-        counts["copied_bytes"] += sum(self._base[key] for keys in written for key in keys)
+        copied = sum(self._base[key] for keys in written for key in keys)
+        counts["copied_bytes"] += copied
+        counts["most_moved_bytes"] = max(counts["most_moved_bytes"], before + self._staged_bytes + copied)
         counts["victims"] += len(ranges)
         counts["freed_segments"] += len(ranges) - sum(map(bool, written))
         counts["compactions"] += 1
