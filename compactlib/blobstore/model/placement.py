@@ -19,6 +19,9 @@ import attrs
 from compactlib.blobstore.model.values import MAX_TIME_MS
 from compactlib.errors import InvalidInput
 
+CLASSES = 1 << 32
+"""So many there are, numbered from 0."""
+
 
 class Survivor(NamedTuple):
     """A record that is copied. Times are milliseconds since the epoch.
@@ -49,7 +52,7 @@ class SurvivorPlacement(Protocol):
         """A short name for reports."""
 
     def place(self, record: Survivor, now_ms: int) -> int:
-        """The class of a record, at least 0. Pure."""
+        """The class of a record, at least 0 and below `CLASSES`. Pure."""
 
 
 @attrs.frozen(kw_only=True)

@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
+import random
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given, strategies as st
 
 from compactlib.blobstore.compaction.rewrite.packing import Packing
-from compactlib.blobstore.model.placement import ByAge, ByEnd, Survivor
+from compactlib.blobstore.model.placement import CLASSES, ByAge, ByEnd, Survivor
 from compactlib.blobstore.model.values import MAX_TIME_MS
 from compactlib.blobstore.store.verify import StorePicture
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from tests.blobstore.compaction_stores import START, check_against, compact_all, open_store
+from compactlib.outcome import Failed
+from tests.blobstore.compaction_stores import START, check_against, compact_all, done, fill, open_store, plan_of
 
 ROOM = 100
 
@@ -101,3 +104,34 @@ def test_what_ends_at_one_time_shares_a_segment_and_a_report_counts_each_class(t
         assert sum(report.classes.values()) == report.copied_records
         assert len(report.classes) >= 3
         assert {row["what"] for row in report.to_dicts()} >= {f"class {number}" for number in report.classes}
+
+
+@attrs.frozen
+class Always:
+    """A scheme that gives every record the same."""
+
+    answer: Any
+    name: str = "always"
+
+    def place(self, record: Survivor, now_ms: int) -> int:
+        answer: int = self.answer
+        return answer
+
+
+@pytest.mark.parametrize("answer", [-1, 1.0, None, "0", CLASSES])
+def test_a_class_that_cannot_be_is_refused_by_name_and_the_compaction_goes_on_with_another(tmp_path: Path,
+                                                                                        answer: Any) -> None:
+    clock = ManualClock(START)
+    with open_store(tmp_path / "store", clock, swap_segments=3, placement=Always(answer)) as store:
+        fill(store, 60, random.Random(5))
+        before = StorePicture.of(store)
+        outcome = store.compact(plan_of(store))
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, InvalidInput)
+        for part in ("Always", repr(answer), "written_ms", f"0 to {CLASSES - 1}"):
+            assert part in str(outcome.error)
+        check_against(store, before)
+    with open_store(tmp_path / "store", clock, swap_segments=3, placement=Always(CLASSES - 1)) as store:
+        report = done(store.resume())
+        assert report.classes == {CLASSES - 1: report.copied_records}
+        check_against(store, before)
