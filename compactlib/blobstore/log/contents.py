@@ -152,7 +152,7 @@ class LogContents:
 
     def replaced(self, remove: Iterable[SegmentName], add: Sequence[LogSegment]) -> LogContents:
         """The contents after a compaction: `add` instead of `remove`. The open index stays the same object."""
-        return self._with(self.open, [found for found in map(self.segment, remove) if found is not None], add)
+        return self._with(self.open, [found for found in map(self.segment, {*remove}) if found is not None], add)
 
     def snapshot(self, journal_floor: SegmentName | None, segment_bytes: int) -> LogSnapshot:
         """A frozen look at these contents."""

@@ -130,7 +130,8 @@ def test_a_segment_that_is_switched_away_is_answered_no_more_and_its_file_is_let
             store.put(f"{number}", b"x" * 3800)
         before = store.snapshot()
         assert isinstance(store.get("0"), Blob)
-        store.swap_segments([FIRST_SEGMENT], [])
+        # A name that is given twice takes no other segment with it.
+        store.swap_segments([FIRST_SEGMENT, FIRST_SEGMENT], [])
         assert not [path for path in open_files(scratch) if path.endswith("0_0.log")]
         assert store.get("0") == Missing(b"0")
         assert isinstance(store.get("1"), Blob)
