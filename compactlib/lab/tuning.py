@@ -136,7 +136,7 @@ class Tuning(Printed):
         today: that of today's.
         least: the figure that was to be small.
         figures: of the second half, by name: `least`, what has a limit, and the others.
-        first: all that was tried, on the first half.
+        first: all that was tried, as it was replayed: over the first half.
     """
 
     chosen: Experiment
@@ -219,8 +219,8 @@ def tune(experiments: Iterable[Experiment], *, today: Experiment, least: str = "
                                observer=observer, skip=skip)
 
     allowed = {"refused": 0.0, **(limits or {})}
-    first = attrs.evolve(run(listed, HALF), experiments=tuple(listed))
-    chosen = _best(first, least, allowed)
+    first = run(listed, HALF)
+    chosen = listed[_best(first, least, allowed)]
     second = run([chosen] if chosen == today else [chosen, today], 2 * HALF)
     if second.failures:
         raise second.failures[0][1]
@@ -230,24 +230,22 @@ def tune(experiments: Iterable[Experiment], *, today: Experiment, least: str = "
                   figures={name: _expected(name, after, before, allowed.get(name)) for name in names})
 
 
-def _best(first: Comparison, least: str, limits: Mapping[str, float]) -> Experiment:
-    measured = [(experiment, outcome.steady(first.skip))
-                for experiment, outcome in zip(first.experiments, first.outcomes, strict=True)
-                if not isinstance(outcome, CompactlibError)]
+def _best(first: Comparison, least: str, limits: Mapping[str, float]) -> int:
+    measured = {number: outcome.steady(first.skip) for number, outcome in enumerate(first.outcomes)
+                if not isinstance(outcome, CompactlibError)}
     for name in (least, *limits):
-        _value(measured[0][1], name)
+        _value(next(iter(measured.values())), name)
     for name, limit in limits.items():
-        kept = [(experiment, found) for experiment, found in measured if not _value(found, name) > limit]
+        kept = {number: found for number, found in measured.items() if not _value(found, name) > limit}
         if not kept:
-            lowest = min(_value(found, name) for _, found in measured)
+            lowest = min(_value(found, name) for found in measured.values())
             raise InvalidInput(f"none of the {len(measured)} experiments left keeps {name} at most {limit}: the least "
                                f"is {lowest:.6g}; try others, or allow more")
         measured = kept
-    known = [(value, number) for number, (_, found) in enumerate(measured)
-             if not math.isnan(value := _value(found, least))]
+    known = [(value, number) for number, found in measured.items() if not math.isnan(value := _value(found, least))]
     if not known:
         raise InvalidInput(f"no experiment knows its {least}; give a longer workload, or another figure")
-    return measured[min(known)[1]][0]
+    return min(known)[1]
 
 
 def _second_half(report: Report) -> Sequence[Measures]:

@@ -61,7 +61,7 @@ def test_the_best_of_the_first_half_is_measured_on_the_second(tuned: Tuning) -> 
     assert tuned.figures["write_amplification"].expected == whole.steady(0.5).write_amplification
     before = attrs.evolve(TODAY, workload=Stretches(TRACE, length, 20)).run()
     assert tuned.figures["write_amplification"].today == before.steady(0.5).write_amplification
-    assert len(tuned.first.experiments) == 4
+    assert [each.run() for each in tuned.first.experiments] == list(tuned.first.outcomes)
 
 
 def test_the_report_says_what_to_set_and_what_it_brings(tuned: Tuning) -> None:
@@ -122,7 +122,7 @@ def test_other_cores_choose_the_same(tuned: Tuning, tmp_path: Path) -> None:
 def test_a_random_search_tries_some(tuned: Tuning) -> None:
     some = tune(CANDIDATES, today=TODAY, tries=2, rng=Random(5))
     assert len(some.first.experiments) <= 3
-    assert TODAY in some.first.experiments
+    assert TODAY.policy in [each.policy for each in some.first.experiments]
     with pytest.raises(InvalidInput, match="tries"):
         tune(CANDIDATES, today=TODAY, tries=0)
 

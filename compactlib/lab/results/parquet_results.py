@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparisons as Parquet files that any tool reads, with all that is needed to run them again. Needs `pyarrow`.
+
+One row an experiment, with the columns of `Comparison.to_dicts`, and:
+
+| column | what it is |
+|---|---|
+| `compactlib` | the version of the library that ran it |
+| `experiment` | JSON: policy, workload, settings, seed, labels, by class and field; of a trace its file's SHA-256 |
+| `report` | JSON: the report, or null |
+| `failure` | JSON: class and message of the error, or null |
+
+A column whose values are of several types is text. The file's metadata say `compactlib.results`, the format (1), and
+`skip`, see `Comparison`.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import importlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any
+
+import attrs
+
+import compactlib
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput, MissingDependency, TaskFailed, Unsupported
+from compactlib.files.disk import LocalFiles, StrPath, write_durably
+from compactlib.lab.results.experiments import Comparison, Experiment
+
+try:
+    import pyarrow
+    import pyarrow.parquet as parquet
+except ImportError:
+    raise MissingDependency(package="pyarrow", extra="lab", purpose="results in Parquet") from None
+
+_FORMAT = b"1"
+_FORMAT_KEY, _SKIP_KEY = b"compactlib.results", b"skip"
+
+
+def write(comparison: Comparison, path: StrPath) -> None:
+    """Write a comparison; a file that is there is replaced.
+
+    Raises:
+        InvalidInput: a policy, workload or setting cannot be kept: it is neither a plain value nor an attrs class of a
+            module.
+    """
+    experiments = [json.dumps(_told(each)) for each in comparison.experiments]
+    rows = comparison.to_dicts()
+    columns = {name: _column([row.get(name) for row in rows]) for name in dict.fromkeys(n for row in rows for n in row)}
+    failed = [isinstance(each, CompactlibError) for each in comparison.outcomes]
+    columns |= {
+        "compactlib": [compactlib.__version__] * len(rows),
+        "experiment": experiments,
+        "report": pyarrow.array([None if isinstance(each, CompactlibError) else each.to_json()
+                                 for each in comparison.outcomes], pyarrow.string()),
+        "failure": pyarrow.array([json.dumps([type(each).__name__, str(each)]) if bad else None
+                                  for each, bad in zip(comparison.outcomes, failed, strict=True)], pyarrow.string())}
+    table = pyarrow.table(columns).replace_schema_metadata(
+        {_FORMAT_KEY: _FORMAT, _SKIP_KEY: repr(comparison.skip).encode()})
+    content = pyarrow.BufferOutputStream()
+    parquet.write_table(table, content)
+    write_durably(LocalFiles(), path, [content.getvalue().to_pybytes()])
+
+
+def read(path: StrPath, classes: Iterable[type] = ()) -> Comparison:
+    """The comparison that `write` wrote; `experiments[n].run()` gives the report `outcomes[n]` again.
+
+    Args:
+        path: of the file.
+        classes: those of policies, workloads and setups that are not the library's. Others' modules are not imported.
+
+    Raises:
+        CorruptData: it is no file of results, or the file of a trace has other content than when it was replayed.
+        InvalidInput: it names a class that is neither the library's nor given.
+        Unsupported: it is of another format.
+    """
+    name = os.fspath(path)
+    try:
+        table = parquet.read_table(name)
+    except pyarrow.ArrowException as error:
+        raise CorruptData(path=name, offset=0, expected="a Parquet file", found=str(error)[:200]) from error
+    metadata = table.schema.metadata or {}
+    if _FORMAT_KEY not in metadata:
+        raise CorruptData(path=name, offset=0, expected="results of the lab", found="another Parquet file")
+    if metadata[_FORMAT_KEY] != _FORMAT:
+        raise Unsupported(f"{name} has results in format {metadata[_FORMAT_KEY].decode()}; this release reads "
+                          f"{_FORMAT.decode()}")
+    known = {_class_name(each): each for each in classes}
+    experiments: list[Experiment] = []
+    outcomes: list[Any] = []
+    for number, row in enumerate(table.select(["experiment", "report", "failure"]).to_pylist()):
+        experiment = _restored(json.loads(row["experiment"]), known)
+        experiments.append(experiment)
+        if row["failure"] is None:
+            outcomes.append(experiment.settings.read_report(row["report"]))
+        else:
+            kind, told = json.loads(row["failure"])
+            outcomes.append(TaskFailed(told, task=f"experiment {number:05d}", kind=kind, detail=""))
+    return Comparison(tuple(experiments), tuple(outcomes), float(metadata[_SKIP_KEY]))
+
+
+def _column(values: Sequence[Any]) -> Any:
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {int, float} or kinds in ({str}, {bool}):
+        return pyarrow.array(values, pyarrow.float64() if float in kinds or not kinds else None)
+    return [None if value is None else str(value) for value in values]
+
+
+def _class_name(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _told(value: Any) -> Any:
+    """A value in the words of JSON."""
+    kind = type(value)
+    match value:
+        case enum.Enum() if "<" not in kind.__qualname__:
+            return {"enum": _class_name(kind), "name": value.name}
+        case None | bool() | int() | float() | str():
+            return value
+        case list():
+            return [_told(each) for each in value]
+        case tuple():
+            return {"tuple": [_told(each) for each in value]}
+        case Set():
+            return {"frozenset": [_told(each) for each in sorted(value)]}
+        case Mapping():
+            return {"mapping": [[_told(name), _told(each)] for name, each in value.items()]}
+    if not attrs.has(kind) or "<" in kind.__qualname__:
+        raise InvalidInput(f"{value!r:.200} cannot be kept: it is neither a plain value nor an attrs class of a module")
+    told = {"class": _class_name(kind),
+            "fields": {field.alias: _told(getattr(value, field.name)) for field in attrs.fields(kind) if field.init}}
+    if hasattr(value, "pieces") and isinstance(path := getattr(value, "path", None), str):
+        told |= {"sha256": _sha256(path)}
+    return told
+
+
+def _restored(told: Any, known: Mapping[str, type]) -> Any:
+    match told:
+        case list():
+            return [_restored(each, known) for each in told]
+        case {"tuple": values}:
+            return tuple(_restored(each, known) for each in values)
+        case {"frozenset": values}:
+            return frozenset(_restored(each, known) for each in values)
+        case {"mapping": pairs}:
+            return {_restored(name, known): _restored(each, known) for name, each in pairs}
+        case {"enum": name, "name": member}:
+            return _class(name, known)[member]
+        case {"class": name, "fields": fields}:
+            value = _class(name, known)(**{alias: _restored(each, known) for alias, each in fields.items()})
+            if "sha256" in told and os.path.exists(value.path) and (found := _sha256(value.path)) != told["sha256"]:
+                raise CorruptData(path=value.path, offset=0, expected=f"the SHA-256 {told['sha256']} of the trace that "
+                                  f"was replayed", found=found)
+            return value
+        case _:
+            return told
+
+
+def _class(name: str, known: Mapping[str, type]) -> Any:
+    if name in known:
+        return known[name]
+    module, _, qualified = name.partition(":")
+    found: Any = None
+    if module.startswith("compactlib."):
+        found = importlib.import_module(module)
+        for part in qualified.split("."):
+            found = getattr(found, part, None)
+    if not (isinstance(found, type) and (attrs.has(found) or issubclass(found, enum.Enum))):
+        raise InvalidInput(f"the results name the class {name}; give it in `classes`")
+    return found
+
+
+def _sha256(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
