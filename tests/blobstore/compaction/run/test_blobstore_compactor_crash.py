@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import attrs
 import pytest
 
 from compactlib.blobstore.errors import PlanDoesNotFit
-from compactlib.blobstore.model.placement import ByEnd
+from compactlib.blobstore.model.placement import ByEnd, Survivor, SurvivorPlacement
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, StorageError
@@ -43,6 +44,16 @@ from tests.blobstore.compaction_stores import (
 
 COUNT = 24
 NOW = START + 100
+
+
+@attrs.frozen
+class BySize:
+    """A scheme whose classes lie across each other in every source, so that records do not stay in the log's order."""
+
+    name: str = "by_size"
+
+    def place(self, record: Survivor, now_ms: int) -> int:
+        return record.size % 3
 
 
 @attrs.frozen
@@ -108,8 +119,8 @@ STORIES = {
     "three swap segments": Story(lambda number: number % 2 == 0, {"swap_segments": 3}),
     "nothing is kept": Story(lambda number: True, {"swap_segments": 1, "purge_tombstones": True}),
     "every other segment": Story(lambda number: number % 4 != 0, {"swap_segments": 2}, spread=True),
-    "survivors by what is left of their lives": Story(
-        lambda number: number % 5 == 0, {"swap_segments": 3, "placement": ByEnd(step=1.01)}, backward=True),
+    "survivors by class": Story(
+        lambda number: number % 5 == 0, {"swap_segments": 3, "placement": BySize()}, backward=True),
     "the last segment first": Story(lambda number: number % 3 == 0, {"swap_segments": 1, "purge_tombstones": True},
                                     backward=True),
     "blobs that were put again": Story(lambda number: number % 4 == 0, {"swap_segments": 1}, spread=True,
@@ -190,6 +201,45 @@ def test_a_crash_of_the_recovery_loses_nothing(name: str, tmp_path: Path) -> Non
     report = explore_recovery(recording, story.recover, expected.check, rng=random.Random(1), recoveries=2,
                               limit_per_point=3)
     assert report.recoveries == 2
+
+
+@pytest.mark.parametrize(("before", "after"), [(BySize(), None), (None, BySize()), (BySize(), ByEnd(step=1.01))])
+def test_a_crash_before_a_life_with_another_placement_and_a_delete_loses_nothing(
+        before: SurvivorPlacement | None, after: SurvivorPlacement | None, tmp_path: Path) -> None:
+    """What is resumed is decided anew, and what an earlier life has copied is used only where it still fits."""
+    story = STORIES["survivors by class"]
+    recording, expected = recorded(attrs.evolve(story, settings={"swap_segments": 3, "placement": before}), tmp_path)
+    changed = attrs.evolve(story, settings={"swap_segments": 3, "placement": after})
+    resumed = list[Counter[int]]()
+
+    def check(folder: Path, _: Sequence[Any]) -> None:
+        wanted = ["Deleted" if number == 1 else answer for number, answer in enumerate(expected.plain)]
+        with changed.open(folder / "store") as store:
+            expected.same_answers(store)
+            store.delete("b1")
+            if store.compaction:
+                resumed.append(Counter(done(store.resume()).classes))
+            attrs.evolve(expected, plain=wanted).same_answers(store)
+            assert store.verify().is_sound
+            store.audit()
+        assert strays(folder / "store") == []
+        with changed.open(folder / "store") as store:
+            assert not store.compaction_recovery
+            attrs.evolve(expected, plain=wanted).same_answers(store)
+            assert store.verify().is_sound
+
+    explore(recording, check, rng=random.Random(3), limit_per_point=2)
+    assert any(resumed) is (after is not None)
+    assert len(resumed) > 10
+
+
+def test_the_story_of_classes_places_records_elsewhere(tmp_path: Path) -> None:
+    """Else its crashes would say nothing of placements."""
+    story = STORIES["survivors by class"]
+    placed, plain = (recorded(each, tmp_path / name)[1].final for name, each in (
+        ("placed", story), ("plain", attrs.evolve(story, settings={"swap_segments": 3}))))
+    assert placed != plain
+    assert sorted(record[:3] for record in placed) == sorted(record[:3] for record in plain)
 
 
 def stubborn(story: Story) -> Callable[[Path, Files], None]:
