@@ -12,11 +12,12 @@ A scheme sees what the index knows of a record, and keeps nothing of its own: no
 from __future__ import annotations
 
 import math
+from numbers import Integral
 from typing import ClassVar, NamedTuple, Protocol
 
 import attrs
 
-from compactlib.blobstore.model.values import MAX_TIME_MS
+from compactlib.blobstore.model.values import MAX_TIME_MS, is_a
 from compactlib.errors import InvalidInput
 
 CLASSES = 1 << 32
@@ -75,7 +76,7 @@ class ByAge:
 
     def place(self, record: Survivor, now_ms: int) -> int:
         """See `SurvivorPlacement.place`."""
-        return _class_of(now_ms - record.written_ms, self.step)
+        return _step_of(now_ms - record.written_ms, self.step)
 
 
 @attrs.frozen(kw_only=True)
@@ -101,11 +102,24 @@ class ByEnd:
     def place(self, record: Survivor, now_ms: int) -> int:
         """See `SurvivorPlacement.place`."""
         if record.is_known:
-            return _class_of(record.until_ms - now_ms, self.step)
-        return _class_of(MAX_TIME_MS, self.step) + 1 + _class_of(now_ms - record.written_ms, self.step)
+            return _step_of(record.until_ms - now_ms, self.step)
+        return _step_of(MAX_TIME_MS, self.step) + 1 + _step_of(now_ms - record.written_ms, self.step)
 
 
-def _class_of(span_ms: int, step: float) -> int:
+def class_of(placement: SurvivorPlacement, record: Survivor, now_ms: int) -> int:
+    """The class that a scheme gives a record.
+
+    Raises:
+        InvalidInput: what it gives is no class.
+    """
+    found = placement.place(record, now_ms)
+    if not is_a(found, Integral) or not 0 <= found < CLASSES:
+        raise InvalidInput(f"placement {placement!r:.100} gave class {found!r:.100} to {record}; place() gives a whole "
+                           f"number from 0 to {CLASSES - 1}")
+    return found
+
+
+def _step_of(span_ms: int, step: float) -> int:
     return int(math.log(max(span_ms, 1), step))
 
 

@@ -24,7 +24,7 @@ from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobView, Dy
 from compactlib.blobstore.compaction.rewrite.packing import Packing
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName
-from compactlib.blobstore.model.placement import Survivor, SurvivorPlacement
+from compactlib.blobstore.model.placement import Survivor, SurvivorPlacement, class_of
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim
 from compactlib.lab.blobstore.records import DEAD, NEVER, Records, put_plainly
@@ -549,7 +549,7 @@ class _Copy:
                 packing = self._packing
                 packing.admit(records.size[record])
             self._waiting.append(record)
-            self._classes.append(survivors.place(Survivor(
+            self._classes.append(class_of(survivors, Survivor(
                 records.written[record], records.until[record], records.size[record], source.generation), self._now_ms))
         self._sources.append(source)
         packing.sources += 1

@@ -27,12 +27,13 @@ from compactlib.blobstore import (
     Hybrid,
     StatsBased,
 )
-from compactlib.blobstore.model.placement import ByAge, ByEnd, SurvivorPlacement
+from compactlib.blobstore.model.placement import ByAge, ByEnd, Survivor, SurvivorPlacement
 from compactlib.clock import ManualClock
+from compactlib.errors import InvalidInput
 from compactlib.lab import BlobSettings, Operations
 from compactlib.lab.blobstore.replay import BlobReplay
 from compactlib.lab.traces.operations import DELETE, FOREVER, PUT
-from compactlib.outcome import Done
+from compactlib.outcome import Done, Failed
 
 _GATE: dict[str, Any] = {"min_used_fraction": 0.3}
 _START = 1_700_000_000
@@ -170,6 +171,31 @@ def test_survivors_lie_in_the_lab_as_in_a_store(tmp_path: Path, placement: Survi
                 both.decide()
                 classes |= set(both.classes)
     assert len(classes) >= 4
+
+
+@attrs.frozen
+class Nowhere:
+    """A scheme that gives no class."""
+
+    name: str = "nowhere"
+
+    def place(self, record: Survivor, now_ms: int) -> int:
+        return -1
+
+
+def test_a_class_that_cannot_be_is_refused_in_the_lab_as_in_a_store(tmp_path: Path) -> None:
+    policy = Greedy(**_GATE, min_reclaimed_segments=4)
+    both = BothWorlds(tmp_path, policy, retention=0.0, swaps=3, buckets=0, placement=Nowhere())
+    with both.store:
+        for number in range(200):
+            both.clock.advance(0.125)
+            both.put(number if number % 3 else 0, 300, FOREVER)
+        both.settle()
+        refused = both.store.compact()
+        assert isinstance(refused, Failed)
+        with pytest.raises(InvalidInput, match=r"Nowhere.* gave class -1 to Survivor"):
+            both.replay.check()
+        assert "Nowhere" in str(refused.error)
 
 
 def test_a_policy_that_draws_draws_the_same_in_the_lab(tmp_path: Path) -> None:

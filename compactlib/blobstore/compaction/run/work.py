@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, takewhile
-from numbers import Integral
 from typing import TypeAlias
 
 import attrs
@@ -39,8 +38,8 @@ from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.model.breather import Breather
 from compactlib.blobstore.model.names import LOG_SUFFIX, UNPUBLISHED_SUFFIX, SegmentName, segment_of_log_file
 from compactlib.blobstore.model.pace import Pace
-from compactlib.blobstore.model.placement import CLASSES, Survivor
-from compactlib.blobstore.model.values import IndexEntry, RecordKind, is_a, milliseconds
+from compactlib.blobstore.model.placement import Survivor, class_of
+from compactlib.blobstore.model.values import IndexEntry, RecordKind, milliseconds
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.validity.verdicts import FOREVER, BlobEnd, DroppedPuts, PurgeRules, Rules, Verdict, nobody
 from compactlib.errors import CompactlibError, Conflict, CorruptData, InvalidInput
@@ -278,11 +277,7 @@ class CompactionWork:
             end = BlobEnd.of(history)
             until = min(end.expires_ms, end.deleted_ms + milliseconds(self._store.config.deleted_retention_seconds))
         record = Survivor(entry.op_time_ms, until, entry.size, entry.segment.generation)
-        found = placement.place(record, self.log.started_ms)
-        if not is_a(found, Integral) or not 0 <= found < CLASSES:
-            raise InvalidInput(f"placement {placement!r:.100} gave class {found!r:.100} to {record}; place() gives a "
-                               f"whole number from 0 to {CLASSES - 1}")
-        return found
+        return class_of(placement, record, self.log.started_ms)
 
     def _rules(self, now_ms: int) -> Rules:
         purge = self.questions.purge_rules(self._store.config, had_put=self._dropped_puts.had_put)
