@@ -72,7 +72,8 @@ class ObjectFence:
         return None if record is None else record.committed
 
     def raise_floor(self, token: int) -> int:
-        """See `Fence.raise_floor`. Reads every record; may be interrupted and called again."""
+        """See `Fence.raise_floor`. Reads every record, and one object of each that was ever removed; may be interrupted
+        and called again."""
         check_token(token)
         floor = self._raise_floor(token)
         return sum(self._forget(place, floor) for place in self._places())
@@ -124,13 +125,15 @@ class ObjectFence:
         raise Busy(f"the floor was changed by others {_MAX_ATTEMPTS} times in a row; wait and call again")
 
     def _forget(self, place: str, floor: int) -> int:
-        """Take a record below the floor away, and what has long been replaced; 1 if it was such a record."""
+        """Take a record below the floor away, but for one empty object, and what has long been replaced; 1 if it was
+        such a record."""
         record, seen = self._read(place)
         register, now = self._register(place), self._clock.now()
         if record is None:
             listed = list(self._objects.list(f"{place}/"))
             if listed and listed[0].modified_at < now - self._keep_seconds:
-                delete_many(self._objects, [info.key for info in listed])
+                # The newest stays: were it gone, who has just seen it would write beyond what another begins anew.
+                delete_many(self._objects, [info.key for info in listed[1:]])
             return 0
         if record.token >= floor:
             register.forget(now=now, older_than_seconds=self._keep_seconds)

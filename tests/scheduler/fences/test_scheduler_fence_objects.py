@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 from collections.abc import Callable
@@ -115,10 +116,41 @@ def test_what_lies_below_the_floor_goes_and_in_time_its_objects_too() -> None:
     assert fence.raise_floor(20) == 0
     clock.advance(101.0)
     assert fence.raise_floor(20) == 0
-    assert len(list(objects.list("fences/resource/"))) == 2
+    # Two of the one that is left, and of each other that it was removed.
+    assert len(list(objects.list("fences/resource/"))) == 2 + 19
     with pytest.raises(FencedOff):
         fence.admit("job 3", 3)
     assert fence.admit("job 3", 30) == Admission("job 3", 30, None)
+
+
+def test_a_record_that_was_removed_long_ago_and_begins_anew_is_not_overtaken() -> None:
+    """At any request of one with a lower token the objects of the old record go, and a higher token commits."""
+    for at in itertools.count(1):
+        clock = ManualClock(1000.0)
+        objects = UnsureObjects(clock=clock)
+        fence_in(objects, clock).admit("job", 3)
+        assert fence_in(objects, clock).raise_floor(4) == 1
+        clock.advance(101.0)
+        reached: list[int] = []
+
+        def meanwhile(number: int, at: int = at, objects: UnsureObjects = objects, clock: ManualClock = clock,
+                      reached: list[int] = reached) -> None:
+            if number == at:
+                objects.meanwhile = lambda number: None
+                other = fence_in(objects, clock)
+                other.raise_floor(4)
+                other.admit("job", 9)
+                other.commit("job", 9, b"higher")
+                reached.append(number)
+
+        objects.arm(0)
+        objects.meanwhile = meanwhile
+        with contextlib.suppress(FencedOff):
+            fence_in(objects, clock).admit("job", 6)
+        if not reached:
+            assert at > 8
+            return
+        assert fence_in(objects, clock).committed("job") == Commitment(9, b"higher")
 
 
 def test_a_record_under_another_name_is_found() -> None:
