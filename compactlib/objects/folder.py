@@ -86,10 +86,13 @@ class Contents:
                            {path: (text, int(at)) for path, (text, at) in told["links"].items()},
                            tuple(told["folders"]))
             names: list[Any] = [*contents.files, *contents.links, *contents.folders]
-        except (ValueError, TypeError, KeyError, AttributeError, InvalidInput) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, InvalidInput) as error:
             raise CorruptData(path=place, offset=0, expected="the manifest of a folder", found=f"{error}") from error
+        for name in (*names, *(text for text, _ in contents.links.values())):
+            if not isinstance(name, str) or "\0" in name:
+                raise CorruptData(path=place, offset=0, expected="a path", found=repr(name))
         for name in names:
-            if not isinstance(name, str) or os.path.isabs(name) or not {"", ".", ".."}.isdisjoint(name.split("/")):
+            if os.path.isabs(name) or not {"", ".", ".."}.isdisjoint(name.split("/")):
                 raise CorruptData(path=place, offset=0, expected="paths within the folder", found=repr(name))
         return contents
 
@@ -320,7 +323,7 @@ class ObjectFolder:
     def commit(self, copy: WorkingCopy, *, fence: CommitFence | None = None) -> Version:
         """Make a working copy, which nobody has open, the newest version, if no other has come since; in one step.
 
-        What has not changed stays where it is; if nothing has, no version is made.
+        What has not changed since it was fetched stays where it is; if nothing has, no version is made.
 
         Args:
             copy: the working copy.

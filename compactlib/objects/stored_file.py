@@ -58,9 +58,13 @@ class StoredFile:
         """
         try:
             head, *parts = told
-            return cls(tuple(ObjectRef(key, size, Digest.from_hex(digest)) for key, size, digest in parts), head)
+            file = cls(tuple(ObjectRef(key, size, Digest.from_hex(digest)) for key, size, digest in parts), head)
+            sizes = [ref.size_bytes for ref in file.parts]
+            if not sizes or any(type(size) is not int or size < 0 for size in (*sizes, 0 if head is None else head)):
+                raise ValueError(sizes, head)
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"{told!r:.200} names no file in an object store") from error
+        return file
 
 
 def put_file(store: ObjectStore, key: str, path: str, part_bytes: int = DEFAULT_PART_BYTES, *,

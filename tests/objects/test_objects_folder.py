@@ -21,6 +21,7 @@ from compactlib.scheduler import FencedOff, MemoryFence, TokenFence
 from tests.objects.unsure_objects import UnsureObjects
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "objects-folder.md"
+DIGEST = Digest.of(b"x").hex.encode()
 
 
 def heads(folder: str) -> Mapping[str, int]:
@@ -298,7 +299,14 @@ def test_a_reader_of_a_version_whose_files_went_is_told_so(tmp_path: Path) -> No
     b"", b"[]", b"{}", b'{"files":{},"links":{},"folders":3}', b'{"files":{"../up":[null]},"links":{},"folders":[]}',
     b'{"files":{},"links":{"/etc/passwd":["x",1]},"folders":[]}', b'{"files":{},"links":{},"folders":["a/../b"]}',
     b'{"files":{},"links":{},"folders":[3]}', b'{"files":{"a":[null,["k",1]]},"links":{},"folders":[]}',
-    b'{"files":{"a":[null,["k",1,"zz"]]},"links":{},"folders":[]}', b"\xff"])
+    b'{"files":{"a":[null,["k",1,"zz"]]},"links":{},"folders":[]}', b"\xff", b"[" * 200_000,
+    b'{"files":{"a":[null]},"links":{},"folders":[]}',
+    b'{"files":{"a":["3",["k",1,"%b"]]},"links":{},"folders":[]}' % DIGEST,
+    b'{"files":{"a":[-3,["k",1,"%b"]]},"links":{},"folders":[]}' % DIGEST,
+    b'{"files":{"a":[null,["k","1","%b"]]},"links":{},"folders":[]}' % DIGEST,
+    b'{"files":{"a":[null,["k",-1,"%b"]]},"links":{},"folders":[]}' % DIGEST,
+    b'{"files":{},"links":{"a":[3,1]},"folders":[]}', b'{"files":{},"links":{"a":["x",1e400]},"folders":[]}',
+    b'{"files":{},"links":{},"folders":["a\\u0000"]}'])
 def test_what_is_no_manifest_is_damage(data: bytes) -> None:
     with pytest.raises(CorruptData):
         Contents.decoded(data, "manifest")
