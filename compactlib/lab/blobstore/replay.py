@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from array import array
+from collections import Counter
 from typing import Any
 
 import attrs
@@ -253,6 +254,7 @@ class BlobReplay:
         self._intervals: list[Measures] = []
         self._until_check = settings.check_every_operations
         self._ask_again_at = 0
+        self._gate = "the policy was not asked"
         # Where deaths are watched, what is replaced is dead at once, not only at the next moment.
         self._watched = settings.placement is not None or settings.max_dead_fraction < 1
         self._min_free = settings.min_free_segments
@@ -265,6 +267,7 @@ class BlobReplay:
             ("operations", "reads", "refused", "user_bytes", "copied_bytes", "read_bytes", "asked", "compactions",
              "victims", "freed_segments", "reclaimed_bytes", "used_sum", "live_sum", "record_sum",
              "peak_used_bytes", "most_moved_bytes"), 0)
+        self._refused_by: Counter[str] = Counter()
         self._waited_ms = 0.0
         self._started_ms = self._now_ms
 
@@ -392,6 +395,7 @@ class BlobReplay:
 
     def _count_refused(self, operations: int) -> None:
         self._counts["refused"] += 1
+        self._refused_by[self._gate] += 1
         self._counts["operations"] += operations
         self.operations += operations
 
@@ -433,7 +437,9 @@ class BlobReplay:
     def _ask_until_free(self) -> None:
         for _ in range(MAX_ROUNDS):
             before = self.log.free_segments
-            if self.check().is_empty or self.log.free_segments <= before:
+            choice = self.check()
+            if choice.is_empty or self.log.free_segments <= before:
+                self._gate = choice.why if choice.is_empty else f"what was chosen freed no segment: {choice.why}"
                 return
             if self.log.free_segments > self._min_free:
                 return
@@ -452,7 +458,8 @@ class BlobReplay:
         self._intervals.append(Measures(
             start=self._started_ms / 1000, end=self._now_ms / 1000, waited_byte_seconds=self._waited_ms / 1000,
             capacity_bytes=self._settings.segments * self._settings.segment_bytes,
-            used_bytes=self.log.used_bytes, live_bytes=self.log.live_bytes, **self._counts))
+            used_bytes=self.log.used_bytes, live_bytes=self.log.live_bytes, refused_by=self._refused_by.items(),
+            **self._counts))
         self._fresh_counts()
 
     def report(self, workload: str) -> ReplayReport:

@@ -28,6 +28,10 @@ WRITE_AMPLIFICATION: Final = "bytes written for each byte of the user"
 SPACE_AMPLIFICATION: Final = "bytes used for each live byte"
 
 
+def _reasons(pairs: Any) -> tuple[tuple[str, int], ...]:
+    return tuple((why, count) for why, count in pairs)
+
+
 @attrs.frozen(kw_only=True)
 class Measures:
     """One stretch of a replay. Bytes are those of records, times are seconds.
@@ -39,6 +43,7 @@ class Measures:
         operations: how many operations were made, reads and refused ones included.
         reads: how many of them were reads.
         refused: writes for which the log had no room.
+        refused_by: why a policy of the blob store made no room for them, and how many writes that cost.
         user_bytes: bytes that writes and deletes brought.
         copied_bytes: bytes that compactions copied.
         read_bytes: bytes that compactions read, if each segment that has something to copy is read whole.
@@ -89,6 +94,7 @@ class Measures:
     record_sum: int = attrs.field(default=0, metadata=ADDED | HIDDEN)
     peak_used_bytes: int = attrs.field(default=0, metadata=MOST)
     most_moved_bytes: int = attrs.field(default=0, metadata=MOST)
+    refused_by: tuple[tuple[str, int], ...] = attrs.field(default=(), converter=_reasons, metadata=ADDED | HIDDEN)
 
     @property
     def write_amplification(self) -> float:

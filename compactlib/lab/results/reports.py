@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar, Generic, Protocol, Self
 
 import attrs
@@ -12,6 +15,8 @@ import attrs
 from compactlib.errors import InvalidInput
 from compactlib.lab.results.measures import Measures, MeasuresT, together
 from compactlib.report import Printed
+
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 class Report(Protocol):
@@ -92,8 +97,23 @@ class MeasuredReport(Printed, Generic[MeasuresT]):
 class ReplayReport(MeasuredReport[Measures]):
     """What a policy of the blob store or of the Raft log made of a workload. See `MeasuredReport`."""
 
+    @property
+    def refused_by(self) -> Mapping[str, int]:
+        """Which gates of the policy kept it from making room, and how many writes that cost, the most first.
+
+        A gate is told in the words in which the policy last said it, with the setting that would open it.
+        """
+        counts: Counter[str] = Counter()
+        said: dict[str, str] = {}
+        for why, count in self.total.refused_by:
+            gate = _NUMBER.sub("", why)
+            counts[gate] += count
+            said[gate] = why
+        return {said[gate]: count for gate, count in counts.most_common()}
+
     def _summary(self) -> str:
         total = self.total
+        reasons = "".join(f"; {count:,} of them: {why}" for why, count in islice(self.refused_by.items(), 1))
         return (f"{self.policy} on {self.workload}: {total.operations:,} operations, write amplification "
                 f"{total.write_amplification:.3f}, space amplification {total.space_amplification:.3f}, "
-                f"{total.compactions:,} compactions, {total.refused:,} writes refused")
+                f"{total.compactions:,} compactions, {total.refused:,} writes refused{reasons}")

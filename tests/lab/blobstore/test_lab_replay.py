@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import DChoices, Greedy, StatsBased
+from compactlib.blobstore import BlobChoice, BlobView, DChoices, Greedy, StatsBased
 from compactlib.errors import InvalidInput
 from compactlib.lab import BlobSettings, HotCold, Operations, TtlMix, Uniform, replay_blobs
 from compactlib.lab.blobstore.replay import BlobReplay
@@ -110,6 +110,29 @@ def test_a_full_log_refuses_and_says_how_often() -> None:
     report = replay_blobs(Uniform(keys=2_000, writes=100), GREEDY, SETTINGS)
     assert report.total.refused > 0
     assert report.total.live_bytes <= 60 * 16
+
+
+def test_what_is_refused_is_explained_by_the_policys_own_gate() -> None:
+    load, full = HotCold(keys=700, writes=6_000), BlobSettings.of_slots(46, 16)
+    report = replay_blobs(load, Greedy(min_used_fraction=0.0, min_reclaimed_segments=30), full)
+    [(why, count)] = report.refused_by.items()
+    assert "lower min_reclaimed_segments" in why
+    assert count == report.total.refused > 1_000
+    assert f"{count:,} of them: {why}" in repr(report)
+    assert type(report).from_json(report.to_json()) == report
+    opened = replay_blobs(load, Greedy(min_used_fraction=0.0, min_reclaimed_segments=1), full)
+    assert (opened.refused_by, opened.total.refused) == ({}, 0)
+
+
+def test_a_choice_that_frees_nothing_is_told_too() -> None:
+    class Shuffling:
+        name = "shuffling"
+
+        def choose(self, view: BlobView, now: float) -> BlobChoice:
+            return BlobChoice(tuple(each.name for each in view.eligible)[:1], why="the first of 5")
+
+    report = replay_blobs(Uniform(keys=2_000, writes=100), Shuffling(), SETTINGS)
+    assert report.refused_by == {"what was chosen freed no segment: the first of 5": report.total.refused}
 
 
 def test_reads_are_counted_and_change_nothing() -> None:
