@@ -186,8 +186,9 @@ def _check_type(name: str, wanted: str, value: object) -> None:
     elif wanted.startswith(("int", "float")):
         right = isinstance(value, int if wanted.startswith("int") else int | float) and not isinstance(value, bool)
     else:
-        right = callable(getattr(value, "place", None)) if name == "placement" else isinstance(
-            value, {"bool": bool, "Pace | None": Pace}.get(wanted, tuple if "tuple" in wanted else str))
+        # A class has its instances' methods, too.
+        right = not isinstance(value, type) and callable(getattr(value, "place", None)) if name == "placement" else (
+            isinstance(value, {"bool": bool, "Pace | None": Pace}.get(wanted, tuple if "tuple" in wanted else str)))
     if not right:
         raise InvalidInput(f"{name} is {value!r}; its type is {wanted}")
 

@@ -19,7 +19,16 @@ from compactlib.blobstore.store.verify import StorePicture
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.outcome import Failed
-from tests.blobstore.compaction_stores import START, check_against, compact_all, done, fill, open_store, plan_of
+from tests.blobstore.compaction_stores import (
+    START,
+    check_against,
+    compact_all,
+    config,
+    done,
+    fill,
+    open_store,
+    plan_of,
+)
 
 ROOM = 100
 
@@ -79,7 +88,8 @@ def test_schemes_tell_records_apart_by_age_or_by_what_is_left() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: ByAge(step=1.0), lambda: ByEnd(step=float("inf")),
-                                  lambda: open_store(Path("never"), ManualClock(START), placement="by age")])
+                                  lambda: config(placement="by age"),
+                                  lambda: config(placement=ByEnd)])
 def test_a_placement_that_cannot_be_is_refused(make: Any) -> None:
     with pytest.raises(InvalidInput):
         make()

@@ -15,6 +15,7 @@ from compactlib.blobstore.compaction.plan.plan import BlobPlan
 from compactlib.blobstore.compaction.plan.policy import BlobPolicy
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.model.names import place_of_index_file, segment_of_log_file
+from compactlib.blobstore.model.placement import ByAge, SurvivorPlacement
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
@@ -69,12 +70,14 @@ def step(store: BlobStore, clock: ManualClock, number: int, what: str, blob: int
 
 
 @given(steps, st.integers(1, 3), st.booleans(),
-       st.sampled_from([CompactAll(min_used_fraction=0), Greedy(min_used_fraction=0)]))
+       st.sampled_from([CompactAll(min_used_fraction=0), Greedy(min_used_fraction=0)]),
+       st.sampled_from([None, ByAge(step=1.5)]))
 def test_an_exact_plan_holds_to_the_byte(history: list[tuple[str, int, int]], swaps: int, purge: bool,
-                                         policy: BlobPolicy) -> None:
+                                         policy: BlobPolicy, placement: SurvivorPlacement | None) -> None:
     clock = ManualClock(1_000_000.0)
     with tempfile.TemporaryDirectory() as folder, a_store(
-            folder, clock, swap_segments=swaps, purge_tombstones=purge, ttl_update_buffer_seconds=0.0) as store:
+            folder, clock, swap_segments=swaps, purge_tombstones=purge, ttl_update_buffer_seconds=0.0,
+            placement=placement) as store:
         for number, (what, blob, size) in enumerate(history):
             step(store, clock, number, what, blob, size)
         store.close_active_segment()
