@@ -16,6 +16,7 @@ A column whose values are of several types is text. The file's metadata say `com
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
 import importlib
@@ -167,7 +168,9 @@ def _class(name: str, known: Mapping[str, type]) -> Any:
     module, _, qualified = name.partition(":")
     found: Any = None
     if module.startswith("compactlib."):
-        found = importlib.import_module(module)
+        # A module that another release has leaves nothing found.
+        with contextlib.suppress(ModuleNotFoundError):
+            found = importlib.import_module(module)
         for part in qualified.split("."):
             found = getattr(found, part, None)
     if not (isinstance(found, type) and (attrs.has(found) or issubclass(found, enum.Enum))):

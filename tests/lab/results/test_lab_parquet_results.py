@@ -90,6 +90,18 @@ def test_what_failed_is_kept_and_a_class_of_your_own_is_given(tmp_path: Path) ->
         parquet_results.read(path)
 
 
+@pytest.mark.parametrize("name", ["compactlib.gone:Greedy", "compactlib.:Greedy", "compactlib.clock:Gone"])
+def test_a_class_that_this_release_does_not_have_is_named(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "results.parquet"
+    parquet_results.write(run_experiments(EXPERIMENTS[:1]), path)
+    table = parquet.read_table(path)
+    experiments = table["experiment"].to_pylist()
+    changed = [text.replace("compactlib.lab.traces.workloads:HotCold", name) for text in experiments]
+    parquet.write_table(table.set_column(table.schema.get_field_index("experiment"), "experiment", [changed]), path)
+    with pytest.raises(InvalidInput, match=f"the class {name}; give it"):
+        parquet_results.read(path)
+
+
 def test_a_trace_is_known_by_its_content(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("time,op,key,size,ttl\n0,put,a,20,\n1,put,b,20,60\n")
