@@ -22,13 +22,15 @@ from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.errors import Busy
 
 _MAX_LOOKS = 100
+_NEVER = 2**31 - 1
 
 
 @refuses_misfits
 def recover_history(log: UpdateLog) -> RetainedVersions:
     """The history that the log holds; version 0 alone if the log is empty. O(retained versions), in pages.
 
-    Others may append and compact at the same time: recovery then looks again. The process collects no cycles meanwhile.
+    Others may append and compact at the same time: recovery then looks again. Meanwhile the process, and one
+    that is forked from it then, collects young objects alone; whether it collects at all stays the host's.
 
     Raises:
         RecordMissing: a version, a mark or a piece of a snapshot is not there.
@@ -41,7 +43,7 @@ def recover_history(log: UpdateLog) -> RetainedVersions:
         if state is None:
             return RetainedVersions()
         try:
-            with _uncollected():
+            with _without_full_collections():
                 view = _replayed(log, state)
         except (RecordMissing, RecordDamaged):
             if _was_cut(log, state):
@@ -63,15 +65,22 @@ def _was_cut(log: UpdateLog, before: LogState) -> bool:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Let the collector of cycles rest: a history has none, and each pass would look at all versions made so far."""
-    was_enabled = gc.isenabled()
-    gc.disable()
+def _without_full_collections() -> Iterator[None]:
+    """Put off full collections of cycles: a history has none, and each would look at all versions made so far.
+
+    Whoever finds them put off leaves them so, and nobody takes `_NEVER` for what was there before: of several at once
+    the first to end puts the host's thresholds back, and a threshold that the host has set meanwhile stays.
+    """
+    before = gc.get_threshold()
+    if before[2] == _NEVER:
+        yield
+        return
     try:
+        gc.set_threshold(before[0], before[1], _NEVER)
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        if gc.get_threshold()[2] == _NEVER:
+            gc.set_threshold(*before)
 
 
 def _replayed(log: UpdateLog, state: LogState) -> RetainedVersions:

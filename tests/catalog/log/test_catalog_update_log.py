@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from compactlib.catalog.errors import (
     SnapshotAboveLatest,
     StaleTerm,
 )
-from compactlib.catalog.log import keys
+from compactlib.catalog.log import keys, recover
 from compactlib.catalog.log.log_model import AlreadyCompacted, Appended, LogState, LostRace, SnapshotSaved
 from compactlib.catalog.log.reclaim import CatalogReclaim, reclaim
 from compactlib.catalog.log.recover import recover_history
@@ -384,28 +385,89 @@ def read_everything(store: MemoryStore) -> None:
     log.save_snapshot(view.catalog(view.latest), term=9)
 
 
-def test_a_recovery_lets_the_collector_of_cycles_rest_and_then_go_on_as_before() -> None:
+class Seen(UpdateLog):
+    """Does something at the beginning of each read."""
+
+    def __init__(self, store: KVStore, look: Callable[[], object]) -> None:
+        super().__init__(store)
+        self.look = look
+
+    def read(self, first: int, last: int) -> Any:
+        self.look()
+        return super().read(first, last)
+
+
+def test_a_recovery_puts_full_collections_off_and_leaves_the_switch_of_the_collector_to_the_host() -> None:
     log = filled(3)
-    asked: list[bool] = []
-
-    class Asked(UpdateLog):
-        def read(self, first: int, last: int) -> Any:
-            asked.append(gc.isenabled())
-            return super().read(first, last)
-
-    recover_history(Asked(log.store))
-    log.store.delete(PARTITION, keys.update_key(2))
-    with pytest.raises(RecordMissing):
-        recover_history(Asked(log.store))
-    assert gc.isenabled()
-    gc.disable()
+    before = gc.get_threshold()
+    seen: list[tuple[bool, bool]] = []
+    watched = Seen(log.store, lambda: seen.append((gc.isenabled(), gc.get_threshold()[2] > 1_000_000)))
     try:
+        recover_history(watched)
+        recover_history(Seen(log.store, gc.disable))
+        assert not gc.isenabled(), "switched off by the host meanwhile"
+        recover_history(watched)
+        assert not gc.isenabled(), "switched off by the host before"
+        gc.enable()
+        log.store.delete(PARTITION, keys.update_key(2))
         with pytest.raises(RecordMissing):
-            recover_history(log)
-        assert not gc.isenabled(), "what the host has switched off stays off"
+            recover_history(watched)
+        assert (gc.isenabled(), gc.get_threshold()) == (True, before)
+        with pytest.raises(RecordMissing):
+            recover_history(Seen(log.store, partial(gc.set_threshold, 500, 5, 5)))
+        assert gc.get_threshold() == (500, 5, 5), "set by the host meanwhile"
     finally:
         gc.enable()
-    assert asked == [False, False]
+        gc.set_threshold(*before)
+    assert seen == [(True, True), (False, True), (True, True)]
+
+
+class Stepped:
+    """The module gc, of which each call waits for what others do before it."""
+
+    def __init__(self, before_call: dict[int, list[Callable[[], object]]]) -> None:
+        self.before_call = before_call
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        for step in self.before_call.pop(self.calls, ()):
+            step()
+        self.calls += 1
+        return getattr(gc, name)
+
+
+@pytest.mark.parametrize(("begins", "ends"), [(begins, ends) for ends in range(5) for begins in range(ends + 1)])
+def test_of_two_recoveries_at_once_the_last_puts_the_collector_back(
+        begins: int, ends: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = filled(3).store
+    before = gc.isenabled(), gc.get_threshold()
+    may_end, has_begun = threading.Event(), threading.Event()
+
+    def held() -> None:
+        has_begun.set()
+        assert may_end.wait(60)
+
+    other = threading.Thread(target=recover_history, args=(Seen(store, held),))
+    steps: dict[int, list[Callable[[], object]]] = {}
+    steps.setdefault(begins, []).extend([other.start, partial(has_begun.wait, 60)])
+    steps.setdefault(ends, []).extend([may_end.set, other.join])
+    stepped = Stepped(steps)
+    mine = threading.get_ident()
+
+    class Shared:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(stepped if threading.get_ident() == mine else gc, name)
+
+    monkeypatch.setattr(recover, "gc", Shared())
+    try:
+        recover_history(UpdateLog(store))
+        for left in list(steps):
+            for step in steps.pop(left):
+                step()
+        assert (gc.isenabled(), gc.get_threshold()) == before
+    finally:
+        gc.enable()
+        gc.set_threshold(*before[1])
 
 
 def test_a_recovery_of_four_times_the_versions_takes_four_times_the_steps() -> None:
