@@ -49,7 +49,8 @@ def register(spark: SparkSession) -> None:
     many on a log is named. Those that do not exist yet are waited for. It is for `foreachBatch`, where
     `compact_on_workers` compacts what a batch names; a batch that is repeated after a crash names the same.
 
-    Option of all tables: `partition_bytes`: neighbouring segments or ranges share a partition up to this size (32 MiB).
+    Option of all tables: `partition_bytes`: up to which size neighbouring segments or ranges share a partition (128
+    MiB).
 
     Options of logs and blob stores:
 

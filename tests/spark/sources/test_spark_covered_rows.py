@@ -121,7 +121,8 @@ def test_options_travel_as_text() -> None:
 
 @pytest.mark.parametrize("options", [
     {}, {"folders": "[]"}, {"folders": "[1]"}, {"folders": "no json"}, {"path": "/a", "min_segments": "0"},
-    {"path": "/a", "min_bytes": "many"}, {"path": "/a", "unknown": "1"}])
+    {"path": "/a", "min_bytes": "many"}, {"path": "/a", "unknown": "1"},
+    {"folders": '"/a/log"'}, {"folders": '{"/a": 1}'}, {"folders": "[" * 100_000}, {"folders": '["/a"]', "path": "/b"}])
 def test_bad_options(options: dict[str, str]) -> None:
     with pytest.raises(InvalidInput):
         StreamOptions.parse(options)

@@ -98,14 +98,13 @@ class StreamOptions:
         try:
             folders = json.loads(given.pop("folders")) if "folders" in given else [given.pop("path")]
             numbers = {name: int(given.pop(name)) for name in ("min_segments", "min_bytes") if name in given}
-        except (KeyError, ValueError) as error:
-            raise InvalidInput(f"options {given!r}: give folders as a list in JSON (or the path of one), min_segments "
-                               f"and min_bytes as numbers") from error
-        given.pop("path", None)
-        if given or not folders or not all(isinstance(folder, str) for folder in folders) or any(
-                number < 1 for number in numbers.values()):
-            raise InvalidInput(f"options {dict(options)!r}: give at least one folder, thresholds of at least 1 as "
-                               f"min_segments and min_bytes, and nothing else")
+        except (KeyError, ValueError, RecursionError) as error:
+            raise InvalidInput(f"options {given!r:.400}: give folders as a list in JSON (or the path of one), "
+                               f"min_segments and min_bytes as numbers") from error
+        if given or not isinstance(folders, list) or not folders or any(number < 1 for number in numbers.values()) or (
+                not all(isinstance(folder, str) for folder in folders)):
+            raise InvalidInput(f"options {dict(options)!r:.400}: give at least one folder in a list, thresholds of at "
+                               f"least 1 as min_segments and min_bytes, and nothing else")
         return cls(tuple(map(local_path, folders)), **numbers)
 
 
