@@ -13,6 +13,7 @@ folders, is removed as well. Running this again changes nothing.
 
 from __future__ import annotations
 
+import errno
 import os
 
 import attrs
@@ -30,6 +31,9 @@ from compactlib.raftlog.model.names import (
 )
 from compactlib.raftlog.segment.known import is_committed
 from compactlib.raftlog.segment.reader import SegmentReader
+
+_LOOKS = 3
+"""At a folder in which files come and go: an attempt makes one, and may remove it."""
 
 
 @attrs.frozen
@@ -95,10 +99,20 @@ def leftovers(folder: StrPath) -> list[str]:
 
 
 def remove_private_folder(files: Files, folder: StrPath) -> None:
-    """Remove the private folder of a compaction run with whatever attempts have left in it."""
-    for name in list_folder(folder):
-        files.unlink(os.path.join(folder, name))
-    files.remove_folder(folder)
+    """Remove the private folder of a compaction run with whatever attempts have left in it.
+
+    An attempt that outlives its run may create its file, or remove it, meanwhile: then it is looked at again.
+    """
+    for look in range(_LOOKS):
+        try:
+            for name in list_folder(folder):
+                files.unlink(os.path.join(folder, name))
+            files.remove_folder(folder)
+        except StorageError as error:
+            if look == _LOOKS - 1 or error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        else:
+            return
 
 
 def _finish(files: Files, folder: StrPath, members: tuple[int, ...]) -> None:

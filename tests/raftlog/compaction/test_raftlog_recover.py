@@ -15,9 +15,10 @@ import pytest
 
 from compactlib.errors import CorruptData, DiskFull, StorageError
 from compactlib.files import LocalFiles
+from compactlib.files.disk import StrPath
 from compactlib.outcome import Failed
 from compactlib.raftlog import LogReader, SegmentLog
-from compactlib.raftlog.compaction.recover import leftovers, recover_folder
+from compactlib.raftlog.compaction.recover import leftovers, recover_folder, remove_private_folder
 from compactlib.raftlog.compaction.report import CompactionFailed
 from compactlib.raftlog.errors import LiveIndexMissing, NotALog
 from compactlib.raftlog.model.names import compacting_name, segment_name
@@ -439,3 +440,31 @@ def test_a_private_folder_that_goes_while_it_is_looked_at_is_nothing_left_over(t
 
     monkeypatch.setattr(os.path, "islink", removed_meanwhile)
     assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("happens", ["a file comes", "a file goes"])
+def test_what_an_attempt_does_while_its_private_folder_is_removed_leaves_nothing(tmp_path: Path, happens: str) -> None:
+    """It outlives its run: it creates its file after the folder was listed, or removes it before it is its turn."""
+    private = tmp_path / f"rewrite-{'0' * 32}"
+    private.mkdir()
+    (private / "attempt").touch()
+
+    class Beside(LocalFiles):
+        happened = False
+
+        def unlink(self, path: StrPath) -> None:
+            if happens == "a file goes" and not self.happened:
+                self.happened = True
+                Path(path).unlink()
+            super().unlink(path)
+
+        def remove_folder(self, path: StrPath) -> None:
+            if happens == "a file comes" and not self.happened:
+                self.happened = True
+                (Path(path) / "another").touch()
+            super().remove_folder(path)
+
+    files = Beside()
+    remove_private_folder(files, private)
+    assert files.happened
+    assert not private.exists()
