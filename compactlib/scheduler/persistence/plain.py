@@ -68,14 +68,17 @@ FIELDS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
 }
 """Tag to class and stored fields, in order. New fields may be added at the end of a class's only."""
 
-_IS_SET = {0: False, 1: True}.get
+
+def _is_set(plain: Any) -> bool | None:
+    return bool(plain) if plain in (0, 1) else None
+
 
 _CONVERTED: dict[type[Any], dict[str, Callable[[Any], Any]]] = {
     model.JobState: {"status": model.JobStatus},
     model.CompactedBlocks: {"no_output": model.NoOutput},
     poll.StatusAnswer: {"verdict": poll.Verdict},
     config.SchedulerConfig: dict.fromkeys(("standalone_cleanup", "refuse_future_tokens", "evict_at_limit",
-                                           "check_results", "strict_states"), _IS_SET),
+                                           "check_results", "strict_states"), _is_set),
 }
 
 

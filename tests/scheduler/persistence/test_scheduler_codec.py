@@ -125,6 +125,14 @@ def test_statuses_and_tokens_of_a_request_survive() -> None:
     assert (request.job_capacity, request.status_updates[1].compacted_blocks) == (3, RESULTS)
 
 
+@pytest.mark.parametrize("odd", [{}, b"x", [0, {}]])
+def test_what_stands_for_no_value_is_refused_in_each_field_of_the_settings(odd: Any) -> None:
+    plain: Any = to_plain(SchedulerConfig())
+    for place in range(1, len(plain)):
+        with pytest.raises(ValueError, match=r"cannot be|stands for no value"):
+            from_plain([*plain[:place], odd, *plain[place + 1:]])
+
+
 def test_statuses_come_back_as_the_very_members() -> None:
     again = from_plain(to_plain(STATE))
     assert again.status is JobStatus.IN_PROGRESS
