@@ -8,6 +8,7 @@ committed stays when a later one fails, the disk fills up, or the budget ends, a
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ import attrs
 
 from compactlib.clock import Clock
 from compactlib.contract import CommitFence
-from compactlib.errors import CompactlibError, InvalidInput, StorageError
+from compactlib.errors import Busy, CompactlibError, InvalidInput, StorageError
 from compactlib.executors.tasks import foreign_error
 from compactlib.files.disk import Files, list_folder
 from compactlib.files.freeing import Freeing
@@ -119,7 +120,12 @@ class Compactor:
                 waiting = blocked
             else:
                 groups += blocked
-            groups += self._rewrite(free, state, limits, executor, run, told, fence)
+            for outcome in self._rewrite(free, state, limits, executor, run, told, fence):
+                gone = self._taken_back(outcome)
+                if gone is None:
+                    groups.append(outcome)
+                else:
+                    waiting += (gone,)
         purged, unreclaimed = self._try_to_reclaim()
         report = LogCompactionReport(
             policy=plan.policy, why=plan.why, snapshot_index=state.index, dropped=dropped, dropped_bytes=dropped_bytes,
@@ -283,6 +289,16 @@ class Compactor:
             yield GroupFailed(group.numbers, error or InvalidInput(
                 f"the executor {executor!r} gave no outcome for this group; it must give one for each task: see "
                 f"Executor.run"))
+
+    def _taken_back(self, outcome: GroupOutcome) -> GroupFailed | None:
+        """The outcome of a group that found no file because it was taken back meanwhile, which is no failure."""
+        if (not isinstance(outcome, GroupFailed) or outcome.changed != "no"
+                or getattr(outcome.error, "errno", None) != errno.ENOENT):
+            return None
+        gone = sorted(set(outcome.members).difference(ref.number for ref in self._segments.refs))
+        return GroupFailed(outcome.members, Busy(
+            f"segments {', '.join(map(str, gone))} hold only what was taken back, and went while their group was "
+            f"rewritten; compact again, which sees what is left")) if gone else None
 
     def _task(self, name: str, group: PlannedGroup, private: str, state: SnapshotMeta,
               limits: SegmentLimits) -> CompactSegments:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,9 +16,11 @@ import attrs
 import pytest
 
 from compactlib.errors import Closed
+from compactlib.executors import LocalExecutor
 from compactlib.files import Files
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
+from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
     CostPolicy,
     DeadEntry,
@@ -38,6 +40,9 @@ from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.model.hard_state import HardState
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.snapshots.model import SnapshotManifest
+from compactlib.rewrite import RewriteOutcome, RewriteTask
+from compactlib.runtime.budget import Budget
+from compactlib.runtime.observe import Observer
 from compactlib.testing.crash.kills import LifeFiles, explore_kills
 from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
 from compactlib.testing.kit.forks import check_fork
@@ -106,11 +111,21 @@ class Life:
             for _ in range(rounds):
                 self.round(store, log)
 
+    def retract(self, log: RaftLog, first: int) -> None:
+        """Promise no more of what is going to be taken back: a crash may come before what takes its place."""
+        promised = self.promised[log.log_id]
+        assert promised is not None
+        kept = {index: term for index, term in promised.terms.items() if index < first}
+        self.promised[log.log_id] = attrs.evolve(promised, terms=kept)
+        self.files.acknowledge(dict(self.promised))
+
     def round(self, store: RaftLogStore, log: RaftLog) -> None:
         other = store.log("b")
         for each in (log, other):
             term = highest_term(each) + 1
             first = max(each.last_index - 1, each.state.index + 1, 0)
+            if self.promised.get(each.log_id) is not None:
+                self.retract(each, first)
             overwrite(each, [(index, term, payload_of(index, term)) for index in range(first, first + 5)])
         store.sync()
         self.promise(store, "a", "b")
@@ -203,6 +218,44 @@ def test_a_killed_store_another_that_acknowledges_and_then_no_power() -> None:
 @pytest.mark.timeout(900)
 def test_soak_a_killed_store_another_that_acknowledges_and_then_no_power() -> None:
     assert kills(30_000, 160, rounds=2) >= 30_000
+
+
+# ------------------------------------------------------------------------- taken back while a compaction rewrites it
+
+
+@pytest.mark.parametrize("moment", ["before the rewrite", "after it"])
+def test_segments_that_are_taken_back_while_they_are_rewritten_are_no_failure(tmp_path: Path, moment: str) -> None:
+    """A flush writes what took their entries' places, and removes their files, which hold nothing else."""
+    store = RaftLogStore(tmp_path / STORE, attrs.evolve(options(UnsyncedFiles()), max_wal_bytes=1 << 20))
+
+    class Meanwhile:
+        def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+                observer: Observer | None = None) -> Iterator[RewriteOutcome]:
+            listed = list(tasks)
+            if moment == "before the rewrite":
+                store.flush()
+            outcomes = list(LocalExecutor().run(listed, budget=budget, observer=observer))
+            if moment == "after it":
+                store.flush()
+            yield from outcomes
+
+    with store:
+        log = store.log("a")
+        log.append([(index, 1, b"old") for index in range(16)])
+        store.flush()
+        overwrite(log, [(index, 2, b"new") for index in range(6, 20)])
+        log.snapshot(18, [0, 5, 7, 9, 13])
+        outcome = log.compact(policy=log.policy, executor=Meanwhile())
+        if moment == "before the rewrite":
+            assert isinstance(outcome, Skipped)
+            assert "taken back" in outcome.reason
+        else:
+            assert isinstance(outcome, Done)
+        for _ in range(2):
+            assert [(entry.index, entry.payload) for entry in log.entries()] == [
+                (0, b"old"), (5, b"old"), (7, b"new"), (9, b"new"), (13, b"new"), (19, b"new")]
+            store.audit()
+            assert not isinstance(log.compact(policy=log.policy), Failed)
 
 
 # -- a folder of snapshots
