@@ -18,7 +18,7 @@ import attrs
 
 from compactlib.clock import Clock
 from compactlib.contract import CommitFence
-from compactlib.errors import Busy, CompactlibError, InvalidInput, StorageError
+from compactlib.errors import Busy, CompactlibError, InvalidInput, NotFound, StorageError
 from compactlib.executors.tasks import foreign_error
 from compactlib.files.disk import Files, list_folder
 from compactlib.files.freeing import Freeing
@@ -292,8 +292,8 @@ class Compactor:
 
     def _taken_back(self, outcome: GroupOutcome) -> GroupFailed | None:
         """The outcome of a group that found no file because it was taken back meanwhile, which is no failure."""
-        if (not isinstance(outcome, GroupFailed) or outcome.changed != "no"
-                or getattr(outcome.error, "errno", None) != errno.ENOENT):
+        if (not isinstance(outcome, GroupFailed) or outcome.changed != "no" or not (
+                isinstance(outcome.error, NotFound) or getattr(outcome.error, "errno", None) == errno.ENOENT)):
             return None
         gone = sorted(set(outcome.members).difference(ref.number for ref in self._segments.refs))
         return GroupFailed(outcome.members, Busy(

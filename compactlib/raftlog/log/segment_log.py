@@ -605,11 +605,16 @@ class SegmentLog:
 
     def _sense(self, budget: Budget) -> _Sensed:
         """What a plan is made from, as a compaction may rely on it."""
-        self._reads.require_open()
-        known = self._tail.durable_list()
-        # Of this state, whatever is recorded meanwhile: what is copied must be what was counted.
-        state = self._compacted_state(known)
-        return _Sensed(state, known, self._reads.view_of(state, known, self._options.limits, budget))
+        while True:
+            self._reads.require_open()
+            known = self._tail.durable_list()
+            # Of this state, whatever is recorded meanwhile: what is copied must be what was counted.
+            state = self._compacted_state(known)
+            view = self._reads.view_of(state, known, self._options.limits, budget)
+            listed = {ref.number for ref in self._segments.refs}
+            # One that a flush has taken back meanwhile is gone, and not damaged: the list has changed.
+            if all(each.number in listed or not isinstance(each.error, NotFound) for each in view.damaged):
+                return _Sensed(state, known, view)
 
     def _look(self) -> tuple[SnapshotMeta | None, tuple[KnownSegment, ...]]:
         self._tail.publish()

@@ -35,10 +35,12 @@ from compactlib.raftlog import (
     StoreOptions,
     open_log,
 )
+from compactlib.raftlog.compaction.sense import statistics
 from compactlib.raftlog.compaction.sense.trigger import Manual
 from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.model.hard_state import HardState
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.segment.known import file_bytes
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.rewrite import RewriteOutcome, RewriteTask
 from compactlib.runtime.budget import Budget
@@ -256,6 +258,32 @@ def test_segments_that_are_taken_back_while_they_are_rewritten_are_no_failure(tm
                 (0, b"old"), (5, b"old"), (7, b"new"), (9, b"new"), (13, b"new"), (19, b"new")]
             store.audit()
             assert not isinstance(log.compact(policy=log.policy), Failed)
+
+
+def test_segments_that_are_taken_back_while_a_compaction_looks_are_not_damaged(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = attrs.evolve(options(UnsyncedFiles()), max_wal_bytes=1 << 20)
+    with RaftLogStore(tmp_path / STORE, settings) as store:
+        store.log("a").append([(index, 1, b"old") for index in range(16)])
+        store.flush()
+    with RaftLogStore(tmp_path / STORE, settings) as store:
+        log = store.log("a")
+        overwrite(log, [(index, 2, b"new") for index in range(20)])
+        log.snapshot(18, [0, 5, 7, 9, 13])
+        looks: list[int] = []
+
+        def looks_after_a_flush(folder: str, number: int) -> int:
+            looks.append(number)
+            if looks == [number]:
+                store.flush()
+            return file_bytes(folder, number)
+
+        monkeypatch.setattr(statistics, "file_bytes", looks_after_a_flush)
+        outcome = log.compact(policy=log.policy)
+        assert looks
+        assert not isinstance(outcome, Failed), outcome
+        assert [entry.index for entry in log.entries()] == [0, 5, 7, 9, 13, 19]
+        store.audit()
 
 
 # -- a folder of snapshots
