@@ -473,3 +473,15 @@ def read_exactly(descriptor: int, length: int, offset: int) -> bytes:
         pieces.append(data)
         got += len(data)
     return b"".join(pieces)
+
+
+def read_into(descriptor: int, memory: memoryview, offset: int) -> int:
+    """Fill memory with the bytes from `offset` on; returns how many there were, fewer only where the file ends.
+
+    Raises:
+        OSError: reading failed.
+    """
+    got = 0
+    while got < len(memory) and (step := os.preadv(descriptor, [memory[got:]], offset + got)):
+        got += step
+    return got

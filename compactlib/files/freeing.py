@@ -39,13 +39,17 @@ class Freeing:
         try:
             yield
         finally:
-            thread = threading.Thread(target=_close_all, args=(held,), name="compactlib-freeing", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:  # there are too many
-                _close_all(held)
-            else:
-                self._threads.append(thread)
+            if held:
+                self._close_beside(held)
+
+    def _close_beside(self, held: list[int]) -> None:
+        thread = threading.Thread(target=_close_all, args=(held,), name="compactlib-freeing", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # there are too many
+            _close_all(held)
+        else:
+            self._threads.append(thread)
 
     def wait(self) -> None:
         """Return when all of it is freed."""

@@ -8,14 +8,13 @@ so too, but not every store creates one on the condition that there is no such o
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 import attrs
 
 from compactlib.errors import InvalidInput, StorageError
-from compactlib.files.disk import Files
+from compactlib.files.disk import Files, read_exactly
 from compactlib.objects.digest import Digest
 from compactlib.objects.errors import BadDigest, ObjectExists
 from compactlib.objects.store import ObjectRef, ObjectStore, read_checked
@@ -87,7 +86,7 @@ def put_file(store: ObjectStore, key: str, path: str, part_bytes: int = DEFAULT_
     try:
         with open(path, "rb", buffering=0) as source:
             for number in itertools.count():
-                data = _read(source.fileno(), part_bytes)
+                data = read_exactly(source.fileno(), part_bytes, number * part_bytes)
                 if not data and number:
                     break
                 parts.append(_created(store, f"{key}/{number}", data))
@@ -176,14 +175,6 @@ def _taken(store: ObjectStore, ref: ObjectRef, start: int, most: int) -> bytes:
     if len(data) != most:
         raise BadDigest(path=ref.key, offset=start, expected=f"{ref.size_bytes} bytes of {ref.digest}",
                         found=f"the end after {len(data)} bytes")
-    return data
-
-
-def _read(descriptor: int, most: int) -> bytes:
-    """The next bytes of a file, `most` unless it ends: a single read gives at most 2 GiB, and may give less."""
-    data = os.read(descriptor, most)
-    while data and len(data) < most and (more := os.read(descriptor, most - len(data))):
-        data += more
     return data
 
 

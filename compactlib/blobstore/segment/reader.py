@@ -19,7 +19,7 @@ import attrs
 from compactlib.blobstore.model.names import MAX_NUMBER, MIN_SEGMENT_BYTES, SegmentName
 from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, OutFile, StrPath, read_exactly
+from compactlib.files.disk import Files, OutFile, StrPath, read_exactly, read_into
 from compactlib.files.record_frame import RecordFrame
 
 SEGMENT_HEADER_BYTES = 80
@@ -169,13 +169,10 @@ class SegmentFile:
         Raises:
             StorageError: the disk refused.
         """
-        got = 0
         try:
-            while got < len(memory) and (step := os.preadv(self._descriptor, [memory[got:]], offset + got)):
-                got += step
+            return read_into(self._descriptor, memory, offset)
         except OSError as error:
             raise StorageError.from_os(error, "read", self.path) from error
-        return got
 
     def close(self) -> None:
         """Close it now, if it is not shared: an error that is kept would keep the last reference."""

@@ -36,7 +36,7 @@ from compactlib.blobstore.segment.reader import (
 from compactlib.blobstore.segment.records import TRAILER_BYTES, check_head, check_whole
 from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, LocalFiles, OutFile
+from compactlib.files.disk import Files, LocalFiles, OutFile, read_into
 from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 from compactlib.runtime.observe import Progress
 
@@ -393,10 +393,8 @@ class _Writing:
         self.spans += 1
 
     def _read(self, source: _Input, view: memoryview, at: int) -> None:
-        got = 0
         try:
-            while got < len(view) and (step := os.preadv(source.descriptor, [view[got:]], source.offset + at + got)):
-                got += step
+            got = read_into(source.descriptor, view, source.offset + at)
         except OSError as error:
             raise StorageError.from_os(error, "read", source.path) from error
         self.bytes_read += got
