@@ -230,20 +230,26 @@ class SegmentReadPath:
              budget: Budget | None) -> LogView:
         """What a policy sees of the state and the segments that `look` gives; looks again for what has gone meanwhile.
 
+        One that has left the list was removed by a compaction, or taken back by a flush: that is no damage. One that is
+        still listed may be about to be replaced.
+
         Raises:
             BudgetSpent: the budget refused.
             Closed: the log was closed.
         """
         require_budget(budget)
-        for _ in range(_MAX_VIEWS - 1):
-            view = self.view_of(*look(), limits, budget)
-            # A compaction that runs meanwhile may remove or replace what is looked at.
-            if not any(isinstance(each.error, NotFound) for each in view.damaged):
+        looks = 0
+        while True:
+            view = self._view_of(*look(), limits, budget)
+            lost = {each.number for each in view.damaged if isinstance(each.error, NotFound)}
+            if not lost:
                 return view
             self._refresh()
-        return self.view_of(*look(), limits, budget)
+            looks += 1
+            if looks >= _MAX_VIEWS and lost.issubset(ref.number for ref in self.segments.refs):
+                return view
 
-    def view_of(self, state: SnapshotMeta | None, known: Sequence[KnownSegment], limits: SegmentLimits,
+    def _view_of(self, state: SnapshotMeta | None, known: Sequence[KnownSegment], limits: SegmentLimits,
                 budget: Budget | None) -> LogView:
         """What a policy sees of these segments. One that cannot be judged is listed as damaged."""
         self.require_open()

@@ -605,16 +605,17 @@ class SegmentLog:
 
     def _sense(self, budget: Budget) -> _Sensed:
         """What a plan is made from, as a compaction may rely on it."""
-        while True:
+        looks: list[tuple[SnapshotMeta | None, tuple[KnownSegment, ...]]] = []
+
+        def look() -> tuple[SnapshotMeta | None, tuple[KnownSegment, ...]]:
             self._reads.require_open()
             known = self._tail.durable_list()
             # Of this state, whatever is recorded meanwhile: what is copied must be what was counted.
-            state = self._compacted_state(known)
-            view = self._reads.view_of(state, known, self._options.limits, budget)
-            listed = {ref.number for ref in self._segments.refs}
-            # One that a flush has taken back meanwhile is gone, and not damaged: the list has changed.
-            if all(each.number in listed or not isinstance(each.error, NotFound) for each in view.damaged):
-                return _Sensed(state, known, view)
+            looks.append((self._compacted_state(known), known))
+            return looks[-1]
+
+        view = self._reads.view(look, self._options.limits, budget)
+        return _Sensed(*looks[-1], view)
 
     def _look(self) -> tuple[SnapshotMeta | None, tuple[KnownSegment, ...]]:
         self._tail.publish()
@@ -800,7 +801,6 @@ def _iterated(entries: Iterable[Entry | tuple[int, int, bytes]]) -> Iterator[Ent
         return iter(entries)
     except TypeError:
         raise InvalidInput(f"the entries are {entries!r:.100}; give an iterable of entries") from None
-
 
 
 def _run_of(entries: object) -> tuple[int, int, Sequence[bytes]] | None:
