@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from numbers import Integral
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import attrs
 
@@ -56,6 +56,11 @@ class SurvivorPlacement(Protocol):
         """The class of a record, at least 0 and below `CLASSES`. Pure."""
 
 
+def _is_factor(_: object, field: attrs.Attribute[Any], value: float) -> None:
+    if not 1 < value < math.inf:
+        raise InvalidInput(f"{field.name} is {value}; give a factor above 1")
+
+
 @attrs.frozen(kw_only=True)
 class ByAge:
     """Records of like age share a segment: the longer one has lived, the longer it lives on, as SepBIT infers it.
@@ -67,12 +72,9 @@ class ByAge:
         InvalidInput: the step is not.
     """
 
-    step: float = attrs.field(default=4.0)
+    step: float = attrs.field(default=4.0, validator=_is_factor)
 
     name: ClassVar[str] = "by_age"
-
-    def __attrs_post_init__(self) -> None:
-        _check_step(self.step)
 
     def place(self, record: Survivor, now_ms: int) -> int:
         """See `SurvivorPlacement.place`."""
@@ -92,12 +94,9 @@ class ByEnd:
         InvalidInput: the step is not.
     """
 
-    step: float = attrs.field(default=2.0)
+    step: float = attrs.field(default=2.0, validator=_is_factor)
 
     name: ClassVar[str] = "by_end"
-
-    def __attrs_post_init__(self) -> None:
-        _check_step(self.step)
 
     def place(self, record: Survivor, now_ms: int) -> int:
         """See `SurvivorPlacement.place`."""
@@ -121,8 +120,3 @@ def class_of(placement: SurvivorPlacement, record: Survivor, now_ms: int) -> int
 
 def _step_of(span_ms: int, step: float) -> int:
     return int(math.log(max(span_ms, 1), step))
-
-
-def _check_step(step: float) -> None:
-    if not 1 < step < math.inf:
-        raise InvalidInput(f"step is {step}; give a factor above 1")

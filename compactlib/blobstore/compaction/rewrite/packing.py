@@ -31,7 +31,8 @@ class Packing:
         self._room = room
         self._segments = segments
         self._is_placed = is_placed and segments > 1
-        self._used = self._total = self._smallest = self._largest = 0
+        self._used = self._total = self._largest = 0
+        self._smallest = room
         self._sizes = array("Q")
         self._order = array("I")
 
@@ -49,14 +50,15 @@ class Packing:
             self._used = 0
         self._used += size
         self._total += size
-        self._smallest, self._largest = min(self._smallest or size, size), max(self._largest, size)
-        self._sizes.append(size)
+        if self._is_placed:
+            self._smallest, self._largest = min(self._smallest, size), max(self._largest, size)
+            self._sizes.append(size)
         self._order.append(self.filled - 1)
         return True
 
     def _fits_in_any_order(self, size: int) -> bool:
         largest = max(self._largest, size)
-        if largest == (min(self._smallest, size) if self._smallest else size):
+        if largest == min(self._smallest, size):
             return True
         # Of each segment but the last, less than the largest record is left free.
         return self._total + size <= self._segments * self._room - (self._segments - 1) * (largest - 1)
