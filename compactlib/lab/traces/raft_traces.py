@@ -27,11 +27,11 @@ from typing import ClassVar, TypeAlias
 import attrs
 
 from compactlib.errors import CorruptData, InvalidInput
-from compactlib.files.checksum import crc32
 from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, Operations, OperationsBuilder
 from compactlib.lab.traces.traces import path_text
 from compactlib.lab.traces.workloads import PIECE
-from compactlib.raftlog.segment import ra_format
+from compactlib.raftlog.model.values import DamagedEntry
+from compactlib.raftlog.segment.reader import SegmentReader
 
 _Entry: TypeAlias = tuple[int, bytes]
 _Command: TypeAlias = tuple[int, str, int]
@@ -112,17 +112,13 @@ class RaTrace(_LogTrace):
 
     def _entries(self, paths: list[str]) -> Iterator[_Entry]:
         for path in paths:
-            content = Path(path).read_bytes()
-            version, max_count = ra_format.decode_header(content, path)
-            start = ra_format.data_start(version, max_count)
-            columns = ra_format.decode_records(content[ra_format.HEADER_BYTES:start], version, path, start)
-            for index, offset, length, crc in zip(columns.indexes, columns.offsets, columns.lengths, columns.crcs,
-                                                  strict=True):
-                data = content[offset:offset + length]
-                if len(data) < length or (crc and crc32(data) != crc):
-                    raise CorruptData(path=path, offset=offset, index=index, expected=f"{length} bytes with CRC {crc}",
-                                      found=f"{len(data)} bytes with CRC {crc32(data)}")
-                yield index, data
+            with SegmentReader(path) as segment:
+                if segment.format == "native":
+                    raise CorruptData(path=path, offset=0, expected="a segment of Ra", found="one of this library")
+                for answer in segment.scan():
+                    if isinstance(answer, DamagedEntry):
+                        raise answer.error
+                    yield answer.index, answer.payload
 
     def _commands(self, entries: Iterable[_Entry]) -> Iterator[list[_Command]]:
         for index, data in entries:
