@@ -47,10 +47,8 @@ def attempt_task(task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
         with _inside(attempt.observer):
             attempt.budget.check()
             result: object = task.run(attempt)
-    except CompactlibError as error:
-        return RewriteFailure(task.name, error)
     except Exception as error:  # whatever foreign code raises is this task's outcome
-        return RewriteFailure(task.name, foreign_error(task.name, error))
+        return RewriteFailure(task.name, own_error(task.name, error))
     if isinstance(result, RewriteResult) and (result.task, result.attempt) == (task.name, attempt.id):
         return result
     return RewriteFailure(task.name, InvalidInput(
@@ -68,6 +66,11 @@ def foreign_error(task: str, error: BaseException) -> TaskFailed:
     detail = _cut("".join(traceback.format_exception(error)), MAX_DETAIL_CHARS)
     told = f"task {task!r} failed: {kind}: {_cut(_text(error), MAX_MESSAGE_CHARS)}"
     return TaskFailed(told, task=task, kind=kind, detail=detail)
+
+
+def own_error(task: str, error: Exception) -> CompactlibError:
+    """`error` if it is the library's; what describes it, if it is another's."""
+    return error if isinstance(error, CompactlibError) else foreign_error(task, error)
 
 
 def portable(outcome: RewriteOutcome) -> RewriteOutcome:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 import attrs
 
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
-from compactlib.executors.tasks import LocalExecutor, foreign_error
+from compactlib.executors.tasks import LocalExecutor, own_error
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import LocalFiles, local_path, write_durably
 from compactlib.lab.results.reports import Report
@@ -254,10 +254,8 @@ def _here(experiments: Sequence[Experiment], observer: Observer) -> tuple[Report
     for number, each in enumerate(experiments):
         try:
             found.append(each.run(observer))
-        except CompactlibError as error:
-            found.append(error)
-        except Exception as error:  # a policy's own
-            found.append(foreign_error(_task_name(number), error))
+        except Exception as error:  # a policy's own, perhaps
+            found.append(own_error(_task_name(number), error))
         observer.progress(Progress("experiments", len(found), len(experiments), "experiments"))
     return tuple(found)
 

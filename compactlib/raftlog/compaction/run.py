@@ -19,7 +19,7 @@ import attrs
 from compactlib.clock import Clock
 from compactlib.contract import CommitFence
 from compactlib.errors import Busy, CompactlibError, InvalidInput, NotFound, StorageError
-from compactlib.executors.tasks import foreign_error
+from compactlib.executors.tasks import own_error
 from compactlib.files.disk import Files, list_folder
 from compactlib.files.freeing import Freeing
 from compactlib.raftlog.compaction.commit import finish_group, place_leader
@@ -261,11 +261,8 @@ class Compactor:
                     if not isinstance(outcome, RewriteResult | RewriteFailure) or outcome.task not in waiting:
                         raise InvalidInput(f"the executor {executor!r} answered {outcome!r:.200}; it must give one "
                                            f"outcome for each of the tasks it was given: see Executor.run")
-                except CompactlibError as raised:
-                    error = raised
-                    break
                 except Exception as raised:  # whatever a host's executor raises
-                    error = foreign_error("compact", raised)
+                    error = own_error("compact", raised)
                     break
                 group = waiting.pop(outcome.task)
                 if isinstance(outcome, RewriteFailure):

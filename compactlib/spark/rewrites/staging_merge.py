@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.executors.tasks import checked_names, foreign_error, new_attempt_id
+from compactlib.errors import InvalidInput
+from compactlib.executors.tasks import checked_names, new_attempt_id, own_error
 from compactlib.objects import ObjectRef, ObjectStore
 from compactlib.objects.store import delete_many
 from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteTask
@@ -84,10 +84,8 @@ class StagingMerge:
         for task in tasks:
             try:
                 yield self._compact(task, Attempt(new_attempt_id(), budget, observer, self._clock))
-            except CompactlibError as error:
-                yield RewriteFailure(task.name, error)
             except Exception as error:  # what Spark raises is this task's outcome
-                yield RewriteFailure(task.name, foreign_error(task.name, error))
+                yield RewriteFailure(task.name, own_error(task.name, error))
 
     def _compact(self, task: RewriteTask, attempt: Attempt) -> CompactedTokens:
         if not isinstance(task, CompactTokens):

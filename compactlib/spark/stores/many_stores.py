@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import attrs
 
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.executors.tasks import foreign_error
+from compactlib.executors.tasks import own_error
 from compactlib.outcome import Failed
 from compactlib.report import Printed, Table
 from compactlib.rewrite import Executor, RewriteOutcome, RewriteTask
@@ -121,10 +121,8 @@ class _Mapper(Generic[_ItemT, _ValueT]):
     def _applied(self, item: _ItemT) -> bytes:
         try:
             return pickled((self.function(item), None))
-        except CompactlibError as error:
-            return pickled((None, error))
         except Exception as error:  # foreign code may raise anything
-            return pickled((None, foreign_error(repr(item)[:200], error)))
+            return pickled((None, own_error(repr(item)[:200], error)))
 
 
 def map_items(spark: SparkSession, items: Sequence[_ItemT], function: Callable[[_ItemT], _ValueT], *,
@@ -261,10 +259,8 @@ class _Watched:
 def _outcome_of(job: StoreJob, executor: Executor, budget: Budget) -> object:
     try:
         return job.compact(executor, budget)
-    except CompactlibError as error:
-        return Failed(error)
     except Exception as error:  # a host's own code may raise anything; the other stores go on
-        return Failed(foreign_error(job.name, error))
+        return Failed(own_error(job.name, error))
 
 
 def _heaviest_first(job: StoreJob) -> float:

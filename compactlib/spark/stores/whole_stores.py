@@ -16,8 +16,8 @@ import attrs
 
 from compactlib.clock import SystemClock
 from compactlib.contract import CommitFence, Policy
-from compactlib.errors import Busy, CompactlibError, InvalidInput
-from compactlib.executors.tasks import foreign_error
+from compactlib.errors import Busy, InvalidInput
+from compactlib.executors.tasks import own_error
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget, BudgetLimits
 from compactlib.spark.stores.many_stores import listed_once, map_items
@@ -105,10 +105,8 @@ class WholeStore:
         except Busy as error:
             # Another has it open: perhaps an attempt at this very task, which Spark has given up and which goes on.
             return Skipped(str(error), is_busy=True)
-        except CompactlibError as error:
-            return Failed(error)
         except Exception as error:  # a host's own code may raise anything; the other stores go on
-            return Failed(foreign_error(name, error))
+            return Failed(own_error(name, error))
 
 
 def _told(outcome: object) -> tuple[Literal["done", "skipped", "failed"], str, str | None]:

@@ -31,7 +31,7 @@ from compactlib.blobstore.compaction.run.store_compactions import OwnedStore
 from compactlib.blobstore.compaction.run.work import CompactionWork
 from compactlib.blobstore.errors import StoreFull
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
-from compactlib.executors.tasks import LocalExecutor, foreign_error
+from compactlib.executors.tasks import LocalExecutor, own_error
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.rewrite import Executor, RewriteFailure, RewriteOutcome
 from compactlib.runtime.budget import Budget
@@ -292,7 +292,7 @@ class _Rounds:
 
     def _fail(self, active: _Active, error: Exception) -> None:
         compactions, name = active.store.compactions, active.store.name
-        known = error if isinstance(error, CompactlibError) else foreign_error(f"compact {name}", error)
+        known = own_error(f"compact {name}", error)
         if isinstance(known, TaskFailed):
             compactions.note(known)
         if compactions.log is not None:
