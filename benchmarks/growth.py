@@ -185,7 +185,7 @@ def log_snapshot(n: int, folder: Path, watch: Stopwatch) -> None:
 
 def log_spark_plan(n: int, folder: Path, watch: Stopwatch) -> None:
     try:
-        from compactlib.spark.sources.raftlog.rows import SourceOptions, plan_slices
+        from compactlib.spark.sources.raftlog import SourceOptions, plan_slices
     except ImportError:
         return
     with _log_of(n, folder) as log:

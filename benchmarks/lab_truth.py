@@ -5,8 +5,9 @@
 
 Each row of `lab_published.py` is replayed with the same rules: how long is in that file. The goals: write amplification
 within 3 % on synthetic loads, copies (write amplification less one) within 5 % on the trace, and schemes in the
-simulator's order wherever its copies differ by more than 10 %. Rows named `default` hold `FADaC()`, the placement to
-begin with, against the best published scheme of each load and preference: at most 3 % above it. The trace is the block
+simulator's order wherever its copies differ by more than 10 %. Rows named `default` hold the placement to begin with,
+`ByLifetime()`, or `FADaC()` where victims go by their dead share alone, against the best published scheme of each load
+and preference: at most 3 % above it. The trace is the block
 trace of CloudPhysics that libCacheSim ships; without `--trace` its rows are left out. `--quick` replays one row of each
 kind. All rows take twenty minutes on one core.
 
@@ -33,6 +34,7 @@ from measure import Figure, report
 from compactlib.blobstore import CostBenefit, Greedy
 from compactlib.lab import BlobSettings, HotCold, Operations, Uniform, Zipf, replay_blobs
 from compactlib.lab.blobstore.fixed_number import FixedNumber, Preference
+from compactlib.lab.blobstore.placement.by_lifetime import ByLifetime
 from compactlib.lab.blobstore.placement.dac import DAC
 from compactlib.lab.blobstore.placement.fadac import FADaC
 from compactlib.lab.blobstore.placement.mixed import Mixed
@@ -168,15 +170,20 @@ def trace_rows(path: str) -> Iterator[Row]:
                        collected(Requests(path), TRACE_PAGES, size, 16, dead, preference, placement))
 
 
+def to_begin_with(prefers: Preference) -> Placement:
+    """The placement that docs/lab.md names for victims by this preference."""
+    return FADaC() if prefers == "dead share" else ByLifetime()
+
+
 def default_rows(path: str | None) -> Iterator[Row]:
     """The placement to begin with beside the best published scheme, as all loads take it, without a setting."""
     for (load, prefers), published in SYNTHETIC.items():
         yield (f"{load}.default.{_short(prefers)}", min(published), lambda load=load, prefers=prefers: collected(
-            Pages(load), PAGES, 64, 8, 0.15, prefers, FADaC()))  # type: ignore[misc]
+            Pages(load), PAGES, 64, 8, 0.15, prefers, to_begin_with(prefers)))  # type: ignore[misc]
     for (dead, size, prefers), published in TRACE.items() if path else ():
         yield (f"trace {dead:.0%} {size}.default.{_short(prefers)}", min(published),
                lambda dead=dead, size=size, prefers=prefers: collected(  # type: ignore[misc]
-                   Requests(path or ""), TRACE_PAGES, size, 16, dead, prefers, FADaC()))
+                   Requests(path or ""), TRACE_PAGES, size, 16, dead, prefers, to_begin_with(prefers)))
 
 
 def fixed_rows() -> Iterator[Row]:

@@ -5,11 +5,13 @@
 
 Each figure measures ours, on `local[2,4]` with the session up, and the reference in turn in one run (A B A B ...), and
 prints rows or payload bytes a second. Spark counts the rows and sums the lengths of their payloads, so that every byte
-goes through. There are two references, both of which run in this process:
+goes through. There are three references, of which the first two run in this process:
 
 * **loop**: reads the same files with the package's own readers, checks the same checksums, and makes a tuple of the
   same columns for every row. The goal is at least 0.7 of it.
 * **bytes**: reads and checks the same bytes, but makes no rows. No goal: what is left of it is what rows cost.
+* **binaryFile**: Spark's own source reads the files of blob stores in the same session, without a look into them, and
+  sums the lengths of their contents. No goal: what it has below the loop is what Spark takes to hold large values.
 
 Needs Java.
 """
@@ -88,6 +90,11 @@ def figures(spark: SparkSession, source: Source, runs: int) -> Iterator[Figure]:
     for unit, amount, suffix in (("MB/s of payload", size / 1e6, "mb"), ("rows/s", rows, "rows")):
         yield Figure(figure=f"source.{source.name}.{suffix}", unit=unit, values=tuple(amount * each for each in values),
                      goal=">= 0.7", reference="loop", reference_values=tuple(amount * each for each in references))
+    if source.table == "compactlib.blobstore":
+        files = spark.read.format("binaryFile").load(f"{source.path}/*.log").selectExpr("sum(length(content))")
+        values, references = alternate(runs, partial(rate, ours, size / 1e6), partial(rate, files.collect, size / 1e6))
+        yield Figure(figure=f"source.{source.name}.over_binary_file", unit="MB/s of payload", values=tuple(values),
+                     goal="", reference="binaryFile", reference_values=tuple(references))
     if source.only_bytes is not None:
         values, references = alternate(runs, partial(rate, ours, size / 1e6),
                                        partial(rate, source.only_bytes, size / 1e6))

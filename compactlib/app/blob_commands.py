@@ -4,11 +4,10 @@ compacted by that process, which is asked to; else by this one, with the retenti
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from compactlib.app.executors import opened_executor
+from compactlib.app.executors import started_executor
 from compactlib.app.stores import StoreAt
 from compactlib.app.terminal import Answer, progress_bar, waiting
 from compactlib.blobstore import (
@@ -103,18 +102,14 @@ class BlobStoreAt(StoreAt):
                                f"--retention out")
         config = BlobStoreConfig(deleted_retention_seconds=retention, triggers=())
         budget = Budget(bytes_per_second=asked.rate, total_bytes=asked.max_bytes)
-        with contextlib.ExitStack() as stack:
-            observer = stack.enter_context(progress_bar("compact"))
-            store = stack.enter_context(BlobStore(self.path, config, policy=self.policy_of(_POLICIES),
-                                                  observer=observer))
+        with progress_bar("compact") as observer, \
+                BlobStore(self.path, config, policy=self.policy_of(_POLICIES), observer=observer) as store:
             # It will not be open for long enough to see whether the clock is right.
             store.accept_clock()
-            name = asked.executor or "local"
-            with waiting(f"starting {name}"):
-                executor = stack.enter_context(opened_executor(name, asked.workers))
-            outcome = store.compact(executor=executor, budget=budget)
-            store.reclaim(budget=budget)
-            return outcome
+            with started_executor(asked) as executor:
+                outcome = store.compact(executor=executor, budget=budget)
+                store.reclaim(budget=budget)
+                return outcome
 
     def verified(self) -> VerifyReport:
         """Every record of every segment."""

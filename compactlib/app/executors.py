@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import attrs
 
+from compactlib.app.stores import Asked
+from compactlib.app.terminal import waiting
 from compactlib.errors import InvalidInput
 from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteResult
 
@@ -47,6 +49,16 @@ def opened_executor(name: str, workers: int | None = None) -> Iterator[Executor]
             yield executor
     else:
         raise InvalidInput(f"there is no executor {name!r}; choose one of {', '.join(EXECUTORS)}")
+
+
+@contextlib.contextmanager
+def started_executor(asked: Asked) -> Iterator[Executor]:
+    """The executor that a command line asks for; while it starts, which may take seconds, the terminal says so."""
+    name = asked.executor or "local"
+    with contextlib.ExitStack() as stack:
+        with waiting(f"starting {name}"):
+            executor = stack.enter_context(opened_executor(name, asked.workers))
+        yield executor
 
 
 @contextlib.contextmanager

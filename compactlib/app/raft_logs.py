@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
-from compactlib.app.executors import opened_executor
+from compactlib.app.executors import started_executor
 from compactlib.app.inspection import inspect_log, limits_of, writing_bytes
 from compactlib.app.stores import StoreAt
-from compactlib.app.terminal import Answer, progress_bar, waiting
+from compactlib.app.terminal import Answer, progress_bar
 from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.outcome import Outcome
 from compactlib.raftlog import (
@@ -93,12 +92,8 @@ class RaftLogAt(StoreAt):
             # Before the executor is started, which may take seconds; and `SegmentLog` would make a log where none is.
             limits = limits_of(reader)
         budget = Budget(bytes_per_second=asked.rate, total_bytes=asked.max_bytes)
-        with contextlib.ExitStack() as stack:
-            name = asked.executor or "local"
-            with waiting(f"starting {name}"):
-                executor = stack.enter_context(opened_executor(name, asked.workers))
-            options = LogOptions(limits=limits, trigger=_TRIGGER, observer=stack.enter_context(progress_bar("compact")))
-            log = stack.enter_context(SegmentLog(self.path, options))
+        with started_executor(asked) as executor, progress_bar("compact") as observer, \
+                SegmentLog(self.path, LogOptions(limits=limits, trigger=_TRIGGER, observer=observer)) as log:
             return log.compact(policy=self._policy, executor=executor, budget=budget)
 
     def report_of(self, outcome: Outcome[Any]) -> Any:

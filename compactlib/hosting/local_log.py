@@ -21,6 +21,7 @@ from typing import Any
 import attrs
 
 from compactlib._arguments import refuses_misfits, require_method, require_type
+from compactlib._closing import Closing
 from compactlib.errors import AuditFailed, Busy, Closed, CorruptData, InvalidInput, Unsupported
 from compactlib.files.disk import StrPath
 from compactlib.hosting.command_log import CommandMachine
@@ -50,7 +51,7 @@ class _Pending:
     entry: bytes
 
 
-class LocalLog:
+class LocalLog(Closing):
     """A `CommandLog` in a folder, for one process. Commands are durable when `propose` returns.
 
     Args:
@@ -291,12 +292,6 @@ class LocalLog:
                 raise AuditFailed(f"first {self._first}, durable {self._durable}, last {self._last} do not ascend")
         if not self._closed:
             self._log.audit()
-
-    def __enter__(self) -> LocalLog:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"LocalLog({self._log.folder!r}, {self._first} to {self._last}, term {self._term})"

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import attrs
 
 from compactlib._arguments import refuses_misfits, require_method, require_type
+from compactlib._closing import Closing
 from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, MissingDependency
 from compactlib.executors.tasks import new_attempt_id
@@ -104,7 +105,7 @@ class _Raised:
         self.error = error
 
 
-class RaftCommandLog:
+class RaftCommandLog(Closing):
     """A `CommandLog` on one node of a group. Nothing is opened before `start`; then a thread of pysyncobj runs.
 
     Polls and other commands go to the leader; every other node refuses them with `NotLeader`, which names it.
@@ -320,12 +321,6 @@ class RaftCommandLog:
     def failures(self) -> int:
         """How often its state machine has raised."""
         return self._failures
-
-    def __enter__(self) -> RaftCommandLog:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return (f"RaftCommandLog({self._address!r}, {len(self._peers)} peers, "

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from compactlib._arguments import refuses_misfits
+from compactlib._closing import Closing
 from compactlib.clock import Clock
 from compactlib.errors import Busy, CompactlibError, InvalidInput
 from compactlib.hosting.command_log import CommandLog
@@ -78,7 +79,7 @@ class _Driven:
         self._machine.load(data)
 
 
-class SchedulerHost:
+class SchedulerHost(Closing):
     """A scheduler that survives its process, also a `Transport` for workers. Any thread may call any method.
 
     Put `SealedPolls` in front of it where workers are not to be trusted with tokens.
@@ -302,12 +303,6 @@ class SchedulerHost:
             Busy: called from within a command, as by what `look` was given; nothing was done.
         """
         self.log.close()
-
-    def __enter__(self) -> SchedulerHost:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"SchedulerHost({self.log!r}, {self.machine.service!r})"

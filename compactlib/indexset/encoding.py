@@ -19,10 +19,16 @@ from compactlib.indexset.runs import MAX_INDEX, Runs
 
 _FRAME = RecordFrame("index set format", b"CLINDSET", 1, "<HQ")
 
+_ARRAY_RUNS = 1024
+"""From so many runs on, NumPy is worth its import."""
+
 
 def encode(runs: Runs) -> bytes:
     """The bytes of a canonical family; equal families give equal bytes."""
     firsts, lasts = runs
+    body = _small_body(runs) if len(firsts) >= _ARRAY_RUNS else None
+    if body is not None:
+        return _FRAME.encode(len(firsts), body=body)
     # A head holds how many indexes the run's gap has beyond the one that must be there, doubled, plus 1 if a tail
     # follows. The first run's gap has no index that must be there.
     long = list(map(lt, firsts, lasts))
@@ -40,6 +46,9 @@ def decode(data: bytes | bytearray | memoryview, path: str, offset: int) -> Runs
         Unsupported: written by another release.
     """
     runs, body = _FRAME.decode(bytes(data), path, offset=offset)
+    made = _small_runs(body, runs) if runs >= _ARRAY_RUNS else None
+    if made is not None:
+        return made
     place = offset + _FRAME.header_bytes
     try:
         numbers = decode_varints(body)
@@ -59,3 +68,20 @@ def decode(data: bytes | bytearray | memoryview, path: str, offset: int) -> Runs
     if lasts and lasts[-1] > MAX_INDEX:
         raise CorruptData(path=path, offset=place, expected=f"indexes up to {MAX_INDEX}", found=str(lasts[-1]))
     return array("Q", list(map(sub, lasts, spans))), array("Q", lasts)
+
+
+def _small_body(runs: Runs) -> bytes | None:
+    """The quick way for small numbers, where NumPy is installed; the bytes are the same."""
+    try:
+        from compactlib.indexset.array_encoding import small_body
+    except ImportError:
+        return None
+    return small_body(runs)
+
+
+def _small_runs(body: bytes, runs: int) -> Runs | None:
+    try:
+        from compactlib.indexset.array_encoding import small_runs
+    except ImportError:
+        return None
+    return small_runs(body, runs)

@@ -117,6 +117,7 @@ class WorkingCopy:
         prefix: what the keys of its files begin with.
         part_bytes: the largest object that is put.
         version: what it was made from, or was committed as.
+        contents: what that version names.
         is_wanted: whether `ObjectFolder.opened` commits it.
     """
 
@@ -126,6 +127,7 @@ class WorkingCopy:
         self.prefix: str = prefix
         self.part_bytes: int = part_bytes
         self.version: Version | None = version
+        self.contents: Contents = Contents()
         self.is_wanted: bool = True
         self._objects = objects
         self._files = files
@@ -142,7 +144,7 @@ class WorkingCopy:
             ObjectNotFound, ObjectStoreFailed: the store does not give a file.
             StorageError: the disk refused.
         """
-        contents = contents_of(self.version, self.prefix)
+        contents = self.contents = contents_of(self.version, self.prefix)
         for path in contents.folders:
             self._files.make_folder(os.path.join(self.folder, path))
         with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -165,6 +167,13 @@ class WorkingCopy:
             StorageError: the disk refused.
         """
         take_file(self._objects, file, path, self._files, only_head=self._held is not None)
+        found, mark = self._know(path, file)
+        if self._held is not None and file.head_bytes is not None and file.head_bytes < file.size_bytes:
+            self._files.link(path, os.path.join(self._held, f"{mark}"))
+            self._hollow.add((found.st_dev, found.st_ino))
+
+    def _know(self, path: str, file: StoredFile) -> tuple[os.stat_result, int]:
+        """From now on, what lies at this path is this file, until it is changed."""
         mark = next(self._marks)
         try:
             os.utime(path, ns=(mark, mark))
@@ -172,9 +181,7 @@ class WorkingCopy:
         except OSError as error:
             raise StorageError.from_os(error, "set the time of", path) from error
         self._known[_identity(found)] = file
-        if self._held is not None and file.head_bytes is not None and file.head_bytes < file.size_bytes:
-            self._files.link(path, os.path.join(self._held, f"{mark}"))
-            self._hollow.add((found.st_dev, found.st_ino))
+        return found, mark
 
     def stored(self, path: str) -> StoredFile | None:
         """The file of the object store that lies at a path, unchanged; `None` for every other. Links are followed.
@@ -227,6 +234,9 @@ class WorkingCopy:
             files.update(zip(new, pool.map(lambda path: put_file(
                 self._objects, self.new_key(), os.path.join(self.folder, path), self.part_bytes,
                 head_bytes=files[path].head_bytes), new), strict=True))
+        # Whatever was never fetched is the caller's own, whose files' times are kept.
+        for path in new if self.version is not None else ():
+            self._know(os.path.join(self.folder, path), files[path])
         return Contents(files, links, tuple(folders[1:]))
 
     def new_key(self) -> str:
@@ -336,10 +346,11 @@ class ObjectFolder:
             ObjectStoreFailed: the store does; see `ObjectRegister.replace`.
         """
         contents = copy.put(self._heads)
-        if copy.version is None or contents != contents_of(copy.version, self._prefix):
+        if copy.version is None or contents != copy.contents:
             guard: AbstractContextManager[object] = nullcontext() if fence is None else fence.guard()
             with guard:
                 copy.version = self._register.replace(contents.encoded(), copy.version)
+            copy.contents = contents
         return copy.version
 
     @contextlib.contextmanager
@@ -404,11 +415,14 @@ class OpenInObjects:
         open_objects: opens the object store.
         open_store: opens a store in a folder.
         scratch: where working copies are made; the system's own place if `None`.
+        part_bytes: the largest object that is put, >= 1: eight are in memory at once, and as many of a fetched store's
+            own, for each of the stores that one task has open.
     """
 
     open_objects: Callable[[], ObjectStore]
     open_store: Callable[[str], Compaction[Any, Any, Any, Any, Any]]
     scratch: str | None = None
+    part_bytes: int = 1 << 20
 
     def __call__(self, prefix: str) -> StoreInObjects:
         """The store in the folder of this prefix. Nothing is asked yet."""
@@ -437,9 +451,10 @@ class StoreInObjects:
             Stale: another has changed it meanwhile; nothing was changed.
             ObjectStoreFailed: the store cannot be asked; see `ObjectRegister.replace`.
         """
-        with self.opener.open_objects() as objects, ObjectFolder(objects, self.prefix).opened(
-                fence=fence, scratch=self.opener.scratch) as copy:
-            with contextlib.closing(self.opener.open_store(copy.folder)) as store:
+        opener = self.opener
+        with opener.open_objects() as objects, ObjectFolder(
+                objects, self.prefix, part_bytes=opener.part_bytes).opened(fence=fence, scratch=opener.scratch) as copy:
+            with contextlib.closing(opener.open_store(copy.folder)) as store:
                 outcome = store.compact(policy=policy, executor=executor, budget=budget, observer=observer)
             # Opening and closing may have written something; that alone makes no version.
             copy.is_wanted = isinstance(outcome, Done) or (isinstance(outcome, Failed) and outcome.changed != "no")

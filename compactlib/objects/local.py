@@ -9,9 +9,8 @@ import os
 import stat
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
-from typing import Self
 
+from compactlib._closing import Closing
 from compactlib.errors import Closed, InvalidInput, ReadOnly, StorageError
 from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, read_exactly, sync_names
 from compactlib.objects.audit import audit_listing
@@ -31,7 +30,7 @@ def is_local_objects(folder: StrPath) -> bool:
     return _kind_of(os.path.join(os.fspath(folder), _INCOMING)) == stat.S_IFDIR
 
 
-class LocalObjects:
+class LocalObjects(Closing):
     """An `ObjectStore` in a folder: the object `a/b` is the file `a/b`.
 
     An object is written and synced under a private name in `.incoming`, then linked to its own, which fails if that
@@ -357,13 +356,6 @@ class LocalObjects:
     def close(self) -> None:
         """See `ObjectStore.close`."""
         self._closed = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"LocalObjects({self._folder!r})"

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import Self
 
 from sortedcontainers import SortedDict
 
+from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed, InvalidInput
 from compactlib.objects.audit import audit_listing
@@ -19,7 +18,7 @@ from compactlib.objects.keys import check_key, check_prefix, checked_deletes
 from compactlib.objects.store import ObjectInfo, ObjectRef
 
 
-class MemoryObjects:
+class MemoryObjects(Closing):
     """An `ObjectStore` that keeps everything in memory, with an age by the given clock."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
@@ -107,13 +106,6 @@ class MemoryObjects:
         """See `ObjectStore.close`; forgets everything."""
         self._closed = True
         self._objects.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<MemoryObjects: {len(self._objects):,} objects>"

@@ -12,17 +12,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import Self
+from collections.abc import Callable, Iterator, Sequence
 
 from compactlib.clock import Clock, SystemClock
+from compactlib.objects.in_front import AnswerT, ObjectsInFront
 from compactlib.objects.store import MultiDelete, ObjectInfo, ObjectRef, ObjectStore
 from compactlib.runtime.meter import Meter
 from compactlib.runtime.observe import Observer
 
 
-class MeteredObjects:
+class MeteredObjects(ObjectsInFront):
     """An `ObjectStore` in front of another one; put it where the other one was. Raises what the other one raises.
 
     Reported with each request: `objects_requests` with its outcome, `objects_request_seconds`, and the bytes read or
@@ -37,35 +36,18 @@ class MeteredObjects:
     """
 
     def __init__(self, store: ObjectStore, observer: Observer, *, name: str, clock: Clock | None = None) -> None:
-        self._store = store
+        super().__init__(store)
         self._clock: Clock = SystemClock() if clock is None else clock
         self._meter = Meter(observer, "objects", name, self._clock)
 
-    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
-        """See `ObjectStore.create`."""
-        with self._meter.request("create"):
-            ref = self._store.create(key, data)
-        self._meter.written("create", ref.size_bytes)
-        return ref
-
-    def get(self, key: str) -> bytes:
-        """See `ObjectStore.get`."""
-        with self._meter.request("get"):
-            data = self._store.get(key)
-        self._meter.read("get", len(data))
-        return data
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See `ObjectStore.get_range`."""
-        with self._meter.request("get_range"):
-            data = self._store.get_range(key, start, length)
-        self._meter.read("get_range", len(data))
-        return data
-
-    def info(self, key: str) -> ObjectInfo:
-        """See `ObjectStore.info`."""
-        with self._meter.request("info"):
-            return self._store.info(key)
+    def _request(self, name: str, key: str, act: Callable[[], AnswerT]) -> AnswerT:
+        with self._meter.request(name):
+            answer = act()
+        if isinstance(answer, bytes):
+            self._meter.read(name, len(answer))
+        elif isinstance(answer, ObjectRef):
+            self._meter.written(name, answer.size_bytes)
+        return answer
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         """See `ObjectStore.list`."""
@@ -95,11 +77,6 @@ class MeteredObjects:
         finally:
             self._meter.ended("list", self._clock.monotonic() - waited, failed)
 
-    def delete(self, key: str) -> None:
-        """See `ObjectStore.delete`."""
-        with self._meter.request("delete"):
-            self._store.delete(key)
-
     def delete_many(self, keys: Sequence[str]) -> None:
         """See `MultiDelete.delete_many`; one request for each key if the store behind does not offer it."""
         if isinstance(self._store, MultiDelete):
@@ -109,24 +86,9 @@ class MeteredObjects:
             for key in keys:
                 self.delete(key)
 
-    def available_bytes(self) -> int | None:
-        """See `ObjectStore.available_bytes`; no request that is reported."""
-        return self._store.available_bytes()
-
-    def audit(self) -> None:
-        """See `ObjectStore.audit`."""
-        self._store.audit()
-
     def close(self) -> None:
         """See `ObjectStore.close`."""
         self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"MeteredObjects({self._store!r})"

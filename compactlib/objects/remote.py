@@ -6,9 +6,9 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from compactlib._closing import Closing
 from compactlib.errors import Closed, InvalidInput, MissingDependency
 from compactlib.objects.audit import audit_listing
 from compactlib.objects.digest import size_and_digest
@@ -27,7 +27,7 @@ _PROBE = "compactlib-probe"
 _PAGE = 1000
 
 
-class RemoteObjects:
+class RemoteObjects(Closing):
     """An `ObjectStore` over any store of obstore: `S3Store`, `GCSStore`, `AzureStore`, `MemoryStore`.
 
     Not over `obstore.store.LocalStore`, which does not sync; use `LocalObjects`.
@@ -222,13 +222,6 @@ class RemoteObjects:
     def close(self) -> None:
         """See `ObjectStore.close`."""
         self._closed = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"RemoteObjects({self._store!r}, conditions={self._conditions!r})"

@@ -150,7 +150,9 @@ class BytesInFlight:
     async def take(self, size: int) -> AsyncIterator[None]:
         """Wait until there is room for a frame, which is in flight until the block is left."""
         while self._count and self._count + size > self._most:
-            self._freed.clear()
+            if self._freed.is_set():
+                # Another one, since this one may be of another event loop.
+                self._freed = asyncio.Event()
             await self._freed.wait()
         self._count += size
         try:
@@ -184,6 +186,10 @@ class Listener:
         Raises:
             StorageError: the address cannot be listened on.
         """
+        # An event loop that ended without a word left its own open.
+        for left, _ in self._listening:
+            left.close()
+        self._listening.clear()
         host, port = address
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host or None, port, type=socket.SOCK_STREAM,

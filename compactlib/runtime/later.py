@@ -104,8 +104,8 @@ class LaterObserver(Observer):
 
     @property
     def is_deaf(self) -> bool:
-        """Whether nobody listens."""
-        return type(self._told) is Observer
+        """See `Observer.is_deaf`."""
+        return self._told.is_deaf
 
     def deliver(self) -> None:
         """Pass on all that was kept, unless another thread does so; call it with no lock held."""

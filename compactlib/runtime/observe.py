@@ -19,11 +19,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import attrs
 
+from compactlib._closing import Closing
 from compactlib.errors import InvalidInput, MissingDependency
 
 _LOGGER = logging.getLogger("compactlib.observers")
@@ -54,6 +54,11 @@ class Observer:
     Methods may be called from several threads. What one raises is kept and logged (logger `compactlib.observers`), and
     breaks nothing.
     """
+
+    @property
+    def is_deaf(self) -> bool:
+        """Whether nobody listens, so that what is costly to tell need not be made."""
+        return type(self) is Observer
 
     def progress(self, progress: Progress) -> None:
         """Called as work advances; a piece of work ends with `done == total` unless it fails."""
@@ -304,7 +309,7 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN_CHARS else text[:_MAX_SHOWN_CHARS - 1] + "…"
 
 
-class TqdmObserver(Observer):
+class TqdmObserver(Closing, Observer):
     """Shows each piece of work as a tqdm progress bar; use it in a `with`, so that no bar outlives failed work.
 
     A bar closes when its work is complete. Work that fails leaves its bar where it stood until `close()`, or until
@@ -355,13 +360,6 @@ class TqdmObserver(Observer):
         with self._lock:
             while self._bars:
                 self._bars.popitem()[1].close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
 
 
 def _set_total(bar: Any, total: int) -> None:

@@ -21,6 +21,7 @@ from compactlib.blobstore import (
     Hybrid,
     StatsBased,
 )
+from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
 from compactlib.blobstore.model.values import RecordKind
 from compactlib.clock import ManualClock
 from compactlib.files import Files
@@ -98,4 +99,4 @@ POLICIES = [(policy, store_views()) for policy in (
     StatsBased(), StatsBased(weight_on_benefit=True, middle_range_interval_seconds=86_400.0), CompactAll(),
     CompactAll(skip_valid="ends"), Hybrid(), Hybrid(usual=ExpiryForecast(), every_seconds=0.0, spread_seconds=10.0),
     Greedy(fill_outputs=True), CostBenefit(), ExpiryForecast(), CopyBudget(max_copied_bytes=1_500),
-    DChoices(choices=2, seed=3))]
+    DChoices(choices=2, seed=3), DecliningCost())]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import socket
 import ssl
@@ -13,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import httpx
+import httpcore
 import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, ClockJumped, Closed, InvalidInput, StorageError, Unsupported
 from compactlib.hosting import LogBroken, NoAnswer, NotLeader, PollAgain
+from compactlib.hosting.http import client as client_module
 from compactlib.hosting.http.application import HttpLimits, SchedulerApplication
 from compactlib.hosting.http.client import SchedulerClient
 from compactlib.hosting.http.server import HttpServer
@@ -392,9 +394,10 @@ def test_the_client_goes_where_the_leader_is() -> None:
                 assert (leader.polls, follower.polls, lost.polls) == (4, 2, 1)
             # Anybody else's client is told as HTTP has it.
             follower.errors = [NotLeader(leader="10.0.0.1:7000")]
-            moved = httpx.get(second.url + "/v1/status")
-            assert (moved.status_code, moved.headers["location"]) == (307, first.url + "/v1/status")
-            assert moved.json()["leader"] == first.url
+            moved = httpcore.request("GET", second.url + "/v1/status")
+            assert moved.status == 307
+            assert (b"location", f"{first.url}/v1/status".encode()) in moved.headers
+            assert json.loads(moved.content)["leader"] == first.url
 
 
 def test_a_node_that_is_gone_is_left_for_another() -> None:
@@ -439,6 +442,46 @@ def test_an_answer_that_is_none_is_none(status: int, ask: Callable[[SchedulerCli
         answering.start()
         with pytest.raises(NoAnswer, match=r"what came cannot be read|no scheduler's answer"):
             ask(client)
+        answering.join()
+
+
+@pytest.mark.parametrize("at_once", [0, 1], ids=["head", "body"])
+def test_an_answer_that_comes_byte_by_byte_does_not_hold_a_call_for_longer_than_it_may_last(at_once: int) -> None:
+    said = [b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\nX: " + b"x" * 400 + b"\r\n\r\n", b'{"index": 0}' + b" " * 400]
+    said[0] = said[0].replace(b"12", b"%d" % len(said[1]))
+    with socket.create_server(("127.0.0.1", 0)) as listening, SchedulerClient(
+            [f"http://127.0.0.1:{listening.getsockname()[1]}"], timeout_seconds=0.2) as client:
+        def drip() -> None:
+            line, _ = listening.accept()
+            with line, contextlib.suppress(OSError):
+                line.recv(1 << 16)
+                line.sendall(b"".join(said[:at_once]))
+                for byte in b"".join(said[at_once:]):
+                    line.sendall(bytes([byte]))
+                    threading.Event().wait(0.01)
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        with pytest.raises(NoAnswer, match="the connection broke"):
+            client.poll(PollRequest())
+        dripping.join()
+
+
+def test_a_connection_that_was_idle_for_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something between had forgotten it: what was asked then went nowhere, until the time of the call was over."""
+    monkeypatch.setattr(client_module, "_LONGEST_IDLE_SECONDS", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as listening, contextlib.ExitStack() as lines, SchedulerClient(
+            [f"http://127.0.0.1:{listening.getsockname()[1]}"], timeout_seconds=5.0) as client:
+
+        def answer_once_each() -> None:
+            for _ in range(2):
+                line = lines.enter_context(listening.accept()[0])
+                line.recv(1 << 16)
+                line.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+
+        answering = threading.Thread(target=answer_once_each, daemon=True)
+        answering.start()
+        assert [client.status(), client.status()] == [{}, {}]
         answering.join()
 
 

@@ -14,12 +14,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpcore
 import pytest
 import uvicorn
 
 from compactlib.hosting.http.application import HttpLimits, SchedulerApplication
 from compactlib.hosting.http.client import SchedulerClient
+from compactlib.hosting.http.server import HttpServer
 from compactlib.kv import MemoryStore
 from compactlib.scheduler import PollRequest, StoredScheduler
 from compactlib.scheduler.model.poll import PollResponse
@@ -274,6 +275,27 @@ class Slow(Stub):
         return super().poll(request)
 
 
+def test_a_server_is_started_again_in_another_event_loop() -> None:
+    server = HttpServer(application(max_greetings=1, hello_seconds=60.0), listen=("127.0.0.1", 0))
+
+    def ask() -> str:
+        with contextlib.ExitStack() as strangers, SchedulerClient(
+                [f"http://127.0.0.1:{server.address[1]}"], timeout_seconds=5.0) as client:
+            for _ in range(3):
+                strangers.enter_context(socket.create_connection(server.address)).sendall(b"P")
+            return client.poll(PollRequest()).why
+
+    async def life(*, stops: bool) -> None:
+        await server.start()
+        assert await asyncio.to_thread(ask) == "answered"
+        if stops:
+            await server.stop()
+
+    for stops in (True, False, True):
+        asyncio.run(life(stops=stops))
+    assert server.last_error is None
+
+
 def test_a_server_that_stops_gives_the_answers_that_are_under_way() -> None:
     slow = Slow()
     serving = Serving(SchedulerApplication(slow))
@@ -303,6 +325,6 @@ def test_any_asgi_server_runs_the_application() -> None:
         with SchedulerClient([url]) as client:
             assert len(client.add_blocks(blocks(0, 4)).queued) == 4
             assert client.status()["levels"][0]["waiting blocks"] == 4
-        assert json.loads(httpx.get(url + "/v1/status", trust_env=False).content)["index"] == 2
+        assert json.loads(httpcore.request("GET", url + "/v1/status").content)["index"] == 2
         made.should_exit = True
         thread.join()

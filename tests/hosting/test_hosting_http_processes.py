@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpcore
 import pytest
 
 from compactlib.errors import Busy
@@ -67,8 +67,8 @@ def test_a_scheduler_in_a_file_is_killed_and_its_worker_goes_on(tmp_path: Path) 
                 done.append(line_of(worker))
             assert len(set(done)) == 10
             assert client.status()["quarantine_count"] == 0
-            exported = httpx.get(url + "/metrics", trust_env=False)
-            assert 'compactlib_scheduler_jobs{level="0",phase="unassigned"}' in exported.text
+            exported = httpcore.request("GET", url + "/metrics")
+            assert 'compactlib_scheduler_jobs{level="0",phase="unassigned"}' in exported.content.decode()
             scheduler.terminate()
             assert scheduler.wait(60) == 0
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import re
 import struct
+import sys
 import zlib
 from itertools import pairwise
 from pathlib import Path
@@ -97,11 +98,46 @@ def test_many_runs_are_stored_as_the_page_says(bits: int, rare: int) -> None:
     assert IndexSet.from_bytes(index_set.to_bytes()) == index_set
 
 
+@pytest.mark.parametrize("highest", [0, 1 << 40, (1 << 61) - 9_000, 1 << 61, 1 << 62, MAX_INDEX])
+@pytest.mark.parametrize("longest", [0, 127, 128])
+@pytest.mark.parametrize("widest", [63, 64])
+@pytest.mark.parametrize("has_numpy", [True, False])
+def test_close_runs_have_the_same_bytes_with_numpy_and_without(
+        monkeypatch: pytest.MonkeyPatch, has_numpy: bool, widest: int, longest: int, highest: int) -> None:
+    # Numbers to the most that a byte holds and one beyond; indexes to the highest that there is.
+    if not has_numpy:
+        monkeypatch.setitem(sys.modules, "compactlib.indexset.array_encoding", None)
+    rng = random.Random(widest * 1000 + longest)
+    at, runs = 0, []
+    for number in range(2_000):
+        first = at + 2 + (widest if number == 1_500 else rng.randint(0, 5))
+        at = first + (longest + 1 if number == 1_600 else rng.randint(0, 2))
+        runs.append((first, at))
+    shift = min(highest, MAX_INDEX - at)
+    index_set = IndexSet.from_runs((first + shift, last + shift) for first, last in runs)
+    stored = by_the_page(index_set)
+    assert index_set.to_bytes() == stored
+    assert IndexSet.from_bytes(stored) == index_set
+
+
 def test_equal_sets_have_equal_bytes() -> None:
     assert (EXAMPLE.at_most(4) | EXAMPLE.at_least(5)).to_bytes() == EXAMPLE.to_bytes()
 
 
 # --- damage ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_numpy", [True, False])
+def test_damage_among_many_close_runs_is_told_with_numpy_and_without(
+        monkeypatch: pytest.MonkeyPatch, has_numpy: bool) -> None:
+    if not has_numpy:
+        monkeypatch.setitem(sys.modules, "compactlib.indexset.array_encoding", None)
+    for runs, body in ((2_000, b"\x02" * 1_999), (2_000, b"\x03" * 2_000), (2_000, b"\x02" * 2_001),
+                       (1 << 60, b"\x02" * 3_000), (2_000, b"\x80\0" + b"\x02" * 1_999),
+                       (2_000, b"\x80" * 11 + b"\x02" * 1_999), (2_000, varint(1 << 66) + b"\x02" * 1_999)):
+        with pytest.raises(CorruptData) as caught:
+            IndexSet.from_bytes(sealed(1, runs, body))
+        assert caught.value.offset == HEADER_BYTES, runs
 
 
 def test_any_flipped_bit_is_found() -> None:

@@ -103,6 +103,24 @@ def test_a_folder_that_was_not_changed_gets_no_version(tmp_path: Path) -> None:
     assert folder_in(objects).read() == first
 
 
+def test_what_a_commit_has_put_is_not_put_again(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    source = made(tmp_path / "source")
+    times = [path.stat().st_mtime_ns for path in source.rglob("*")]
+    folder_in(objects).put(source)
+    assert [path.stat().st_mtime_ns for path in source.rglob("*")] == times
+    copy = folder_in(objects).fetch(tmp_path / "copy")
+    (tmp_path / "copy" / "new").write_bytes(b"0123456789")
+    version = folder_in(objects).commit(copy)
+    there = list(objects.list())
+    assert folder_in(objects).commit(copy) == version
+    assert list(objects.list()) == there
+    # The same size, and changed.
+    (tmp_path / "copy" / "new").write_bytes(b"9876543210")
+    assert folder_in(objects).commit(copy) != version
+    assert held(objects, tmp_path) == picture(tmp_path / "copy")
+
+
 def test_of_large_files_only_the_heads_are_read(tmp_path: Path) -> None:
     objects = MemoryObjects()
     source = made(tmp_path / "source")

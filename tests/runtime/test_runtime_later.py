@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from compactlib.runtime.later import LaterObserver
-from compactlib.runtime.observe import Observer, Progress, RecordingObserver
+from compactlib.runtime.observe import Observer, Observers, Progress, RecordingObserver
 
 
 def test_nothing_is_told_before_delivery_and_all_in_order_then() -> None:
@@ -38,3 +38,8 @@ def test_who_is_told_may_cause_more_and_may_raise() -> None:
     later.deliver()
     assert names == ["first", "second", "caused"]
     assert "0 kept" in repr(later)
+
+
+def test_nobody_listens_where_there_is_no_observer() -> None:
+    assert [LaterObserver(each).is_deaf for each in (None, Observer(), RecordingObserver())] == [True, True, False]
+    assert not Observers(Observer(), RecordingObserver()).is_deaf

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,11 +18,12 @@ from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.runtime.budget import Budget
 from compactlib.scheduler import JobPlan, MemoryFence, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
-from compactlib.spark import BlockFolder, MergeBlocks, StagingMerge
+from compactlib.spark import MergeBlocks, StagingMerge
 from compactlib.spark.rewrites.blocks import MergeOptions
 from compactlib.staging import CommittedRanges, SplitRule
 from compactlib.staging.committed.formats.parquet import ParquetFormat
 from compactlib.staging.model.values import Change, Record
+from tests.spark.block_files import LocalBlocks
 
 RULE = SplitRule(raggedness=60)
 SOURCES = ("b0", "b1", "b2")
@@ -63,11 +63,10 @@ def merged_block(spark: SparkSession, folder: Path) -> list[str]:
     Not that of the file: parquet-java lists a column's encodings in an order that differs from one Java process to the
     next.
     """
-    blocks = BlockFolder(folder)
+    blocks = LocalBlocks(folder)
     rng = random.Random(9)
     for name in SOURCES:
         path = blocks.path_of("acme", 3, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
         rows = [{"at": rng.randrange(1000), "payload": rng.randbytes(10)} for _ in range(50)]
         parquet.write_table(pa.Table.from_pylist(rows), path)
     plan = JobPlan(name="the-job", tenant="acme", shard=3, compaction_level=0, source_blocks=SOURCES)

@@ -19,6 +19,7 @@ from typing import TypeAlias
 import attrs
 
 import compactlib.blobstore as policies
+from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
 from compactlib.executors import LocalExecutor
 from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
@@ -57,7 +58,7 @@ _BLOB_POLICIES = (
     policies.Hybrid(usual=policies.Greedy(), every_seconds=0.0, spread_seconds=10.0), policies.Greedy(),
     policies.Greedy(fill_outputs=True), policies.CostBenefit(min_reclaimed_segments=2), policies.ExpiryForecast(),
     policies.ExpiryForecast(max_dying_fraction=0.0), policies.CopyBudget(max_copied_bytes=1_500),
-    policies.DChoices(seed=3), policies.DChoices(choices=1, seed=3))
+    policies.DChoices(seed=3), policies.DChoices(choices=1, seed=3), DecliningCost(min_reclaimed_segments=2))
 # The check of a policy is one of random views, and of one real store for every four of them.
 _VIEWS = 4
 

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from compactlib._arguments import require_method, require_policy, require_type
+from compactlib._closing import Closing
 from compactlib.blobstore.compaction.commit.recover import leftovers
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans, read_last_plans
 from compactlib.blobstore.compaction.plan.plan import BlobPlan, plan_for
@@ -88,7 +89,7 @@ class ReaderStatus(Printed):
                 f"{self.segments} segments, {self.records:,} records{busy}")
 
 
-class BlobReader:
+class BlobReader(Closing):
     """A store's folder, open for reading: no lock is taken, nothing on the disk is changed, not even a torn tail, and
     another process may be writing and compacting. Threads may share one.
 
@@ -410,12 +411,6 @@ class BlobReader:
         """Let all files go; closing again does nothing."""
         self._closed = True
         self._files.close()
-
-    def __enter__(self) -> BlobReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._look.snapshot.segments)} segments"

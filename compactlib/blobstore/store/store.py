@@ -18,12 +18,12 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import attrs
 
 from compactlib._arguments import require_method, require_policy, require_type
+from compactlib._closing import Closing
 from compactlib.blobstore.compaction.commit.recover import CompactionRecovery
 from compactlib.blobstore.compaction.plan.plan import BlobPlan
 from compactlib.blobstore.compaction.plan.policy import BlobPolicy, BlobView, check_view
@@ -98,7 +98,7 @@ def _new_incarnation() -> bytes:
     return uuid.uuid4().bytes
 
 
-class BlobStore:
+class BlobStore(Closing):
     """A store in a folder of its own, open for reading and writing by this process alone.
 
     Args:
@@ -803,13 +803,6 @@ class BlobStore:
             finally:
                 self._lock_file.release()
         self._log.observer.deliver()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._log.contents.segments)} segments"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any
 
 import attrs
@@ -23,6 +24,7 @@ from compactlib.files.record_frame import RecordFrame
 _KINDS: dict[str, type[Any]] = {"schema": Schema, "zone": Zone, "table": Table, "index": Index}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _FIELDS = {kind: tuple(field.name for field in attrs.fields(kind)) for kind in (*_KINDS.values(), Column)}
+_JSON = json.JSONDecoder()
 
 
 class RecordType(IntEnum):
@@ -132,13 +134,17 @@ def fields_of(key: bytes, payload: bytes, *names: str) -> list[Any]:
         RecordDamaged: the payload is something else.
     """
     try:
-        fields = json.loads(payload)
+        fields = _JSON.decode(payload.decode())
     except (ValueError, RecursionError) as error:
         raise _malformed(key, "JSON", str(error)) from None
-    if not isinstance(fields, dict) or set(fields) != set(names):
+    try:
+        found = [fields[name] for name in names]
+    except (LookupError, TypeError):
+        found = []
+    if not isinstance(fields, dict) or not len(found) == len(fields) == len(names):
         raise _malformed(key, f"the fields {', '.join(sorted(names))}", str(sorted(fields))
                          if isinstance(fields, dict) else type(fields).__name__)
-    return [fields[name] for name in names]
+    return found
 
 
 def _malformed(key: bytes, expected: str, found: str) -> RecordDamaged:
@@ -227,9 +233,18 @@ def _plain(one: Descriptor | Column) -> dict[str, Any]:
 
 
 def _descriptor_of(fields: dict[str, Any]) -> Descriptor:
-    given = {name: tuple(value) if isinstance(value, list) else value
-             for name, value in fields.items() if name != "kind"}
-    if "columns" in given and fields["kind"] == "table":
-        given["columns"] = tuple(Column(**column) for column in given["columns"])
-    made: Descriptor = _KINDS[fields["kind"]](**given)
+    """The descriptor with these fields, which are not kept."""
+    kind = _KINDS[fields.pop("kind")]
+    for name, value in fields.items():
+        if type(value) is list:
+            fields[name] = tuple(value)
+    if kind is Table:
+        fields["columns"] = tuple([_column(**column) for column in fields["columns"]])
+    made: Descriptor = kind(**fields)
     return made
+
+
+@lru_cache(4096, typed=True)
+def _column(**fields: Any) -> Column:
+    # A long history has the same few columns again and again.
+    return Column(**fields)

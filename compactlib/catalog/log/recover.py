@@ -7,30 +7,29 @@ cut, and none above. Anything else is an error that names the key; a shorter his
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
+import attrs
 
 from compactlib._arguments import refuses_misfits
 from compactlib.catalog.errors import ObjectNotFound, RecordDamaged, RecordMissing
 from compactlib.catalog.log.keys import update_key
 from compactlib.catalog.log.log_model import LogState
-from compactlib.catalog.log.records import Update
+from compactlib.catalog.log.records import RecordType, Update, decode_update, unseal
 from compactlib.catalog.log.update_log import UpdateLog
-from compactlib.catalog.schema.catalog import EMPTY, Catalog
-from compactlib.catalog.schema.versions import RetainedVersions
+from compactlib.catalog.model.timestamp import Timestamp
+from compactlib.catalog.schema.catalog import EMPTY, Catalog, GrowingCatalog
+from compactlib.catalog.schema.versions import RetainedVersions, Step
 from compactlib.errors import Busy
 
+UPDATES_BETWEEN = 1000
+"""At least so many updates lie between two catalogs that a recovery makes; more where a catalog has more objects."""
 _MAX_LOOKS = 100
-_NEVER = 2**31 - 1
 
 
 @refuses_misfits
 def recover_history(log: UpdateLog) -> RetainedVersions:
     """The history that the log holds; version 0 alone if the log is empty. O(retained versions), in pages.
 
-    Others may append and compact at the same time: recovery then looks again. Meanwhile the process, and one
-    that is forked from it then, collects young objects alone; whether it collects at all stays the host's.
+    Others may append and compact at the same time: recovery then looks again.
 
     Raises:
         RecordMissing: a version, a mark or a piece of a snapshot is not there.
@@ -43,8 +42,7 @@ def recover_history(log: UpdateLog) -> RetainedVersions:
         if state is None:
             return RetainedVersions()
         try:
-            with _without_full_collections():
-                view = _replayed(log, state)
+            view = _replayed(log, state)
         except (RecordMissing, RecordDamaged):
             if _was_cut(log, state):
                 continue
@@ -64,39 +62,41 @@ def _was_cut(log: UpdateLog, before: LogState) -> bool:
     return again is not None and again.earliest != before.earliest
 
 
-@contextmanager
-def _without_full_collections() -> Iterator[None]:
-    """Put off full collections of cycles: a history has none, and each would look at all versions made so far.
+@attrs.frozen
+class _Undecoded:
+    """An update that was decoded once and found to fit: its record takes less memory than what it says."""
 
-    Whoever finds them put off leaves them so, and nobody takes `_NEVER` for what was there before: of several at once
-    the first to end puts the host's thresholds back, and a threshold that the host has set meanwhile stays.
-    """
-    before = gc.get_threshold()
-    if before[2] == _NEVER:
-        yield
-        return
-    try:
-        gc.set_threshold(before[0], before[1], _NEVER)
-        yield
-    finally:
-        if gc.get_threshold()[2] == _NEVER:
-            gc.set_threshold(*before)
+    key: bytes
+    record: bytes
+    version: int
+    activation: Timestamp
+
+    def applied_to(self, catalog: Catalog) -> Catalog:
+        """See `Step.applied_to`."""
+        return decode_update(self.key, unseal(self.key, self.record, RecordType.UPDATE)[1]).applied_to(catalog)
 
 
 def _replayed(log: UpdateLog, state: LogState) -> RetainedVersions:
-    first: list[Catalog] = [] if state.compacted else [EMPTY]
-    catalogs = first
-    for record in log.read(state.earliest, state.latest):
-        version = record.version
+    steps: list[Catalog | Step] = [] if state.compacted else [EMPTY]
+    growing = GrowingCatalog.of(EMPTY)
+    next_made = 0
+    for version, key, stored in log.stored(state.earliest, state.latest):
+        record = log.records.decode(version, key, stored)
         if isinstance(record, Update):
             if version == state.earliest and state.compacted:
                 raise _contradiction(version, "a snapshot, since the log was cut here", "an update")
-            catalogs.append(applied(record, catalogs[-1]))
+            applied(record, growing)
+            steps.append(_Undecoded(key, stored, version, record.activation))
+            if version >= next_made or version == state.latest:
+                # As many changes as it has objects cost as much as to make it, and nobody waits for more than that.
+                steps[-1] = growing.settled()
+                next_made = version + max(UPDATES_BETWEEN, len(growing.names))
         elif version != state.earliest or not state.compacted:
             raise _contradiction(version, "an update", "a snapshot above the earliest version")
         else:
-            catalogs.append(record)
-    return RetainedVersions(catalogs)
+            steps.append(record)
+            growing = GrowingCatalog.of(record)
+    return RetainedVersions(steps)
 
 
 def applied(update: Update, before: Catalog) -> Catalog:
@@ -105,12 +105,13 @@ def applied(update: Update, before: Catalog) -> Catalog:
     Raises:
         RecordDamaged: the update does not fit the catalog before it.
     """
+    version = before.version
     if update.activation <= before.activation:
         raise _contradiction(update.version, f"an activation above {before.activation}", str(update.activation))
     try:
         return update.applied_to(before)
     except ObjectNotFound as error:
-        raise _contradiction(update.version, f"changes of version {before.version}", str(error)) from error
+        raise _contradiction(update.version, f"changes of version {version}", str(error)) from error
 
 
 def _contradiction(version: int, expected: str, found: str) -> RecordDamaged:

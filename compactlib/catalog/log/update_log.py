@@ -190,11 +190,19 @@ class UpdateLog:
             RecordMissing: a version is not there. After a compaction in the meantime, that is no damage: see `state`.
             RecordDamaged, RecordTooNew: a record cannot be read.
         """
+        return (self.records.decode(*stored) for stored in self.stored(first, last))
+
+    def stored(self, first: int, last: int) -> Iterator[tuple[int, bytes, bytes]]:
+        """The records of these versions in order, undecoded: version, key and record.
+
+        Raises:
+            RecordMissing: as `read`.
+        """
         expected = first
         for version, key, record in islice(self.records.from_version(first), last - first + 1):
             if version != expected:
                 break
-            yield self.records.decode(version, key, record)
+            yield version, key, record
             expected += 1
         if expected <= last:
             raise RecordMissing(key=keys.update_key(expected).decode(), version=expected,

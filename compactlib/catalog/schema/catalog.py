@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
@@ -13,7 +13,7 @@ from compactlib._arguments import refuses_misfits
 from compactlib.catalog.errors import ObjectNotFound
 from compactlib.catalog.model.timestamp import LOWEST, Timestamp
 from compactlib.catalog.schema.descriptors import Descriptor, Index, Schema, Table, Zone
-from compactlib.catalog.schema.persistent_map import PersistentMap
+from compactlib.catalog.schema.persistent_map import GrowingMap, PersistentMap
 from compactlib.errors import AuditFailed
 
 _DescriptorT = TypeVar("_DescriptorT", bound=Descriptor)
@@ -136,15 +136,18 @@ class Catalog:
                        default_zone=self.default_zone, schemas=self.schemas, zones=self.zones, tables=self.tables,
                        indexes=self.indexes, names=self.names, indexes_of=self.indexes_of, tables_in=self.tables_in,
                        building=self.building)
+        made._take(changes)
+        return made
+
+    def _take(self, changes: Sequence[Change]) -> None:
         for change in changes:
             match change:
                 case PutObject(descriptor):
-                    made._put(_stamped(descriptor, commit, activation))
+                    self._put(_stamped(descriptor, self.commit, self.activation))
                 case DropObject(kind, object_id):
-                    made._drop(kind, object_id)
+                    self._drop(kind, object_id)
                 case SetDefaultZone(zone_id):
-                    made._set(default_zone=zone_id)
-        return made
+                    self._set(default_zone=zone_id)
 
     def _set(self, **fields: object) -> None:
         """Change what nobody else has seen yet: one copy serves all changes of a version."""
@@ -264,6 +267,34 @@ class Catalog:
 
 EMPTY = Catalog(version=0, commit=LOWEST, activation=LOWEST)
 """Version 0: nothing, active since the lowest time. It is in memory only, never in the log."""
+
+
+@attrs.frozen(kw_only=True, repr=False, eq=False)
+class GrowingCatalog(Catalog):
+    """A catalog that `apply` changes in place: for one who replays a history, and shows nobody but what is `settled`.
+    """
+
+    @classmethod
+    def of(cls, catalog: Catalog) -> GrowingCatalog:
+        """One that begins as this catalog. O(objects)."""
+        return cls(**_with_maps(catalog, lambda entries: GrowingMap(entries.items())))
+
+    def apply(self, changes: Sequence[Change], *, version: int, commit: Timestamp, activation: Timestamp,
+              next_id: int) -> GrowingCatalog:
+        """This catalog, after these changes. O(changes)."""
+        self._set(version=version, commit=commit, activation=activation, next_id=next_id)
+        self._take(changes)
+        return self
+
+    def settled(self) -> Catalog:
+        """The catalog as it is now. O(objects)."""
+        return Catalog(**_with_maps(self, PersistentMap.of))
+
+
+def _with_maps(catalog: Catalog, made: Callable[[Any], Any]) -> dict[str, Any]:
+    fields = attrs.asdict(catalog, recurse=False)
+    return {name: made(value) if isinstance(value, PersistentMap | GrowingMap) else value
+            for name, value in fields.items()}
 
 
 def _by_id(objects: PersistentMap[int, _DescriptorT]) -> list[_DescriptorT]:

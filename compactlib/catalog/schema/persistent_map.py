@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A map whose versions share structure, so that a hundred thousand catalogs cost what changed between them.
 
-A hash trie with 16 branches a node: changing one entry of a map of n copies about log16(n) small tuples, and both maps
+A hash trie with 16 branches a node: changing one entry of a map of n copies about log16(n) small lists, and both maps
 stay whole. The order of iteration depends on the keys alone, not on how the map came about.
 
 >>> one = PersistentMap.of({1: "a", 2: "b"})
@@ -15,7 +15,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any, Final, Generic, TypeVar, final
+from typing import Any, Final, Generic, TypeAlias, TypeVar, final
 
 KeyT = TypeVar("KeyT", int, str)
 ValueT = TypeVar("ValueT")
@@ -23,17 +23,11 @@ ValueT = TypeVar("ValueT")
 _BITS: Final = 4
 _BRANCHES: Final = 1 << _BITS
 _BRANCH_MASK: Final = _BRANCHES - 1
-_EMPTY_NODE: Final[tuple[Any, ...]] = (None,) * _BRANCHES
-
-
-class _Leaf:
-    """All entries with one hash; nearly always one."""
-
-    __slots__ = ("entries", "hashed")
-
-    def __init__(self, hashed: int, entries: tuple[tuple[Any, Any], ...]) -> None:
-        self.hashed = hashed
-        self.entries = entries
+_Leaf: TypeAlias = tuple[int, Any, Any, tuple[tuple[Any, Any], ...]]
+"""A hash, a key that has it, its value, and the other entries with that hash; there are nearly never any."""
+_Node: TypeAlias = list[Any]
+"""A slot a branch: a node, a leaf or `None`. Never changed once a map has it."""
+_EMPTY_NODE: Final[_Node] = [None] * _BRANCHES
 
 
 @final
@@ -58,26 +52,47 @@ class PersistentMap(Generic[KeyT, ValueT]):
         """The key's value, or `None`. O(log n)."""
         hashed = _hash(key)
         slot = self._root
-        while type(slot) is tuple:
+        while type(slot) is list:
             slot = slot[hashed & _BRANCH_MASK]
             hashed >>= _BITS
-        if slot is None:
-            return None
-        for known, value in slot.entries:
-            if known == key:
-                return value  # type: ignore[no-any-return]
-        return None
+        return next((value for known, value in _in_leaf(slot) if known == key), None)
 
     def with_entry(self, key: KeyT, value: ValueT) -> PersistentMap[KeyT, ValueT]:
         """A map with this entry, new or replaced. O(log n)."""
-        root, added = _put(self._root, 0, _hash(key), key, value)
-        return self._made(root, self._count + added)
+        hashed = _hash(key)
+        path, leaf = self._path(hashed)
+        slot, added = _put(leaf, len(path) * _BITS, hashed, key, value)
+        for node, at in reversed(path):
+            slot = _replaced(node, at, slot)
+        return self._made(slot, self._count + added)
 
     def without(self, key: KeyT) -> PersistentMap[KeyT, ValueT]:
         """A map without this key; this one if the key is absent. O(log n)."""
-        if key not in self:
+        path, leaf = self._path(_hash(key))
+        entries = _in_leaf(leaf)
+        others: list[tuple[Any, Any]] = [entry for entry in entries if entry[0] != key]
+        if leaf is None or len(others) == len(entries):
             return self
-        return self._made(_cut(self._root, 0, _hash(key), key), self._count - 1)
+        slot: Any = (leaf[0], *others[0], tuple(others[1:])) if others else None
+        for node, at in reversed(path):
+            is_node = type(slot) is list
+            slot = _replaced(node, at, slot)
+            if not is_node and slot.count(None) == _BRANCHES - 1:
+                # One leaf alone moves up, so that a map's shape follows from its entries.
+                (alone,) = [child for child in slot if child is not None]
+                slot = slot if type(alone) is list else alone
+        return self._made(slot, self._count - 1)
+
+    def _path(self, hashed: int) -> tuple[list[tuple[_Node, int]], _Leaf | None]:
+        """The nodes on the way to a hash, each with the branch taken; and the leaf there."""
+        path: list[tuple[_Node, int]] = []
+        slot = self._root
+        while type(slot) is list:
+            at = hashed & _BRANCH_MASK
+            path.append((slot, at))
+            slot = slot[at]
+            hashed >>= _BITS
+        return path, slot
 
     def _made(self, root: Any, count: int) -> PersistentMap[KeyT, ValueT]:
         made: PersistentMap[KeyT, ValueT] = PersistentMap.__new__(PersistentMap)
@@ -117,47 +132,46 @@ class PersistentMap(Generic[KeyT, ValueT]):
         return f"PersistentMap({self._count} entries)"
 
 
+class GrowingMap(dict[KeyT, ValueT]):
+    """A map with the same methods that changes in place: for who makes many changes, and wants what comes of all."""
+
+    def with_entry(self, key: KeyT, value: ValueT) -> GrowingMap[KeyT, ValueT]:
+        """This map, with this entry."""
+        self[key] = value
+        return self
+
+    def without(self, key: KeyT) -> GrowingMap[KeyT, ValueT]:
+        """This map, without this key."""
+        self.pop(key, None)
+        return self
+
+
 def _hash(key: int | str) -> int:
     # Not hash(): that of strings differs from process to process, and with it the order of iteration.
     return key if isinstance(key, int) else zlib.crc32(key.encode())
 
 
-def _put(slot: Any, shift: int, hashed: int, key: Any, value: Any) -> tuple[Any, bool]:
-    """The slot with this entry, and whether the key is new."""
-    if slot is None:
-        return _Leaf(hashed, ((key, value),)), True
-    if type(slot) is _Leaf:
-        if slot.hashed == hashed:
-            others = tuple([entry for entry in slot.entries if entry[0] != key])
-            return _Leaf(hashed, (*others, (key, value))), len(others) == len(slot.entries)
-        slot = _replaced(_EMPTY_NODE, (slot.hashed >> shift) & _BRANCH_MASK, slot)
-    at = (hashed >> shift) & _BRANCH_MASK
-    child, added = _put(slot[at], shift + _BITS, hashed, key, value)
-    return _replaced(slot, at, child), added
+def _put(leaf: _Leaf | None, shift: int, hashed: int, key: Any, value: Any) -> tuple[_Leaf | _Node, bool]:
+    """The leaf with this entry, or the nodes that part the two; and whether the key is new."""
+    if leaf is None:
+        return (hashed, key, value, ()), True
+    if leaf[0] == hashed:
+        others = tuple([entry for entry in _in_leaf(leaf) if entry[0] != key])
+        return (hashed, key, value, others), len(others) > len(leaf[3])
+    mine, its = (hashed >> shift) & _BRANCH_MASK, (leaf[0] >> shift) & _BRANCH_MASK
+    child, _ = _put(leaf if mine == its else None, shift + _BITS, hashed, key, value)
+    return _replaced(_EMPTY_NODE if mine == its else _replaced(_EMPTY_NODE, its, leaf), mine, child), True
 
 
-def _cut(slot: Any, shift: int, hashed: int, key: Any) -> Any:
-    if type(slot) is _Leaf:
-        others = tuple([entry for entry in slot.entries if entry[0] != key])
-        return _Leaf(hashed, others) if others else None
-    at = (hashed >> shift) & _BRANCH_MASK
-    left = _replaced(slot, at, _cut(slot[at], shift + _BITS, hashed, key))
-    if left.count(None) < _BRANCHES - 1:
-        return left
-    # One leaf alone moves up, so that a map's shape follows from its entries.
-    (alone,) = [child for child in left if child is not None]
-    return left if type(alone) is tuple else alone
-
-
-def _replaced(node: tuple[Any, ...], at: int, child: Any) -> tuple[Any, ...]:
-    changed = list(node)
+def _replaced(node: _Node, at: int, child: Any) -> _Node:
+    changed = node.copy()
     changed[at] = child
-    return tuple(changed)
+    return changed
+
+
+def _in_leaf(leaf: _Leaf | None) -> tuple[tuple[Any, Any], ...]:
+    return () if leaf is None else ((leaf[1], leaf[2]), *leaf[3])
 
 
 def _entries(slot: Any) -> Iterator[tuple[Any, Any]]:
-    if slot is None:
-        return iter(())
-    if type(slot) is _Leaf:
-        return iter(slot.entries)
-    return chain.from_iterable(map(_entries, slot))
+    return chain.from_iterable(map(_entries, slot)) if type(slot) is list else iter(_in_leaf(slot))

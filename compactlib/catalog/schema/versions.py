@@ -3,6 +3,9 @@
 
 `RetainedVersions` answers by version (exactly) and by time (the version in force then: the one with the greatest
 activation time at or below it). It shares its lists with the next one, so adding a version costs O(1); none changes.
+
+A long history is recovered with few of its catalogs made, and between them the updates that lead from one to the next:
+they are carried out when one of their catalogs is asked for, and kept from then on.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from typing import final
+from typing import Protocol, final
 
 from compactlib._arguments import refuses_misfits
 from compactlib.catalog.errors import ActivationNotAscending, CatalogVersionNotFound, TimeBeforeHistory
@@ -19,40 +22,68 @@ from compactlib.catalog.schema.catalog import EMPTY, Catalog
 from compactlib.errors import AuditFailed, InvalidInput
 
 
+class Step(Protocol):
+    """What leads from one version to the next, which is not made yet; carrying it out does not fail."""
+
+    @property
+    def version(self) -> int:
+        """The version that it makes."""
+
+    @property
+    def activation(self) -> Timestamp:
+        """When that becomes active."""
+
+    def applied_to(self, catalog: Catalog) -> Catalog:
+        """That version, made from the one before it."""
+
+
 @final
 class RetainedVersions:
     """The versions retained at one moment, earliest to latest. Immutable; any thread may read it.
 
     Args:
-        catalogs: the versions, ascending; default version 0 alone.
+        steps: the versions, ascending, the first of them made; default version 0 alone.
 
     Raises:
         ActivationNotAscending: versions or activation times do not ascend strictly.
+        InvalidInput: the first is not made.
     """
 
-    __slots__ = ("_activations", "_catalogs", "_end", "_versions")
+    __slots__ = ("_activations", "_end", "_steps", "_versions")
 
     @refuses_misfits
-    def __init__(self, catalogs: Iterable[Catalog] = (EMPTY,)) -> None:
-        self._catalogs: list[Catalog] = []
+    def __init__(self, steps: Iterable[Catalog | Step] = (EMPTY,)) -> None:
+        self._steps: list[Catalog | Step] = []
         self._versions: list[int] = []
         self._activations: list[Timestamp] = []
         self._end = 0
-        for catalog in catalogs:
-            self._push(catalog)
+        for step in steps:
+            self._push(step)
         if not self._end:
             self._push(EMPTY)
 
-    def _push(self, catalog: Catalog) -> None:
+    def _push(self, step: Catalog | Step) -> None:
         if self._end:
-            last = self._catalogs[self._end - 1]
-            if catalog.version <= last.version or catalog.activation <= last.activation:
-                raise ActivationNotAscending(version=catalog.version, activation=catalog.activation,
+            last = self._steps[self._end - 1]
+            if step.version <= last.version or step.activation <= last.activation:
+                raise ActivationNotAscending(version=step.version, activation=step.activation,
                                              previous=last.activation)
-        self._catalogs.append(catalog)
-        self._versions.append(catalog.version)
-        self._activations.append(catalog.activation)
+        elif not isinstance(step, Catalog):
+            raise InvalidInput(f"a history begins with {step!r:.100}; give a Catalog, from which steps lead on")
+        self._steps.append(step)
+        self._versions.append(step.version)
+        self._activations.append(step.activation)
         self._end += 1
+
+    def _made(self, at: int) -> Catalog:
+        """The catalog at a place; it and those before it are made if they are not yet, in whichever thread."""
+        first = at
+        while not isinstance(catalog := self._steps[first], Catalog):
+            first -= 1
+        for place in range(first + 1, at + 1):
+            step = self._steps[place]
+            catalog = self._steps[place] = step if isinstance(step, Catalog) else step.applied_to(catalog)
+        return catalog
 
     # --- looking up ---------------------------------------------------------------------------------------------
 
@@ -67,7 +98,7 @@ class RetainedVersions:
         return self._versions[self._end - 1]
 
     def catalog(self, version: int) -> Catalog:
-        """The catalog of exactly this version. O(log n).
+        """The catalog of exactly this version. O(log n), but O(`recover.UPDATES_BETWEEN`) where it is not made yet.
 
         Raises:
             CatalogVersionNotFound: it is not retained, or does not exist yet.
@@ -75,10 +106,10 @@ class RetainedVersions:
         at = self._place(self._versions, version)
         if at == self._end or self._versions[at] != version:
             raise CatalogVersionNotFound(version=version, earliest=self.earliest, latest=self.latest)
-        return self._catalogs[at]
+        return self._made(at)
 
     def at(self, time: Timestamp) -> Catalog:
-        """The catalog in force at `time`; one that becomes active exactly then is. O(log n).
+        """The catalog in force at `time`; one that becomes active exactly then is. As `catalog`.
 
         Raises:
             TimeBeforeHistory: `time` is below the earliest retained activation.
@@ -89,7 +120,7 @@ class RetainedVersions:
             raise InvalidInput(f"{time!r} is no time; give a timestamp") from None
         if not at:
             raise TimeBeforeHistory(time=time, earliest=self.earliest, earliest_time=self._activations[0])
-        return self._catalogs[at - 1]
+        return self._made(at - 1)
 
     def version_at(self, time: Timestamp) -> int:
         """The version in force at `time`; see `at`."""
@@ -120,7 +151,7 @@ class RetainedVersions:
         return self._end
 
     def __iter__(self) -> Iterator[Catalog]:
-        return (self._catalogs[at] for at in range(self._end))
+        return map(self._made, range(self._end))
 
     @refuses_misfits
     def between(self, first: Timestamp, last: Timestamp) -> list[Catalog]:
@@ -132,7 +163,8 @@ class RetainedVersions:
         start = bisect_right(self._activations, first, 0, self._end)
         if not start:
             raise TimeBeforeHistory(time=first, earliest=self.earliest, earliest_time=self._activations[0])
-        return self._catalogs[start - 1:max(bisect_right(self._activations, last, 0, self._end), start)]
+        end = max(bisect_right(self._activations, last, 0, self._end), start)
+        return list(map(self._made, range(start - 1, end)))
 
     # --- the next value -----------------------------------------------------------------------------------------
 
@@ -146,21 +178,27 @@ class RetainedVersions:
             ActivationNotAscending: the version is new and does not follow the latest in version and time.
         """
         if self.has(catalog.version):
-            return RetainedVersions(catalog if known.version == catalog.version else known for known in self)
+            return RetainedVersions(catalog if known.version == catalog.version else known
+                                    for known in self._steps[:self._end])
         made = RetainedVersions.__new__(RetainedVersions)
-        if len(self._catalogs) == self._end:  # no other value builds on this one yet
-            made._catalogs, made._versions, made._activations = self._catalogs, self._versions, self._activations
+        if len(self._steps) == self._end:  # no other value builds on this one yet
+            made._steps, made._versions, made._activations = self._steps, self._versions, self._activations
         else:
-            made._catalogs, made._versions, made._activations = (
-                self._catalogs[:self._end], self._versions[:self._end], self._activations[:self._end])
+            made._steps, made._versions, made._activations = (
+                self._steps[:self._end], self._versions[:self._end], self._activations[:self._end])
         made._end = self._end
         made._push(catalog)
         return made
 
     def from_version(self, version: int) -> RetainedVersions:
         """These without what lies below `version`, which must be retained. O(versions kept)."""
-        self.catalog(version)
-        return RetainedVersions(self._catalogs[bisect_left(self._versions, version, 0, self._end):self._end])
+        return self.from_catalog(self.catalog(version))
+
+    @refuses_misfits
+    def from_catalog(self, catalog: Catalog) -> RetainedVersions:
+        """A version, and what lies above it here. O(versions kept)."""
+        return RetainedVersions([catalog, *self._steps[bisect_right(self._versions, catalog.version, 0, self._end):
+                                                       self._end]])
 
     def __eq__(self, other: object) -> bool:
         """Whether both retain the same versions. O(n), unless they are one."""
@@ -178,12 +216,12 @@ class RetainedVersions:
         Raises:
             AuditFailed: they do not.
         """
-        shown = self._catalogs[:self._end]
+        shown = self._steps[:self._end]
         if not shown:
             raise AuditFailed("a history is never empty")
-        if self._versions[:self._end] != [catalog.version for catalog in shown]:
+        if self._versions[:self._end] != [step.version for step in shown]:
             raise AuditFailed(f"the columns of {self!r} are not those of its versions")
-        if self._activations[:self._end] != [catalog.activation for catalog in shown]:
+        if self._activations[:self._end] != [step.activation for step in shown]:
             raise AuditFailed(f"the columns of {self!r} are not those of its versions")
         for column in (self._versions[:self._end], self._activations[:self._end]):
             if column != sorted(set(column)):
@@ -228,7 +266,7 @@ class CatalogVersions:
             before = self._retained
             if catalog.version < before.earliest:
                 return before
-            self._retained = RetainedVersions([catalog, *(one for one in before if one.version > catalog.version)])
+            self._retained = before.from_catalog(catalog)
             return self._retained
 
     def audit(self) -> None:

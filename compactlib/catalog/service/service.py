@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
 from compactlib._arguments import require_method, require_policy, require_type
+from compactlib._closing import Closing
 from compactlib.catalog.arguments import whole
 from compactlib.catalog.errors import (
     ClockSkewExceeded,
@@ -84,7 +85,7 @@ class Executed:
 _CLOCK_AHEAD = "catalog_clock_ahead"
 
 
-class CatalogService:
+class CatalogService(Closing):
     """One node's copy of the catalog, over an update log. Any thread may call any method.
 
     Args:
@@ -439,12 +440,6 @@ class CatalogService:
         """
         self._compaction.owner.close()
         self._replica.wake()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"CatalogService(versions {self.history.earliest} to {self.history.latest})"

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
+import socket
 import ssl
-from collections.abc import Iterable, Sequence
-from typing import Any, Self, TypeVar
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import attrs
 
 from compactlib._arguments import refuses_misfits, require_type
+from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, Closed, InvalidInput, MissingDependency, Unsupported
 from compactlib.hosting.errors import NoAnswer
@@ -24,15 +28,18 @@ from compactlib.scheduler.model.update import BlocksAdded
 from compactlib.scheduler.persistence.codec import Message
 
 try:
-    import httpx
+    import httpcore
 except ImportError:
-    raise MissingDependency(package="httpx", extra="http", purpose="the client of a scheduler over HTTP") from None
+    raise MissingDependency(package="httpcore", extra="http", purpose="the client of a scheduler over HTTP") from None
 
 MAX_ANSWER_BYTES = 64 << 20
 _PATHS = ("/v1/poll", "/v1/add_blocks", "/v1/status")
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 _SHORTEST_SECONDS = 0.001
+_MAX_CONNECTIONS = 100
+_LONGEST_IDLE_SECONDS = 5.0
+"""What lies between may have forgotten a connection that was idle for longer, without a word to either side."""
 _NOT_TAKEN = frozenset({400, 404, 405, 411, 413, 415, 431})
 AnswerT = TypeVar("AnswerT", bound=Message)
 
@@ -52,7 +59,7 @@ class _Refusal:
     leader: str = ""
 
 
-class SchedulerClient:
+class SchedulerClient(Closing):
     """A `Transport` to a scheduler over HTTP. Any thread may call any method.
 
     It asks the address that answered last, goes where a node says that its leader is, if it knows that address, and
@@ -94,18 +101,19 @@ class SchedulerClient:
         self._media = RECORD if compact else JSON
         self._clock: Clock = SystemClock() if clock is None else clock
         self._rng = rng or random.Random()
-        headers = {"accept": self._media, "accept-encoding": "identity", "content-type": self._media}
+        self._headers: dict[bytes | str, bytes | str] = {
+            "accept": self._media, "accept-encoding": "identity", "content-type": self._media}
         if token is not None:
-            headers["authorization"] = f"Bearer {token}"
+            self._headers["authorization"] = f"Bearer {token}"
         if tls is None:
             # Reading the system's authorities takes a while.
             tls = (ssl.create_default_context() if any(each.startswith("https") for each in self.addresses)
                    else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
-        self._headers = httpx.Headers(headers)
-        # A client of httpx has cookies, redirects and hooks, which cost as much again as a request.
-        self._http = httpx.HTTPTransport(verify=tls, trust_env=False)
+        self._network = _Network(self._clock)
+        self._http = httpcore.ConnectionPool(tls, max_connections=_MAX_CONNECTIONS,
+                                             keepalive_expiry=_LONGEST_IDLE_SECONDS, network_backend=self._network)
         self._is_closed = False
-        self._urls = {each + path: httpx.URL(each + path) for each in self.addresses for path in _PATHS}
+        self._urls = {each + path: httpcore.URL(each + path) for each in self.addresses for path in _PATHS}
 
     def poll(self, request: PollRequest) -> PollResponse:
         """See `Transport.poll`.
@@ -152,12 +160,6 @@ class SchedulerClient:
         self._is_closed = True
         self._http.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"SchedulerClient({', '.join(self.addresses)})"
 
@@ -198,25 +200,87 @@ class SchedulerClient:
                    f"{why}; try again")
 
     def _try(self, method: str, url: str, body: bytes | None, deadline: float) -> bytes | _Refusal:
-        seconds = max(deadline - self._clock.monotonic(), _SHORTEST_SECONDS)
-        request = httpx.Request(method, self._urls[url], headers=self._headers, content=body, extensions={
-            "timeout": dict.fromkeys(("connect", "read", "write", "pool"), seconds)})
+        self._network.deadline = deadline
+        seconds = max(self._network.seconds_left(), _SHORTEST_SECONDS)
         try:
-            with contextlib.closing(self._http.handle_request(request)) as response:
+            with self._http.stream(method, self._urls[url], headers=self._headers, content=body, extensions={
+                    "timeout": {"connect": seconds, "pool": seconds}}) as response:
                 answer = bytearray()
-                for part in response.iter_raw():
+                for part in response.iter_stream():
                     answer += part
-                    if len(answer) > MAX_ANSWER_BYTES or self._clock.monotonic() > deadline:
+                    if len(answer) > MAX_ANSWER_BYTES:
                         return _Refusal(f"{len(answer):,} bytes of an answer, and no end", is_unknown=True)
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+        except (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.PoolTimeout) as error:
             return _Refusal(f"it cannot be reached: {error!r}")
-        except httpx.HTTPError as error:
+        except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
             return _Refusal(f"the connection broke: {error!r}", is_unknown=True)
         finally:
             if self._is_closed:
                 # Meanwhile; a connection that was made since is closed too.
                 self._http.close()
-        return bytes(answer) if response.status_code == 200 else _refusal(response.status_code, bytes(answer))
+        return bytes(answer) if response.status == 200 else _refusal(response.status, bytes(answer))
+
+
+class _Network(httpcore.SyncBackend, threading.local):
+    """Makes connections whose waits all end with the call of the thread that waits, however little comes at a time.
+
+    Args:
+        clock: by which calls end.
+    """
+
+    deadline: float
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def seconds_left(self) -> float:
+        """Until the end of this thread's call; negative once it is over."""
+        return self.deadline - self._clock.monotonic()
+
+    def connect_tcp(self, *where: Any, **options: Any) -> httpcore.NetworkStream:
+        """See `httpcore.NetworkBackend`."""
+        return _Stream(super().connect_tcp(*where, **options), self)
+
+
+class _Stream(httpcore.NetworkStream):
+    """A connection. What reads or writes a little at a time does not begin its wait anew."""
+
+    def __init__(self, made: httpcore.NetworkStream, network: _Network) -> None:
+        self._made = made
+        self._network = network
+        self._socket: socket.socket = made.get_extra_info("socket")
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        with self._in_time(httpcore.ReadTimeout, httpcore.ReadError):
+            return self._socket.recv(max_bytes)
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        left = memoryview(buffer)
+        while left:
+            with self._in_time(httpcore.WriteTimeout, httpcore.WriteError):
+                left = left[self._socket.send(left):]
+
+    def close(self) -> None:
+        self._made.close()
+
+    def start_tls(self, *options: Any, **more: Any) -> httpcore.NetworkStream:
+        return _Stream(self._made.start_tls(*options, **more), self._network)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._made.get_extra_info(info)
+
+    @contextmanager
+    def _in_time(self, late: type[Exception], broken: type[Exception]) -> Iterator[None]:
+        seconds = self._network.seconds_left()
+        if seconds <= 0:
+            raise late("the time of the call is over")
+        try:
+            self._socket.settimeout(seconds)
+            yield
+        except TimeoutError as error:
+            raise late(str(error)) from error
+        except OSError as error:
+            raise broken(str(error)) from error
 
 
 def _refusal(status: int, answer: bytes) -> _Refusal:
@@ -240,11 +304,14 @@ def _is_token(given: object) -> bool:
 def _checked(address: str, insecure: bool) -> str:
     require_type("an address", address, str, "text")
     try:
-        url = httpx.URL(address)
-    except httpx.InvalidURL:
-        url = httpx.URL()
-    if url.scheme not in ("http", "https") or not url.host or url.path.strip("/") or url.query or url.userinfo:
+        url = urlsplit(address)
+        named = url.netloc.encode("idna").decode()
+        is_one = (url.scheme in ("http", "https") and url.hostname and url.port != 0 and url.username is None
+                  and not url.path.strip("/") and not url.query)
+    except ValueError:
+        is_one = False
+    if not is_one:
         raise InvalidInput(f"{address!r:.200} is no address of a scheduler; give https://host:port")
-    require_guarded("the scheduler's client", url.host, guard="https://", is_guarded=url.scheme == "https",
+    require_guarded("the scheduler's client", url.hostname or "", guard="https://", is_guarded=url.scheme == "https",
                     insecure=insecure)
-    return str(url).rstrip("/")
+    return f"{url.scheme}://{named}"

@@ -79,8 +79,8 @@ class HttpServer(AsyncServiceFace):
         self._state = ServerState()
         self._application = application
         self._greeting: dict[_Line, None] = {}
-        self._turn = asyncio.Lock()
-        self._left = asyncio.Event()
+        self._turn: asyncio.Lock
+        self._left: asyncio.Event
         self._config = Config(self._answer, http=H11Protocol, interface="asgi3", lifespan="off", ws="none",
                               log_config=None, access_log=False, proxy_headers=False, server_header=False,
                               h11_max_incomplete_event_size=application.limits.max_head_bytes,
@@ -97,6 +97,8 @@ class HttpServer(AsyncServiceFace):
         return self.listener.address
 
     async def _begin(self) -> None:
+        # Of this event loop, which may be another one than before.
+        self._turn, self._left = asyncio.Lock(), asyncio.Event()
         await self.listener.listen(self._listen, self._serve)
         self._work.keep_on(self._tell_the_time, "the date of answers")
 

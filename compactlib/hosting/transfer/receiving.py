@@ -131,6 +131,14 @@ class ReceivingLog:
         async with self._turn:
             await self._carry_out(self._receiver.tick(self._clock.monotonic()))
 
+    def move(self, installing: asyncio.Semaphore) -> None:
+        """Go on in another event loop: what was waited on belongs to the one before."""
+        self._installing_now = installing
+        self._turn, self._closing, self._reply_to = asyncio.Lock(), asyncio.Event(), None
+        ended, self._outcomes = self._outcomes, asyncio.Queue(maxsize=self._outcomes.maxsize)
+        while not ended.empty():
+            self._outcomes.put_nowait(ended.get_nowait())
+
     def open(self) -> None:
         """Take messages from now on, again after `give_up`."""
         self._closing.clear()

@@ -246,7 +246,7 @@ class SnapshotClient:
     """Sends snapshots of any number of logs to one follower, whose `SnapshotServer` listens at `address`.
 
     A node has one for each follower: all its transfers go over one connection, side by side, which is open while a
-    call of `send` is under way. Used in one event loop; nothing has to be closed.
+    call of `send` is under way. Used in one event loop at a time; nothing has to be closed.
 
     Args:
         address: of the follower.
@@ -285,7 +285,8 @@ class SnapshotClient:
         self._limits = limits
         self._clock: Clock = SystemClock() if clock is None else clock
         self._rng: random.Random = random.SystemRandom() if rng is None else rng
-        self._turns: asyncio.Semaphore = asyncio.Semaphore(max_transfers)
+        self._max_transfers = max_transfers
+        self._turns: asyncio.Semaphore
         self._line: _Line | None = None
         self._calls = 0
 
@@ -316,6 +317,9 @@ class SnapshotClient:
         require_method("log", log, "pin")
         require_type("snapshots", snapshots, SnapshotFolder, "a SnapshotFolder")
         require_type("term", term, int, "a whole number")
+        if not self._calls:
+            # Of this event loop, which may be another one than before.
+            self._turns = asyncio.Semaphore(self._max_transfers)
         self._calls += 1
         try:
             async with self._turns:

@@ -99,6 +99,7 @@ class SnapshotServer(AsyncServiceFace):
         self._first: tuple[int, float] | None = None
         self._ticked: asyncio.Event = asyncio.Event()
         self._installing: asyncio.Semaphore = asyncio.Semaphore(_INSTALLS_AT_ONCE)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closing = False
 
     def add(self, log: ReplicatedLog, snapshots: SnapshotFolder, *, term: int, applied: Callable[[], int],
@@ -169,6 +170,11 @@ class SnapshotServer(AsyncServiceFace):
             StorageError: the address cannot be listened on.
         """
         self._is_closing = False
+        before, self._loop = self._loop, asyncio.get_running_loop()
+        if before is not None and before is not self._loop:
+            self._ticked, self._installing = asyncio.Event(), asyncio.Semaphore(_INSTALLS_AT_ONCE)
+            for log in self._logs.values():
+                log.move(self._installing)
         for log in self._logs.values():
             log.open()
         await self._door.listen(self._listen, self._answer)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Self, TypeAlias
 
+from compactlib._closing import Closing
 from compactlib.kv.errors import ClosedEntries
 from compactlib.kv.parts.arguments import checked_bytes, checked_page_size
 from compactlib.kv.store import KVEntry
@@ -23,7 +24,7 @@ they are the partition's last. A page may be short, so that large values do not 
 _KEY = attrgetter("key")
 
 
-class PagedEntries:
+class PagedEntries(Closing):
     """The entries of one scan; see `compactlib.kv.store.Entries`.
 
     Args:
@@ -90,12 +91,6 @@ class PagedEntries:
         """Forget the page at hand; see `Entries.close`."""
         self._closed = True
         self._page = ()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"PagedEntries(prefix={self._prefix!r}, page_loads={self._page_loads}, closed={self._closed})"

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Self, cast
 
+from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
 from compactlib.kv.store import (
     Cell,
@@ -121,7 +122,7 @@ class MeteredStore:
         return f"MeteredStore({self._store!r})"
 
 
-class _MeteredEntries:
+class _MeteredEntries(Closing):
     """A scan that reports each page it loads."""
 
     def __init__(self, entries: Entries, meter: Meter) -> None:
@@ -175,9 +176,3 @@ class _MeteredEntries:
         """See `Entries.close`."""
         self._tell_bytes()
         self._entries.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

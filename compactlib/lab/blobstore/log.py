@@ -12,9 +12,9 @@ when it is full, and not before. New segments are then always the last of the lo
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
-from itertools import compress
-from operator import not_
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from types import ModuleType
 from typing import Protocol
 
 import attrs
@@ -26,11 +26,14 @@ from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName
 from compactlib.blobstore.model.placement import Survivor, SurvivorPlacement, class_of
 from compactlib.errors import AuditFailed, InvalidInput
+from compactlib.lab.blobstore import records as records_by_loops
 from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim
-from compactlib.lab.blobstore.records import DEAD, NEVER, Records, put_plainly
+from compactlib.lab.blobstore.records import DEAD, NEVER, Records
 
 NO_ROW = -1
 """The row of a class without an open segment."""
+_MANY = 128
+"""Arrays pay from so many records on."""
 
 
 @attrs.frozen(kw_only=True)
@@ -131,9 +134,11 @@ class BlobLog:
         self._free_rows: list[int] = []
         self._classes: list[int] = []
         self._begun: list[int] = []
-        self._held_bytes = self._died_bytes = 0
+        # What is dead in all segments, and of that in open ones: where deaths are told at once.
+        self._held_bytes = self._died_bytes = self._open_dead_bytes = 0
         self._order: list[int] = [self._new_row(FIRST_SEGMENT)]
         self._open: list[int] = [self._order[0]]
+        self._by_arrays = _by_arrays()
         self.placer: Placer | None = None
         if settings.placement is not None:
             self._open += [NO_ROW] * (settings.placement.classes - 1)
@@ -225,40 +230,34 @@ class BlobLog:
     def _close(self, placed: int) -> None:
         if self.placer is not None:
             self.placer.closed(self._open[placed], placed)
+        self._open_dead_bytes -= self._used[self._open[placed]] - self._valid[self._open[placed]]
         self._open[placed] = NO_ROW
 
     # ------------------------------------------------------------------------------------------------------- placing
 
     def _valid_records(self) -> float:
         """How many records are valid, or died in a segment that is open; about so many if sizes differ."""
-        if not self._held_bytes:
+        held, size = self._held_bytes, self.records.one_size
+        if not held:
             return 0.0
-        return (self._held_bytes - self._closed_dead_bytes) / self._record_bytes
-
-    @property
-    def _record_bytes(self) -> int:
-        size, records = self.records.one_size, len(self.records.place) - len(self.records.free)
-        return size if size > 0 else max(self._held_bytes // max(records, 1), 1)
-
-    @property
-    def _closed_dead_bytes(self) -> int:
-        used, valid = self._used, self._valid
-        return self._died_bytes - sum(used[row] - valid[row] for row in self._open if row != NO_ROW)
+        if size <= 0:
+            size = max(held // max(len(self.records.place) - len(self.records.free), 1), 1)
+        return (held - self._died_bytes + self._open_dead_bytes) / size
 
     def has_dead_beyond(self, fraction: float) -> bool:
-        """Whether what is dead in closed segments is more than this part of what the log holds. O(classes).
+        """Whether what is dead in closed segments is more than this part of what the log holds. O(1).
 
         Only in a log that is told of each death by `kill` or `advance`, and does not put plainly.
         """
-        most = fraction * self._held_bytes
-        return self._died_bytes > most and self._closed_dead_bytes > most
+        return self._died_bytes - self._open_dead_bytes > fraction * self._held_bytes
 
-    def place(self, key: int, size: int, at_ms: int) -> int:
+    def place(self, key: int, size: int, at_ms: int, until_ms: int) -> int:
         """The class of a record that the user writes now; 0 without a placement."""
         if self.placer is None:
             return 0
         self.placer.writes += 1
         self.placer.segment_records = self.settings.room_bytes // size
+        self.placer.until_ms = until_ms
         return self.placer.write(key, at_ms)
 
     def kill(self, record: int, at_ms: int) -> None:
@@ -271,11 +270,77 @@ class BlobLog:
         self._moments[row] += (at_ms - records.since) * size
         records.place[record] = DEAD
         self._died_bytes += size
+        if self._open[self._classes[row]] == row:
+            self._open_dead_bytes += size
         if self.placer is not None:
             self.placer.left(records.key[record], row, self._classes[row])
 
+    def put_placed(self, keys: Sequence[int], times: Sequence[int], size: int, numbers: range, last_ms: int,
+                   max_dead_fraction: float) -> tuple[int, int]:
+        """Write records of one size that live until they are replaced, each to the segment of its class.
+
+        Only in a log with a placement in which every record does so. Stops at a new time when too much is dead
+        (`NO_ROW`), or at a record whose class, which it gives, has no room for it: what the record replaces is dead
+        then. Gives which record that is, and the class; behind the last one it gives `NO_ROW`. O(records).
+
+        Args:
+            keys: the key of each, known to the records.
+            times: when, ascending, milliseconds.
+            size: of each.
+            numbers: which of them are to be written.
+            last_ms: when the one before the first was.
+            max_dead_fraction: see `has_dead_beyond`; 1: whatever is dead.
+        """
+        records, placer, opened, classes = self.records, self.placer, self._open, self._classes
+        assert placer is not None
+        records.sized(size)
+        records.reserve(len(numbers))
+        place, sizes, written, owner, current = (records.place, records.size, records.written, records.key,
+                                                 records.current)
+        free, since = records.free, records.since
+        used, valid, moments, newest, members = self._used, self._valid, self._moments, self._newest, self._members
+        write, fullest = placer.write, self.settings.room_bytes - size
+        left = None if type(placer).left is Placer.left else placer.left
+        stored = None if type(placer).stored is Placer.stored else placer.stored
+        placer.segment_records, placer.until_ms = self.settings.room_bytes // size, NEVER
+        for number in numbers:
+            key, at = keys[number], times[number]
+            if at != last_ms and max_dead_fraction < 1 and self.has_dead_beyond(max_dead_fraction):
+                return number, NO_ROW
+            last_ms = at
+            old = current[key]
+            if old >= 0:
+                row, dead = place[old], sizes[old]
+                valid[row] -= dead
+                moments[row] += (at - since) * dead
+                place[old], current[key] = DEAD, -1
+                self._died_bytes += dead
+                placed = classes[row]
+                if opened[placed] == row:
+                    self._open_dead_bytes += dead
+                if left is not None:
+                    left(key, row, placed)
+            placer.writes += 1
+            placed = write(key, at)
+            row = opened[placed]
+            if row == NO_ROW or used[row] > fullest:
+                return number, placed
+            record = current[key] = free.pop()
+            place[record], sizes[record], written[record], owner[record] = row, size, at, key
+            members[row].append(record)
+            used[row] += size
+            valid[row] += size
+            if at > newest[row]:
+                newest[row] = at
+            self._held_bytes += size
+            if stored is not None:
+                stored(key, row)
+            if used[row] > fullest:
+                self._close(placed)
+        return numbers.stop, NO_ROW
+
     def put_plainly(self, keys: array[int], times: array[int], size: int) -> None:
-        """Write records of one size that live until they are replaced; the active segment has room for them.
+        """Write records of one size that live until they are replaced; the log has segments for them to begin.
 
         Only in a log in which every record does so, and what is replaced is dead at once. O(records).
 
@@ -284,16 +349,27 @@ class BlobLog:
             times: when, ascending, milliseconds.
             size: of each.
         """
-        records, row, count = self.records, self._open[0], len(keys)
+        records, count, rows = self.records, len(keys), array("i")
         records.sized(size)
         records.reserve(count)
         given = records.free[-count:]
         del records.free[-count:]
-        put_plainly(keys, times, given, row, size, records, self._valid, self._moments)
-        self._members[row].extend(given)
-        self._used[row] += count * size
-        self._valid[row] += count * size
-        self._newest[row] = max(self._newest[row], times[-1])
+        while len(rows) < count:
+            done, step = len(rows), min(self.room(size), count - len(rows))
+            if not step:
+                self._begin(0)
+                continue
+            row, part = self._open[0], given[done:done + step]
+            self._members[row] = self._members[row] + part if self._members[row] else part
+            self._used[row] += step * size
+            self._valid[row] += step * size
+            self._newest[row] = max(self._newest[row], times[done + step - 1])
+            rows.extend(array("i", (row,)) * step)
+        self._steps(count).put_plainly(keys, times, given, rows, size, records, self._valid, self._moments)
+
+    def _steps(self, count: int) -> ModuleType:
+        """What carries out a step of so many records: by arrays where that is quicker, and NumPy is installed."""
+        return records_by_loops if self._by_arrays is None or count < _MANY else self._by_arrays
 
     def append(self, size: int, at_ms: int, until_ms: int = NEVER, key: int = -1, placed: int = 0) -> int:
         """Write one record; the open segment of its class has room for it. O(1)."""
@@ -337,7 +413,10 @@ class BlobLog:
     def advance(self, now_ms: int) -> None:
         """Take off what has died by `now_ms`. O(what has died)."""
         told = None if self.placer is None else self._tell_expired
-        self._died_bytes += self.records.bury(self._horizon(now_ms), self._valid, self._moments, told)
+        died = self.records.bury(self._horizon(now_ms), self._valid, self._moments, told)
+        if died:
+            self._died_bytes += died
+            self._open_dead_bytes = sum(self._used[row] - self._valid[row] for row in self._open if row != NO_ROW)
 
     def _tell_expired(self, record: int, row: int) -> None:
         assert self.placer is not None
@@ -360,11 +439,11 @@ class BlobLog:
         segments: list[SegmentView] = []
         for row in self._order:
             view = views[row]
-            if view is None or view.valid_bytes != valid[row] or dying or row in written_to:
+            ends = dying.get(row, ())
+            if view is None or view.valid_bytes != valid[row] or view.dying != ends or row in written_to:
                 view = SegmentView(name=names[row], used_bytes=used[row], valid_bytes=valid[row],
-                                   eligible=row not in written_to, last_modified=newest[row] / 1000,
-                                   dying=dying.get(row, ()))
-                views[row] = None if dying or row in written_to else view
+                                   eligible=row not in written_to, last_modified=newest[row] / 1000, dying=ends)
+                views[row] = None if row in written_to else view
             segments.append(view)
         return BlobView(
             store=self.name, capacity_bytes=settings.segments * settings.segment_bytes,
@@ -405,8 +484,7 @@ class BlobLog:
             raise PlanDoesNotFit(f"the choice names {', '.join(stray)}, which may not be compacted; choose again")
         victims = [by_name[name] for name in choice.victims]
         done = _Copy(self, now_ms)
-        for row in victims:
-            done.take(row)
+        done.take(victims)
         outputs = done.finish()
         gone = set(victims)
         if self.placer is None:
@@ -465,6 +543,14 @@ class BlobLog:
         return f"BlobLog({len(self._order)} of {self.settings.segments} segments, {self.valid_bytes:,} valid bytes)"
 
 
+def _by_arrays() -> ModuleType | None:
+    try:
+        from compactlib.lab.blobstore import by_arrays
+    except ImportError:
+        return None
+    return by_arrays
+
+
 class _Copy:
     """One compaction under way: fills outputs, in cycles of as many as there are swap segments."""
 
@@ -480,27 +566,61 @@ class _Copy:
         self._room_segments = 0
         self._begin_cycle()
 
-    def take(self, row: int) -> None:
-        """Copy what is valid of one victim; the numbers of the dead are free again."""
+    def take(self, victims: Sequence[int]) -> None:
+        """Copy what is valid of the victims; the numbers of the dead are free again."""
         log = self._log
-        records, valid = log.records, log._valid[row]
+        settings, records = log.settings, log.records
+        if log.placer is None and settings.survivors is None and records.one_size > 0:
+            for row in victims:
+                self._count(row)
+            self._copy_alike(victims)
+            return
+        for row in victims:
+            self._count(row)
+            if log.placer is not None:
+                log.placer.taken(Victim(row, log._classes[row], log._begun[row], len(log._members[row]),
+                                        log._valid[row] * len(log._members[row]) // log._used[row]))
+            kept, _ = records_by_loops.sorted_out([log._members[row]], [row], records.place, records.free)
+            if settings.survivors is not None:
+                self._classify(kept, log._names[row], settings.survivors)
+            elif log.placer is not None:
+                self._room_segments += 1
+                self._place(kept, log.placer)
+            else:
+                self._copy(kept)
+                self._sources.append(log._names[row])
+
+    def _count(self, row: int) -> None:
+        log, valid = self._log, self._log._valid[row]
         dead_bytes = log._used[row] - valid
         self.copied_bytes += valid
         self.read_bytes += log._used[row] if valid else 0
         self.reclaimed_bytes += dead_bytes
-        self.waited += (self._now_ms - records.since) * dead_bytes - log._moments[row]
-        if log.placer is not None:
-            log.placer.taken(Victim(row, log._classes[row], log._begun[row], len(log._members[row]),
-                                    valid * len(log._members[row]) // log._used[row]))
-        kept = _sorted_out(log._members[row], row, records.place, records.free)
-        if log.settings.survivors is not None:
-            self._classify(kept, log._names[row], log.settings.survivors)
+        self.waited += (self._now_ms - log.records.since) * dead_bytes - log._moments[row]
+
+    def _copy_alike(self, victims: Sequence[int]) -> None:
+        """Copy records of one size: each output but the last takes as many."""
+        log, records = self._log, self._log.records
+        steps = log._steps(sum(len(log._members[row]) for row in victims))
+        kept, ends = steps.sorted_out([log._members[row] for row in victims], victims, records.place, records.free)
+        each = log.settings.room_bytes // records.one_size
+        outputs = [log._new_row(FIRST_SEGMENT) for _ in range(-(-len(kept) // each))]
+        if not outputs:
             return
-        if log.placer is not None:
-            self._room_segments += 1
-            self._place(kept, log.placer)
-            return
-        done = 0
+        for number, (row, newest) in enumerate(zip(outputs, steps.lay_out(kept, outputs, each, records), strict=True)):
+            log._members[row] = kept[number * each:(number + 1) * each]
+            log._used[row] = log._valid[row] = len(log._members[row]) * records.one_size
+            log._newest[row] = newest
+        names, in_cycle, begun = [log._names[row] for row in victims], log.settings.swap_segments, 0
+        for first in range(0, len(outputs), in_cycle):
+            is_last = first + in_cycle >= len(outputs)
+            end = len(victims) if is_last else bisect_right(ends, (first + in_cycle) * each)
+            self._in_cycle, self._sources = outputs[first:first + in_cycle], names[begun:end]
+            self._end_cycle()
+            begun = end
+
+    def _copy(self, kept: array[int]) -> None:
+        log, records, done = self._log, self._log.records, 0
         while done < len(kept):
             if not self._in_cycle:
                 self._begin_output()
@@ -513,32 +633,39 @@ class _Copy:
             done += taken
             if done < len(kept):
                 self._begin_output()
-        self._sources.append(log._names[row])
 
     def _place(self, kept: array[int], placer: Placer) -> None:
         """Put records into the open segments of their classes; where no segment is left to begin, into any with room.
         """
         log, now_ms = self._log, self._now_ms
         records, renew, room = log.records, log.settings.copies_renew, log.settings.room_bytes
+        place, sizes, until, written, owner = records.place, records.size, records.until, records.written, records.key
+        used, valid, newest, opened, copy = log._used, log._valid, log._newest, log._open, placer.copy
+        stored = None if type(placer).stored is Placer.stored else placer.stored
         for record in kept:
-            size = records.size[record]
-            placer.segment_records = room // size
-            placed = placer.copy(records.key[record], now_ms)
-            row = log._open[placed]
-            if row == NO_ROW or log._used[row] + size > room:
+            size, key = sizes[record], owner[record]
+            placer.segment_records, placer.until_ms = room // size, until[record]
+            placed = copy(key, now_ms)
+            row = opened[placed]
+            if row == NO_ROW or used[row] + size > room:
                 if log.free_segments + self._room_segments:
                     log._begin(placed)
-                    self._outputs.append(log._open[placed])
+                    self._outputs.append(opened[placed])
                 else:
-                    placed = next(each for each, open_row in enumerate(log._open)
-                                  if open_row != NO_ROW and log._used[open_row] + size <= room)
-                row = log._open[placed]
-            records.place[record] = row
+                    placed = next(each for each, open_row in enumerate(opened)
+                                  if open_row != NO_ROW and used[open_row] + size <= room)
+                row = opened[placed]
+            place[record] = row
             log._members[row].append(record)
-            log._used[row] += size
-            log._valid[row] += size
-            log._newest[row] = max(log._newest[row], now_ms if renew else records.written[record])
-            log._stored(records.key[record], row, placed, size)
+            used[row] += size
+            valid[row] += size
+            at = now_ms if renew else written[record]
+            if at > newest[row]:
+                newest[row] = at
+            if stored is not None:
+                stored(key, row)
+            if used[row] + size > room:
+                log._close(placed)
 
     def _classify(self, kept: array[int], source: SegmentName, survivors: SurvivorPlacement) -> None:
         """Take records into the cycle, as `cycle_plan` does it; into which segments follows at its end."""
@@ -593,21 +720,9 @@ class _Copy:
         return self._outputs
 
 
-def _sorted_out(members: array[int], row: int, place: array[int], free: array[int]) -> array[int]:
-    """The members that are valid; the others' numbers go to `free`."""
-    alive = [place[record] == row for record in members]
-    free.extend(array("i", compress(members, map(not_, alive))))
-    return array("i", compress(members, alive))
-
-
 def _fill(kept: array[int], start: int, room: int, row: int, records: Records) -> tuple[int, int, int]:
     """Place records from `start` on in `row` until one does not fit: how many, their bytes, the newest's time."""
     place, size, written = records.place, records.size, records.written
-    if records.one_size > 0:
-        part = kept[start:start + room // records.one_size]
-        for record in part:
-            place[record] = row
-        return len(part), len(part) * records.one_size, max(map(written.__getitem__, part), default=0)
     total = newest = taken = 0
     for record in kept[start:]:
         bytes_ = size[record]

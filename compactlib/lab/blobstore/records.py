@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import compress
+from operator import not_
 
 from compactlib.errors import AuditFailed
 
@@ -197,7 +199,7 @@ class Records:
             raise AuditFailed("a key leads to a record that is free")
 
 
-def put_plainly(keys: array[int], times: array[int], given: array[int], row: int, size: int, records: Records,
+def put_plainly(keys: array[int], times: array[int], given: array[int], rows: array[int], size: int, records: Records,
                 valid: array[int], moments: array[float]) -> None:
     """Put records of one size without a time to live, where what is replaced is dead at once.
 
@@ -208,38 +210,51 @@ def put_plainly(keys: array[int], times: array[int], given: array[int], row: int
         keys: the key of each.
         times: when, ascending.
         given: their numbers.
-        row: the segment that has room for them.
+        rows: the segment of each, which has counted it.
         size: of each.
         records: the columns; all of one size, or of several.
         valid: see `Records.bury`.
         moments: see `Records.bury`.
     """
     place, sizes, written, current, since = records.place, records.size, records.written, records.current, records.since
-    at_once = bisect_left(times, times[-1])
-    if records.one_size == size:
-        for key, at, record in zip(keys[:at_once], times, given, strict=False):
-            old = current[key]
-            if old >= 0:
-                there = place[old]
-                valid[there] -= size
-                moments[there] += (at - since) * size
-                place[old] = DEAD
-            current[key] = record
-            place[record] = row
-            written[record] = at
-    else:
-        for key, at, record in zip(keys[:at_once], times, given, strict=False):
-            old = current[key]
-            if old >= 0:
-                there, dead = place[old], sizes[old]
-                valid[there] -= dead
-                moments[there] += (at - since) * dead
-                place[old] = DEAD
-            current[key] = record
-            place[record] = row
+    at_once, is_alike = bisect_left(times, times[-1]), records.one_size == size
+    for key, at, record, row in zip(keys[:at_once], times, given, rows, strict=False):
+        old = current[key]
+        if old >= 0:
+            there, dead = place[old], size if is_alike else sizes[old]
+            valid[there] -= dead
+            moments[there] += (at - since) * dead
+            place[old] = DEAD
+        current[key] = record
+        place[record] = row
+        written[record] = at
+        if not is_alike:
             sizes[record] = size
-            written[record] = at
-    for key, at, record in zip(keys[at_once:], times[at_once:], given[at_once:], strict=True):
+    for key, at, record, row in zip(keys[at_once:], times[at_once:], given[at_once:], rows[at_once:], strict=True):
         if current[key] >= 0:
             records.leaves(current[key], at)
         current[key], place[record], sizes[record], written[record] = record, row, size, at
+
+
+def sorted_out(members: Sequence[array[int]], rows: Sequence[int], place: array[int], free: array[int]
+               ) -> tuple[array[int], list[int]]:
+    """The members of segments that are valid, and behind which of them each segment ends; the others' numbers go to
+    `free`."""
+    kept, ends = array("i"), []
+    for records, row in zip(members, rows, strict=True):
+        alive = [place[record] == row for record in records]
+        free.extend(array("i", compress(records, map(not_, alive))))
+        kept.extend(array("i", compress(records, alive)))
+        ends.append(len(kept))
+    return kept, ends
+
+
+def lay_out(kept: array[int], rows: Sequence[int], each: int, records: Records) -> list[int]:
+    """Put records into segments that take so many each, one behind the other; when the newest of each was written."""
+    place, newest = records.place, []
+    for number, row in enumerate(rows):
+        part = kept[number * each:(number + 1) * each]
+        for record in part:
+            place[record] = row
+        newest.append(max(map(records.written.__getitem__, part)))
+    return newest

@@ -21,7 +21,7 @@ from compactlib.blobstore.model.placement import SurvivorPlacement
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment.records import record_size
 from compactlib.errors import InvalidInput
-from compactlib.lab.blobstore.log import BlobLog
+from compactlib.lab.blobstore.log import NO_ROW, BlobLog
 from compactlib.lab.blobstore.placement.placement import Placement
 from compactlib.lab.blobstore.records import NEVER
 from compactlib.lab.results.measures import Measures
@@ -53,7 +53,8 @@ class BlobSettings:
         swap_segments: how many segments a compaction fills before it frees its sources; decides names, and with
             `survivors` which ones share a segment.
         check_every_operations: ask the policy after so many operations; 0: not by number.
-        min_free_segments: also ask, and again as long as it finds something, when fewer are free; >= 0.
+        min_free_segments: also ask, and again as long as it finds something, when fewer are free; >= 0. `None`: 1, or
+            with a placement as many as it has classes, each of which a compaction may begin a segment of.
         forecast_seconds: how far ahead the policy is shown what dies when; 0: not at all.
         bucket_seconds: if there is a forecast, its steps.
         intervals: into about how many parts the report is cut, if the length of the workload is known, >= 1.
@@ -79,7 +80,7 @@ class BlobSettings:
     deleted_retention_seconds: float = 0.0
     swap_segments: int = 1
     check_every_operations: int = 0
-    min_free_segments: int = 1
+    min_free_segments: int | None = None
     forecast_seconds: float = 0.0
     bucket_seconds: float = 3600.0
     intervals: int = 20
@@ -96,13 +97,17 @@ class BlobSettings:
             raise InvalidInput(f"a log of {self.segments} segments; give 2 to {MAX_SEGMENTS}")
         for name in ("max_blob_bytes", "record_overhead_bytes", "tombstone_bytes", "deleted_retention_seconds",
                      "check_every_operations", "min_free_segments", "forecast_seconds"):
-            if getattr(self, name) < 0:
+            if (getattr(self, name) or 0) < 0:
                 raise InvalidInput(f"{name} is {getattr(self, name)}; it cannot be negative")
         if self.swap_segments < 1 or self.intervals < 1 or self.bucket_seconds <= 0:
             raise InvalidInput(f"swap_segments {self.swap_segments}, intervals {self.intervals}, bucket_seconds "
                                f"{self.bucket_seconds}: give positive numbers")
         if not 0 <= self.max_dead_fraction <= 1:
             raise InvalidInput(f"max_dead_fraction is {self.max_dead_fraction}; it is a part of the log, 0 to 1")
+        for name in ("placement", "survivors"):
+            if isinstance(given := getattr(self, name), type):
+                raise InvalidInput(f"{name} is the class {given.__name__}; give one that is made of it: "
+                                   f"{given.__name__}()")
         if self.placement is not None and self.tombstone_bytes:
             raise InvalidInput("a placement has no class for tombstones; give tombstone_bytes=0")
         if self.placement is not None and self.survivors is not None:
@@ -257,9 +262,8 @@ class BlobReplay:
         self._gate = "the policy was not asked"
         # Where deaths are watched, what is replaced is dead at once, not only at the next moment.
         self._watched = settings.placement is not None or settings.max_dead_fraction < 1
-        self._min_free = settings.min_free_segments
-        if settings.placement is not None:
-            self._min_free = max(self._min_free, settings.placement.classes)
+        classes = 1 if settings.placement is None else settings.placement.classes
+        self._min_free: int = classes if settings.min_free_segments is None else settings.min_free_segments
         self._fresh_counts()
 
     def _fresh_counts(self) -> None:
@@ -286,8 +290,10 @@ class BlobReplay:
             self._now_ms = self._started_ms = self.log.records.since = piece.times_ms[0]
         self.log.records.know_keys(max(piece.keys) + 1)
         plain = (piece.are_plain_puts and not self._settings.tombstone_bytes and not self.log.records.has_lives
-                 and not self._settings.forecast_seconds and not self._retention_ms and not self._watched)
-        if plain:
+                 and not self._settings.forecast_seconds and not self._retention_ms)
+        if plain and self._settings.placement is not None:
+            self._feed_placed(piece)
+        elif plain and not self._watched:
             self._feed_plain(piece)
         else:
             self._feed_rows(piece)
@@ -302,7 +308,7 @@ class BlobReplay:
         keys, times = array("i", piece.keys), array("q", piece.times_ms)
         done, count = 0, len(keys)
         while done < count:
-            room = log.room(size)
+            room = log.room(size) + max(log.free_segments - self._min_free, 0) * (self._settings.room_bytes // size)
             if not room:
                 self._now_ms = times[done]
                 if not self._make_room(size):
@@ -315,6 +321,33 @@ class BlobReplay:
             self._now_ms = times[done - 1]
             self._counts["user_bytes"] += step * size
             self._made(step)
+
+    def _feed_placed(self, piece: Operations) -> None:
+        log, most, keys, times = self.log, self._settings.max_dead_fraction, piece.keys, piece.times_ms
+        assert isinstance(piece.sizes, int)
+        size, done = piece.sizes + self._settings.record_overhead_bytes, 0
+        log.room(size)
+        while done < len(piece):
+            end = min(len(piece), done + (self._until_check or len(piece)))
+            made, placed = log.put_placed(keys, times, size, range(done, end), self._now_ms, most)
+            if made > done:
+                self._now_ms = times[made - 1]
+                self._counts["user_bytes"] += (made - done) * size
+                self._made(made - done)
+            done = made
+            if placed != NO_ROW:
+                self._now_ms = times[done]
+                if self._has_room_for(size, placed):
+                    log.records.current[keys[done]] = log.append(size, self._now_ms, NEVER, keys[done], placed)
+                    self._counts["user_bytes"] += size
+                else:
+                    self._count_refused(0)
+                self._made(1)
+                done += 1
+            elif done < end:
+                self.check()
+                self._now_ms = times[done]
+        self._ask_about_the_dead()
 
     def _feed_rows(self, piece: Operations) -> None:
         overhead = self._settings.record_overhead_bytes
@@ -344,7 +377,7 @@ class BlobReplay:
             if old >= 0:
                 self._leave(old, at)
                 old = current[key] = -1
-            placed = log.place(key, size, at)
+            placed = log.place(key, size, at, until)
         if not self._has_room_for(size, placed):
             self._count_refused(0)
             return

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 import attrs
 
@@ -75,65 +73,3 @@ class Operations:
     def owners(self) -> Sequence[int]:
         """The container of each operation."""
         return (self.containers,) * len(self.kinds) if isinstance(self.containers, int) else self.containers
-
-
-class OperationsBuilder:
-    """Collects operations one by one, and spreads those that share a time over their tick; for readers of traces.
-
-    Traces note times in seconds, or coarser, and a second may hold tens of thousands of operations. Were they all made
-    at once, nothing that one of them replaces would be dead before the last. So requests are spread evenly from their
-    time on, over one tick at most, and never past the next time. Memory: a piece, and what shares one time.
-
-    Args:
-        keys: what stands for which small integer; shared by all pieces of one trace.
-        tick_ms: how coarse times are, milliseconds; 0: they are left as they are.
-    """
-
-    def __init__(self, keys: dict[str, int] | None = None, *, tick_ms: int = 0) -> None:
-        self._keys: dict[str, int] = {} if keys is None else keys
-        self._tick_ms = tick_ms
-        self._kinds = bytearray()
-        self._numbers = array("i")
-        self._sizes, self._lives, self._times = array("q"), array("q"), array("q")
-        # Where those begin that share the latest time: more of them may follow.
-        self._settled = 0
-        self._requests = array("q")
-
-    def __len__(self) -> int:
-        """How many operations `take` gives."""
-        return self._settled
-
-    def add(self, kind: int, key: str, size: int, life_ms: int, time_ms: int, *, joins: bool = False) -> None:
-        """One operation more, not before the last; one that `joins` it belongs to the same request."""
-        if self._times and time_ms != self._times[-1]:
-            self._settle(time_ms)
-        if not joins or not self._requests:
-            self._requests.append(len(self._times))
-        self._kinds.append(kind)
-        self._numbers.append(self._keys.setdefault(key, len(self._keys)))
-        self._sizes.append(size)
-        self._lives.append(life_ms)
-        self._times.append(time_ms)
-
-    def rest(self) -> Iterator[Operations]:
-        """What is left, when no more follow."""
-        if self._times:
-            self._settle(self._times[-1] + self._tick_ms)
-            yield self.take()
-
-    def _settle(self, next_ms: int) -> None:
-        time_ms, end, count = self._times[-1], len(self._times), len(self._requests)
-        span = min(self._tick_ms, next_ms - time_ms)
-        for number, (first, behind) in enumerate(pairwise((*self._requests, end))):
-            self._times[first:behind] = array("q", (time_ms + number * span // count,)) * (behind - first)
-        self._settled = end
-        del self._requests[:]
-
-    def take(self) -> Operations:
-        """What was collected, but for those that share the latest time; begins anew."""
-        end = self._settled
-        made = Operations(kinds=bytes(self._kinds[:end]), keys=self._numbers[:end], sizes=self._sizes[:end],
-                          lives_ms=self._lives[:end], times_ms=self._times[:end])
-        del self._kinds[:end], self._numbers[:end], self._sizes[:end], self._lives[:end], self._times[:end]
-        self._settled = 0
-        return made

@@ -17,15 +17,14 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 
 from compactlib._arguments import require_type
-from compactlib.errors import CorruptData, InvalidInput
-from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, READ, Operations, OperationsBuilder
-from compactlib.lab.traces.traces import opened, path_text, tick_field
-from compactlib.lab.traces.workloads import PIECE
+from compactlib.errors import InvalidInput
+from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, READ
+from compactlib.lab.traces.traces import Request, RowTrace, opened, tick_field
 
 _SECTOR_BYTES = 512
 _MAX_REQUEST_BYTES = 1 << 30
@@ -70,7 +69,7 @@ TENCENT = BlockLayout(name="tencent", columns=("time", "offset", "size", "op", "
 
 
 @attrs.frozen
-class BlockTrace:
+class BlockTrace(RowTrace):
     """A trace of block devices: each page that a request touches is a key, which a write puts and a read reads.
 
     Attributes:
@@ -81,58 +80,47 @@ class BlockTrace:
         tick_seconds: how coarse its times are; `None`: as the layout says.
 
     Raises:
-        InvalidInput: the page's size or the tick is none.
+        InvalidInput: the page's size or the tick is none, or `volumes` is one name and no collection.
     """
 
-    path: str = attrs.field(converter=path_text)
     layout: BlockLayout
     page_bytes: int = 4_096
     volumes: Collection[str] = ()
     tick_seconds: float | None = tick_field(default=None)
 
-    operations: ClassVar[int] = 0
-
     def __attrs_post_init__(self) -> None:
         require_type("layout", self.layout, BlockLayout, "a BlockLayout")
+        if isinstance(self.volumes, str):
+            raise InvalidInput(f"volumes is {self.volumes!r}, whose parts would count as well; give [{self.volumes!r}]")
         if self.page_bytes < _SECTOR_BYTES or self.page_bytes % _SECTOR_BYTES:
             raise InvalidInput(f"page_bytes is {self.page_bytes}; give a multiple of 512, the size of a block")
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]
         """That of the layout."""
         return self.layout.name
 
-    def pieces(self, seed: int) -> Iterator[Operations]:
-        """See `Workload.pieces`; the seed changes nothing. Memory: the keys, and one piece.
+    @property
+    def _tick(self) -> float:
+        return self.layout.tick_seconds if self.tick_seconds is None else self.tick_seconds
 
-        Raises:
-            CorruptData: a line is not of the trace's kind; its number is the index.
-        """
-        layout, page_bytes, wanted = self.layout, self.page_bytes, frozenset(self.volumes)
-        tick = layout.tick_seconds if self.tick_seconds is None else self.tick_seconds
-        builder = OperationsBuilder(tick_ms=round(tick * 1000))
-        latest = 0
-        for number, row in _rows(self.path, layout.columns, has_header=layout.has_header):
-            try:
-                kind = layout.kinds[row["op"]]
-                first, size = int(row["offset"]) * layout.offset_bytes, int(row["size"]) * layout.size_bytes
-                latest = max(latest, round(float(row["time"]) * 1000 / layout.units_per_second))
-                if first < 0 or not 0 <= size <= _MAX_REQUEST_BYTES:
-                    raise ValueError("out of range")
-            except (KeyError, ValueError, OverflowError) as error:
-                raise CorruptData(path=self.path, offset=0, index=number, found=repr(dict(row))[:200],
-                                  expected=f"{','.join(layout.columns)} with an op of {', '.join(layout.kinds)}"
-                                  ) from error
-            volume = "/".join(row[column] for column in layout.volume)
-            if wanted and volume not in wanted:
-                continue
-            pages = range(first // page_bytes, (first + max(size, 1) - 1) // page_bytes + 1)
-            for page in pages:
-                builder.add(kind, f"{volume}:{page}" if volume else str(page), page_bytes, FOREVER, latest,
-                            joins=page != pages[0])
-            if len(builder) >= PIECE:
-                yield builder.take()
-        yield from builder.rest()
+    @property
+    def _schema(self) -> str:
+        return f"{','.join(self.layout.columns)} with an op of {', '.join(self.layout.kinds)}"
+
+    def _rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        return _lines(self.path, self.layout.columns, has_header=self.layout.has_header)
+
+    def _request(self, row: Mapping[str, Any]) -> Request:
+        layout = self.layout
+        kind, time_ms = layout.kinds[row["op"]], round(float(row["time"]) * 1000 / layout.units_per_second)
+        first, size = int(row["offset"]) * layout.offset_bytes, int(row["size"]) * layout.size_bytes
+        if first < 0 or not 0 <= size <= _MAX_REQUEST_BYTES:
+            raise ValueError("out of range")
+        volume = "/".join(row[column] for column in layout.volume)
+        pages = range(first // self.page_bytes, (first + max(size, 1) - 1) // self.page_bytes + 1)
+        keys = [f"{volume}:{page}" if volume else str(page) for page in pages]
+        return kind, keys if not self.volumes or volume in self.volumes else (), self.page_bytes, FOREVER, time_ms
 
     def __str__(self) -> str:
         return f"{self.name}({self.path}, page_bytes={self.page_bytes})"
@@ -144,7 +132,7 @@ _CACHE_KINDS = {"get": READ, "gets": READ, "delete": DELETE,
 
 
 @attrs.frozen
-class TwitterTrace:
+class TwitterTrace(RowTrace):
     """A trace of one of Twitter's caches. A write of any kind puts its key, as if it had been there; `get` reads it.
 
     A record's size is that of key and value.
@@ -157,42 +145,22 @@ class TwitterTrace:
         InvalidInput: that is no time.
     """
 
-    path: str = attrs.field(converter=path_text)
-    tick_seconds: float = tick_field()
-
     name: ClassVar[str] = "twitter"
-    operations: ClassVar[int] = 0
+    _schema = f"{','.join(_CACHE_COLUMNS)} with an op of {', '.join(_CACHE_KINDS)}"
 
-    def pieces(self, seed: int) -> Iterator[Operations]:
-        """See `Workload.pieces`; the seed changes nothing. Memory: the keys, and one piece.
+    def _rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        return _lines(self.path, _CACHE_COLUMNS, has_header=False)
 
-        Raises:
-            CorruptData: a line is not of the trace's kind; its number is the index.
-        """
-        builder = OperationsBuilder(tick_ms=round(self.tick_seconds * 1000))
-        latest = 0
-        for number, row in _rows(self.path, _CACHE_COLUMNS, has_header=False):
-            try:
-                kind = _CACHE_KINDS[row["op"]]
-                size, life = int(row["key_size"]) + int(row["value_size"]), round(float(row["ttl"]) * 1000)
-                latest = max(latest, round(float(row["time"]) * 1000))
-                if size < 1 or life < 0:
-                    raise ValueError("below zero")
-            except (KeyError, ValueError, OverflowError) as error:
-                raise CorruptData(path=self.path, offset=0, index=number, found=repr(dict(row))[:200],
-                                  expected=f"{','.join(_CACHE_COLUMNS)} with an op of {', '.join(_CACHE_KINDS)}"
-                                  ) from error
-            builder.add(kind, row["key"], 0 if kind == DELETE else size, life if kind == PUT and life else FOREVER,
-                        latest)
-            if len(builder) >= PIECE:
-                yield builder.take()
-        yield from builder.rest()
-
-    def __str__(self) -> str:
-        return f"{self.name}({self.path})"
+    def _request(self, row: Mapping[str, Any]) -> Request:
+        kind = _CACHE_KINDS[row["op"]]
+        size, life_ms = int(row["key_size"]) + int(row["value_size"]), round(float(row["ttl"]) * 1000)
+        if size < 1 or life_ms < 0:
+            raise ValueError("below zero")
+        return (kind, (row["key"],), 0 if kind == DELETE else size, life_ms if kind == PUT and life_ms else FOREVER,
+                round(float(row["time"]) * 1000))
 
 
-def _rows(path: str, columns: Sequence[str], *, has_header: bool) -> Iterator[tuple[int, dict[str, str]]]:
+def _lines(path: str, columns: Sequence[str], *, has_header: bool) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """The lines with their numbers, column by column; what is missing of one is empty."""
     with opened(path) as lines:
         rows = csv.DictReader(lines, columns, restkey="more", restval="")

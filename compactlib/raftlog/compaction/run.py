@@ -77,8 +77,10 @@ class Compactor:
         self._switched = switched
         self._garbage: list[_Garbage] = []
         self._link_epochs: dict[int, int] = {}
+        # By leader: the list is switched, but members may still have files of their own, and would count without it.
+        self._unfinished: dict[int, tuple[int, ...]] = {}
         self._freeing = Freeing()
-        # Guards the two above, and the removal of files: a `sync` that discards may meet a compaction that reclaims.
+        # Guards the three above, and the removal of files: a `sync` that discards may meet a compaction that reclaims.
         self._reclaiming = threading.RLock()
 
     def run(self, plan: LogPlan, state: SnapshotMeta, *, limits: SegmentLimits, executor: Executor, run: Run,
@@ -147,9 +149,13 @@ class Compactor:
             # No other thread is making files now whose temporary names could be taken for leftovers.
             for name in list_folder(self._folder):
                 members = compacting_members(name)
-                if members is not None and is_committed(self._folder, name):
+                # What was taken back since is not listed again.
+                if members is not None and is_committed(self._folder, name) and members[0] not in self.doomed:
                     self._adopt_from_disk(members)
-            return recover_folder(self._files, self._folder)
+            report = recover_folder(self._files, self._folder)
+            with self._reclaiming:
+                self._unfinished.clear()
+            return report
 
     def hiding(self, plan: LogPlan) -> frozenset[int]:
         """Those of the plan's drops without which entries that were taken back would count again."""
@@ -198,6 +204,7 @@ class Compactor:
         with self._reclaiming:
             for garbage in list(self._garbage):
                 if not self._segments.is_leased(garbage.epoch):
+                    self._finish(garbage.number)
                     freed += remove_segments(self._files, self._folder, [garbage.number])
                     self._garbage.remove(garbage)
                     removed.append(garbage.number)
@@ -320,7 +327,7 @@ class Compactor:
                 # The list is switched before the members lose their files.
                 self._adopt(members, merged)
                 adopted = True
-                finish_group(self._files, self._folder, members)
+                self._finish(members[0])
         except CompactlibError as error:
             # Whichever list is in force answers: if the leader was replaced it holds all that was live, and the
             # members' names lead either to their own files or to the leader. The next run completes it.
@@ -334,7 +341,16 @@ class Compactor:
         with self._switch, self._reclaiming:
             self._segments.merge(members, merged)
             self._link_epochs.update(dict.fromkeys(members[1:], self._segments.epoch))
+            self._unfinished[members[0]] = tuple(members)
             self._switched()
+
+    def _finish(self, leader: int) -> None:
+        """Make the links of a leader's group durable, if they are not: before them its file may not go."""
+        with self._reclaiming:
+            members = self._unfinished.get(leader)
+            if members is not None:
+                finish_group(self._files, self._folder, members)
+                del self._unfinished[leader]
 
     def _adopt_from_disk(self, members: Sequence[int]) -> None:
         with open_segment(self._folder, members[0]) as reader:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from compactlib._arguments import require_policy
+from compactlib._closing import Closing
 from compactlib.clock import SystemClock
 from compactlib.errors import Busy, InvalidInput, NotFound
 from compactlib.files.disk import LocalFiles, StrPath, local_path
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 _MAX_LOOKS = 100
 
 
-class LogReader:
+class LogReader(Closing):
     """A log's folder, open for reading: nothing on the disk is changed, and another process may be writing.
 
     It sees the log as it was when opened; `refresh` looks again. Threads may share one. When the writer's compaction
@@ -284,12 +285,6 @@ class LogReader:
     def close(self) -> None:
         """Let all files go; closing again does nothing."""
         self._reads.close()
-
-    def __enter__(self) -> LogReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return self._reads.described(type(self).__name__)

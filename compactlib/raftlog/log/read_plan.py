@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import attrs
 
+from compactlib._closing import Closing
 from compactlib.errors import CorruptData, NotFound, Unsorted
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import Answer, DamagedEntry, DeadEntry, Entry, MissingEntry, SegmentRef
@@ -50,7 +51,7 @@ def plan_parts(refs: Sequence[SegmentRef], indexes: Sequence[int]) -> tuple[Read
     return tuple(parts)
 
 
-class ReadPlan:
+class ReadPlan(Closing):
     """Answers for many indexes; stays valid while it is open, whatever compactions do meanwhile.
 
     A context manager: it holds a lease on the files until it is closed. An index that dies before it is read is
@@ -107,12 +108,6 @@ class ReadPlan:
     def close(self) -> None:
         """Give the lease back; closing again does nothing."""
         self._lease.release()
-
-    def __enter__(self) -> ReadPlan:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         count = sum(len(part.indexes) for part in self._parts)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import attrs
 
 from compactlib._arguments import require_method, require_policy, require_type
+from compactlib._closing import Closing
 from compactlib.contract import CommitFence
 from compactlib.errors import Closed, CompactlibError, InvalidInput, NotFound, Stale, StorageError, Unsupported
 from compactlib.executors.tasks import LocalExecutor
@@ -104,7 +105,7 @@ class _Sensed:
     view: LogView
 
 
-class SegmentLog:
+class SegmentLog(Closing):
     """A log open for writing: append, sync, record snapshots, compact. One process at a time holds it.
 
     Threads may share one: appends and reads exclude each other only on the newest segment, and a compaction runs
@@ -526,7 +527,7 @@ class SegmentLog:
             if self._owner.is_mine and run is None:
                 return  # asked for by an observer, say, which must not be told of that by asking
             told = self._observer if observer is None else Observers(self._observer, observer)
-            if type(told) is not Observer:  # else nobody would look at the numbers, for which new segments are read
+            if not told.is_deaf:  # else nobody would look at the numbers, for which new segments are read
                 self._tell_numbers(telling(told) if run is None else run.observer(told), outcome,
                                    self._options.clock.monotonic() - began, views)
 
@@ -780,12 +781,6 @@ class SegmentLog:
             self._tail.is_closed = True
             self._reads.close()
             self._opened.close()
-
-    def __enter__(self) -> SegmentLog:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return self._reads.described(type(self).__name__)

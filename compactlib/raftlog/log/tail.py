@@ -55,6 +55,7 @@ class LogTail:
         self._lock = lock
         self._compactor = compactor
         self._to_discard: list[int] = []
+        self._to_remove: list[int] = []
         self._overwrite_unsynced = False
         self._must_recover = False
 
@@ -62,6 +63,11 @@ class LogTail:
     def number(self) -> int:
         """The newest segment's number."""
         return self._newest.number
+
+    @property
+    def must_remove_older(self) -> bool:
+        """Whether an earlier `remove_older` was refused, and files are left that would count again."""
+        return bool(self._to_remove)
 
     @property
     def torn_entries(self) -> int:
@@ -170,19 +176,23 @@ class LogTail:
             Busy: a reader still uses them; call again.
         """
         with self.switch:
-            self.begin_successor()
+            if self.settled() is not None:
+                self.begin_successor()
             folder = self.segments.folder
             numbers = [ref.number for ref in self.segments.refs if ref.number != self._newest.number]
+            self._to_remove = sorted({*self._to_remove, *numbers})
             self.segments.drop(numbers)
             self.note()
             # Newest first: whatever a crash leaves is a beginning of the log, of which the WAL says what to do again.
-            for number in reversed(numbers):
-                self._compactor.discard([number])
+            for number in reversed(self._to_remove):
+                if number not in self._compactor.doomed:
+                    self._compactor.discard([number])
                 self._compactor.reclaim()
                 self._files.sync_folder(folder)
-            left = [number for number in numbers if os.path.lexists(os.path.join(folder, segment_name(number)))]
-            if left:
-                raise Busy(f"segments {left} in {folder} hold only what was taken back, but are being read; "
+            self._to_remove = [number for number in self._to_remove
+                               if os.path.lexists(os.path.join(folder, segment_name(number)))]
+            if self._to_remove:
+                raise Busy(f"segments {self._to_remove} in {folder} hold only what was taken back, but are being read; "
                            f"release the leases and call again")
 
     def sync(self) -> None:

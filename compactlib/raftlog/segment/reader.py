@@ -10,6 +10,7 @@ from operator import add, ne, sub
 
 import attrs
 
+from compactlib._closing import Closing
 from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import StrPath, read_exactly
@@ -115,7 +116,7 @@ def _read_into(descriptor: int, buffer: memoryview, offset: int) -> int:
     return got
 
 
-class SegmentReader:
+class SegmentReader(Closing):
     """A segment file open for reading. Threads may share one.
 
     The file is closed when the last reference goes, so a reader dropped from a cache stays usable for a caller that
@@ -286,12 +287,6 @@ class SegmentReader:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def __enter__(self) -> SegmentReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         self.close()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from compactlib._closing import Closing
 from compactlib.errors import Busy, Closed, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, StrPath, write_durably
@@ -30,7 +31,7 @@ _FLUSH_BYTES = 1 << 20
 _JOINED_BYTES = 4096
 
 
-class SegmentWriter:
+class SegmentWriter(Closing):
     """The one writer of a segment that is not full. Used by one thread at a time.
 
     Entries wait in memory until 1024 of them or 1 MiB have gathered, or `flush`, `sync` or `seal` is called; only
@@ -348,12 +349,6 @@ class SegmentWriter:
     def _refuse(self) -> None:
         advice = {"failed": "an earlier write failed; open the log again", "sealed": "append to the next segment"}
         raise Closed(f"the writer of {self.path} is {self._state}: {advice.get(self._state, 'open the segment again')}")
-
-    def __enter__(self) -> SegmentWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"SegmentWriter({self.path!r}, {self._index.entries} entries, {self._state})"

@@ -7,6 +7,7 @@ import errno
 import os
 from collections.abc import Iterator
 
+from compactlib._closing import Closing
 from compactlib.errors import Closed, CorruptData, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import StrPath, read_exactly
@@ -16,7 +17,7 @@ from compactlib.raftlog.snapshots.model import SnapshotManifest
 _PIECE_BYTES = 1 << 20
 
 
-class StateReader:
+class StateReader(Closing):
     """A state open for reading; it stays readable when the snapshot is removed. A context manager.
 
     Args:
@@ -94,12 +95,6 @@ class StateReader:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
-
-    def __enter__(self) -> StateReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         self.close()

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
+from compactlib._closing import Closing
 from compactlib.errors import CompactlibError, CorruptData, NotFound
 from compactlib.files.disk import StrPath
 from compactlib.indexset.index_set import IndexSet
@@ -22,7 +23,7 @@ _MAX_LOOKS = 100
 _SeenT = TypeVar("_SeenT")
 
 
-class LogSegments:
+class LogSegments(Closing):
     """The `SegmentLog` that is one half of a `RaftLog`: the other half, the memtable, may hold live entries as well.
 
     Errors as `SegmentLog`.
@@ -96,7 +97,7 @@ class LogSegments:
         with self._tail.switch:
             self._tail.require_open()
             last = self.log.last_index
-            if (last if last is not None else -1) <= after:
+            if (last if last is not None else -1) <= after and not self._tail.must_remove_older:
                 return
             anchor = self._highest(after)
             if anchor is None:
@@ -224,9 +225,3 @@ class LogSegments:
     def close(self) -> None:
         """See `SegmentLog.close`."""
         self.log.close()
-
-    def __enter__(self) -> LogSegments:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

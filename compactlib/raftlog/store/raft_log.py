@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from compactlib._arguments import require_method, require_type
+from compactlib._closing import Closing
 from compactlib.contract import CommitFence
 from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, NotFound, Stale
 from compactlib.indexset.index_set import IndexSet
@@ -74,7 +75,7 @@ MAX_APPEND_ENTRIES = 1 << 14
 _ReportT = TypeVar("_ReportT")
 
 
-class RaftLog:
+class RaftLog(Closing):
     """One log of a `RaftLogStore`. Threads may share it; `open_log` makes one with a store of its own.
 
     What was appended is visible to reads at once, and durable after `sync`. Entries are in the WAL and in memory first,
@@ -1002,12 +1003,6 @@ class RaftLog:
             close_store, self._close_store = self._close_store, None
             if close_store is not None:
                 close_store()
-
-    def __enter__(self) -> RaftLog:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return (f"<{type(self).__name__} {self._log_id!r}: {self.first_index} to {self.last_index}, snapshot "

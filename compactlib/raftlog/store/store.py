@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from compactlib._arguments import require_method, require_type
+from compactlib._closing import Closing
 from compactlib.errors import (
     AuditFailed,
     Busy,
@@ -124,7 +125,7 @@ class _LostRow:
     meta: SnapshotMeta
 
 
-class RaftLogStore:
+class RaftLogStore(Closing):
     """Many logs, one WAL. Threads may share it; a context manager.
 
     Args:
@@ -591,12 +592,6 @@ class RaftLogStore:
         if self._committer.is_mine or self._flusher.is_mine:
             raise Busy(f"the store in {self._folder} cannot be closed by what one of its own threads calls; close it "
                        f"from another thread")
-
-    def __enter__(self) -> RaftLogStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<RaftLogStore of {self._folder!r}: {len(self._logs)} logs, WAL file {self._wal.number}>"

@@ -10,7 +10,7 @@ what a lease is, who owns a job.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from math import floor
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -227,7 +227,7 @@ def choose_by_level(view: AssignmentView, order: Order, why: str, higher_level_s
     turns: dict[tuple[int, str], Turn] = {}
     shared: dict[int, int] = {}
     chosen = (_shared_out(view, order, higher_level_share, shared) if higher_level_share
-              else (item for level in view.levels for item in _in_order(level, order)))
+              else in_order(_parts(level, order) for level in view.levels))
     for job, turn in islice(chosen, view.capacity):
         jobs.append(job.name)
         if turn is not None:
@@ -235,17 +235,20 @@ def choose_by_level(view: AssignmentView, order: Order, why: str, higher_level_s
     return JobChoice(tuple(jobs), why if jobs else view.why_nothing(), tuple(shared.items()), tuple(turns.values()))
 
 
-def _in_order(level: LevelView, order: Order) -> Iterator[tuple[WaitingJob, Turn | None]]:
-    yield from order(level)
-    for job in level.again:
-        yield job, None
+def in_order(levels: Iterable[Iterable[Iterable[ItemT]]]) -> Iterator[ItemT]:
+    """The jobs level by level: in each those that were never assigned, then the others."""
+    return chain.from_iterable(chain.from_iterable(levels))
+
+
+def _parts(level: LevelView, order: Order) -> tuple[Iterator[tuple[WaitingJob, Turn | None]], ...]:
+    return order(level), ((job, None) for job in level.again)
 
 
 def _shared_out(view: AssignmentView, order: Order, share: float,
                 shared: dict[int, int]) -> Iterator[tuple[WaitingJob, Turn | None]]:
     """The jobs, each of the level whose turn it is; notes in `shared` how many each has shared with those above."""
     left = [(level, jobs, first) for level in view.levels
-            if (first := next(jobs := _in_order(level, order), None)) is not None]
+            if (first := next(jobs := in_order([_parts(level, order)]), None)) is not None]
     while left:
         place = 0
         # The highest level has no other to share with.

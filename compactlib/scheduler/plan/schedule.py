@@ -10,6 +10,7 @@ See `docs/design/scheduler.md` for how Pyroscope does it, and for the difference
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import TypeVar
 
 from compactlib.errors import InvalidInput
@@ -26,6 +27,7 @@ from compactlib.scheduler.plan.policy import (
     LevelView,
     TenantLine,
     WaitingJob,
+    in_order,
 )
 from compactlib.scheduler.queue.job import Job
 from compactlib.scheduler.queue.job_queue import JobLevel, JobQueue
@@ -141,8 +143,11 @@ class Schedule:
                 "again": Lazily(self._again, level), "tenants": Lazily(self._tenants, level)})
 
     def _waiting(self, jobs: Iterable[Job]) -> Iterator[WaitingJob]:
+        return map(_as_waiting, self._untouched(jobs))
+
+    def _untouched(self, jobs: Iterable[Job]) -> Iterator[Job]:
         touched = self._touched
-        return (_as_waiting(job) for job in jobs if job.state.name not in touched)
+        return (job for job in jobs if job.state.name not in touched)
 
     def _again(self, level: JobLevel) -> Iterator[WaitingJob]:
         return map(_as_waiting, self._once_more(level))
@@ -153,19 +158,6 @@ class Schedule:
             if job.state.name not in seen:
                 seen.add(job.state.name)
                 yield job
-
-    def _by_priority(self, capacity: int) -> list[Job]:
-        """What `ByPriority` chooses, without a view of everything that there is to choose from."""
-        touched = self._touched
-        chosen: list[Job] = []
-        for level in self._queue.levels.values():
-            for jobs in (level.ready, self._once_more(level)):
-                for job in jobs:
-                    if job.state.name not in touched:
-                        chosen.append(job)
-                        if len(chosen) == capacity:
-                            return chosen
-        return chosen
 
     def _tenants(self, level: JobLevel) -> Iterator[TenantLine]:
         # A generator, so that jobs are grouped by tenant only once that is asked for.
@@ -179,7 +171,9 @@ class Schedule:
             InvalidInput: the choice is none, or names what may not be assigned.
         """
         if type(policy) is ByPriority and not policy.higher_level_share:
-            jobs = self._by_priority(capacity)
+            # Without a view of what there is to choose from.
+            levels = ((self._untouched(level.ready), self._once_more(level)) for level in self._queue.levels.values())
+            jobs = list(islice(in_order(levels), capacity))
             why = BY_AGE if jobs else self.view(capacity).why_nothing()
             return tuple([self._given(job) for job in jobs]), JobChoice(tuple([job.state.name for job in jobs]), why)
         choice: object = policy.choose(self.view(capacity), self._command.appended_at)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from compactlib.runtime.later import LaterObserver
 from compactlib.runtime.observe import Observer
 from compactlib.runtime.store_numbers import Moved, StoreLevels, StoreNumbers
 from compactlib.scheduler.apply.effects import JOB_COMPLETED, JOB_EXCLUDED, JOB_QUARANTINED
@@ -20,7 +19,7 @@ _GIVEN_UP = {JOB_EXCLUDED: "excluded", JOB_QUARANTINED: "quarantined"}
 
 def tell_events(observer: Observer, events: Iterable[Event]) -> None:
     """Notify of what a command made happen, and count the jobs that it ended."""
-    if type(observer) is Observer or (isinstance(observer, LaterObserver) and observer.is_deaf):
+    if observer.is_deaf:
         return
     for name, fields in events:
         observer.event(name, fields)

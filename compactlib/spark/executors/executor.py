@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -28,9 +28,8 @@ from compactlib.spark.executors.worker import TaskRunner, packed_task
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# So many jobs of a run may fail because their workers die before what is left is given up.
 _MOST_DEADLY_JOBS = 32
-"""So many jobs of a run may fail because their workers die before what is left is given up. Each halves the tasks among
-which the one that kills them is to be found."""
 
 _PROBE_ROWS = 4096
 
@@ -39,30 +38,26 @@ class SparkExecutor:
     """A `compactlib.executors.Executor` whose tasks run on Spark's workers.
 
     Tasks and their results are pickled by value where they come from a notebook, by reference where they come from a
-    module; such modules (compactlib among them) must be importable on the workers: see `ship_library`. Folders named
-    in tasks must be reachable under the same path from every worker and from this process; a result whose files this
-    process does not see is a failure.
+    module, which the workers must have: see `ship_library`. Folders named in tasks must be reachable under the same
+    path from every worker and from this process; a result whose files this process does not see is a failure.
 
-    All tasks of a run are one job (up to some ten thousand), which Spark schedules; outcomes come as its tasks end
-    (over Connect, in order), so that the caller commits the first while others run. Where the workers of a job die in
-    every attempt, the tasks that it leaves are tried again in halves, until the one that kills them is alone. What
-    reaches the other side:
+    All tasks of a run are one job (up to some ten thousand); outcomes come as its tasks end, over Connect in order.
+    Where the workers of a job die in every attempt, the tasks that it leaves are tried again in halves, until the one
+    that kills them is alone. What reaches the other side:
 
-    * **budget**: cancel and pause end the job, and what it had not done is begun anew after a pause. The deadline is
-      checked by the tasks, by the workers' system clocks. A byte rate is divided among as many tasks as the session
-      runs at once. A total is too, by jobs that have no more tasks than that, one after the other: attempts that report
-      never exceed it, but a task larger than its part is refused. What tasks report as spent is charged, also by those
-      that failed; what a killed attempt wrote is unknown.
-    * **observer**: counters and events of a task are passed on with its outcome; progress within it is not visible.
-      Instead, its written bytes are reported as done under its name, and `rewrite` advances.
+    * **budget**: cancel and pause end the job, and what it had not done is begun anew after a pause. Tasks check the
+      deadline by the workers' system clocks. A byte rate is divided among as many tasks as the session runs at once. A
+      total is too, by jobs that have no more tasks than that: it is never exceeded by attempts that report, but a task
+      larger than its part is refused. What tasks report as spent is charged, also by those that failed.
+    * **observer**: counters and events of a task are passed on with its outcome. Instead of its progress, its written
+      bytes are reported as done under its name, and `rewrite` advances.
     * **errors** come back with all their fields; one that cannot be pickled comes as `TaskFailed` with its text.
 
     Args:
         spark: a classic or a Spark Connect session.
-        tasks_per_partition: how many tasks share one Spark task on average, one after the other, >= 1. A Spark task
-            costs some 35 ms of a core whatever it does, so little rewrites gain by sharing; a killed worker then
-            repeats all of them. Tasks that have a number `weight` are packed by it: heavy ones alone, light ones
-            together.
+        tasks_per_partition: how many tasks share one Spark task on average, one after the other, >= 1: a Spark task
+            costs some 35 ms of a core whatever it does, but a killed worker repeats all that share it. Tasks that have
+            a number `weight` are packed by it.
 
     Raises:
         InvalidInput: `tasks_per_partition` is less than 1.
@@ -90,6 +85,14 @@ class SparkExecutor:
              observer: Observer) -> Generator[RewriteOutcome, None, None]:
         waiting = deque([tasks] if tasks else [])
         done = deadly = 0
+
+        def told(matched: Matched) -> RewriteOutcome:
+            nonlocal done
+            done += 1
+            _tell(matched, budget, observer)
+            observer.progress(Progress("rewrite", done, len(tasks), "groups"))
+            return matched.outcome
+
         while waiting:
             try:
                 budget.check()
@@ -100,55 +103,81 @@ class SparkExecutor:
                 return
             listed = waiting.popleft()
             size, limits = self._next_job(budget.remaining, len(listed))
-            if size < len(listed):
-                waiting.appendleft(listed[size:])
-            job = _Job(self, listed[:size], limits)
-            with contextlib.closing(job.run(budget, observer)) as matches:
-                for matched in matches:
-                    done += 1
-                    _tell(matched, budget, observer)
-                    observer.progress(Progress("rewrite", done, len(tasks), "groups"))
-                    yield matched.outcome
-            if job.unsent:
-                waiting.appendleft(job.unsent)
-            left = job.left
-            if job.error is None:
-                if left:
-                    waiting.appendleft(left)
+            unsent, left, error = yield from self._job(listed[:size], limits, budget, observer, told)
+            waiting.extendleft(more for more in (listed[size:], unsent, left if error is None else ()) if more)
+            if error is None:
                 continue
-            observer.event("spark_job_failed", {"tasks": len(left), "error": condensed(str(job.error))})
-            deadly += died(str(job.error))
-            if died(str(job.error)) and len(left) > 1 and deadly < _MOST_DEADLY_JOBS:
+            observer.event("spark_job_failed", {"tasks": len(left), "error": condensed(str(error))})
+            deadly += died(str(error))
+            if died(str(error)) and len(left) > 1 and deadly < _MOST_DEADLY_JOBS:
                 half = len(left) // 2
                 waiting.extendleft([left[half:], left[:half]])
                 continue
-            master = self._master()
+            master: str | None = None
+            with contextlib.suppress(Exception):
+                # Where the session is gone, the job's own error says so.
+                master = self._spark.conf.get("spark.master", None)
             for task in left:
-                done += 1
-                yield RewriteFailure(task.name, job_failure(task.name, job.error, master, len(left)))
-            observer.progress(Progress("rewrite", done, len(tasks), "groups"))
+                yield told(Matched(RewriteFailure(task.name, job_failure(task.name, error, master, len(left)))))
+
+    def _job(self, tasks: Sequence[RewriteTask], limits: BudgetLimits, budget: Budget, observer: Observer,
+             told: Callable[[Matched], RewriteOutcome]
+             ) -> Generator[RewriteOutcome, None, tuple[Sequence[RewriteTask], list[RewriteTask], Exception | None]]:
+        """Outcomes as they come, until the job has ended or the budget stops it. Returns the tasks that are too much
+        for one job with the others, those that were left without an outcome, and why the job failed as a whole."""
+        pieces: list[Piece] = []
+        weights: list[float] = []
+        unsent: Sequence[RewriteTask] = ()
+        sent, stopped, failed = 0, False, None
+        for number, task in enumerate(tasks):
+            try:
+                data, weight = packed_task(task), weight_of(task)
+            except Exception as error:  # pickling runs foreign code, which may raise anything
+                yield told(Matched(RewriteFailure(task.name, foreign_error(task.name, error))))
+                continue
+            if pieces and sent + len(data) > MOST_JOB_BYTES:
+                unsent = tasks[number:]
+                break
+            pieces.append((number, data))
+            weights.append(weight)
+            sent += len(data)
+        if not pieces:
+            return unsent, [], None
+
+        def stop() -> bool:
+            nonlocal stopped
+            stopped = budget.cancelled or budget.paused
+            return stopped
+
+        matching = Matching({number: tasks[number].name for number, _ in pieces})
+        groups = packed(weights, -(-len(pieces) // self._tasks_per_partition))
+        parts = [[pieces[place] for place in group] for group in groups]
+        with contextlib.closing(self._jobs.answers(TaskRunner(limits), parts, stop)) as answers:
+            try:
+                for answer in answers:
+                    matched = matching.hear(*answer)
+                    if matched is not None:
+                        yield told(matched)
+            except Exception as error:
+                # PySpark fails in many ways: its own errors, py4j's, gRPC's.
+                failed = error
+        is_whole = not stopped and failed is None
+        yield from map(told, matching.rest(is_whole=is_whole))
+        for name, reports in matching.unused():
+            budget.charge(sum(report.spent_bytes for report in reports))
+            observer.event("spark_extra_attempts", {"task": name, "attempts": [each.attempt for each in reports]})
+        return unsent, [] if is_whole else [tasks[number] for number in matching.silent()], failed
 
     def _next_job(self, remaining: BudgetLimits, waiting: int) -> tuple[int, BudgetLimits]:
         """How many tasks the next job takes, and the limits of each."""
         if remaining.bytes_per_second is None and not remaining.total_bytes:
             # Nothing to divide: no limit, or a total that is spent and refuses every byte.
             return waiting, remaining
-        at_once = min(self._slots(), waiting)
+        at_once = 1
+        with contextlib.suppress(Exception):
+            # Where the session is gone, the job's own error will say so.
+            at_once = min(default_parallelism(self._spark), waiting)
         return waiting if remaining.total_bytes is None else at_once, remaining.share(at_once)
-
-    def _slots(self) -> int:
-        try:
-            return default_parallelism(self._spark)
-        except Exception:
-            # The session is gone: the job's own error will say so.
-            return 1
-
-    def _master(self) -> str | None:
-        try:
-            return self._spark.conf.get("spark.master", None)
-        except Exception:
-            # The session is gone; the job's own error says so.
-            return None
 
     def __repr__(self) -> str:
         return f"SparkExecutor(tasks_per_partition={self._tasks_per_partition})"
@@ -164,71 +193,6 @@ def default_parallelism(spark: SparkSession) -> int:
     # Collected as they are: an aggregate would cost a second stage.
     parts = spark.range(0, _PROBE_ROWS).select(functions.spark_partition_id()).collect()
     return 1 + max(int(row[0]) for row in parts)
-
-
-class _Job:
-    """One job of a run.
-
-    Attributes:
-        unsent: the tasks that are too much for one job with the others.
-        left: once it has ended, the tasks without an outcome.
-        stopped: whether the budget has ended it.
-        error: why it failed as a whole.
-    """
-
-    def __init__(self, executor: SparkExecutor, tasks: Sequence[RewriteTask], limits: BudgetLimits) -> None:
-        self._executor = executor
-        self._tasks = tasks
-        self._limits = limits
-        self.unsent: Sequence[RewriteTask] = ()
-        self.left: Sequence[RewriteTask] = ()
-        self.stopped = False
-        self.error: Exception | None = None
-
-    def run(self, budget: Budget, observer: Observer) -> Generator[Matched, None, None]:
-        """The outcomes as they come, until the job has ended or the budget stops it."""
-        pieces: list[Piece] = []
-        weights: list[float] = []
-        sent = 0
-        for number, task in enumerate(self._tasks):
-            try:
-                data, weight = packed_task(task), weight_of(task)
-            except Exception as error:  # pickling runs foreign code, which may raise anything
-                yield Matched(RewriteFailure(task.name, foreign_error(task.name, error)))
-                continue
-            if pieces and sent + len(data) > MOST_JOB_BYTES:
-                self.unsent = self._tasks[number:]
-                break
-            pieces.append((number, data))
-            weights.append(weight)
-            sent += len(data)
-        if not pieces:
-            return
-        matching = Matching({number: self._tasks[number].name for number, _ in pieces})
-        groups = packed(weights, -(-len(pieces) // self._executor._tasks_per_partition))
-        parts = [[pieces[place] for place in group] for group in groups]
-
-        def stop() -> bool:
-            self.stopped = budget.cancelled or budget.paused
-            return self.stopped
-
-        answers = self._executor._jobs.answers(TaskRunner(self._limits), parts, stop)
-        with contextlib.closing(answers):
-            try:
-                for answer in answers:
-                    matched = matching.hear(*answer)
-                    if matched is not None:
-                        yield matched
-            except Exception as error:
-                # PySpark fails in many ways: its own errors, py4j's, gRPC's.
-                self.error = error
-        is_whole = not self.stopped and self.error is None
-        yield from matching.rest(is_whole=is_whole)
-        for name, reports in matching.unused():
-            budget.charge(sum(report.spent_bytes for report in reports))
-            observer.event("spark_extra_attempts", {"task": name, "attempts": [each.attempt for each in reports]})
-        if not is_whole:
-            self.left = [self._tasks[number] for number in matching.silent()]
 
 
 def _tell(matched: Matched, budget: Budget, observer: Observer) -> None:

@@ -18,7 +18,7 @@ import contextlib
 import pickle
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -38,8 +38,10 @@ Piece: TypeAlias = tuple[int, bytes]
 _ANSWER_DDL = "number bigint, answer binary"
 _LOOK_SECONDS = 0.2
 
-_MOST_FUNCTION_BYTES = 768 << 10
-"""PySpark makes a broadcast of a function of more than a mebibyte, whose file stays until the session ends."""
+# PySpark makes a broadcast of a function of more than so many bytes, whose file stays until the session ends.
+BROADCAST_FROM = "spark.broadcast.UDFCompressionThreshold"
+_BROADCAST_FROM_BYTES = 1 << 20
+_MOST_FUNCTION_BYTES = 4 << 20
 
 MOST_JOB_BYTES = 32 << 20
 """More pieces than these should be another job."""
@@ -71,17 +73,16 @@ class SparkJobs:
         """Run `apply` over each piece, in one job; yields the answers as they come, some of them twice.
 
         Closing the iterator has Spark end the job, and waits for that. The job sees the caller's local properties and
-        tags, such as the scheduler pool.
+        tags, such as the scheduler pool. Whatever Spark raises when it fails is raised: its own errors, py4j's, gRPC's.
 
         Args:
             apply: picklable, called on the workers, and again for a piece whose worker died.
             parts: the pieces of each partition, at least one part; numbers differ.
             stop: asked before each answer, and five times a second; once true, the job is ended, and the iterator when
                 it has yielded what came until then.
-
-        Raises:
-            Exception: whatever Spark raises when the job fails: its own errors, py4j's, gRPC's.
         """
+        from pyspark import inheritable_thread_target
+
         name = f"compactlib-{new_attempt_id()}"
         context = classic_context(self._spark)
         came: queue.SimpleQueue[Piece | _Ended] = queue.SimpleQueue()
@@ -103,9 +104,13 @@ class SparkJobs:
             except BaseException as error:
                 came.put(_Ended(error))
             else:
-                came.put(_Ended(None))
+                came.put(_Ended())
 
-        thread = threading.Thread(target=self._inheriting(work), name=name, daemon=True)
+        target: Callable[[], None] = work
+        with contextlib.suppress(Exception):
+            # Where the session is gone, the job's own error will say so.
+            target = inheritable_thread_target(self._spark)(work)
+        thread = threading.Thread(target=target, name=name, daemon=True)
         thread.start()
         ended = None
         try:
@@ -120,7 +125,10 @@ class SparkJobs:
             while ended is None and thread.is_alive():
                 with contextlib.suppress(Exception):
                     # Again and again: the job may be about to begin. A session that is gone has no jobs either.
-                    self._end(name, context)
+                    if context is None:
+                        self._spark.interruptTag(name)
+                    else:
+                        context.cancelJobsWithTag(name)
                 thread.join(_LOOK_SECONDS)
             self._listening.pop(name, None)
         while not came.empty():
@@ -129,21 +137,13 @@ class SparkJobs:
         if ended is not None and ended.error is not None:
             raise ended.error
 
-    def _end(self, name: str, context: SparkContext | None) -> None:
-        if context is None:
-            self._spark.interruptTag(name)
-        else:
-            context.cancelJobsWithTag(name)
-
     def _listen(self, name: str, context: SparkContext | None,
                 hear: Callable[[Piece], None]) -> Accumulator[Any] | None:
         if context is None:
             return None
         if self._news is None:
-            from compactlib.spark.executors.news import News
-
             # One for all jobs: Spark never lets go of an accumulator.
-            self._news = context.accumulator([], News(self._listening))
+            self._news = context.accumulator([], _News(self._listening))  # type: ignore[arg-type]
         self._listening[name] = hear
         return self._news
 
@@ -152,27 +152,48 @@ class SparkJobs:
         import pyarrow as pa
         from pyspark.sql import functions
 
-        ranged = self._spark.range(0, len(parts), 1, len(parts))
-        if sum(map(len, parts)) <= _MOST_FUNCTION_BYTES:
-            return ranged.mapInArrow(_Applied(apply, tuple(parts), name, news), _ANSWER_DDL)
-        table = pa.table({"id": pa.array(range(len(parts)), pa.int64()), "pieces": pa.array(parts, pa.binary())})
-        carried = functions.broadcast(self._spark.createDataFrame(table))
-        return ranged.join(carried, "id").mapInArrow(_Applied(apply, None, name, news), _ANSWER_DDL)
+        frame = self._spark.range(0, len(parts), 1, len(parts))
+        carried = sum(map(len, parts)) <= self._most_function_bytes()
+        if not carried:
+            table = pa.table({"id": pa.array(range(len(parts)), pa.int64()), "pieces": pa.array(parts, pa.binary())})
+            frame = frame.join(functions.broadcast(self._spark.createDataFrame(table)), "id")
+        return frame.mapInArrow(_Applied(apply, tuple(parts) if carried else None, name, news), _ANSWER_DDL)
 
-    def _inheriting(self, call: Callable[[], None]) -> Callable[[], None]:
-        from pyspark import inheritable_thread_target
-
-        try:
-            inherited: Callable[[], None] = inheritable_thread_target(self._spark)(call)
-        except Exception:
-            # The session is gone; the job's own error will say so.
-            return call
-        return inherited
+    def _most_function_bytes(self) -> int:
+        context = classic_context(self._spark)
+        told = context.getConf().get(BROADCAST_FROM) if context is not None else None
+        threshold = int(told) if told is not None and told.isdecimal() else _BROADCAST_FROM_BYTES
+        return min(threshold * 3 // 4, _MOST_FUNCTION_BYTES)
 
 
 @attrs.frozen
 class _Ended:
-    error: BaseException | None
+    error: BaseException | None = None
+
+
+class _News:
+    """An `AccumulatorParam`: on a worker it collects answers, each with its job's name; in the driver it passes them on
+    to who listens, in a thread of Spark's, one at a time, and keeps none."""
+
+    def __init__(self, listening: Mapping[str, Callable[[Piece], None]] | None = None) -> None:
+        self._listening = listening
+
+    def zero(self, value: list[tuple[str, Piece]]) -> list[tuple[str, Piece]]:
+        return []
+
+    def addInPlace(self, value1: list[tuple[str, Piece]],  # noqa: N802 - PySpark's name
+                   value2: list[tuple[str, Piece]]) -> list[tuple[str, Piece]]:
+        if self._listening is None:
+            value1 += value2
+            return value1
+        for job, answer in value2:
+            hear = self._listening.get(job)
+            if hear is not None:
+                hear(answer)
+        return value1
+
+    def __reduce__(self) -> tuple[type[_News], tuple[()]]:
+        return _News, ()
 
 
 @attrs.frozen

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matches the reports of a job to the tasks it was given: each task ends with exactly one outcome.
-
-Of a job that failed as a whole, what Spark says (hundreds of lines) becomes one sentence with advice, and the rest is
-kept.
-"""
+"""Matches the reports of a job to its tasks, and makes one sentence with advice of what Spark says when a job fails."""
 
 from __future__ import annotations
 
@@ -28,10 +24,9 @@ _CRASHED = "Python worker exited unexpectedly"
 class Matching:
     """The reports of one job and its tasks: each task gets one outcome, whatever comes, early, twice, or never.
 
-    If several attempts of one task report (Spark gives one a partition; other engines may not), the first success is
-    used, else the first failure: each attempt's files are whole and under names of their own, so any one will do and
-    the others stay in the private place. A report that cannot be read, or that names files which this process does not
-    see as reported, gives a failure.
+    If several attempts of one task report, the first success is used, else the first failure: each attempt's files are
+    whole and under names of their own, so any one will do and the others stay in the private place. A report that
+    cannot be read, or that names files which this process does not see as reported, gives a failure.
 
     Args:
         names: each task's number in the job and its name.
@@ -64,12 +59,8 @@ class Matching:
         return self._matched(number, report)
 
     def rest(self, *, is_whole: bool) -> Iterator[Matched]:
-        """The job has ended: the tasks without a success.
-
-        Args:
-            is_whole: whether it came to its end, so that a task which has not reported never will; else those are left
-                out.
-        """
+        """The job has ended: the tasks without a success. Those that have not reported are left out unless it came to
+        its end (`is_whole`), so that they never will."""
         for number, name in self._names.items():
             if number in self._used:
                 continue
@@ -94,25 +85,20 @@ class Matching:
     def _matched(self, number: int, report: Report) -> Matched:
         self._used[number] = report
         outcome = report.outcome
-        problem = unseen_file(outcome) if isinstance(outcome, RewriteResult) else None
+        problem = _unseen_file(outcome) if isinstance(outcome, RewriteResult) else None
         return Matched(outcome if problem is None else RewriteFailure(outcome.task, problem), report)
 
 
 @attrs.frozen
 class Matched:
-    """One task's outcome.
-
-    Attributes:
-        outcome: its result or failure.
-        report: what it is from; `None` if that could not be read.
-    """
+    """One task's outcome, and the report that it is from; `None` if there is none that can be read."""
 
     outcome: RewriteOutcome
     report: Report | None = None
 
 
-def unseen_file(result: RewriteResult) -> CompactlibError | None:
-    """What is wrong with a result's files as seen from this process, or `None`. Names with `://` are not looked at."""
+def _unseen_file(result: RewriteResult) -> CompactlibError | None:
+    """What is wrong with a result's files as seen from here, or `None`. Names with `://` are not looked at."""
     for file in result.files:
         if "://" in file.path:
             continue
@@ -149,13 +135,7 @@ def died(message: str) -> bool:
 
 
 def advice(message: str, master: str | None, tasks: int) -> str:
-    """What the caller can do about a job that failed, in one sentence.
-
-    Args:
-        message: the whole Spark error.
-        master: the session's `spark.master`, if known.
-        tasks: how many tasks were in the job.
-    """
+    """What the caller can do about a job of so many tasks that failed with `message`, in one sentence."""
     if "No module named 'compactlib" in message:
         return "the workers cannot import compactlib: install it there, or call compactlib.spark.ship_library(spark)"
     if "ModuleNotFoundError" in message or "ImportError" in message:

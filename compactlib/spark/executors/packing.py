@@ -19,7 +19,10 @@ def packed(weights: Sequence[float], parts: int) -> list[list[int]]:
     Raises:
         InvalidInput: `parts` is less than 1, or a weight is negative or not a number.
     """
-    _check(weights, parts)
+    if parts < 1:
+        raise InvalidInput(f"work cannot be divided among {parts}; give at least 1")
+    if not all(weight >= 0 for weight in weights):
+        raise InvalidInput("a weight is negative or not a number")
     groups: list[list[int]] = [[] for _ in range(min(parts, len(weights)))]
     loads = [(0.0, 0, number) for number in range(len(groups))]
     for place in sorted(range(len(weights)), key=lambda place: (-weights[place], place)):
@@ -33,10 +36,3 @@ def weight_of(task: object) -> float:
     """The number `weight` of a task, if it has one that can be packed by; else 1."""
     weight = getattr(task, "weight", None)
     return float(weight) if isinstance(weight, int | float) and 0 <= weight < math.inf else 1.0
-
-
-def _check(weights: Sequence[float], parts: int) -> None:
-    if parts < 1:
-        raise InvalidInput(f"work cannot be divided among {parts}; give at least 1")
-    if not all(weight >= 0 for weight in weights):
-        raise InvalidInput("a weight is negative or not a number")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What runs on a Spark worker: one attempt at each task, and the report that travels back.
 
-Nothing here imports PySpark when it is loaded, keeps state between tasks, or publishes anything: an attempt may
-die, run twice, or go on after its job has ended, and its files then lie in its private place for the caller to sweep.
+Nothing here keeps state between tasks or publishes anything: an attempt may die, run twice, or go on after its job has
+ended, and its files then lie in its private place for the caller to sweep.
 """
 
 from __future__ import annotations
@@ -42,11 +42,8 @@ class Report:
 
 @attrs.frozen
 class TaskRunner:
-    """What Spark runs over packed tasks: an attempt at each, under an id of its own; gives the pickled `Report`.
-
-    Attributes:
-        limits: the share of the budget that each task gets.
-    """
+    """What Spark runs over packed tasks: an attempt at each, under an id and with a share of the budget of its own;
+    gives the pickled `Report`."""
 
     limits: BudgetLimits
 
@@ -65,20 +62,13 @@ def pickled(value: object) -> bytes:
 
 
 def packed_task(task: RewriteTask) -> bytes:
-    """A task as it travels: its name can be read even where its class cannot be imported.
-
-    Raises:
-        Exception: whatever pickling the task raises.
-    """
+    """A task as it travels: its name can be read even where its class cannot be imported."""
     return pickle.dumps((task.name, pickled(task)))
 
 
 def read_report(data: bytes) -> Report:
-    """The report in a result row.
-
-    Raises:
-        CompactlibError: the bytes do not give a report here, for example because an error's class is not importable.
-    """
+    """The report in a result row; `CompactlibError` if the bytes do not give one here, for example because an error's
+    class is not importable."""
     try:
         report = pickle.loads(data)
     except Exception as error:  # unpickling runs foreign code, which may raise anything

@@ -1,47 +1,94 @@
 # SPDX-License-Identifier: Apache-2.0
 """`MergeBlocks`: a worker's execute that merges Parquet blocks as a Spark DataFrame job, fenced.
 
-Spark reads small blocks, sorts them by the given keys, and writes one block, or several of about a given size, whose
+Small blocks are read, sorted by the given keys, and written as one block, or as several of about a given size, whose
 ranges of keys do not overlap. What comes out depends on the sources' rows and on the job's token alone: the cuts
 between blocks come from a sample that is chosen by the keys' hash (`repartitionByRange` draws another one each time),
 and rows of equal keys are ordered by their own hash. So an attempt that is repeated, by Spark or by the worker, writes
-the same rows into the same blocks under the same ids.
+the same bytes under the same keys.
 
-Spark writes into a private folder. This process counts the rows of its files, makes the files durable, gives them their
-names, which contain the token, and commits the list to the fence. A late worker's list is refused, and its files are
-removed; those of the worker after it have other names.
+Workers read and write the objects of blocks; Spark partitions and sorts. This process counts the rows that were
+written, and commits the list of blocks, whose ids contain the token, to the fence. A late worker's list is refused,
+and its blocks are removed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, time
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import attrs
 
-from compactlib.errors import Busy, CorruptData, InvalidInput, StorageError
-from compactlib.executors.tasks import new_attempt_id
-from compactlib.files.disk import list_folder
-from compactlib.objects import Digest
+from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput
+from compactlib.objects import Digest, ObjectNotFound, ObjectStore
+from compactlib.objects.keys import check_prefix
+from compactlib.objects.store import delete_many
 from compactlib.scheduler import BlockMeta, CompactedBlocks, FencedOff, NoOutput, RunningJob
 from compactlib.scheduler.errors import CommittedOtherwise
 from compactlib.scheduler.fences.fence import Fence
 from compactlib.spark.dependencies import require_spark
-from compactlib.spark.rewrites.block_folder import BlockFolder
+from compactlib.spark.executors.packing import packed
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _SAMPLES_PER_BLOCK = 200
+_SHARE_BYTES = 128 << 20
+"""About what one task reads."""
 _NOT_COMMITTED = (FencedOff, CommittedOtherwise, InvalidInput, Busy)
 """Answers of a fence after which its list is known not to name the blocks. After any other error it may."""
+
+
+@attrs.frozen
+class BlockFolder:
+    """Names the objects of blocks: `<prefix>tenant-<tenant>/shard-<shard>/block-<id>.parquet`; `@` escapes as `%` does.
+
+    Attributes:
+        open_objects: opens the object store, here and on Spark's workers; picklable. `functools.partial(LocalObjects,
+            folder)` for files in a folder that every machine sees under the same path.
+        prefix: what all keys begin with, for blocks alone: `"blocks/"`, for example.
+
+    Raises:
+        BadKey: no key can begin with the prefix.
+    """
+
+    open_objects: Callable[[], ObjectStore]
+    prefix: str = attrs.field(default="", validator=lambda _, __, prefix: check_prefix(prefix))
+
+    def key_of(self, tenant: str, shard: int, block_id: str) -> str:
+        """The key of a block, whether it exists or not."""
+        # The words in front keep names from beginning with "." or "_", which Spark and Hive take for hidden.
+        names = (quote(name, safe="").replace("~", "%7E").replace("%", "@") for name in (tenant, block_id))
+        return f"{self.prefix}tenant-{next(names)}/shard-{shard}/block-{next(names)}.parquet"
+
+    def delete(self, tenant: str, shard: int, block_id: str) -> None:
+        """Remove a block durably; one that is gone is fine. Raises what `ObjectStore.delete` does."""
+        with self.open_objects() as objects:
+            objects.delete(self.key_of(tenant, shard, block_id))
+
+    def sweep(self, known: Iterable[BlockMeta], *, now: float, older_than_seconds: float) -> int:
+        """Remove blocks of which nobody knows: what merges have left that died, or came too late. Returns how many.
+
+        Args:
+            known: all blocks that may be read still: those of the scheduler's metadata index, and of its tombstones.
+            now: the time, seconds since the epoch by the store's clock.
+            older_than_seconds: how old a block must be: more than a merge takes, and a block to become known.
+
+        Raises:
+            CompactlibError: what the store raises; call again.
+        """
+        kept = {self.key_of(block.tenant, block.shard, block.id) for block in known}
+        with self.open_objects() as objects:
+            old = [info.key for info in objects.list(f"{self.prefix}tenant-")
+                   if info.modified_at < now - older_than_seconds and info.key not in kept]
+            delete_many(objects, old)
+        return len(old)
 
 
 @attrs.frozen(kw_only=True)
@@ -50,13 +97,14 @@ class MergeOptions:
 
     Attributes:
         sort_by: the columns to sort by, ascending, nulls first; at least one.
-        target_bytes: about how large an output may become, counted in bytes of the sources' files; `None` for one
-            output, whatever its size. Rows with equal keys stay together, so one key can make a block larger.
+        target_bytes: about how large an output may become, counted in bytes of the sources; `None` for one output,
+            whatever its size. Rows with equal keys stay together, so one key can make a block larger. A block is put in
+            one request, of which S3 takes at most 5 GB.
         time_column: a column of times (timestamps, dates, or numbers of seconds) from which the outputs' `min_time`
             and `max_time` are taken. Without it each output has the span of all sources, as the scheduler's metadata
             index knows it (`RunningJob.blocks`); 0.0 if it knows none, and retention by time then makes no sense.
         row_group_rows: most rows of one row group in the files.
-        compression: of the files, as Spark's Parquet writer names it.
+        compression: of the files, as PyArrow's `ParquetWriter` names it.
 
     Raises:
         InvalidInput: there is no key, or a number is less than 1.
@@ -76,19 +124,24 @@ class MergeOptions:
                                f"give at least 1")
 
 
-_Block: TypeAlias = tuple[str, str, BlockMeta | None]
-"""A Parquet file that is there: the block's id, the path, and its metadata if the poll carried it."""
+@attrs.frozen
+class _Source:
+    """A block that is there, and its metadata if the poll carried it."""
+
+    id: str
+    key: str
+    size_bytes: int
+    meta: BlockMeta | None
 
 
 class MergeBlocks:
     """An `Execute` for jobs whose sources are Parquet blocks. Any thread may call it.
 
-    Columns come out as Spark's Parquet writer has them: an unsigned number as the next larger signed one, a timestamp
-    in microseconds, a dictionary as its values.
+    Columns come out in types that Spark has: an unsigned number as the next larger signed one, a timestamp in
+    microseconds, a dictionary as its values.
 
     Args:
-        spark: the session, classic or Spark Connect; the jobs run in a new one beside it. Its workers need not have
-            the library.
+        spark: the session, classic or Spark Connect; its workers can import the library (`ship_library`).
         folder: where the blocks lie.
         fence: what every commit goes through, under the job's name.
         options: how to merge.
@@ -99,10 +152,7 @@ class MergeBlocks:
 
     def __init__(self, spark: SparkSession, folder: BlockFolder, fence: Fence, options: MergeOptions) -> None:
         require_spark("merging blocks")
-        # The type of timestamps is set for a session alone. Over Connect before 4.3, only a copy of one can be made.
-        begin: Callable[[], SparkSession] = getattr(spark, "newSession", None) or getattr(spark, "cloneSession")  # noqa: B009
-        self._spark: SparkSession = begin()
-        self._spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        self._spark: SparkSession = spark
         self._folder = folder
         self._fence = fence
         self._options = options
@@ -115,120 +165,136 @@ class MergeBlocks:
             JobLost: likewise, as the worker found out.
             InvalidInput: the sources' columns differ, or a key is not among them.
             CorruptData: a source is damaged, or rows were lost on the way.
-            StorageError: the disk refused.
+            ObjectStoreFailed, StorageError: the object store cannot be asked, or the disk refused.
             OutcomeUnknown: the fence cannot say whether it has committed the list of blocks; they stay, in case it has.
             Exception: what Spark raises.
         """
         plan, known = job.plan, {block.id: block for block in job.blocks}
         self._fence.admit(plan.name, job.token)
-        paths = {name: self._folder.path_of(plan.tenant, plan.shard, name) for name in plan.source_blocks}
-        sources = tuple((name, path, known.get(name)) for name, path in paths.items() if os.path.exists(path))
-        done = partial(CompactedBlocks, tenant=plan.tenant, shard=plan.shard,
-                       source_blocks=tuple(name for name, _, _ in sources))
-        if not sources:
-            return done(no_output=NoOutput.MISSING)
-        schema, rows = _read_footers(sources, few=True)
-        for name in (*self._options.sort_by, self._options.time_column):
-            if name is not None and name not in schema.names:
-                raise InvalidInput(f"the blocks have no column {name!r}; they have {_columns(schema)}")
-        if not rows:
-            # Nothing will be written that could be counted.
-            _read_footers(sources)
-            return done(no_output=NoOutput.EMPTY)
-        job.check()
-        self._folder.make_folder(self._folder.private)
-        private = os.path.join(self._folder.private, f"{job.output_id()}.{new_attempt_id()}")
+        sources: list[_Source] = []
+        with self._folder.open_objects() as objects:
+            for name in plan.source_blocks:
+                with contextlib.suppress(ObjectNotFound):
+                    info = objects.info(self._folder.key_of(plan.tenant, plan.shard, name))
+                    sources.append(_Source(name, info.key, info.size_bytes, known.get(name)))
+            done = partial(CompactedBlocks, tenant=plan.tenant, shard=plan.shard,
+                           source_blocks=tuple(source.id for source in sources))
+            if not sources:
+                return done(no_output=NoOutput.MISSING)
+            schema, rows = _read_footers(objects, sources, few=True)
+            for column in (*self._options.sort_by, self._options.time_column):
+                if column is not None and column not in schema.names:
+                    raise InvalidInput(f"the blocks have no column {column!r}; they have {_columns(schema)}")
+            if not rows:
+                # Nothing will be written that could be counted.
+                _read_footers(objects, sources)
+                return done(no_output=NoOutput.EMPTY)
+            job.check()
+            return done(new_blocks=self._merge(objects, job, sources, schema, rows))
+
+    def _merge(self, objects: ObjectStore, job: RunningJob, sources: Sequence[_Source], schema: pa.Schema,
+               rows: int) -> tuple[BlockMeta, ...]:
+        made: list[str] = []
         try:
             try:
-                self._write(sources, schema, rows, private)
+                blocks = self._written(objects, job, sources, schema, rows, made)
             except Exception:
                 # Spark says that something cannot be read; the files say which, and why.
-                _read_footers(sources)
+                _read_footers(objects, sources)
                 raise
-            # Named by their parts' numbers, which ascend with the keys.
-            names = sorted(name for name in list_folder(private) if name.startswith("part-"))
-            outputs = [os.path.join(private, name) for name in names]
-            written = [(path, *_footer((path, path, None))) for path in outputs]
-            count = sum(count for _, _, count in written)
+            count = sum(block.rows or 0 for block in blocks)
             if count != rows:
-                raise CorruptData(path=os.path.dirname(sources[0][1]), offset=0,
-                                  expected=f"{rows} rows of {len(sources)} blocks",
-                                  found=f"{count} rows in {len(written)} outputs")
+                raise CorruptData(path=sources[0].key, offset=0, expected=f"{rows} rows of {len(sources)} blocks",
+                                  found=f"{count} rows in {len(blocks)} outputs")
             job.check()
-            return done(new_blocks=self._publish([each for each in written if each[2]], job))
-        finally:
-            # The disk may refuse that too; `sweep` removes what is left.
-            with contextlib.suppress(StorageError):
-                self._folder.remove(private)
+        except BaseException:
+            _discard(objects, made)
+            raise
+        try:
+            self._fence.commit(job.plan.name, job.token, json.dumps([block.id for block in blocks]).encode())
+        except _NOT_COMMITTED:
+            _discard(objects, made)
+            raise
+        return blocks
 
     # -- the Spark job
 
-    def _write(self, sources: Sequence[_Block], schema: pa.Schema, rows: int, private: str) -> None:
+    def _written(self, objects: ObjectStore, job: RunningJob, sources: Sequence[_Source], schema: pa.Schema, rows: int,
+                 made: list[str]) -> tuple[BlockMeta, ...]:
+        """Write the blocks. In `made` come first the keys of those that are not there already: an earlier attempt with
+        this token may have committed them.
+        """
         from pyspark.sql import functions as f
 
-        options = self._options
-        columns = [f.col(_quoted(name)) for name in schema.names]
-        keys = [f.col(_quoted(name)) for name in options.sort_by]
-        # Paths on the machines' own disks, whatever file system the cluster takes a path for.
-        frame = self._spark.read.parquet(*(f"file://{path}" for _, path, _ in sources)).select(*columns)
-        size = sum(os.path.getsize(path) for _, path, _ in sources)
-        cuts = self._cuts(frame, keys, rows, 1 if options.target_bytes is None else -(-size // options.target_bytes))
-        frame = frame.repartitionById(len(cuts) + 1, _part(f.struct(*keys), cuts, 0)) if cuts else frame.coalesce(1)
-        # Within equal keys by the rest of the row, so that files do not depend on who was faster. Maps have no hash.
-        rest = [] if any("map<" in str(field.type) for field in schema) else [f.xxhash64(*columns)]
-        ordered = frame.sortWithinPartitions(*(key.asc_nulls_first() for key in keys), *rest)
-        writer = ordered.write.option("compression", options.compression).option("maxRecordsPerFile", 0)
-        writer.option("parquet.block.row.count.limit", options.row_group_rows).parquet(f"file://{private}")
+        from compactlib.spark.rewrites.block_workers import WRITTEN_DDL, WriteBlocks
 
-    @staticmethod
-    def _cuts(frame: DataFrame, keys: list[Column], rows: int, count: int) -> list[Column]:
+        plan, options = job.plan, self._options
+        columns = columns_of(schema)
+        keys = [f.col(f"c{schema.names.index(name)}") for name in dict.fromkeys(options.sort_by)]
+        size = sum(source.size_bytes for source in sources)
+        cuts = self._cuts(sources, schema, rows, -(-size // (options.target_bytes or size)))
+        frame = self._frame(sources, schema)
+        first = f.struct(*(key.alias(f"c{place}") for place, key in enumerate(keys)))
+        frame = frame.repartitionById(len(cuts) + 1, _part(first, cuts, 0)) if cuts else frame.coalesce(1)
+        # Within equal keys by the rest of the row, so that blocks do not depend on who was faster. Maps have no hash.
+        has_maps = any("map<" in str(field.type) for field in schema)
+        rest = [] if has_maps else [f.xxhash64(*(f"c{place}" for place in range(len(schema))))]
+        ordered = frame.sortWithinPartitions(*(key.asc_nulls_first() for key in keys), *rest)
+        ids = [job.output_id(number=number) for number in range(len(cuts) + 1)]
+        outputs = tuple(self._folder.key_of(plan.tenant, plan.shard, each) for each in ids)
+        for key in outputs:
+            try:
+                objects.info(key)
+            except ObjectNotFound:
+                made.append(key)
+        write = WriteBlocks(self._folder.open_objects, outputs, schema, options.row_group_rows, options.compression,
+                            options.time_column)
+        span = (min((block.min_time for block in job.blocks), default=0.0),
+                max((block.max_time for block in job.blocks), default=0.0))
+        return tuple(
+            BlockMeta(id=ids[row.number], tenant=plan.tenant, shard=plan.shard, level=plan.compaction_level + 1,
+                      min_time=begin, max_time=end, rows=row.rows, size_bytes=row.size_bytes, columns=columns)
+            for row in sorted(ordered.mapInArrow(write, WRITTEN_DDL).collect())
+            for begin, end in [span if options.time_column is None else (row.begin, row.end)])
+
+    def _frame(self, sources: Sequence[_Source], schema: pa.Schema) -> DataFrame:
+        """These columns of all sources' rows, as `c0`, `c1`, ...: PySpark minds dots in names."""
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        from compactlib.spark.rewrites.block_workers import SHARE_DDL, ReadBlocks
+
+        shares = [(source.key, source.size_bytes, number, count) for source in sources
+                  for count in [max(1, source.size_bytes // _SHARE_BYTES)] for number in range(count)]
+        weights = [size / count for _, size, _, count in shares]
+        groups = packed(weights, max(1, int(sum(weights)) // _SHARE_BYTES))
+        frame = self._spark.createDataFrame([(*shares[place], part) for part, group in enumerate(groups)
+                                             for place in group], SHARE_DDL)
+        if len(groups) > 1:
+            # Else Spark makes as many parts as it has cores now, and a cluster may grow.
+            frame = frame.repartitionById(len(groups), "part")
+        return frame.mapInArrow(ReadBlocks(self._folder.open_objects, schema),
+                                from_arrow_schema(pa.schema(field.with_name(f"c{place}") for place, field
+                                                            in enumerate(schema)), prefer_timestamp_ntz=True))
+
+    def _cuts(self, sources: Sequence[_Source], schema: pa.Schema, rows: int, count: int) -> list[Column]:
         """The first keys of all blocks but the first. The sample depends on the keys, not on how they are read."""
         from pyspark.sql import functions as f
 
         if count < 2:
             return []
+        frame = self._frame(sources, schema.empty_table().select(dict.fromkeys(self._options.sort_by)).schema)
         every = max(1, rows // (_SAMPLES_PER_BLOCK * count))
         # Structs are compared as rows are sorted: field by field, a null before all else.
-        sample = frame.where(f.pmod(f.xxhash64(*keys), f.lit(every)) == 0).select(f.struct(*keys).alias("key"))
+        sample = frame.where(f.pmod(f.xxhash64("*"), f.lit(every)) == 0).select(f.struct("*").alias("key"))
         ordered = [[bytes(value) if isinstance(value, bytearray) else value for value in row.key]
                    for row in sample.orderBy("key").collect()]
         fields: Any = sample.schema["key"].dataType
-        # A key that is more than one block long gets one block.
-        chosen = groupby(ordered[len(ordered) * number // count] for number in range(1, count if ordered else 0))
+        # A key that is more than one block long gets one block. No block begins with the first key: none is empty.
+        chosen = groupby(key for key in (ordered[len(ordered) * number // count]
+                                         for number in range(1, count if ordered else 0)) if key != ordered[0])
         return [f.struct(*(f.lit(value).cast(field.dataType).alias(field.name)
                            for value, field in zip(cut, fields, strict=True))) for cut, _ in chosen]
-
-    # -- publishing
-
-    def _publish(self, written: Sequence[tuple[str, pa.Schema, int]], job: RunningJob) -> tuple[BlockMeta, ...]:
-        files, plan, column = self._folder.files, job.plan, self._options.time_column
-        span = (min((block.min_time for block in job.blocks), default=0.0),
-                max((block.max_time for block in job.blocks), default=0.0))
-        blocks = tuple(
-            BlockMeta(id=job.output_id(number=number), tenant=plan.tenant, shard=plan.shard,
-                      level=plan.compaction_level + 1, min_time=begin, max_time=end, rows=rows,
-                      size_bytes=os.path.getsize(path), columns=columns_of(schema))
-            for number, (path, schema, rows) in enumerate(written)
-            for begin, end in [span if column is None else _span(path, column)])
-        paths = [self._folder.path_of(block.tenant, block.shard, block.id) for block in blocks]
-        self._folder.make_folder(os.path.dirname(paths[0]))
-        for (source, _, _), path in zip(written, paths, strict=True):
-            out = files.open(source)
-            try:
-                out.sync()
-            finally:
-                out.close()
-            files.rename(source, path)
-        files.sync_folder(os.path.dirname(paths[0]))
-        try:
-            self._fence.commit(plan.name, job.token, json.dumps([block.id for block in blocks]).encode())
-        except _NOT_COMMITTED:
-            # The disk may refuse that too; the scheduler deletes what is left of them.
-            with contextlib.suppress(StorageError):
-                for path in paths:
-                    self._folder.remove(path)
-            raise
-        return blocks
 
 
 def columns_of(schema: pa.Schema) -> str:
@@ -236,66 +302,55 @@ def columns_of(schema: pa.Schema) -> str:
 
     With it and `BlockMeta.rows`, a merge reads the footer of one of its sources before it begins, else of all.
     """
-    return Digest.of("\n".join(str(field) for field in schema).encode()).hex
+    return Digest.of("\n".join(str(field) for field in schema.remove_metadata()).encode()).hex
 
 
-def _read_footers(blocks: Sequence[_Block], *, few: bool = False) -> tuple[pa.Schema, int]:
-    """The columns of all blocks, and how many rows they have together.
+def _discard(objects: ObjectStore, keys: Sequence[str]) -> None:
+    """Remove objects. `sweep` removes those that the store keeps, or a late attempt of Spark makes anew."""
+    with contextlib.suppress(CompactlibError):
+        delete_many(objects, keys)
+
+
+def _read_footers(objects: ObjectStore, sources: Sequence[_Source], *, few: bool = False) -> tuple[pa.Schema, int]:
+    """The columns of all blocks, as they go through Spark, and how many rows they have together.
 
     Args:
-        blocks: the blocks, at least one.
+        objects: where they are.
+        sources: the blocks, at least one.
         few: read the first footer alone, if the metadata says how many rows each has and that all have its columns.
 
     Raises:
-        CorruptData: a file is damaged, or has not as many rows as its metadata says.
+        CorruptData: a block is damaged, or has not as many rows as its metadata says.
         InvalidInput: the columns differ.
     """
-    footers = map(_footer, blocks)
-    schema, rows = next(footers)
-    told = [meta.rows for _, _, meta in blocks if meta is not None and meta.columns == columns_of(schema)
-            and meta.rows is not None]
-    if few and len(told) == len(blocks):
-        return schema, sum(told)
-    for (block_id, _, _), (own, count) in zip(blocks[1:], footers, strict=True):
-        if own != schema:
-            raise InvalidInput(f"block {block_id!r} has the columns {_columns(own)}, block {blocks[0][0]!r} has "
-                               f"{_columns(schema)}; blocks of one tenant and shard need the same columns")
-        rows += count
-    return schema, rows
-
-
-def _footer(block: _Block) -> tuple[pa.Schema, int]:
     import pyarrow as pa
-    from pyarrow import parquet
 
-    _, path, meta = block
-    try:
-        with parquet.ParquetFile(path) as file:
-            schema, rows = file.schema_arrow.remove_metadata(), file.metadata.num_rows
-    except (pa.ArrowException, OSError) as error:
-        raise CorruptData(path=path, offset=0, expected="a Parquet file", found=str(error)) from error
-    if meta is not None and meta.rows not in (None, rows):
-        raise CorruptData(path=path, offset=0, expected=f"{meta.rows} rows, as the metadata of the block says",
-                          found=f"{rows} rows")
+    from compactlib.spark.rewrites.block_workers import carried_field
+
+    footers = (_footer(objects, source) for source in sources)
+    schema, rows = next(footers)
+    told = [source.meta.rows for source in sources if source.meta is not None
+            and source.meta.columns == columns_of(schema) and source.meta.rows is not None]
+    if few and len(told) == len(sources):
+        rows = sum(told)
+    else:
+        for source, (own, count) in zip(sources[1:], footers, strict=True):
+            if own != schema:
+                raise InvalidInput(f"block {source.id!r} has the columns {_columns(own)}, block {sources[0].id!r} has "
+                                   f"{_columns(schema)}; blocks of one tenant and shard need the same columns")
+            rows += count
+    return pa.schema(map(carried_field, schema)), rows
+
+
+def _footer(objects: ObjectStore, source: _Source) -> tuple[pa.Schema, int]:
+    from compactlib.spark.rewrites.block_workers import open_block
+
+    with open_block(objects, source.key, source.size_bytes) as file:
+        schema, rows = file.schema_arrow.remove_metadata(), file.metadata.num_rows
+    if source.meta is not None and source.meta.rows not in (None, rows):
+        raise CorruptData(path=source.key, offset=0, found=f"{rows} rows",
+                          expected=f"{source.meta.rows} rows, as the metadata of the block says")
     return schema, rows
-
-
-def _span(path: str, column: str) -> tuple[float, float]:
-    """The smallest and the largest time in a file, in seconds; 0.0 if there is none. Reads that column alone."""
-    from pyarrow import compute, parquet
-
-    with parquet.ParquetFile(path) as file:
-        found: list[Any] = [compute.min_max(batch.column(0)).as_py() for batch in file.iter_batches(columns=[column])]
-    times = [_seconds(value) for each in found for value in each.values() if value is not None]
-    return min(times, default=0.0), max(times, default=0.0)
-
-
-def _seconds(value: Any) -> float:
-    """A number, timestamp or date as seconds since the epoch."""
-    if hasattr(value, "year"):
-        value = value if isinstance(value, datetime) else datetime.combine(value, time())
-        return float((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp())
-    return float(value)
 
 
 def _part(key: Column, cuts: Sequence[Column], first: int) -> Column:
@@ -311,7 +366,3 @@ def _part(key: Column, cuts: Sequence[Column], first: int) -> Column:
 
 def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -2,10 +2,7 @@
 """Tasks whose files lie in an object store, or travel through one, for workers that share no folder with this process.
 
 A worker takes the files that a task reads into a scratch folder, runs the task there, and puts what it wrote under a
-key of its attempt. Objects are immutable and keys are unique, so a retry or a late attempt meets no other. Where the
-store itself lies in the object store (`compactlib.objects.folder`), the worker reads and leaves its files where they
-belong, and this process, which commits, sees their beginnings alone. Else it puts what a task reads, and takes back
-what it wrote.
+key of its attempt. Objects are immutable and keys are unique, so a retry or a late attempt meets no other.
 """
 
 from __future__ import annotations
@@ -273,42 +270,40 @@ class ObjectsExecutor:
         Raises:
             InvalidInput: there is a task of a kind that is not known.
         """
-        listed = checked_names(tasks)
-        known = {task.name: self._files_of(task) for task in listed}
-        return self._run(listed, known, budget, telling(observer))
+        known: list[tuple[RewriteTask, TaskFiles]] = []
+        for task in checked_names(tasks):
+            kind = next((kind for kind in self._kinds if isinstance(task, kind.kind)), None)
+            if kind is None:
+                raise InvalidInput(f"task {task.name!r} is a {type(task).__name__}, and nothing says which files it "
+                                   f"reads; give ObjectsExecutor a TaskFiles for it")
+            known.append((task, kind))
+        return self._run(known, budget, telling(observer))
 
-    def _files_of(self, task: RewriteTask) -> TaskFiles:
-        for kind in self._kinds:
-            if isinstance(task, kind.kind):
-                return kind
-        raise InvalidInput(f"task {task.name!r} is a {type(task).__name__}, and nothing says which files it reads; "
-                           "give ObjectsExecutor a TaskFiles for it")
-
-    def _run(self, tasks: Sequence[RewriteTask], known: dict[str, TaskFiles], budget: Budget | None,
+    def _run(self, tasks: Sequence[tuple[RewriteTask, TaskFiles]], budget: Budget | None,
              observer: Observer) -> Generator[RewriteOutcome, None, None]:
         if not tasks:
             return
         try:
             store = self._open_store()
         except CompactlibError as error:
-            yield from (RewriteFailure(task.name, error) for task in tasks)
+            yield from (RewriteFailure(task.name, error) for task, _ in tasks)
             return
         run = f"{self._prefix}/{new_attempt_id()}" if self._copy is None else self._copy.new_key()
         outputs = f"{run}/out" if self._copy is None else self._copy.new_key()
-        folders = {task.name: known[task.name].folder(task) for task in tasks}
+        folders = {task.name: kind.folder(task) for task, kind in tasks}
         with store:
             try:
                 carried: list[RewriteTask] = []
                 sent: dict[str, StoredFile] = {}
-                for task in tasks:
+                for task, kind in tasks:
                     try:
                         inputs = {os.path.basename(path): self._sent(store, run, path, sent)
-                                  for path in known[task.name].inputs(task)}
+                                  for path in kind.inputs(task)}
                     except CompactlibError as error:
                         yield RewriteFailure(task.name, error)
                         continue
                     carried.append(CarriedTask(
-                        name=task.name, task=task, kind=known[task.name], inputs=inputs, outputs=outputs,
+                        name=task.name, task=task, kind=kind, inputs=inputs, outputs=outputs,
                         open_store=self._open_store, part_bytes=self._part_bytes, scratch=self._scratch))
                 outcomes = self._executor.run(carried, budget=budget, observer=observer)
                 try:

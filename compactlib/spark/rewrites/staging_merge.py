@@ -3,11 +3,8 @@
 
 The changes of the tokens go in as rows, which Spark partitions at known keys and sorts. The base's ranges are sorted
 already: a row stands for each that has changes, and the worker that comes to it reads the range, lays the changes over
-it, and writes ranges. At the borders this process cuts anew what must be, and publishes the metarange. The ids are
-those of a merge on one machine, because they depend on the records alone.
-
-Workers write ranges under the names of their contents. So an attempt that runs twice writes the same files, and one
-that dies leaves files that a garbage collection removes. Nothing refers to them before the metarange is published.
+it, and writes ranges under the names of their contents. At the borders this process cuts anew what must be, and
+publishes the metarange. The ids are those of a merge on one machine, because they depend on the records alone.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from __future__ import annotations
 import pickle
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
@@ -153,12 +150,10 @@ class StagingMerge:
             if row["error"] is not None:
                 raise pickle.loads(row["error"])
         counts = [sum(row[name] for row in closed) for name in ("added", "changed", "removed")]
-        return [_closed(row) for row in closed if row["range_id"] is not None], counts
-
-
-def _closed(row: dict[str, Any]) -> ClosedRange:
-    entry = RangeEntry(RangeId(row["range_id"]), row["min_key"], row["max_key"], row["count"], row["size_bytes"])
-    return ClosedRange(entry, is_new=row["is_new"], was_there=row["was_there"])
+        made = [ClosedRange(RangeEntry(RangeId(row["range_id"]), row["min_key"], row["max_key"], row["count"],
+                                       row["size_bytes"]), is_new=row["is_new"], was_there=row["was_there"])
+                for row in closed if row["range_id"] is not None]
+        return made, counts
 
 
 class _Staged:

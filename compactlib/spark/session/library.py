@@ -12,7 +12,7 @@ import shutil  # noqa: TID251 - scratch for Spark, no data of the library
 import sys
 import tempfile  # noqa: TID251 - scratch for Spark, no data of the library
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from email.parser import BytesParser
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
@@ -22,9 +22,10 @@ from compactlib.files.disk import StrPath
 from compactlib.spark.dependencies import require_spark
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
+_WITH_DEPENDENCIES = ("compactlib", "attr", "attrs", "sortedcontainers")
 _KNOWN_ALREADY = ("DUPLICATED_ARTIFACT", "ARTIFACT_ALREADY_EXISTS")
 
 
@@ -53,8 +54,8 @@ def _sources(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
 def ship_library(spark: SparkSession, *, with_dependencies: bool = False) -> str:
     """Send compactlib's sources to the workers of this session; they go before an installed copy.
 
-    Call it once per session, before the first job. Calling again with unchanged sources does nothing. The archive is
-    kept in a temporary folder until this process ends, because workers that join later fetch it from there.
+    Call it once per session, before the first job; again with unchanged sources it does nothing. The archive is kept in
+    a temporary folder until this process ends, because workers that join later fetch it from there.
 
     Args:
         spark: a classic or a Spark Connect session.
@@ -67,17 +68,55 @@ def ship_library(spark: SparkSession, *, with_dependencies: bool = False) -> str
         MissingDependency: PySpark is not installed here.
     """
     require_spark("shipping the library")
-    packages = ("compactlib", "attr", "attrs", "sortedcontainers") if with_dependencies else ("compactlib",)
-    return _ship(spark, "compactlib", library_archive(packages))
+    return _ship(spark, "compactlib", library_archive(_WITH_DEPENDENCIES if with_dependencies else ("compactlib",)))
+
+
+def with_library(function: Callable[[DataFrame, int], object], *,
+                 with_dependencies: bool = False) -> Callable[[DataFrame, int], None]:
+    """The function, with compactlib's sources in it: for `foreachBatch` over Spark Connect, which calls it in a process
+    of the server's that does not see what was shipped.
+
+    Args:
+        function: picklable, as `foreachBatch` takes it.
+        with_dependencies: as for `ship_library`.
+
+    Raises:
+        MissingDependency: PySpark is not installed here.
+    """
+    require_spark("shipping the library")
+    from pyspark import cloudpickle
+
+    archive = library_archive(_WITH_DEPENDENCIES if with_dependencies else ("compactlib",))
+    packed: bytes = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
+    loaded: list[Callable[[DataFrame, int], object]] = []
+
+    def call(batch: DataFrame, number: int) -> None:
+        # Pickled by value, as all that stands in a function: what it needs it imports itself.
+        import pickle
+        import sys
+
+        if not loaded:
+            if "compactlib" not in sys.modules:
+                import atexit
+                import tempfile  # noqa: TID251 - as above
+
+                file = tempfile.NamedTemporaryFile(prefix="compactlib-", suffix=".zip")  # noqa: SIM115
+                atexit.register(file.close)
+                file.write(archive)
+                file.flush()
+                sys.path.insert(0, file.name)
+            loaded.append(pickle.loads(packed))
+        loaded[0](batch, number)
+
+    return call
 
 
 def ship_wheel(spark: SparkSession, path: StrPath) -> str:
     """Send a pure-Python wheel to the workers of this session, so that they can import what is in it.
 
-    For your own tasks' package, or for a wheel of compactlib that was built and tested elsewhere. Spark puts archives
-    on the path of the workers, not wheels; what is sent is the wheel's content under the name of an archive. Its
-    dependencies are not sent, and nothing is installed: scripts and entry points have no effect. This process imports
-    what it did before.
+    For your own tasks' package, or for a wheel of compactlib that was built and tested elsewhere. Its dependencies are
+    not sent, and nothing is installed: scripts and entry points have no effect. This process imports what it did
+    before.
 
     Args:
         spark: a classic or a Spark Connect session.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A quiet local Spark session for demos, notebooks and tests."""
+"""A quiet local Spark session for demos, notebooks and tests, and the library's data sources for any session."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from compactlib.errors import InvalidInput, Unsupported
 from compactlib.spark.dependencies import require_spark
+from compactlib.spark.executors.jobs import BROADCAST_FROM
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,7 +74,18 @@ def local_session(app_name: str = "compactlib", *, cores: int = 2, log_level: st
         log4j = os.path.join(folder, "log4j2.properties")
         with open(log4j, "w", encoding="utf-8") as out:
             out.write(_LOG4J.format(level=log_level))
-        settings = {**_settings(cores, f"-Dlog4j2.configurationFile=file:{log4j} {java_options}"), **(options or {})}
+        settings = {
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j} {java_options}".strip(),
+            "spark.driver.host": _LOOPBACK,
+            "spark.driver.bindAddress": _LOOPBACK,
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.shuffle.partitions": str(cores),
+            "spark.sql.execution.arrow.pyspark.enabled": "true",
+            # Tasks travel with the job's function, up to some mebibytes, which costs less than a join.
+            BROADCAST_FROM: str(8 << 20),
+            **(options or {}),
+        }
         builder = SparkSession.builder.appName(app_name).master(f"local[{cores},{_ATTEMPTS}]")
         for name, value in settings.items():
             builder = builder.config(name, value)
@@ -94,8 +106,7 @@ def local_session(app_name: str = "compactlib", *, cores: int = 2, log_level: st
 def _without_launch_warning() -> Iterator[None]:
     """Leave out what Java says at every start: that Spark uses an incubator module, and which options it was given.
 
-    Java inherits standard error as it is in this block, and keeps it: a pipe, of which a thread passes on the rest
-    until Java ends.
+    Java inherits standard error as it is in this block: a pipe, of which a thread passes on the rest until Java ends.
     """
     if sys.stderr is not None:
         sys.stderr.flush()
@@ -133,27 +144,48 @@ def _pass_on(reading: int, writing: int) -> None:
         out.write(left)
 
 
+def register(spark: SparkSession) -> None:
+    """Make `spark.read.format(...).load(folder)` work in this session for `compactlib.raftlog`, `compactlib.blobstore`
+    and `compactlib.staging`, and `spark.readStream.format("compactlib.raftlog.covered")`; `docs/spark.md` has their
+    columns and options.
+
+    The stream tells of the segments of logs that a snapshot has come to cover, log by log, once enough of them have:
+    `folder` (string), `segment`, `first`, `last`, `bytes` and `snapshot` (bigint). Options: `folders` (a list in JSON;
+    or the path of one log), `min_segments` (4) or `min_bytes`: from how many on a log is named. Those that do not exist
+    yet are waited for. A batch that is repeated after a crash names the same.
+
+    The folder must be reachable under the same path from every worker. Nothing is locked or written: what is in use may
+    be read. A DataFrame sees the files that it found when it was first executed; after a compaction it may fail with
+    `Stale`, and is then to be loaded again. With `payload=false` and `damaged=column` payloads are checked but not
+    passed on: the cheap way to look for damage.
+
+    Args:
+        spark: a classic or a Spark Connect session, on which `ship_library` was called if its workers need it.
+
+    Raises:
+        MissingDependency: PySpark or one of its packages is not installed.
+    """
+    require_spark("a data source of compactlib")
+    from compactlib.spark.sources.blobstore import BlobStoreSource
+    from compactlib.spark.sources.covered import CoveredSource
+    from compactlib.spark.sources.raftlog import RaftLogSource
+    from compactlib.spark.sources.staging import StagingSource
+
+    for source in (RaftLogSource, BlobStoreSource, StagingSource, CoveredSource):
+        spark.dataSource.register(source)
+
+
 def notebook_session(app_name: str = "notebook", *, cores: int = 2, options: Mapping[str, str] | None = None
                      ) -> SparkSession:
     """`local_session` for a notebook, in one line: quiet also in its warnings, and with this library's data sources.
 
     A DataFrame that ends a cell is run and shown as a table, its first 20 rows. A session that runs already keeps its
-    settings.
+    settings. Arguments and errors are those of `local_session`.
 
     >>> spark = notebook_session()                                        # doctest: +SKIP
     >>> spark.read.format("compactlib.raftlog").load("/data/log")         # doctest: +SKIP
-
-    Args:
-        app_name: shown in Spark's own logs.
-        cores: tasks that run at once, >= 1.
-        options: more Spark options.
-
-    Raises:
-        InvalidInput, MissingDependency, Unsupported: as for `local_session`.
     """
     import warnings
-
-    from compactlib.spark.session.register import register
 
     # PySpark warns of what it does with other packages, at every session and many calls.
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
@@ -162,15 +194,3 @@ def notebook_session(app_name: str = "notebook", *, cores: int = 2, options: Map
     session = local_session(app_name, cores=cores, options={**shown, **(options or {})})
     register(session)
     return session
-
-
-def _settings(cores: int, java_options: str) -> dict[str, str]:
-    return {
-        "spark.driver.extraJavaOptions": java_options.strip(),
-        "spark.driver.host": _LOOPBACK,
-        "spark.driver.bindAddress": _LOOPBACK,
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": str(cores),
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-    }

@@ -27,11 +27,7 @@ def schema_of(columns: Iterable[tuple[str, str]]) -> pa.Schema:
 
 
 def numbers(column: array[int], kind: pa.DataType) -> pa.Array[Any]:
-    """Numbers as another type.
-
-    Raises:
-        pyarrow.ArrowInvalid: one does not fit into it.
-    """
+    """Numbers as another type; `pyarrow.ArrowInvalid` if one does not fit into it."""
     return pa.Array.from_buffers(_STORED[column.typecode], len(column), [None, pa.py_buffer(column)]).cast(kind)
 
 

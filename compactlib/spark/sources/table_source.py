@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every table here is this data source: parts are planned once, and each is read in any process.
+"""What every table here is: options that come as text, parts that are planned once, and each read in any process.
 
 It takes no filters from Spark, on purpose. Spark (4.3.0) keeps what a filtered query pushed into a Python source and
 reads the next query on the same DataFrame or view through it: after `df.where("index = 7").count()`, `df.count()` gives
@@ -9,27 +9,119 @@ DataFrame.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, TypeAlias, TypeVar
 
 import attrs
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from compactlib.errors import InvalidInput
-from compactlib.spark.sources.table_options import TableOptions
+from compactlib.files.disk import local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Columns: TypeAlias = tuple[tuple[str, str], ...]
+"""Names and Spark SQL types of columns, in order."""
 
-class Part(Protocol):
-    """Something to read."""
+
+@attrs.frozen
+class Option:
+    """How the text of an option gives a field: `read` raises `KeyError` or `ValueError` for what it does not take."""
+
+    field: str
+    read: Callable[[str], Any]
+    takes: str = ""
+
+
+def one_of(field: str, meanings: Mapping[str, Any]) -> Option:
+    """An option of a few words, in capitals or not."""
+    return Option(field, lambda text: meanings[text.lower()], " or ".join(meanings))
+
+
+def whole(field: str, takes: str, most: float = math.inf) -> Option:
+    """An option that is a number of digits alone."""
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit()) or int(text) > most:
+            raise ValueError
+        return int(text)
+
+    return Option(field, read, takes)
+
+
+def options_by_name(options: Mapping[str, str]) -> dict[str, str]:
+    """The options by their names in lower case; several paths are refused."""
+    given = {name.lower(): value for name, value in options.items()}
+    if "paths" in given:
+        raise InvalidInput(f"the paths {given['paths']:.200}; load each by itself, and unite the DataFrames")
+    return given
+
+
+DAMAGED: Final = one_of("errors", {"fail": False, "column": True})
+
+
+@attrs.frozen(kw_only=True)
+class TableOptions:
+    """What a reader of any of the tables may ask for.
+
+    Attributes:
+        folder: where the table lies, absolute.
+        payload: give the payloads; without, payload bytes are not even read (unless errors are asked for).
+        errors: give what is damaged with the error in a column of its own, instead of failing.
+        partition_bytes: up to which size neighbouring parts share a partition.
+        known: the options of this table beside path, payload and partition_bytes, by name.
+        what: what is opened, for messages.
+        own: the columns in front of payload and error.
+    """
+
+    folder: str
+    payload: bool = True
+    errors: bool = False
+    # What spark.sql.files.maxPartitionBytes is by default.
+    partition_bytes: int = 128 << 20
+    known: ClassVar[Mapping[str, Option]] = {}
+    what: ClassVar[str]
+    own: ClassVar[Columns] = ()
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        """The options of `spark.read`, checked.
+
+        Raises:
+            InvalidInput: one is unknown, or has a value that it cannot have.
+        """
+        known = {"path": Option("folder", local_path), "payload": one_of("payload", {"true": True, "false": False}),
+                 "partition_bytes": whole("partition_bytes", "a number of bytes"), **cls.known}
+        given = options_by_name(options)
+        if unknown := sorted(given.keys() - known.keys()):
+            raise InvalidInput(f"unknown option {unknown[0]!r}; this source has {', '.join(sorted(known))}")
+        if not given.get("path"):
+            raise InvalidInput(f"which {cls.what}? Give its folder: spark.read.format(...).load(folder)")
+        values: dict[str, Any] = {}
+        for name, text in given.items():
+            try:
+                values[known[name].field] = known[name].read(text)
+            except InvalidInput:
+                raise
+            except (KeyError, ValueError) as error:
+                raise InvalidInput(f"option {name!r} is {text!r}; it takes {known[name].takes}") from error
+        return cls(**values)
 
     @property
-    def size_bytes(self) -> int:
-        """How much there is to read, about."""
+    def columns(self) -> Columns:
+        """The table's columns."""
+        asked = (("payload", "binary", self.payload), ("error", "string", self.errors))
+        return (*self.own, *((name, kind) for name, kind, is_asked in asked if is_asked))
+
+
+class Part(Protocol):
+    """Something to read, of about so many bytes."""
+
+    @property
+    def size_bytes(self) -> int: ...
 
 
 P = TypeVar("P", bound=Part)
@@ -50,14 +142,8 @@ def neighbours(parts: Sequence[P], most_bytes: int) -> list[tuple[P, ...]]:
 
 @attrs.frozen
 class Table:
-    """What is a table's own.
-
-    Attributes:
-        name: what `spark.read.format` takes.
-        options: their class.
-        plan: gives the parts for the options, in order, once, in a planning process.
-        read: gives the rows of a part, in a worker.
-    """
+    """What is a table's own: `plan` gives the parts for the options, in order, once, in a planning process, and `read`
+    the rows of a part, in a worker."""
 
     name: str
     options: type[TableOptions]
@@ -66,11 +152,7 @@ class Table:
 
 
 class TableSource(DataSource):
-    """What every table here is.
-
-    Attributes:
-        table: what is its own.
-    """
+    """A table as PySpark asks for it: `table` is what is its own."""
 
     table: ClassVar[Table]
 
@@ -88,33 +170,25 @@ class TableSource(DataSource):
         return sql_schema(self._asked.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Plans and reads.
-
-        Raises:
-            InvalidInput: `.schema(...)` was given and is not the source's own.
-        """
+        """Plans and reads; refuses what `.schema(...)` was given, if it is not the source's own."""
         given = tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
         if given != self._asked.columns:
             raise InvalidInput(f"this source has the columns {self._asked.columns}, found {given}; leave .schema() "
                                "out, and cast or select afterwards")
-        return TableReader(self.table, self._asked)
+        return _TableReader(self.table, self._asked)
 
 
-class TableReader(DataSourceReader):
-    """Plans partitions of some neighbouring parts each, and reads them."""
-
-    def __init__(self, table: Table, asked: TableOptions) -> None:
-        self._table = table
-        self._asked = asked
+@attrs.frozen
+class _TableReader(DataSourceReader):
+    table: Table
+    asked: TableOptions
 
     def partitions(self) -> list[InputPartition]:
-        """See `Table.plan`."""
-        return list(map(InputPartition, neighbours(self._table.plan(self._asked), self._asked.partition_bytes)))
+        return list(map(InputPartition, neighbours(self.table.plan(self.asked), self.asked.partition_bytes)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """See `Table.read`."""
         # Spark makes one partition of `None` when there is nothing to read.
-        return chain.from_iterable(self._table.read(part, self._asked) for part in partition.value or ())
+        return chain.from_iterable(self.table.read(part, self.asked) for part in partition.value or ())
 
 
 def sql_schema(columns: Iterable[tuple[str, str]]) -> str:

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many stores in one run; nothing here knows what a store is.
-
-`map_items` runs a function over many items in one Spark job, such as one that opens a store and plans its compaction.
-`compact_stores` is for few large stores: each is open in this process, which commits, and its rewrites run on the
-executor that all share. Those with the most to do begin first. Many small stores are compacted on the workers, whole
-(`compactlib.spark.stores.whole_stores`).
+"""Many items in one Spark job (`map_items`), and few large stores, compacted here (`compact_stores`).
 
 A run can be stopped at any time and started again: what was committed stays, and a store with nothing to do is done.
 """
@@ -130,8 +125,8 @@ def map_items(spark: SparkSession, items: Sequence[_ItemT], function: Callable[[
               ) -> list[MappedItem[_ItemT, _ValueT]]:
     """Apply a picklable function to every item in one Spark job; what it raises is that item's answer.
 
-    Where the job fails as a whole, because a worker died in every attempt, for example, that is the answer of each item
-    that was not heard of. Items are packed into parts of about equal weight, the heaviest first.
+    Where the job fails as a whole, that is the answer of each item that was not heard of. Parts weigh about the same,
+    the heaviest first.
 
     Args:
         spark: a classic or a Spark Connect session.
@@ -204,7 +199,7 @@ def compact_stores(jobs: Iterable[StoreJob], executor: Executor, *, stores_at_on
     Raises:
         InvalidInput: two stores have one name, or `stores_at_once` is less than 1.
     """
-    listed = sorted(jobs, key=_heaviest_first)
+    listed = sorted(jobs, key=lambda job: -job.weight)
     listed_once(job.name for job in listed)
     if stores_at_once < 1:
         raise InvalidInput(f"stores_at_once is {stores_at_once}; at least one store has to be open")
@@ -221,12 +216,14 @@ def _compact_stores(jobs: Sequence[StoreJob], executor: Executor, stores_at_once
     def run_one(job: StoreJob) -> None:
         try:
             refusal = budget.refusal
-            outcome = Failed(refusal) if refusal is not None else _outcome_of(job, watched, budget)
+            outcome = Failed(refusal) if refusal is not None else job.compact(watched, budget)
+        except Exception as error:  # a host's own code may raise anything; the other stores go on
+            outcome = Failed(own_error(job.name, error))
         except BaseException as error:
             # KeyboardInterrupt and the like belong to who asked for all this.
             ended.put(error)
-        else:
-            ended.put(StoreOutcome(job.name, outcome))
+            return
+        ended.put(StoreOutcome(job.name, outcome))
 
     try:
         for job in jobs:
@@ -254,14 +251,3 @@ class _Watched:
         inside = observer.inside if isinstance(observer, TellingObserver) else contextlib.nullcontext
         both = TellingObserver(Observers(self.observer, telling(observer)), inside)
         return self.executor.run(tasks, budget=budget, observer=both)
-
-
-def _outcome_of(job: StoreJob, executor: Executor, budget: Budget) -> object:
-    try:
-        return job.compact(executor, budget)
-    except Exception as error:  # a host's own code may raise anything; the other stores go on
-        return Failed(own_error(job.name, error))
-
-
-def _heaviest_first(job: StoreJob) -> float:
-    return -job.weight

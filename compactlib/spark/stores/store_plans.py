@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which of many stores have work: found out on the workers, in one job, and shown as a table before anything begins.
 
-A run over thousands of stores that was stopped has to find out what is left. No list of finished stores is kept for
-that: it could be lost, or say of a store what is not true any more. Each store is asked itself, on the workers, and
-those with nothing to do are not even opened by the process that commits.
+No list of finished stores is kept for a run that was stopped, since it could be lost or wrong: each store is asked.
 """
 
 from __future__ import annotations
@@ -15,14 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import InvalidInput
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import LogPolicy, LogReader, SeedPolicy, SegmentLimits
 from compactlib.raftlog.compaction.recover import leftovers
 from compactlib.report import Printed
 from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
-from compactlib.spark.stores.many_stores import StoreJob, StoreOutcome, listed_once, map_items
+from compactlib.spark.stores.many_stores import MappedItem, StoreJob, StoreOutcome, listed_once, map_items
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -143,20 +141,6 @@ class StoresPlan(Printed):
                 f"{kinds['skipped']:,} without, {kinds['failed']:,} could not be looked at")
 
 
-@attrs.frozen
-class _Planned:
-    """`plan`, whose answer is checked where it is given."""
-
-    plan: PlanStore
-
-    def __call__(self, name: str) -> StoreWork | Skipped:
-        found: object = self.plan(name)
-        if not isinstance(found, StoreWork | Skipped):
-            raise InvalidInput(f"planning store {name} gave a {type(found).__name__}; it must give StoreWork or "
-                               f"Skipped")
-        return found
-
-
 def plan_stores(spark: SparkSession, names: Sequence[str], plan: PlanStore, *,
                 weights: Sequence[float] | None = None, parts: int | None = None) -> StoresPlan:
     """Ask all stores in one Spark job what they have to do; nothing is opened in this process, nothing changes.
@@ -174,16 +158,16 @@ def plan_stores(spark: SparkSession, names: Sequence[str], plan: PlanStore, *,
         InvalidInput: two names are the same, or as for `map_items`.
         MissingDependency: PySpark or one of its packages is not installed.
     """
-    mapped = map_items(spark, listed_once(names), _Planned(plan), weights=weights, parts=parts)
-    found = [StorePlan(each.item, _found(each.value, each.error)) for each in mapped]
-    return StoresPlan(tuple(sorted(found, key=_order)))
+    asked: Callable[[str], object] = plan
+    mapped = map_items(spark, listed_once(names), asked, weights=weights, parts=parts)
+    return StoresPlan(tuple(sorted((StorePlan(each.item, _found(each)) for each in mapped), key=_order)))
 
 
-def _found(value: StoreWork | Skipped | None, error: CompactlibError | None) -> StoreWork | Skipped | Failed:
-    if error is not None:
-        return Failed(error)
-    assert value is not None
-    return value
+def _found(each: MappedItem[str, object]) -> StoreWork | Skipped | Failed:
+    if isinstance(each.value, StoreWork | Skipped):
+        return each.value
+    return Failed(each.error or InvalidInput(
+        f"planning store {each.item} gave a {type(each.value).__name__}; it must give StoreWork or Skipped"))
 
 
 def _order(each: StorePlan) -> tuple[int, float, str]:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many small stores: each is opened, planned, compacted and committed on a worker, and a table says what came of it.
 
-The driver opens nothing and commits nothing. Who may change a store is for the store's own lock to say, and for a fence
-that workers reach. Spark runs a task again whose worker died: whatever was committed by then stays, opening a store
-finishes or removes what the death has left in it, and a store that was done has nothing to do.
+Who may change a store is for its own lock to say, and for a fence that workers reach. Opening one finishes or removes
+what a worker's death has left in it.
 """
 
 from __future__ import annotations
@@ -94,19 +93,17 @@ class WholeStore:
         """A row of what `compact_on_workers` gives; nothing is raised that is an `Exception`."""
         clock = SystemClock()
         began, budget = clock.monotonic(), Budget.from_limits(self.limits)
-        told = _told(self._outcome(name, budget))
-        return name, told[0], told[1], budget.spent_bytes, clock.monotonic() - began, told[2]
-
-    def _outcome(self, name: str, budget: Budget) -> object:
         try:
             fence = None if self.open_fence is None else self.open_fence(name)
             with contextlib.closing(self.open_store(name)) as store:
-                return store.compact(policy=self.policy, budget=budget, fence=fence)
+                outcome = store.compact(policy=self.policy, budget=budget, fence=fence)
         except Busy as error:
             # Another has it open: perhaps an attempt at this very task, which Spark has given up and which goes on.
-            return Skipped(str(error), is_busy=True)
+            outcome = Skipped(str(error), is_busy=True)
         except Exception as error:  # a host's own code may raise anything; the other stores go on
-            return Failed(own_error(name, error))
+            outcome = Failed(own_error(name, error))
+        kind, reason, error_name = _told(outcome)
+        return name, kind, reason, budget.spent_bytes, clock.monotonic() - began, error_name
 
 
 def _told(outcome: object) -> tuple[Literal["done", "skipped", "failed"], str, str | None]:
@@ -128,13 +125,10 @@ def compact_on_workers(spark: SparkSession, stores: Iterable[str] | Mapping[str,
     """Compact each store on a worker, in one Spark job that has ended when this returns; the outcomes are a DataFrame.
 
     It has a row a store: `store`, `outcome` (`done`, `skipped` or `failed`), `reason` (an error's message, and of what
-    was done the report in one line), `bytes` (written), `seconds`, and `error` (the class of a failure's error). The
-    rows are here when this returns: no question to the DataFrame compacts anything again.
+    was done the report in one line), `bytes` (written), `seconds`, and `error` (the class of a failure's error).
 
-    One store's failure does not stop the others. A store that another process holds is skipped. Where a worker died,
-    Spark runs its stores again on another: those that had been committed come as skipped, with nothing to do. Where one
-    died in every attempt, the stores that were not heard of come as failed. Whatever stops it leaves what is committed,
-    and the next call goes on.
+    One store's failure does not stop the others. A store that another process holds is skipped, as one that was
+    committed before its worker died. Where a worker died in every attempt, its stores come as failed.
 
     Args:
         spark: a classic or a Spark Connect session.

@@ -71,7 +71,7 @@ class TombstoneCostPolicy:
         window_seconds: see `AlwaysPolicy`.
     """
 
-    name: ClassVar[str] = "cost"
+    name: ClassVar[str] = "tombstone_cost"
     long_run: int = attrs.field(default=1000, validator=positive)
     many_sealed: int = attrs.field(default=8, validator=positive)
     bytes_per_tombstone: float = attrs.field(default=4096.0, validator=_not_negative)

@@ -282,14 +282,11 @@ class StagedScan:
 
 def _encoded(key: bytes, staged: Staged) -> bytes:
     record: Any = staged.record
-    if record is not None and not _is_record_of_bytes(record):
+    if record is not None and not (isinstance(record, Record) and all(
+            isinstance(part, bytes) for part in (record.identity, record.data))):
         raise InvalidInput(f"the entry of key {key[:100]!r} is no record of bytes: {record!r}; its identity and data "
                            f"are bytes, and a tombstone is None")
     return encode_staged(staged)
-
-
-def _is_record_of_bytes(record: Any) -> bool:
-    return isinstance(record, Record) and all(isinstance(part, bytes) for part in attrs.astuple(record))
 
 
 def _place(token: StagingToken, key: bytes) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from random import Random, SystemRandom
-from typing import Self
 
 from compactlib._arguments import require_method, require_policy, require_type
+from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
 from compactlib.contract import CommitFence
 from compactlib.errors import InvalidInput
@@ -46,7 +46,7 @@ _LONG_SECONDS = 10.0
 """What making a branch may take before its commit is looked at once more."""
 
 
-class Repository:
+class Repository(Closing):
     """The branches of one repository, and their compaction. Threads share one.
 
     It offers `contract.Compaction`, one branch at a time. The stores are shared: any number of these objects may be
@@ -247,12 +247,6 @@ class Repository:
             Busy: called from within its own work: by a policy, a fence, an executor, a task or an observer.
         """
         self._compactions.owner.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- branches
 

@@ -7,8 +7,7 @@ import contextlib
 import os
 import pickle
 import re
-import threading
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from compactlib.testing.kit.contract_actors import Call, CheckedFiles
 _TELLS = re.compile(r"\d|\w_\w|=")
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _MOST_COMPACTIONS = 8
-_LAST_SECONDS = 3.0
 
 
 @attrs.frozen
@@ -136,15 +134,6 @@ def open_files(folder: Path) -> list[str]:
             with contextlib.suppress(OSError):
                 found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
     return [name for name in found if name.startswith(f"{folder}/")]
-
-
-def lasting_threads(before: Set[threading.Thread]) -> list[threading.Thread]:
-    """The threads that were not there before and do not end, but for those of the checks themselves."""
-    found = [thread for thread in threading.enumerate()
-             if thread not in before and not thread.name.startswith(Call.PREFIX)]
-    for thread in found:
-        thread.join(_LAST_SECONDS)
-    return [thread for thread in found if thread.is_alive()]
 
 
 @contextlib.contextmanager

@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Self, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import TypeAlias
 
 import attrs
 
 from compactlib.objects.errors import ObjectStoreFailed
-from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore
+from compactlib.objects.in_front import AnswerT, ObjectsInFront
+from compactlib.objects.store import ObjectStore
 from compactlib.testing.faults.plan import Crash, Fault
-
-T = TypeVar("T")
 
 
 @attrs.frozen
@@ -39,7 +37,7 @@ ObjectFaultChoice: TypeAlias = Callable[[ObjectRequest], Fault | None]
 """Says for each request, before it is carried out, what happens to it; `None`: nothing."""
 
 
-class FaultyObjects:
+class FaultyObjects(ObjectsInFront):
     """An `ObjectStore` in front of another one. Threads may share it.
 
     `REFUSED` and `UNKNOWN_LOST` are not carried out, `UNKNOWN_DONE` is; all three end in `ObjectStoreFailed`. After a
@@ -54,58 +52,16 @@ class FaultyObjects:
     """
 
     def __init__(self, store: ObjectStore, faults: ObjectFaultChoice | None = None) -> None:
+        super().__init__(store)
         self.requests: list[ObjectRequest] = []
-        self._store = store
         self._faults = faults
         self._crashed = False
         self._lock = threading.Lock()
 
-    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
-        """See `ObjectStore.create`."""
-        return self._request("create", key, lambda: self._store.create(key, data))
-
-    def get(self, key: str) -> bytes:
-        """See `ObjectStore.get`."""
-        return self._request("get", key, lambda: self._store.get(key))
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See `ObjectStore.get_range`."""
-        return self._request("get_range", key, lambda: self._store.get_range(key, start, length))
-
-    def info(self, key: str) -> ObjectInfo:
-        """See `ObjectStore.info`."""
-        return self._request("info", key, lambda: self._store.info(key))
-
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`. A listing is one request."""
-        return self._request("list", prefix, lambda: self._store.list(prefix, after=after))
-
-    def delete(self, key: str) -> None:
-        """See `ObjectStore.delete`."""
-        self._request("delete", key, lambda: self._store.delete(key))
-
-    def available_bytes(self) -> int | None:
-        """See `ObjectStore.available_bytes`; no request that could fail."""
-        return self._store.available_bytes()
-
-    def audit(self) -> None:
-        """See `ObjectStore.audit`; no request that could fail."""
-        self._store.audit()
-
-    def close(self) -> None:
-        """The store behind stays open."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"FaultyObjects({self._store!r}, {len(self.requests)} requests, crashed={self._crashed})"
 
-    def _request(self, name: str, key: str, act: Callable[[], T]) -> T:
+    def _request(self, name: str, key: str, act: Callable[[], AnswerT]) -> AnswerT:
         if self._crashed:
             raise Crash("a request after the crash")
         with self._lock:

@@ -12,14 +12,12 @@ import enum
 import errno as _errno
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from compactlib.errors import InvalidInput, StorageError
-from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from compactlib.files.disk import Files, OutFile, StrPath
+from compactlib.testing.faults.files_in_front import FilesInFront
 
 _FULL = frozenset({_errno.ENOSPC, _errno.EDQUOT, _errno.EFBIG})
 _NEEDS_SPACE = frozenset({"create", "write", "copy", "link", "symlink", "make folder"})
@@ -60,7 +58,7 @@ FileFaultChoice: TypeAlias = Callable[[int], Fault | None]
 _REFUSALS = frozenset({Fault.REFUSED, Fault.TORN, Fault.FULL})
 
 
-class FailingFiles:
+class FailingFiles(FilesInFront):
     """A `Files` whose `fail_at`-th change to the disk is refused, or several by choice. Threads may share it.
 
     Changes are counted from 1 over all methods, those of the files it opens included; opening an existing file and
@@ -86,7 +84,7 @@ class FailingFiles:
                  short_write: bool = False, sticky: bool = False, faults: FileFaultChoice | None = None) -> None:
         if fail_at is not None and fail_at < 1:
             raise InvalidInput(f"changes are counted from 1, found fail_at={fail_at}")
-        self._files: Files = LocalFiles() if files is None else files
+        super().__init__(files)
         self._fail_at = fail_at
         self._errno = errno
         self._short_write = short_write
@@ -101,61 +99,13 @@ class FailingFiles:
         """How many changes were asked for so far, those refused included."""
         return self._count
 
-    def create(self, path: StrPath) -> OutFile:
-        """See `Files.create`."""
-        with contextlib.ExitStack() as undone:
-            with self._step("create", path):
-                out = self._files.create(path)
-                undone.callback(out.close)
-            undone.pop_all()
-        return _FailingOutFile(out, self)
-
     def open(self, path: StrPath) -> OutFile:
         """See `Files.open`."""
         if self._crashed:
             raise Crash("opening a file after the crash")
         if self._failed() and self._sticky and self._errno not in _FULL:
             raise _error(self._errno, "open", path)
-        return _FailingOutFile(self._files.open(path), self)
-
-    def rename(self, source: StrPath, target: StrPath) -> None:
-        """See `Files.rename`."""
-        with self._step("rename", source):
-            self._files.rename(source, target)
-
-    def link(self, source: StrPath, target: StrPath) -> None:
-        """See `Files.link`."""
-        with self._step("link", source):
-            self._files.link(source, target)
-
-    def symlink(self, text: str, path: StrPath) -> None:
-        """See `Files.symlink`."""
-        with self._step("symlink", path):
-            self._files.symlink(text, path)
-
-    def unlink(self, path: StrPath) -> None:
-        """See `Files.unlink`."""
-        with self._step("unlink", path):
-            self._files.unlink(path)
-
-    def make_folder(self, path: StrPath) -> None:
-        """See `Files.make_folder`."""
-        with self._step("make folder", path):
-            self._files.make_folder(path)
-
-    def remove_folder(self, path: StrPath) -> None:
-        """See `Files.remove_folder`."""
-        with self._step("remove folder", path):
-            self._files.remove_folder(path)
-
-    def available_bytes(self, path: StrPath) -> int | None:
-        """See `Files.available_bytes`."""
-        return self._files.available_bytes(path)
-
-    def sync_folder(self, path: StrPath) -> None:
-        """See `Files.sync_folder`."""
-        with self._step("sync folder", path):
-            self._files.sync_folder(path)
+        return super().open(path)
 
     def __repr__(self) -> str:
         return (f"FailingFiles({self._files!r}, fail_at={self._fail_at}, errno={_errno.errorcode.get(self._errno)}, "
@@ -165,9 +115,9 @@ class FailingFiles:
         return self._fail_at is not None and self._count >= self._fail_at
 
     @contextlib.contextmanager
-    def _step(self, operation: str, path: StrPath, half: Callable[[], object] | None = None,
-              *, grows: bool = False) -> Iterator[None]:
-        """Count one change, and let it meet its fault. `half` carries out a half of it."""
+    def step(self, operation: str, path: StrPath, *, target: StrPath | None = None,
+             half: Callable[[], object] | None = None, grows: bool = False) -> Iterator[None]:
+        """Count one change, and let it meet its fault."""
         with self._lock:
             if self._crashed:
                 raise Crash(f"{operation} {os.fspath(path)} after the crash")
@@ -205,47 +155,3 @@ class FailingFiles:
 
 def _error(number: int, operation: str, path: StrPath) -> StorageError:
     return StorageError.from_os(OSError(number, os.strerror(number)), operation, path)
-
-
-class _FailingOutFile:
-    """An `OutFile` whose changes count with those of the `FailingFiles` it comes from."""
-
-    def __init__(self, out: OutFile, files: FailingFiles) -> None:
-        self._out = out
-        self._files = files
-
-    @property
-    def path(self) -> str:
-        return self._out.path
-
-    def fileno(self) -> int:
-        return self._out.fileno()
-
-    def write_at(self, offset: int, pieces: Sequence[Buffer]) -> int:
-        def half() -> None:
-            data = b"".join(pieces)
-            self._out.write_at(offset, [data[:len(data) // 2]])
-
-        with self._files._step("write", self.path, half):
-            return self._out.write_at(offset, pieces)
-
-    def copy_from(self, source: int, source_offset: int, length: int, offset: int) -> None:
-        with self._files._step("copy", self.path,
-                               lambda: self._out.copy_from(source, source_offset, length // 2, offset)):
-            self._out.copy_from(source, source_offset, length, offset)
-
-    def truncate(self, size: int) -> None:
-        grows = size > os.fstat(self.fileno()).st_size
-        with self._files._step("truncate", self.path, grows=grows):
-            self._out.truncate(size)
-
-    def punch_hole(self, offset: int, length: int) -> None:
-        with self._files._step("punch hole", self.path):
-            self._out.punch_hole(offset, length)
-
-    def sync(self) -> None:
-        with self._files._step("sync", self.path):
-            self._out.sync()
-
-    def close(self) -> None:
-        self._out.close()

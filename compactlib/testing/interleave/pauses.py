@@ -33,17 +33,16 @@ the schedule "owner*2 heir*2 owner" fails: AssertionError: the heir's entry was 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from compactlib.errors import InvalidInput
-from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath
+from compactlib.files.disk import Files, StrPath
+from compactlib.testing.faults.files_in_front import FilesInFront
 from compactlib.testing.interleave.access import Access, cell
 from compactlib.testing.interleave.explore import Actors, Check, InterleavingReport, Theatre
 from compactlib.testing.interleave.stage import Choose, Stage
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 WorldT = TypeVar("WorldT")
 
@@ -104,7 +103,7 @@ def _switching(first: str, second: str, after: tuple[int, ...]) -> Choose:
     return choose
 
 
-class SteppedFiles:
+class SteppedFiles(FilesInFront):
     """A `Files` in front of another one; each change is one step of the actor. Reads are none.
 
     Args:
@@ -114,98 +113,17 @@ class SteppedFiles:
     """
 
     def __init__(self, files: Files | None, stage: Stage) -> None:
-        self._files: Files = LocalFiles() if files is None else files
+        super().__init__(files)
         self._stage = stage
 
-    def create(self, path: StrPath) -> OutFile:
-        """See `Files.create`."""
-        self._step("create", path)
-        return _SteppedOutFile(self._files.create(path), self)
-
-    def open(self, path: StrPath) -> OutFile:
-        """See `Files.open`; no step, for nothing is changed."""
-        return _SteppedOutFile(self._files.open(path), self)
-
-    def rename(self, source: StrPath, target: StrPath) -> None:
-        """See `Files.rename`."""
-        self._step("rename", target)
-        self._files.rename(source, target)
-
-    def link(self, source: StrPath, target: StrPath) -> None:
-        """See `Files.link`."""
-        self._step("link", target)
-        self._files.link(source, target)
-
-    def symlink(self, text: str, path: StrPath) -> None:
-        """See `Files.symlink`."""
-        self._step("symlink", path)
-        self._files.symlink(text, path)
-
-    def unlink(self, path: StrPath) -> None:
-        """See `Files.unlink`."""
-        self._step("unlink", path)
-        self._files.unlink(path)
-
-    def make_folder(self, path: StrPath) -> None:
-        """See `Files.make_folder`."""
-        self._step("make_folder", path)
-        self._files.make_folder(path)
-
-    def remove_folder(self, path: StrPath) -> None:
-        """See `Files.remove_folder`."""
-        self._step("remove_folder", path)
-        self._files.remove_folder(path)
-
-    def available_bytes(self, path: StrPath) -> int | None:
-        """See `Files.available_bytes`."""
-        return self._files.available_bytes(path)
-
-    def sync_folder(self, path: StrPath) -> None:
-        """See `Files.sync_folder`."""
-        self._step("sync_folder", path)
-        self._files.sync_folder(path)
-
-    def _step(self, name: str, path: StrPath) -> None:
+    @contextlib.contextmanager
+    def step(self, operation: str, path: StrPath, *, target: StrPath | None = None,
+             half: Callable[[], object] | None = None, grows: bool = False) -> Iterator[None]:
+        """See `FilesInFront.step`: wait for the actor's turn."""
         # One cell for the whole disk: readers do not say what they read, so no two changes may be exchanged.
-        self._stage.step(Access(f"{name} {str(path).rpartition('/')[2]}", (cell("disk", "", writes=True),)))
+        name = str(target or path).rpartition("/")[2]
+        self._stage.step(Access(f"{operation} {name}", (cell("disk", "", writes=True),)))
+        yield
 
     def __repr__(self) -> str:
         return f"SteppedFiles({self._files!r})"
-
-
-class _SteppedOutFile:
-    """An `OutFile` whose changes are steps."""
-
-    def __init__(self, out: OutFile, files: SteppedFiles) -> None:
-        self._out = out
-        self._files = files
-
-    @property
-    def path(self) -> str:
-        return self._out.path
-
-    def fileno(self) -> int:
-        return self._out.fileno()
-
-    def write_at(self, offset: int, pieces: Sequence[Buffer]) -> int:
-        self._files._step("write", self.path)
-        return self._out.write_at(offset, pieces)
-
-    def copy_from(self, source: int, source_offset: int, length: int, offset: int) -> None:
-        self._files._step("copy", self.path)
-        self._out.copy_from(source, source_offset, length, offset)
-
-    def truncate(self, size: int) -> None:
-        self._files._step("truncate", self.path)
-        self._out.truncate(size)
-
-    def punch_hole(self, offset: int, length: int) -> None:
-        self._files._step("punch_hole", self.path)
-        self._out.punch_hole(offset, length)
-
-    def sync(self) -> None:
-        self._files._step("sync", self.path)
-        self._out.sync()
-
-    def close(self) -> None:
-        self._out.close()

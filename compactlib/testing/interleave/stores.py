@@ -6,8 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from compactlib.errors import CompactlibError
 from compactlib.kv.parts.arguments import checked_partition
@@ -24,6 +23,7 @@ from compactlib.kv.store import (
     Put,
     Versioned,
 )
+from compactlib.objects.in_front import ObjectsInFront
 from compactlib.objects.store import ObjectInfo, ObjectRef, ObjectStore
 from compactlib.testing.interleave.access import Access, Span, cell
 from compactlib.testing.interleave.stage import Stage
@@ -131,7 +131,7 @@ class SteppedStore:
         return take_step(self._stage, access, act, value)
 
 
-class SteppedObjects:
+class SteppedObjects(ObjectsInFront):
     """An `ObjectStore` in front of another one; each operation is one step of the actor, a listing as a whole.
 
     Args:
@@ -141,25 +141,9 @@ class SteppedObjects:
     """
 
     def __init__(self, store: ObjectStore, stage: Stage, *, name: str = "objects") -> None:
-        self._store = store
+        super().__init__(store)
         self._stage = stage
         self._name = name
-
-    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
-        """See `ObjectStore.create`."""
-        return self._step("create", key, lambda: self._store.create(key, data), writes=True)
-
-    def get(self, key: str) -> bytes:
-        """See `ObjectStore.get`."""
-        return self._step("get", key, lambda: self._store.get(key))
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See `ObjectStore.get_range`."""
-        return self._step("get_range", key, lambda: self._store.get_range(key, start, length))
-
-    def info(self, key: str) -> ObjectInfo:
-        """See `ObjectStore.info`."""
-        return self._step("info", key, lambda: self._store.info(key))
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         """See `ObjectStore.list`."""
@@ -167,33 +151,11 @@ class SteppedObjects:
         access = Access("list", (Span(self._name, max(prefix, after), last, False),))
         return iter(take_step(self._stage, access, lambda: list(self._store.list(prefix, after=after))))
 
-    def delete(self, key: str) -> None:
-        """See `ObjectStore.delete`."""
-        self._step("delete", key, lambda: self._store.delete(key), writes=True)
-
-    def available_bytes(self) -> int | None:
-        """See `ObjectStore.available_bytes`; no step."""
-        return self._store.available_bytes()
-
-    def audit(self) -> None:
-        """See `ObjectStore.audit`; no step."""
-        self._store.audit()
-
-    def close(self) -> None:
-        """The store behind stays open."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"SteppedObjects({self._store!r})"
 
-    def _step(self, name: str, key: str, act: Callable[[], ResultT], *, writes: bool = False) -> ResultT:
-        return take_step(self._stage, Access(name, (cell(self._name, key, writes=writes),)), act)
+    def _request(self, name: str, key: str, act: Callable[[], ResultT]) -> ResultT:
+        return take_step(self._stage, Access(name, (cell(self._name, key, writes=name in ("create", "delete")),)), act)
 
 
 def take_step(stage: Stage, access: Access, act: Callable[[], ResultT], value: object = None) -> ResultT:

@@ -8,7 +8,8 @@ import contextlib
 import inspect
 import textwrap
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -28,6 +29,8 @@ PATIENCE_SECONDS = 30.0
 _LATE_SECONDS = 1e18
 EARLY_SECONDS = 0.05
 """How long a call that should wait is given to come back too early. One that does is found; none is found in error."""
+_LAST_SECONDS = 3.0
+_LOOK_SECONDS = 0.001
 ROOM_BYTES = 1 << 40
 
 AnswerT = TypeVar("AnswerT")
@@ -121,6 +124,20 @@ class Call(Generic[AnswerT]):
 
     def _told(self) -> str:
         return f"raised {self.error!r}" if self.error is not None else f"answered {self._answers[0]!r}"
+
+
+def lasting_threads(before: Set[threading.Thread]) -> list[threading.Thread]:
+    """The threads that were not there before and do not soon end, but for those of the checks themselves.
+
+    One that another is about to begin cannot be joined; so they are looked for again and again. What begins in the
+    meantime is not asked after.
+    """
+    found = {thread for thread in threading.enumerate() if not thread.name.startswith(Call.PREFIX)} - before
+    deadline = time.monotonic() + _LAST_SECONDS
+    while found and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+        found.intersection_update(threading.enumerate())
+    return list(found)
 
 
 class PolicyBy:

@@ -31,7 +31,7 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing.kit.conformance import ConformanceKit, Mismatch, run_kit, same, shown
-from compactlib.testing.kit.contract_actors import PATIENCE_SECONDS, Call, Gate, asserts_of
+from compactlib.testing.kit.contract_actors import PATIENCE_SECONDS, Call, Gate, asserts_of, lasting_threads
 from compactlib.testing.services.factory import ServiceFactory, ServiceHooks
 
 _LOOK_SECONDS = 0.005
@@ -139,8 +139,7 @@ class ServiceConformance(ConformanceKit):
         running.stopped("at the end")
         running.let_go("after stop()")
         factory.release(running.service)
-        left = [thread for thread in threading.enumerate()
-                if thread not in before and not thread.name.startswith(Call.PREFIX) and _lives_on(thread)]
+        left = lasting_threads(before)
         assert not left, f"after stop() these threads go on: {left}"
 
     def test_a_new_service_has_met_nothing(self, tmp_path: Path) -> None:
@@ -165,7 +164,8 @@ class ServiceConformance(ConformanceKit):
             running.service.start()
             alive = set(threading.enumerate())
             running.service.start()
-            more = set(threading.enumerate()) - alive
+            # A turn may begin a thread that soon ends; a second one of the service goes on.
+            more = lasting_threads(alive)
             assert not more, f"the second start() has started {more}"
             running.until(lambda: bool(threads), "a turn after start()")
             assert threading.current_thread() not in threads, "it worked in the thread that called start()"
@@ -226,7 +226,7 @@ class ServiceConformance(ConformanceKit):
             same(set(threads), {threading.current_thread()}, case="threads in which it decided")
             if running.factory.has_budget:
                 assert running.hooks.worked, f"its work was not done: {outcomes}"
-            same([thread for thread in threading.enumerate() if thread not in before and _lives_on(thread)], [])
+            same(lasting_threads(before), [])
             same((running.service.last_error, running.service.failures), (None, 0))
             running.let_go("after run_pending()")
 
@@ -437,8 +437,3 @@ def _fails(audit: Callable[[], object]) -> bool:
     except AuditFailed:
         return True
     return False
-
-
-def _lives_on(thread: threading.Thread) -> bool:
-    thread.join(PATIENCE_SECONDS / 10)
-    return thread.is_alive()

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import gc
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -24,11 +24,12 @@ from compactlib.catalog.errors import (
 from compactlib.catalog.log import keys, recover
 from compactlib.catalog.log.log_model import AlreadyCompacted, Appended, LogState, LostRace, SnapshotSaved
 from compactlib.catalog.log.reclaim import CatalogReclaim, reclaim
+from compactlib.catalog.log.records import Update
 from compactlib.catalog.log.recover import recover_history
 from compactlib.catalog.log.update_log import MAX_ATTEMPTS, UpdateLog
 from compactlib.catalog.schema.catalog import PutObject
 from compactlib.catalog.schema.descriptors import Schema
-from compactlib.catalog.schema.versions import RetainedVersions
+from compactlib.catalog.schema.versions import CatalogVersions, RetainedVersions
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.kv import Condition, Delete, KVStore, MemoryStore
@@ -385,89 +386,48 @@ def read_everything(store: MemoryStore) -> None:
     log.save_snapshot(view.catalog(view.latest), term=9)
 
 
-class Seen(UpdateLog):
-    """Does something at the beginning of each read."""
-
-    def __init__(self, store: KVStore, look: Callable[[], object]) -> None:
-        super().__init__(store)
-        self.look = look
-
-    def read(self, first: int, last: int) -> Any:
-        self.look()
-        return super().read(first, last)
-
-
-def test_a_recovery_puts_full_collections_off_and_leaves_the_switch_of_the_collector_to_the_host() -> None:
-    log = filled(3)
-    before = gc.get_threshold()
-    seen: list[tuple[bool, bool]] = []
-    watched = Seen(log.store, lambda: seen.append((gc.isenabled(), gc.get_threshold()[2] > 1_000_000)))
-    try:
-        recover_history(watched)
-        recover_history(Seen(log.store, gc.disable))
-        assert not gc.isenabled(), "switched off by the host meanwhile"
-        recover_history(watched)
-        assert not gc.isenabled(), "switched off by the host before"
-        gc.enable()
-        log.store.delete(PARTITION, keys.update_key(2))
-        with pytest.raises(RecordMissing):
-            recover_history(watched)
-        assert (gc.isenabled(), gc.get_threshold()) == (True, before)
-        with pytest.raises(RecordMissing):
-            recover_history(Seen(log.store, partial(gc.set_threshold, 500, 5, 5)))
-        assert gc.get_threshold() == (500, 5, 5), "set by the host meanwhile"
-    finally:
-        gc.enable()
-        gc.set_threshold(*before)
-    assert seen == [(True, True), (False, True), (True, True)]
+@pytest.mark.parametrize("between", [1, 3, 1000])
+def test_what_a_recovery_has_not_made_is_made_when_it_is_asked_for(
+        between: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recover, "UPDATES_BETWEEN", between)
+    log = filled(40)
+    assert isinstance(cut(log, 5), SnapshotSaved)
+    catalogs = list(recover_history(log))
+    assert [catalog.version for catalog in catalogs] == list(range(5, 41))
+    made = [catalogs[0]]
+    for known in log.read(6, 40):
+        assert isinstance(known, Update)
+        made.append(known.applied_to(made[-1]))
+    assert catalogs == made
+    for catalog in catalogs:
+        catalog.audit()
+        assert recover_history(log).catalog(catalog.version) == recover_history(log).at(catalog.activation) == catalog
+    for first in (5, 20, 40):
+        begun = CatalogVersions(recover_history(log)).restart_from(catalogs[first - 5])
+        assert list(begun) == list(recover_history(log).from_version(first)) == catalogs[first - 5:]
+    with pytest.raises(InvalidInput, match="begins with"):
+        RetainedVersions([update(5)])
+    history = recover_history(log)
+    assert history.between(catalogs[2].activation, catalogs[9].activation) == catalogs[2:10]
+    with ThreadPoolExecutor(4) as threads:
+        for history in (recover_history(log) for _ in range(20)):
+            asked = threads.map(history.catalog, [*range(40, 4, -1), *range(5, 41)])
+            assert list(asked) == [*reversed(catalogs), *catalogs]
+        history.audit()
 
 
-class Stepped:
-    """The module gc, of which each call waits for what others do before it."""
-
-    def __init__(self, before_call: dict[int, list[Callable[[], object]]]) -> None:
-        self.before_call = before_call
-        self.calls = 0
-
-    def __getattr__(self, name: str) -> Any:
-        for step in self.before_call.pop(self.calls, ()):
-            step()
-        self.calls += 1
-        return getattr(gc, name)
-
-
-@pytest.mark.parametrize(("begins", "ends"), [(begins, ends) for ends in range(5) for begins in range(ends + 1)])
-def test_of_two_recoveries_at_once_the_last_puts_the_collector_back(
-        begins: int, ends: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = filled(3).store
+def test_a_recovery_leaves_the_collector_of_cycles_to_the_host() -> None:
     before = gc.isenabled(), gc.get_threshold()
-    may_end, has_begun = threading.Event(), threading.Event()
+    seen = []
 
-    def held() -> None:
-        has_begun.set()
-        assert may_end.wait(60)
+    class Watched(UpdateLog):
+        def stored(self, first: int, last: int) -> Iterator[tuple[int, bytes, bytes]]:
+            for stored in super().stored(first, last):
+                seen.append((gc.isenabled(), gc.get_threshold()))
+                yield stored
 
-    other = threading.Thread(target=recover_history, args=(Seen(store, held),))
-    steps: dict[int, list[Callable[[], object]]] = {}
-    steps.setdefault(begins, []).extend([other.start, partial(has_begun.wait, 60)])
-    steps.setdefault(ends, []).extend([may_end.set, other.join])
-    stepped = Stepped(steps)
-    mine = threading.get_ident()
-
-    class Shared:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(stepped if threading.get_ident() == mine else gc, name)
-
-    monkeypatch.setattr(recover, "gc", Shared())
-    try:
-        recover_history(UpdateLog(store))
-        for left in list(steps):
-            for step in steps.pop(left):
-                step()
-        assert (gc.isenabled(), gc.get_threshold()) == before
-    finally:
-        gc.enable()
-        gc.set_threshold(*before[1])
+    recover_history(Watched(filled(3).store))
+    assert seen == [before] * 3
 
 
 def test_a_recovery_of_four_times_the_versions_takes_four_times_the_steps() -> None:

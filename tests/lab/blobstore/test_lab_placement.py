@@ -8,12 +8,15 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.blobstore import BlobChoice, CostBenefit, Greedy
+from compactlib.blobstore import BlobChoice, BlobPolicy, CostBenefit, Greedy
+from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
 from compactlib.blobstore.compaction.plan.policy import CopyOrder, in_copy_order
 from compactlib.blobstore.errors import PlanDoesNotFit
+from compactlib.blobstore.model.placement import ByEnd
 from compactlib.errors import InvalidInput
 from compactlib.lab import BlobSettings, HotCold, Operations, TtlMix, Uniform, Zipf, replay_blobs
 from compactlib.lab.blobstore.fixed_number import FixedNumber
+from compactlib.lab.blobstore.placement.by_lifetime import ByLifetime
 from compactlib.lab.blobstore.placement.dac import DAC
 from compactlib.lab.blobstore.placement.fadac import FADaC
 from compactlib.lab.blobstore.placement.mixed import Mixed
@@ -24,11 +27,12 @@ from compactlib.lab.blobstore.placement.sfs import SFS
 from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
 from compactlib.lab.blobstore.placement.warcip import WARCIP
 from compactlib.lab.blobstore.replay import BlobReplay
-from compactlib.lab.traces.operations import FOREVER, PUT
-from compactlib.lab.traces.workloads import Bursts, Workload
+from compactlib.lab.traces.operations import DELETE, FOREVER, PUT
+from compactlib.lab.traces.workloads import Bursts, Expiring, Workload
+from tests.effort import Effort
 
 SCHEMES: list[Placement] = [Mixed(), UserAndSurvivors(), MultiLog(), SFS(), WARCIP(segments=8), DAC(), FADaC(),
-                            SepBIT()]
+                            SepBIT(), ByLifetime()]
 ALL = pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
 
 
@@ -66,6 +70,28 @@ def test_equal_arguments_give_equal_reports(scheme: Placement) -> None:
     policy = FixedNumber(victims=4, min_dead_fraction=0.2)
     first = replay_blobs(workload, policy, settings(scheme), seed=9)
     assert replay_blobs(workload, policy, settings(scheme), seed=9) == first
+
+
+@ALL
+@pytest.mark.parametrize("more", [{}, {"check_every_operations": 70}, {"dead": 1.0, "segments": 40}], ids=str)
+def test_plain_puts_and_the_same_operations_as_rows_count_alike(scheme: Placement, more: dict[str, Any]) -> None:
+    """Pairs share a time, some records are smaller, and now and then keys are deleted; the smallest log is full."""
+    policy = FixedNumber(victims=4, min_dead_fraction=0.2, prefers="root benefit")
+    plain, general = (BlobReplay(policy, settings(scheme, **more), expected_operations=2_900) for _ in range(2))
+    for number, piece in enumerate(Zipf(keys=500, writes=2_400, exponent=0.9).pieces(3)):
+        for start in range(0, len(piece), 300):
+            part = slice(start, start + 300)
+            keys, times = piece.keys[part], [at // 2 for at in piece.times_ms[part]]
+            kinds = bytes([PUT, PUT, DELETE]) * (len(keys) // 3) if start % 900 == 600 else bytes(len(keys))
+            kinds, size = kinds.ljust(len(keys), b"\0"), 1 + (start == 1_200)
+            plain.feed(Operations(kinds=kinds, keys=keys, sizes=size, times_ms=times))
+            general.feed(Operations(kinds=kinds, keys=keys, sizes=[size] * len(keys), times_ms=times))
+            for each in (plain, general):
+                each.log.audit()
+            assert plain.log.view(times[-1]) == general.log.view(times[-1]), number
+    report = plain.report("")
+    assert report == general.report("")
+    assert report.total.compactions > 10
 
 
 @ALL
@@ -236,11 +262,49 @@ def test_sfs_groups_records_by_the_hotness_of_segments() -> None:
     assert write(placer, 5, at=201) == 0
 
 
+def test_by_lifetime_tells_records_apart_by_their_end_or_by_how_often_their_key_is_written() -> None:
+    placer = began(ByLifetime(rates=6, ends=4), valid=100.0)
+    for time in range(0, 1_600, 16):
+        write(placer, 1, at=time)                       # a write every 16 ms, and no other key
+    assert write(placer, 2, at=1_600) == 4              # nothing is known: one life a turn, which is 1,600 ms
+    assert write(placer, 2, at=2_400) == 3
+    assert write(placer, 1, at=2_401) == 0              # 16 ms are less than an eighth of a turn
+    assert placer.copy(2, 20_000) == 5                  # it has lived on for long
+    placer.until_ms = 20_100
+    assert placer.copy(2, 20_000) == 6                  # the first class of ends
+    placer.until_ms = 21_000
+    assert placer.copy(2, 20_000) == 8                  # two fifths of a turn
+    placer.until_ms = 4_450
+    assert placer.copy(1, 2_450) == 0                   # it will be replaced long before
+
+
+@pytest.mark.parametrize(("share", "by_container", "part"), [
+    (0.0, True, 1.0), (0.2, True, 0.95), (0.8, False, 0.75)])
+def test_ends_that_are_known_are_worth_more_than_any_count_of_writes(share: float, by_container: bool, part: float,
+                                                                    effort: Effort) -> None:
+    """FADaC and the root of the age are what comes closest; without times to live, nothing is lost."""
+    keys = effort(6_000, 40_000)
+    workload = Expiring(keys=keys, writes=5 * keys, share=share, by_container=by_container,
+                        longest_seconds=keys / 1_000)
+
+    def copies(policy: BlobPolicy, placement: Placement, **more: Any) -> float:
+        chosen = BlobSettings.for_workload(workload, segments=keys // 20, seed=1, placement=placement,
+                                           copies_renew=True, min_free_segments=2, **more)
+        found = replay_blobs(workload, policy, chosen, seed=1).steady(0.4)
+        assert found.refused == 0
+        return found.write_amplification - 1
+
+    trigger: dict[str, Any] = {"min_used_fraction": 0.0, "min_reclaimed_segments": 4}
+    ours = copies(DecliningCost(**trigger, decline=None), ByLifetime(), forecast_seconds=32.0, bucket_seconds=0.25)
+    assert ours < part * copies(FixedNumber(victims=8, prefers="root benefit"), FADaC())
+
+
 @pytest.mark.parametrize("make", [
     lambda: DAC(classes=1), lambda: FADaC(step=1.0), lambda: FADaC(request_records=0), lambda: SepBIT(classes=3),
     lambda: SepBIT(segments=0), lambda: SFS(rounds=0), lambda: WARCIP(segments=0), lambda: MultiLog(classes=65),
     lambda: BlobSettings.of_slots(6, 16, placement=SepBIT()), lambda: settings(None, dead=1.5),
     lambda: BlobSettings.of_slots(60, 16, placement=DAC(), tombstone_bytes=5),
+    lambda: ByLifetime(rates=1), lambda: ByLifetime(ends=0), lambda: ByLifetime(sooner=0.0),
     lambda: Greedy(copy_order="luck"),  # type: ignore[arg-type]
     lambda: FixedNumber(prefers="luck"),  # type: ignore[arg-type]
 ])
@@ -273,3 +337,9 @@ def test_what_is_dead_enough_is_taken_in_the_order_that_was_asked_for() -> None:
     assert FixedNumber(min_dead_fraction=0.9).choose(replay.log.view(1_000), 1.0).victims[0].position == 0
     assert "lower it, or wait" in FixedNumber(min_dead_fraction=0.9).choose(
         BlobReplay(Greedy(), settings(None)).log.view(0), 1.0).why
+
+
+@pytest.mark.parametrize("given", [{"placement": FADaC}, {"survivors": ByEnd}])
+def test_a_placement_is_an_object_and_not_its_class(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=r"is the class (FADaC|ByEnd); give one that is made of it"):
+        BlobSettings.of_slots(200, 100, **given)

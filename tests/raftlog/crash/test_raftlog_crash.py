@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import errno
 import random
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from compactlib.files import Files
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import DropDead, LogPolicy, LogReader, SeedPolicy, SegmentLog
 from compactlib.raftlog.model.names import CADENCE_NAME
+from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.testing import FailingFiles, explore, explore_recovery, record
 from compactlib.testing.crash.harness import CrashReport
 from compactlib.testing.crash.operations import Recording, Write
@@ -43,6 +45,7 @@ from tests.raftlog.compaction_logs import (
     vector_45,
 )
 from tests.raftlog.crash.journal import Journal, Life
+from tests.raftlog.wrapped_files import WatchedFiles
 
 PAIRS = SeedPolicy(max_sources=2)
 
@@ -299,3 +302,53 @@ def test_soak_crashes_after_a_failure(fail_at: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(1000, 1080))
 def test_soak_random_lives(seed: int, tmp_path: Path) -> None:
     crash_a_life(tmp_path, seed, steps=60, points=60, limit_per_point=16)
+
+
+def test_what_is_taken_back_while_a_group_is_finished_stays_taken_back(tmp_path: Path) -> None:
+    """The leader went before the links were durable, and members whose files had come back counted again."""
+    vector_45(tmp_path)
+
+    def take_back_meanwhile(folder: Path, files: RecordingFiles) -> None:
+        watched = WatchedFiles(lambda operation, path: None, files)
+        with LogSegments(folder, options(watched)) as segments:
+            ended = threading.Event()
+
+            def take_back() -> None:
+                segments.take_back(0)
+                files.acknowledge("taken back")
+                ended.set()
+
+            thread = threading.Thread(target=take_back)
+
+            def in_between(operation: str, path: str) -> None:
+                if operation == "symlink" and thread.ident is None:
+                    thread.start()
+                    # It has to wait for the links; give it every chance not to.
+                    ended.wait(0.2)
+
+            watched.look = in_between
+            segments.log.compact(policy=segments.log.policy)
+            thread.join()
+
+    def check(folder: Path, acknowledged: Sequence[Any]) -> None:
+        with SegmentLog(folder, options()) as log:
+            assert not acknowledged or list(log.entries()) == []
+
+    explore(record(tmp_path, take_back_meanwhile), check, rng=random.Random(0), limit_per_point=16)
+
+
+def test_what_is_taken_back_after_a_group_could_not_be_finished_stays_taken_back(tmp_path: Path) -> None:
+    vector_45(tmp_path)
+    refused: list[str] = []
+
+    def refuse_once(operation: str, path: str) -> None:
+        if operation == "symlink" and not refused:
+            refused.append(path)
+            raise StorageError.from_os(OSError(errno.EIO, "Input/output error"), "link", path)
+
+    with LogSegments(tmp_path, options(WatchedFiles(refuse_once))) as segments:
+        assert isinstance(segments.log.compact(policy=segments.log.policy), Failed)
+        segments.take_back(0)
+    with SegmentLog(tmp_path, options()) as log:
+        assert not log.recovery
+        assert list(log.entries()) == []

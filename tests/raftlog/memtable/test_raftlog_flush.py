@@ -152,8 +152,9 @@ def test_taking_back_is_durable_by_itself(held: range, after: int, left: range, 
 def test_segments_that_are_being_read_cannot_be_taken_back_whole(tmp_path: Path) -> None:
     with segments_with(tmp_path / "log", *range(30, 70)) as log:
         lease = log.log.lease()
-        with pytest.raises(Busy, match="release the leases"):
-            log.take_back(3)
+        for _ in range(2):
+            with pytest.raises(Busy, match="release the leases"):
+                log.take_back(3)
         lease.release()
         log.take_back(3)
         assert list(log.log.entries()) == []

@@ -144,6 +144,48 @@ def test_a_follower_that_is_a_little_behind_gets_entries_where_the_leader_keeps_
     asyncio.run(run())
 
 
+def test_a_server_is_started_again_in_another_event_loop(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "follower"), SMALL) as follower:
+        server = SnapshotServer(listen=("127.0.0.1", 0), limits=LIMITS)
+        taking = server.add(follower.log, follower.snapshots, term=1, applied=lambda: follower.machine.applied,
+                            installed=follower.installed)
+
+        async def life(term: int) -> None:
+            async with server:
+                ended = asyncio.create_task(taking.next_outcome())
+                # Each has something to do in its turn, for which the other waits.
+                await asyncio.gather(taking.observe_term(term), taking.observe_term(term + 1))
+                assert isinstance(await send(leader, server, term + 1), Done)
+                assert isinstance(await ended, Done)
+                server.audit()
+
+        for number in range(2):
+            fill(leader, rng, 300)
+            leader.snapshot()
+            asyncio.run(life(2 + 2 * number))
+            assert server.last_error is None
+            assert follower.log.state.index == leader.log.state.index
+
+
+def test_a_client_sends_in_one_event_loop_after_the_other(tmp_path: Path) -> None:
+    with KvStore(str(tmp_path / "leader"), SMALL) as leader:
+        fill(leader, random.Random(1), 300)
+        leader.snapshot()
+        client = SnapshotClient(("127.0.0.1", 1), max_transfers=1)
+
+        async def life() -> list[object]:
+            sending = [asyncio.create_task(client.send(leader.log, leader.snapshots, term=1)) for _ in range(2)]
+            # The first has its turn by then, and the second waits for it.
+            await asyncio.sleep(0)
+            for each in sending:
+                each.cancel()
+            return [type(ended) for ended in await asyncio.gather(*sending, return_exceptions=True)]
+
+        for _ in range(2):
+            assert asyncio.run(life()) == [asyncio.CancelledError] * 2
+
+
 def test_a_higher_term_an_unknown_version_and_nothing_to_send(tmp_path: Path) -> None:
     async def run() -> None:
         with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "f"), SMALL) as follower:

@@ -219,7 +219,8 @@ class TestJobs:
         stages = [tracker.getStageInfo(stage) for each in jobs if each is not None for stage in each.stageIds]
         assert [stage.numTasks for stage in stages if stage is not None] == [20]
 
-    @pytest.mark.parametrize(("size", "partitions"), [(500_000, [0, 1, 2, 3, 4]), (15 << 20, [0, 1, 0, 1, 0])])
+    @pytest.mark.parametrize(("size", "partitions"), [(100_000, [0, 1, 2, 3, 4]), (500_000, [0, 1, 2, 3, 4]),
+                                                      (1_500_000, [0, 1, 2, 3, 4]), (15 << 20, [0, 1, 0, 1, 0])])
     def test_large_tasks_are_as_many_jobs_as_it_takes_and_leave_nothing_behind(
             self, spark: SparkSession, size: int, partitions: list[int]) -> None:
         """What PySpark makes a broadcast would stay on the disk until the session ends."""

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,23 +22,23 @@ from compactlib.objects import LocalObjects
 from compactlib.runtime.budget import Budget
 from compactlib.scheduler import BlockMeta, JobPlan, MemoryFence, RunningJob
 from compactlib.scheduler.workers.worker_core import Start
-from compactlib.spark import BlockFolder, MergeBlocks, StagingMerge, local_session, ship_library
+from compactlib.spark import MergeBlocks, StagingMerge, local_session, ship_library
 from compactlib.spark.rewrites.blocks import MergeOptions
 from compactlib.staging import CommittedRanges
 from compactlib.staging.committed.formats.parquet import ParquetFormat
 from compactlib.staging.model.values import Change, Record
+from tests.spark.block_files import LocalBlocks
 
 BLOCKS = 16
 PAYLOAD = 1000
 
 
-def blocks_of(blocks: BlockFolder, megabytes: int) -> tuple[str, ...]:
+def blocks_of(blocks: LocalBlocks, megabytes: int) -> tuple[str, ...]:
     """Blocks of rows of a kilobyte that cannot be compressed, in no order."""
     names = tuple(f"b{number}" for number in range(BLOCKS))
     rng = random.Random(1)
     for name in names:
         path = blocks.path_of("acme", 3, name)
-        blocks.make_folder(os.path.dirname(path))
         count = megabytes * (1 << 20) // BLOCKS // PAYLOAD
         noise = rng.randbytes(count * PAYLOAD)
         parquet.write_table(pa.table({
@@ -51,7 +50,7 @@ def blocks_of(blocks: BlockFolder, megabytes: int) -> tuple[str, ...]:
 
 def merge_blocks(spark: SparkSession, folder: Path, megabytes: int, target_bytes: int | None) -> None:
     """Merge them; what comes out has all rows, in order."""
-    blocks = BlockFolder(folder)
+    blocks = LocalBlocks(folder)
     names = blocks_of(blocks, megabytes)
     plan = JobPlan(name="the-job", tenant="acme", shard=3, compaction_level=0, source_blocks=names)
     clock = ManualClock(0.0)
@@ -63,7 +62,7 @@ def merge_blocks(spark: SparkSession, folder: Path, megabytes: int, target_bytes
     assert outputs == sorted(sources)
 
 
-def keys_of(blocks: BlockFolder, names: Sequence[str]) -> list[Any]:
+def keys_of(blocks: LocalBlocks, names: Sequence[str]) -> list[Any]:
     """The keys of some blocks, one after the other."""
     return [key for name in names for key in parquet.read_table(
         blocks.path_of("acme", 3, name), columns=["key"], partitioning=None)["key"].to_pylist()]

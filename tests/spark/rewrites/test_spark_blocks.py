@@ -21,7 +21,6 @@ from pyspark.sql import SparkSession
 
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput
-from compactlib.files import LocalFiles
 from compactlib.hosting import LocalLog, SchedulerHost
 from compactlib.kv import MemoryStore
 from compactlib.kv.errors import OutcomeUnknown
@@ -42,8 +41,9 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.workers.running_job import output_block_id
 from compactlib.scheduler.workers.worker_core import Start
-from compactlib.spark import BlockFolder, MergeBlocks
+from compactlib.spark import MergeBlocks
 from compactlib.spark.rewrites.blocks import MergeOptions, columns_of
+from tests.spark.block_files import LocalBlocks
 
 pytestmark = pytest.mark.spark
 
@@ -63,14 +63,13 @@ def rows(seed: int, count: int) -> list[dict[str, Any]]:
              "count": rng.randrange(60_000), "payload": rng.randbytes(20)} for _ in range(count)]
 
 
-def write_block(folder: BlockFolder, block_id: str, content: list[dict[str, Any]], *, tenant: str = "acme",
+def write_block(folder: LocalBlocks, block_id: str, content: list[dict[str, Any]], *, tenant: str = "acme",
                 schema: pa.Schema = SCHEMA) -> None:
     path = folder.path_of(tenant, 3, block_id)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
     parquet.write_table(pa.Table.from_pylist(content, schema=schema), path)
 
 
-def read_block(folder: BlockFolder, block_id: str, tenant: str = "acme") -> pa.Table:
+def read_block(folder: LocalBlocks, block_id: str, tenant: str = "acme") -> pa.Table:
     return parquet.read_table(folder.path_of(tenant, 3, block_id), partitioning=None)
 
 
@@ -84,13 +83,13 @@ def order(row: dict[str, Any]) -> tuple[Any, ...]:
     return (row["service"] is not None, row["service"] or "", row["at"])
 
 
-def files_of(folder: BlockFolder) -> set[str]:
+def files_of(folder: LocalBlocks) -> set[str]:
     return {str(path.relative_to(folder.folder)) for path in Path(folder.folder).rglob("*") if path.is_file()}
 
 
 def test_without_a_column_of_times_the_outputs_have_the_span_of_the_sources(spark: SparkSession,
                                                                             tmp_path: Path) -> None:
-    folder = BlockFolder(tmp_path / "blocks")
+    folder = LocalBlocks(tmp_path / "blocks")
     known = tuple(BlockMeta(id=f"b{number}", tenant="acme", shard=3, level=0, min_time=1e6 + number,
                             max_time=2e6 + number) for number in range(3))
     for number, block in enumerate(known):
@@ -103,7 +102,7 @@ def test_without_a_column_of_times_the_outputs_have_the_span_of_the_sources(spar
     assert {(block.min_time, block.max_time) for block in blocks} == {(1e6, 2e6 + 2)}
 
 
-def with_metadata(folder: BlockFolder, count: int, **wrong: Any) -> RunningJob:
+def with_metadata(folder: LocalBlocks, count: int, **wrong: Any) -> RunningJob:
     """A job whose poll carried the metadata of its sources, written as an ingester would."""
     known = []
     for number in range(count):
@@ -116,7 +115,7 @@ def with_metadata(folder: BlockFolder, count: int, **wrong: Any) -> RunningJob:
 
 
 def test_rows_and_columns_that_the_poll_tells_need_no_footers(spark: SparkSession, tmp_path: Path) -> None:
-    folder, options = BlockFolder(tmp_path / "blocks"), MergeOptions(sort_by=("at",), time_column="at")
+    folder, options = LocalBlocks(tmp_path / "blocks"), MergeOptions(sort_by=("at",), time_column="at")
     job = with_metadata(folder, 3)
     done = MergeBlocks(spark, folder, MemoryFence(), options)(job)
     (block,) = done.new_blocks
@@ -136,7 +135,7 @@ def test_rows_and_columns_that_the_poll_tells_need_no_footers(spark: SparkSessio
 
 def test_that_there_are_no_rows_is_believed_of_the_files_alone(spark: SparkSession, tmp_path: Path) -> None:
     """Else wrong metadata has a block with rows deleted, and nothing in its place."""
-    folder = BlockFolder(tmp_path / "blocks")
+    folder = LocalBlocks(tmp_path / "blocks")
     known = []
     for name, content in (("b0", []), ("b1", rows(1, 30))):
         write_block(folder, name, content)
@@ -147,7 +146,7 @@ def test_that_there_are_no_rows_is_believed_of_the_files_alone(spark: SparkSessi
 
 
 def test_a_source_whose_footer_was_not_read_is_named_if_it_is_damaged(spark: SparkSession, tmp_path: Path) -> None:
-    folder = BlockFolder(tmp_path / "blocks")
+    folder = LocalBlocks(tmp_path / "blocks")
     job = with_metadata(folder, 3)
     Path(folder.path_of("acme", 3, "b2")).write_bytes(b"PAR1 is not all that it takes PAR1")
     with pytest.raises(CorruptData, match="b2"):
@@ -155,7 +154,7 @@ def test_a_source_whose_footer_was_not_read_is_named_if_it_is_damaged(spark: Spa
 
 
 def test_blocks_become_one_sorted_block(spark: SparkSession, tmp_path: Path) -> None:
-    folder = BlockFolder(tmp_path / "blocks")
+    folder = LocalBlocks(tmp_path / "blocks")
     contents = [rows(seed, 40) for seed in range(5)]
     for number, content in enumerate(contents):
         write_block(folder, f"b{number}", content)
@@ -184,7 +183,7 @@ def test_blocks_become_one_sorted_block(spark: SparkSession, tmp_path: Path) -> 
 
 
 def test_several_blocks_of_about_a_size_whose_keys_do_not_overlap(spark: SparkSession, tmp_path: Path) -> None:
-    folder, fence = BlockFolder(tmp_path / "blocks"), KVFence(MemoryStore())
+    folder, fence = LocalBlocks(tmp_path / "blocks"), KVFence(MemoryStore())
     contents = [rows(seed, 400) for seed in range(4)]
     for number, content in enumerate(contents):
         write_block(folder, f"b{number}", content)
@@ -210,7 +209,7 @@ def test_several_blocks_of_about_a_size_whose_keys_do_not_overlap(spark: SparkSe
 
 
 def test_one_key_stays_in_one_block_and_missing_keys_come_first(spark: SparkSession, tmp_path: Path) -> None:
-    folder = BlockFolder(tmp_path / "blocks")
+    folder = LocalBlocks(tmp_path / "blocks")
     content = [{**row, "service": service} for service, many in ((None, 30), ("x", 300), ("y", 30))
                for row in rows(many, many)]
     write_block(folder, "b0", content)
@@ -225,7 +224,7 @@ def test_one_key_stays_in_one_block_and_missing_keys_come_first(spark: SparkSess
 
 
 def test_sources_that_are_gone_or_empty(spark: SparkSession, tmp_path: Path) -> None:
-    folder = BlockFolder(tmp_path / "blocks")
+    folder = LocalBlocks(tmp_path / "blocks")
     merge = MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("count",)))
     assert merge(running(["b0", "b1"])).no_output is NoOutput.MISSING
     write_block(folder, "b1", [])
@@ -238,7 +237,7 @@ def test_sources_that_are_gone_or_empty(spark: SparkSession, tmp_path: Path) -> 
 
 
 def test_names_of_every_kind_are_read_and_written(spark: SparkSession, tmp_path: Path) -> None:
-    folder = BlockFolder(tmp_path / "blocks")
+    folder = LocalBlocks(tmp_path / "blocks")
     tenant = "_a/b=c {x}*%41.größe"
     for number, block_id in enumerate(("_hidden", ".dot", "a=b", "x/y [z]", "%2F")):
         write_block(folder, block_id, rows(number, 3), tenant=tenant)
@@ -248,7 +247,7 @@ def test_names_of_every_kind_are_read_and_written(spark: SparkSession, tmp_path:
 
 
 def test_a_worker_that_lost_its_job_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    folder = BlockFolder(tmp_path / "blocks")
+    folder = LocalBlocks(tmp_path / "blocks")
     for number in range(2):
         write_block(folder, f"b{number}", rows(number, 10))
     before = files_of(folder)
@@ -270,7 +269,7 @@ def test_a_worker_that_lost_its_job_leaves_nothing(spark: SparkSession, tmp_path
 
 
 def test_blocks_that_may_be_committed_stay(spark: SparkSession, tmp_path: Path) -> None:
-    folder = BlockFolder(tmp_path / "blocks")
+    folder = LocalBlocks(tmp_path / "blocks")
     for number in range(2):
         write_block(folder, f"b{number}", rows(number, 10))
 
@@ -288,8 +287,59 @@ def test_blocks_that_may_be_committed_stay(spark: SparkSession, tmp_path: Path) 
         assert read_block(folder, block_id).num_rows == 20
 
 
+COUNTED = [(number * 5 + 2) % 7 for number in range(7)]
+TYPES: list[tuple[pa.Array[Any], pa.DataType]] = [
+    *((pa.array(COUNTED, small), large) for small, large in (
+        (pa.int8(), pa.int8()), (pa.uint8(), pa.int16()), (pa.uint32(), pa.int64()),
+        (pa.uint64(), pa.decimal128(20, 0)), (pa.float32(), pa.float32()),
+        (pa.date32(), pa.date32()),
+        (pa.timestamp("ms"), pa.timestamp("us")), (pa.timestamp("s", "Asia/Tokyo"), pa.timestamp("us", "UTC")))),
+    *((pa.array([f"größe {each}" for each in COUNTED]).cast(kind), pa.string())
+      for kind in (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()))),
+    *((pa.array([b"%02d" % each for each in COUNTED], kind), pa.binary())
+      for kind in (pa.binary(), pa.binary(2), pa.large_binary())),
+    (pa.array([None, True, False] * 2 + [None]), pa.bool_()),
+    (pa.array([[each, None] for each in COUNTED], pa.list_(pa.uint16())), pa.list_(pa.field("element", pa.int32()))),
+    (pa.array([{"a.b": each, "c": [{"d": "x"}]} for each in COUNTED]),
+     pa.struct([("a.b", pa.int64()), ("c", pa.list_(pa.field("element", pa.struct([("d", pa.string())]))))])),
+    (pa.array([[("x", each)] for each in COUNTED], pa.map_(pa.string(), pa.uint8())), pa.map_(pa.string(), pa.int16())),
+]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_values_of_all_types_come_through_in_one_that_spark_has(spark: SparkSession, tmp_path: Path,
+                                                                zone: str) -> None:
+    folder = LocalBlocks(tmp_path / "blocks")
+    names = [f"column `{number}` of {len(TYPES)}.x" for number in range(len(TYPES))]
+    table = pa.table([values for values, _ in TYPES], names=names)
+    parquet.write_table(table, folder.path_of("acme", 3, "b0"))
+    before = spark.conf.get("spark.sql.session.timeZone")
+    assert before is not None
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        merge = MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=(names[0],), time_column=names[7]))
+        (block,) = merge(running(["b0"])).new_blocks
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    written = pa.schema(list(zip(names, (kind for _, kind in TYPES), strict=True)))
+    found = read_block(folder, block.id)
+    assert found.schema.equals(written)
+    assert block.columns == columns_of(written)
+    assert found.to_pylist() == table.sort_by(names[0]).cast(written).to_pylist()
+    assert (block.min_time, block.max_time) == (0.0, 6.0)
+
+
+def test_times_finer_than_microseconds_are_refused_and_not_cut_off(spark: SparkSession, tmp_path: Path) -> None:
+    folder = LocalBlocks(tmp_path / "blocks")
+    parquet.write_table(pa.table({"at": pa.array([1], pa.timestamp("ns"))}), folder.path_of("acme", 3, "b0"))
+    before = files_of(folder)
+    with pytest.raises(Exception, match="would lose data"):
+        MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("at",)))(running(["b0"]))
+    assert files_of(folder) == before
+
+
 def test_bad_blocks_are_named(spark: SparkSession, tmp_path: Path) -> None:
-    folder = BlockFolder(tmp_path / "blocks")
+    folder = LocalBlocks(tmp_path / "blocks")
     write_block(folder, "b0", rows(0, 3))
     write_block(folder, "other", [{"service": "a"}], schema=pa.schema([("service", pa.string())]))
     merge = MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("count",)))
@@ -306,29 +356,22 @@ def test_bad_blocks_are_named(spark: SparkSession, tmp_path: Path) -> None:
         MergeOptions(sort_by=("a",), target_bytes=0)
 
 
-def test_old_private_files_are_swept_and_blocks_deleted(tmp_path: Path) -> None:
-    folder = BlockFolder(tmp_path / "blocks", LocalFiles())
-    assert folder.sweep(now=1e12, older_than_seconds=60.0) == 0
-    folder.make_folder(folder.private)
-    Path(folder.private, "attempt", "_temporary").mkdir(parents=True)
-    Path(folder.private, "written to", "_temporary").mkdir(parents=True)
-    for name, age in (("old", 100.0), ("young", 10.0), ("attempt/_temporary/part", 100.0),
-                      ("written to/_temporary/part", 10.0)):
-        path = Path(folder.private, name)
-        path.write_bytes(b"x")
-        os.utime(path, (1000.0 - age, 1000.0 - age))
-    for each in ("attempt/_temporary", "attempt", "written to/_temporary", "written to"):
-        os.utime(Path(folder.private, each), (900.0, 900.0))
-    assert folder.sweep(now=1000.0, older_than_seconds=60.0) == 2
-    assert set(os.listdir(folder.private)) == {"young", "written to"}
-    write_block(folder, "b0", rows(0, 1))
-    folder.delete("acme", 3, "b0")
-    folder.delete("acme", 3, "b0")
-    assert files_of(folder) == {"merging/young", "merging/written to/_temporary/part"}
+def test_blocks_that_nobody_knows_are_swept_and_blocks_deleted(tmp_path: Path) -> None:
+    folder = LocalBlocks(tmp_path / "blocks")
+    assert folder.sweep((), now=1e12, older_than_seconds=60.0) == 0
+    for name, age in (("known", 100.0), ("unknown", 100.0), ("young", 10.0)):
+        write_block(folder, name, rows(0, 1))
+        os.utime(folder.path_of("acme", 3, name), (1000.0 - age, 1000.0 - age))
+    known = BlockMeta(id="known", tenant="acme", shard=3, level=1)
+    assert folder.sweep((known,), now=1000.0, older_than_seconds=60.0) == 1
+    assert {os.path.basename(name) for name in files_of(folder)} == {"block-known.parquet", "block-young.parquet"}
+    folder.delete("acme", 3, "known")
+    folder.delete("acme", 3, "known")
+    assert {os.path.basename(name) for name in files_of(folder)} == {"block-young.parquet"}
 
 
 def test_from_scheduler_to_block(spark: SparkSession, tmp_path: Path) -> None:
-    folder, clock = BlockFolder(tmp_path / "blocks"), ManualClock(1000.0)
+    folder, clock = LocalBlocks(tmp_path / "blocks"), ManualClock(1000.0)
     config = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
     with SchedulerHost(LocalLog(tmp_path / "log", LogOptions(clock=clock)), None, config) as host:
         for number in range(4):
@@ -369,7 +412,7 @@ def test_a_merge_gives_the_rows_of_a_plain_sort_here(spark: SparkSession, tmp_pa
                                                      blocks: list[int], row_group_rows: int) -> None:
     """One huge row, many blocks of one row, blocks that are empty, and what Hypothesis finds; no two keys are equal."""
     base = tmp_path / str(next(_folders))
-    folder = BlockFolder(base)
+    folder = LocalBlocks(base)
     named = dict(enumerate(dealt(content, blocks)))
     for number, rows_of_block in named.items():
         write_block(folder, f"b{number}", rows_of_block)
@@ -391,7 +434,7 @@ def test_the_bytes_depend_on_the_rows_and_not_on_the_blocks_they_come_in(
     """Also where keys are equal: what is left of the row puts those in order."""
     found = []
     for blocks in (first, second):
-        folder = BlockFolder(tmp_path / str(next(_folders)))
+        folder = LocalBlocks(tmp_path / str(next(_folders)))
         parts = dealt(content, blocks)
         for number, part in enumerate(parts):
             write_block(folder, f"b{number}", part)

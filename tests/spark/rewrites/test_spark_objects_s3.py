@@ -8,27 +8,38 @@ was left in the bucket is removed by the run itself or by a sweep.
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
 import itertools
+import json
+import os
+import signal
+import sys
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import attrs
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.executors import Executor, LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
-from compactlib.objects import MemoryObjects, ObjectRef, RemoteObjects
+from compactlib.objects import LocalObjects, MemoryObjects, ObjectRef, ObjectStore, RemoteObjects
 from compactlib.objects.folder import ObjectFolder
 from compactlib.outcome import Done, Failed
 from compactlib.raftlog import LogReader, SegmentLog
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, RecordingObserver
-from compactlib.spark import ObjectsExecutor, SparkExecutor
+from compactlib.scheduler import BlockMeta, JobPlan, MemoryFence, RunningJob
+from compactlib.scheduler.workers.worker_core import Start
+from compactlib.spark import BlockFolder, MergeBlocks, ObjectsExecutor, SparkExecutor
+from compactlib.spark.rewrites.blocks import MergeOptions
 from compactlib.spark.rewrites.object_files import store_heads
 from compactlib.spark.rewrites.staging_merge import StagingMerge
 from compactlib.staging import CommittedRanges, SplitRule
@@ -93,9 +104,11 @@ def entries(folder: str) -> list[Any]:
 @pytest.fixture
 def by_value() -> Iterator[None]:
     """The bucket's class is importable here only, so it travels by value, as a notebook's does."""
-    cloudpickle.register_pickle_by_value(s3_stores)  # type: ignore[no-untyped-call]
+    for module in (s3_stores, sys.modules[__name__]):
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     yield
-    cloudpickle.unregister_pickle_by_value(s3_stores)  # type: ignore[no-untyped-call]
+    for module in (s3_stores, sys.modules[__name__]):
+        cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 @attrs.frozen
@@ -363,6 +376,154 @@ def test_a_staging_merge_in_the_bucket_is_the_same_or_has_not_happened(
         assert applied.metarange_id == expected.metarange_id
         assert applied.ranges_reused
         assert list(committed.scan(applied.metarange_id)) == list(local.scan(expected.metarange_id))
+
+
+# ------------------------------------------------------------------------------------- Parquet blocks, in the bucket
+
+
+NAMES = ("b0", "b1", "b2")
+
+
+def write_blocks(objects: ObjectStore, folder: BlockFolder) -> list[dict[str, Any]]:
+    """Three blocks of fifty rows in four row groups; gives all rows."""
+    tables = [pa.table({"key": [(7 * number + 3 * row) % 151 for row in range(50)],
+                        "value": [f"{number} {row}" for row in range(50)]}) for number in range(3)]
+    for name, table in zip(NAMES, tables, strict=True):
+        out = io.BytesIO()
+        parquet.write_table(table, out, row_group_size=13)
+        objects.create(folder.key_of("acme", 3, name), out.getvalue())
+    return [row for table in tables for row in table.to_pylist()]
+
+
+def merge_blocks(spark: SparkSession, folder: BlockFolder, fence: MemoryFence, token: int) -> tuple[BlockMeta, ...]:
+    plan = JobPlan(name="job", tenant="acme", shard=3, compaction_level=0, source_blocks=NAMES)
+    job = RunningJob(Start(1, plan, token, 100.0), Budget(), ManualClock(0.0))
+    merge = MergeBlocks(spark, folder, fence, MergeOptions(sort_by=("key",), target_bytes=1500, time_column="key"))
+    done: tuple[BlockMeta, ...] = merge(job).new_blocks
+    return done
+
+
+def blocks_in(objects: ObjectStore, folder: BlockFolder, ids: Iterable[str]) -> list[bytes]:
+    return [objects.get(folder.key_of("acme", 3, each)) for each in ids]
+
+
+def rows_of(blocks: Iterable[bytes]) -> list[dict[str, Any]]:
+    return [row for block in blocks for row in parquet.read_table(pa.BufferReader(block)).to_pylist()]
+
+
+def by_key(row: dict[str, Any]) -> tuple[int, str]:
+    return row["key"], row["value"]
+
+
+@attrs.frozen
+class BucketThatKills:
+    """Opens a bucket for a worker that dies once: when its object is there, before it could say so."""
+
+    bucket: OpenBucket
+    mark: str
+
+    def __call__(self) -> RemoteObjects:
+        store, mark = self.bucket(), self.mark
+        create = store.create
+
+        def created(key: str, data: bytes | memoryview) -> ObjectRef:
+            made = create(key, data)
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+                os.kill(os.getpid(), signal.SIGKILL)
+            return made
+
+        store.create = created  # type: ignore[method-assign]
+        return store
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("by_value")
+def test_blocks_of_a_bucket_are_merged_as_those_of_a_folder_also_when_a_worker_dies(
+        spark: SparkSession, bucket: OpenBucket, tmp_path: Path) -> None:
+    local = functools.partial(LocalObjects, str(tmp_path / "blocks"))
+    found = []
+    for opener in (local, bucket, BucketThatKills(bucket, str(tmp_path / "died"))):
+        folder = BlockFolder(opener, prefix="killed/" if opener is not local and opener is not bucket else "some/")
+        with (bucket if isinstance(opener, BucketThatKills) else opener)() as objects:
+            rows = write_blocks(objects, folder)
+            fence = MemoryFence()
+            made = merge_blocks(spark, folder, fence, 7)
+            blocks = blocks_in(objects, folder, (block.id for block in made))
+            committed = fence.committed("job")
+            assert committed is not None
+            assert json.loads(committed.value) == [block.id for block in made]
+            assert sorted(rows_of(blocks), key=by_key) == sorted(rows, key=by_key)
+            keys_in_order = [row["key"] for row in rows_of(blocks)]
+            assert keys_in_order == sorted(keys_in_order)
+            assert len(made) > 1
+            assert [(block.min_time, block.rows) for block in made] == [
+                (rows_of([block])[0]["key"], len(rows_of([block]))) for block in blocks]
+            found.append((made, blocks))
+            # Nothing else was written.
+            assert len(list(objects.list(folder.prefix))) == len(NAMES) + len(made)
+    assert found[0] == found[1] == found[2]
+    assert (tmp_path / "died").exists()
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("by_value")
+@pytest.mark.parametrize("fault", Fault)
+def test_a_merge_of_blocks_of_which_a_request_goes_wrong_is_whole_or_has_not_happened(
+        spark: SparkSession, bucket: OpenBucket, proxy: S3Proxy, fault: Fault) -> None:
+    fence, folder = MemoryFence(), BlockFolder(bucket)
+    with OpenBucket(servers.moto(), bucket.name)() as objects:
+        rows = sorted(write_blocks(objects, folder), key=by_key)
+        sources, done = keys(bucket), None
+        # Of the reads, the first are this process's, the last the workers'. One is wrong, or all are from there on.
+        for token, (method, number, forever) in enumerate(
+                (("HEAD", 0, False), ("GET", 16, False), ("PUT", 1, False), ("PUT", 1, True)), 1):
+            if fault is (Fault.CUT_ANSWER if method == "PUT" else Fault.CUT_REQUEST):
+                continue
+            proxy.met.clear()
+            seen = itertools.count()
+            proxy.choose = lambda asked, path, method=method, number=number, forever=forever, seen=seen: (  # type: ignore[misc]
+                fault if asked == method and "block-" in path
+                and ((at := next(seen)) == number or (forever and at > number)) else None)
+            try:
+                made = merge_blocks(spark, folder, fence, token)
+            except Exception:
+                # Spark may have run the task again, or has raised.
+                made = ()
+            assert proxy.met, (method, number)
+            proxy.choose = lambda method, path: None
+            committed = fence.committed("job")
+            if made:
+                assert committed is not None
+                assert (committed.token, json.loads(committed.value)) == (token, [block.id for block in made])
+                assert sorted(rows_of(blocks_in(objects, folder, (block.id for block in made))), key=by_key) == rows
+                done = made
+                # The other merges' blocks were removed, or are when nobody knows them.
+            else:
+                assert committed is None or committed.token < token
+            known = [BlockMeta(id=name, tenant="acme", shard=3, level=0) for name in NAMES]
+            folder.sweep([*known, *(done or ())], now=FAR_FUTURE, older_than_seconds=1.0)
+            assert keys(bucket) == sorted({*sources, *(folder.key_of("acme", 3, block.id) for block in done or ())})
+        made = merge_blocks(spark, folder, fence, 100)
+        assert sorted(rows_of(blocks_in(objects, folder, (block.id for block in made))), key=by_key) == rows
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("by_value")
+def test_what_another_attempt_has_left_is_taken_if_it_is_the_same_and_never_replaced(
+        spark: SparkSession, bucket: OpenBucket) -> None:
+    folder = BlockFolder(bucket)
+    with bucket() as objects:
+        write_blocks(objects, folder)
+        made = merge_blocks(spark, folder, MemoryFence(), 7)
+        first = blocks_in(objects, folder, (block.id for block in made))
+        # As by a driver that died before it committed, and one whose commit was not answered.
+        assert merge_blocks(spark, folder, MemoryFence(), 7) == made
+        objects.delete(folder.key_of("acme", 3, made[0].id))
+        objects.create(folder.key_of("acme", 3, made[0].id), b"another")
+        with pytest.raises(Exception, match="ObjectExists"):
+            merge_blocks(spark, folder, MemoryFence(), 7)
+        assert blocks_in(objects, folder, (block.id for block in made)) == [b"another", *first[1:]]
 
 
 # --------------------------------------------------------------------------------------------------- large and early

@@ -16,7 +16,7 @@ from compactlib.blobstore.segment.reader import SegmentFile
 from compactlib.blobstore.segment.records import content_range
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData
-from compactlib.spark.sources.blobstore.rows import read_contents
+from compactlib.spark.sources.blobstore import read_contents
 from tests.blobstore.compaction_stores import START, flip, open_store
 
 

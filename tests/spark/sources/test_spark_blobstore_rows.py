@@ -15,7 +15,7 @@ from compactlib.blobstore.store.store_reader import kept_offsets
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput, Stale
 from compactlib.spark.sources.arrow_arrays import packed, unpacked
-from compactlib.spark.sources.blobstore.rows import BlobOptions, BlobSlice, plan_slices, read_slice
+from compactlib.spark.sources.blobstore import BlobOptions, BlobSlice, plan_slices, read_slice
 from tests.blobstore.compaction_stores import (
     EVERYTHING,
     START,

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from compactlib.blobstore.compaction.sense.statistics import log_statistics
 from compactlib.clock import ManualClock
 from compactlib.spark import register
-from compactlib.spark.sources.blobstore.rows import BlobOptions, plan_slices, read_slice
+from compactlib.spark.sources.blobstore import BlobOptions, plan_slices, read_slice
 from tests.blobstore.compaction_stores import START, flip, garbage_store
 
 pytestmark = pytest.mark.spark

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from compactlib.errors import InvalidInput
 from compactlib.executors import LocalExecutor
 from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
-from compactlib.spark.sources.raftlog.covered import (
+from compactlib.spark.sources.covered import (
     CoveredReader,
     CoveredSegment,
     LogLook,

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from compactlib.errors import InvalidInput
-from compactlib.spark.sources.blobstore.rows import BlobOptions
-from compactlib.spark.sources.raftlog.covered import StreamOptions
-from compactlib.spark.sources.raftlog.rows import SourceOptions
-from compactlib.spark.sources.staging.options import StagingSourceOptions
+from compactlib.spark.sources.blobstore import BlobOptions
+from compactlib.spark.sources.covered import StreamOptions
+from compactlib.spark.sources.raftlog import SourceOptions
+from compactlib.spark.sources.staging import StagingSourceOptions
 
 TABLES: list[tuple[Any, dict[str, str]]] = [
     (SourceOptions, {}), (BlobOptions, {}), (StreamOptions, {}),

@@ -17,7 +17,7 @@ from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog,
 from compactlib.raftlog.errors import LiveIndexMissing, LiveSetLost, NotALog
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, write_snapshot_meta
 from compactlib.raftlog.snapshots.folder import SnapshotFolder
-from compactlib.spark.sources.raftlog.rows import (
+from compactlib.spark.sources.raftlog import (
     MAX_BATCH_ROWS,
     LogSlice,
     SegmentSlice,

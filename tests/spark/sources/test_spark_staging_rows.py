@@ -15,10 +15,11 @@ from compactlib.kv import MemoryStore, SqliteStore
 from compactlib.kv.errors import NotAStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.outcome import Done
-from compactlib.spark.sources.staging.options import KeyRange, StagingSourceOptions
-from compactlib.spark.sources.staging.rows import (
+from compactlib.spark.sources.staging import (
     MAX_BATCH_ROWS,
     BranchPart,
+    KeyRange,
+    StagingSourceOptions,
     plan_parts,
     plan_slices,
     read_part,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ class WaitsForItself(ToyService):
 class StartsAnotherEachTime(ToyService):
     def start(self) -> None:
         if self._service.report().is_active:
-            threading.Thread(target=threading.Event().wait, args=(0.2,), name="another", daemon=True).start()
+            threading.Thread(target=threading.Event().wait, args=(10,), name="another", daemon=True).start()
         super().start()
 
 
@@ -265,3 +266,11 @@ def test_a_mistake_of_an_async_service_is_found_and_told(kind: type[ToyAsyncServ
     assert told in str(broken.value)
 
 
+
+
+def test_a_thread_that_is_about_to_begin_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`threading.enumerate` names it before it can be joined."""
+    begun, about_to_begin = threading.enumerate, [threading.Thread()]
+    monkeypatch.setattr(threading, "enumerate", lambda: [*begun(), *about_to_begin])
+    monkeypatch.setattr(time, "sleep", lambda _seconds: about_to_begin.clear())
+    assert contract_actors.lasting_threads(set(begun())) == []

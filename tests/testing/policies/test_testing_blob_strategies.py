@@ -22,6 +22,7 @@ from compactlib.blobstore import (
     Hybrid,
     StatsBased,
 )
+from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
 from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, BlobView
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.testing.policies.blob_strategies import check_blob_policy, rounds_to_rest, store_views
@@ -148,7 +149,8 @@ def test_a_policy_has_a_name() -> None:
     StatsBased(middle_range_interval_seconds=86_400.0), CompactAll(skip_valid="ends"), CompactAll(skip_valid="all"),
     Hybrid(), Hybrid(usual=Greedy(), every_seconds=0.0, spread_seconds=10.0), Greedy(), Greedy(fill_outputs=True),
     CostBenefit(min_reclaimed_segments=2), ExpiryForecast(), ExpiryForecast(max_dying_fraction=0.0),
-    CopyBudget(max_copied_bytes=1_500), DChoices(seed=3), DChoices(choices=1, seed=3),
+    CopyBudget(max_copied_bytes=1_500), DChoices(seed=3), DChoices(choices=1, seed=3), DecliningCost(),
+    DecliningCost(decline=None, min_reclaimed_segments=2),
 ], ids=repr)
 def test_each_of_the_librarys_policies_keeps_the_contract(policy: BlobPolicy) -> None:
     check_blob_policy(policy, max_examples=15)

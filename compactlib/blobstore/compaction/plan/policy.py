@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import isfinite
-from operator import index
+from operator import attrgetter, index
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 from zlib import crc32 as _hash
 
@@ -390,14 +390,16 @@ def fewest_that_free(view: BlobView, ordered: Sequence[SegmentView], segments: i
 @refuses_misfits
 def emptiest_first(segments: Sequence[SegmentView]) -> list[SegmentView]:
     """Sorted by valid bytes; of equals, in log order."""
-    return sorted(segments, key=lambda segment: (segment.valid_bytes, segment.name))
+    # In two passes: most come in log order, and a pair for each would be made, and kept an eye on.
+    return sorted(sorted(segments, key=attrgetter("name")), key=attrgetter("valid_bytes"))
 
 
 def in_copy_order(taken: Sequence[SegmentView], order: CopyOrder) -> Sequence[SegmentView]:
     """The segments that a policy takes, best first, in the order in which they are to be copied. O(n log n)."""
     if order == "choice":
         return taken
-    return sorted(taken, key=lambda segment: (segment.last_modified if order == "age" else 0.0, segment.name))
+    ordered = sorted(taken, key=attrgetter("name"))
+    return sorted(ordered, key=attrgetter("last_modified")) if order == "age" else ordered
 
 
 def is_copy_order(_: object, field: attrs.Attribute[Any], value: object) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which open segment a record goes to: the schemes of the literature, one file each.
+"""Which open segment a record goes to: the schemes of the literature and one of our own, one file each.
 
 | scheme | of |
 |---|---|
@@ -11,4 +11,5 @@
 | `FADaC` | Kremer and Brinkmann, SYSTOR 2019 |
 | `WARCIP` | Yang, Pei and Yang, SYSTOR 2019 |
 | `SepBIT` | Wang, Li, Lee, Ouyang, Shi and Huang, FAST 2022 |
+| `ByLifetime` | ours: it knows of times to live, too |
 """

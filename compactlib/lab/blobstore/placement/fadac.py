@@ -65,7 +65,9 @@ class _Fading(Placer):
 
     def _class_of(self, count: int) -> int:
         bound, found = self._average, 0
-        while bound and count > bound and found < self._hottest:
+        if not bound:
+            return 0
+        while count > bound and found < self._hottest:
             bound *= self._step
             found += 1
         return found

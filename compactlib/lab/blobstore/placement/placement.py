@@ -17,6 +17,7 @@ from typing import Protocol
 import attrs
 
 from compactlib.errors import InvalidInput
+from compactlib.lab.blobstore.records import NEVER
 
 
 @attrs.frozen
@@ -45,12 +46,14 @@ class Placer:
         writes: how many writes the user has made, the one that is being placed included.
         valid_records: how many records are valid, those counted that died in a segment that is still open.
         segment_records: how many records of the kind at hand a segment takes.
+        until_ms: until when the record at hand is kept if nobody replaces it; `NEVER` without a time to live.
         brief: classes whose open segment is closed at the end of each compaction, full or not.
     """
 
     writes: int = 0
     valid_records: Callable[[], float]
     segment_records: int = 0
+    until_ms: int = NEVER
     brief: tuple[int, ...] = ()
 
     def write(self, key: int, now_ms: int) -> int:

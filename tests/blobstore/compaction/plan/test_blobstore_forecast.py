@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from compactlib.blobstore import ExpiryForecast, Greedy, Hybrid, StatsBased
+from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
 from compactlib.blobstore.compaction.plan.policy import BlobPolicy
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.store.store import BlobStore
@@ -26,7 +27,7 @@ def filled(folder: Path, clock: ManualClock, policy: BlobPolicy, config: BlobSto
 
 
 @pytest.mark.parametrize(("policy", "looks_ahead"), [
-    (StatsBased(), False), (Greedy(), False), (Hybrid(), False), (ExpiryForecast(), True),
+    (StatsBased(), False), (Greedy(), False), (Hybrid(), False), (ExpiryForecast(), True), (DecliningCost(), True),
     (Hybrid(usual=ExpiryForecast()), True),
 ])
 def test_only_a_policy_that_looks_ahead_gets_time_buckets_unasked(tmp_path: Path, policy: BlobPolicy, looks_ahead: bool

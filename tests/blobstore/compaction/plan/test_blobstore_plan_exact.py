@@ -15,7 +15,7 @@ from compactlib.blobstore.compaction.plan.plan import BlobPlan
 from compactlib.blobstore.compaction.plan.policy import BlobPolicy
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.model.names import place_of_index_file, segment_of_log_file
-from compactlib.blobstore.model.placement import ByAge, SurvivorPlacement
+from compactlib.blobstore.model.placement import ByAge, ByEnd, SurvivorPlacement
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
@@ -157,16 +157,18 @@ EAGER = (CompactAll(min_used_fraction=0), Greedy(min_used_fraction=0), StatsBase
 
 
 @given(steps, st.sampled_from(EAGER), st.sampled_from([0, 200]), st.sampled_from([1, 2, 3, 100]),
-       st.sampled_from([1, 2, 100]), st.sampled_from([1 << 10, 4 << 10]))
+       st.sampled_from([1, 2, 100]), st.sampled_from([1 << 10, 4 << 10]),
+       st.sampled_from([None, ByAge(step=1.5), ByEnd(step=1.5)]))
 def test_no_compaction_takes_more_room_than_its_plan_says_its_notes_included(
         history: list[tuple[str, int, int]], policy: BlobPolicy, buckets: int, swaps: int, entries: int,
-        segment_bytes: int) -> None:
+        segment_bytes: int, placement: SurvivorPlacement | None) -> None:
     clock, peak = ManualClock(1_000_000.0), Peak()
     if isinstance(policy, ExpiryForecast):
         buckets = 200
     with tempfile.TemporaryDirectory() as folder, a_store(
             folder, clock, files=peak.files, swap_segments=swaps, index_max_entries=entries,
-            segment_bytes=segment_bytes, stats_bucket_count=buckets, stats_bucket_seconds=60.0) as store:
+            segment_bytes=segment_bytes, stats_bucket_count=buckets, stats_bucket_seconds=60.0,
+            placement=placement) as store:
         for number, (what, blob, size) in enumerate(history):
             step(store, clock, number, what, blob, size)
         store.close_active_segment()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policies that Ambry does not have: greedy, cost and benefit, d choices, forecasts, copy budgets."""
+"""The policies that Ambry does not have: greedy, cost and benefit, d choices, forecasts, declines, copy budgets."""
 
 from __future__ import annotations
 
+import math
 from itertools import combinations
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, strategies as st
 
 from compactlib.blobstore import CopyBudget, CostBenefit, DChoices, ExpiryForecast, Greedy, StatsBased
 from compactlib.blobstore.compaction.plan.plan import plan_for
+from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
 from compactlib.blobstore.compaction.plan.policy import BlobView, Dying
 from compactlib.errors import InvalidInput
 from tests.blobstore.policy_views import DAY, NOW, SHARES_A, places, planned, shares, toy
@@ -163,6 +165,33 @@ def test_a_store_in_which_everything_waits_says_so() -> None:
     view = toy([100, 100], dying=[soon, soon])
     assert plan_for(view, ExpiryForecast(), NOW).is_empty
     assert "2 of them wait" in plan_for(view, ExpiryForecast(), NOW).why
+
+
+def test_waiting_saves_what_dies_at_random_by_age_and_what_expires_by_its_end() -> None:
+    """Room for 980 bytes, half of them valid, written 100 seconds ago."""
+    view = toy([490], used=[980], last_modified=[NOW - 100])
+    segment = view.segments[0]
+    policy = DecliningCost(decline=0.2)
+    assert policy.saved(segment, view, NOW, 400) == pytest.approx(0.2 * 0.5 / 0.5 / 200)
+    assert policy.saved(segment, view, NOW + 300, 100) == pytest.approx(0.2 * 0.5 / 0.5 / 400)
+    random = math.log(2) / 100 * 0.5 / (0.5 + 0.5 * math.log(0.5))
+    assert DecliningCost(decline=None).saved(segment, view, NOW, 400) == pytest.approx(random)
+    known = toy([490], used=[980], last_modified=[NOW - 100], dying=[[Dying(NOW + 10, 49), Dying(NOW + 20, 441)]])
+    # Until the second end 490 bytes die, while 490 and then 539 bytes of room are held for ten seconds each.
+    assert policy.saved(known.segments[0], known, NOW, 100) == pytest.approx(490 / (10 * 490 + 10 * 539))
+    assert policy.saved(toy([0]).segments[0], view, NOW, 100) == 0.0
+    assert policy.saved(toy([980]).segments[0], view, NOW, 100) == math.inf
+
+
+def test_a_segment_whose_records_end_soon_is_left_to_end_and_one_that_ends_late_is_not() -> None:
+    old = [NOW - DAY] * 4
+    for left, taken in ((60.0, [2, 3]), (300 * DAY, [0, 1])):
+        view = toy([100, 100, 300, 300], last_modified=old, dying=[[Dying(NOW + left, 100)]] * 2 + [[]] * 2)
+        assert places(planned(DecliningCost(), view)) == taken
+    plan = planned(DecliningCost(), toy([0, 500, 0, 200, 0, 200]))
+    assert (places(plan), plan.valid_bytes) == ([0, 2, 4], 0)
+    assert "3 of them died whole" in plan.why
+    assert "min_reclaimed_segments=1" in plan_for(toy([980, 980]), DecliningCost(), NOW).why
 
 
 @given(few_segments, st.integers(1, 12), st.integers(1, 3), st.integers(0, 99))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 import compactlib.blobstore as policies
 from compactlib.blobstore import CompactAll, Greedy
 from compactlib.blobstore.compaction.plan import plan as plan_module, policy
+from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
 from compactlib.blobstore.store.blob_reader import BlobReader
 from compactlib.clock import ManualClock
+from compactlib.errors import InvalidInput
 from tests.blobstore.compaction_stores import config, open_store
 from tests.blobstore.policy_views import NOW, toy
 from tests.core.misfits import Calls, misfits, public_calls
@@ -28,6 +31,13 @@ def test_policies(name: str) -> None:
     calls: Calls = {"choose": (VIEW, NOW)}
     assert list(misfits(make, calls)) == []
     assert list(misfits(lambda: policies, {name: ()})) == []
+
+
+def test_the_policy_that_is_imported_from_its_module() -> None:
+    assert list(misfits(DecliningCost, {"choose": (VIEW, NOW)})) == []
+    for decline in (0, -1.0, math.inf, math.nan, 10**400, "1", True):
+        with pytest.raises(InvalidInput, match="decline"):
+            DecliningCost(decline=decline)  # type: ignore[arg-type]
 
 
 def test_plans() -> None:

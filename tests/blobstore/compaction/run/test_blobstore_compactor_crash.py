@@ -17,6 +17,8 @@ from typing import Any
 import attrs
 import pytest
 
+from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
+from compactlib.blobstore.compaction.plan.policy import BlobPolicy
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.placement import ByEnd, Survivor, SurvivorPlacement
 from compactlib.blobstore.store.store import BlobStore
@@ -66,6 +68,8 @@ class Story:
         spread: whether every other segment is compacted only.
         backward: whether the last segment is copied first.
         replaced: which blobs were put again, the last time for a while that is over.
+        policy: chooses what is compacted; `None`: everything is.
+        lives_seconds: the time to live of three blobs; it is over after 100.
     """
 
     dead: Callable[[int], bool]
@@ -73,6 +77,8 @@ class Story:
     spread: bool = False
     backward: bool = False
     replaced: Callable[[int], bool] = lambda number: False
+    policy: BlobPolicy | None = None
+    lives_seconds: float = 5
 
     def build(self, folder: Path) -> None:
         """Make the store."""
@@ -81,7 +87,7 @@ class Story:
             fill(store, COUNT, random.Random(7), largest=400)
             delete_some(store, filter(self.dead, range(COUNT)), clock)
             for number in range(COUNT, COUNT + 3):
-                store.put(f"b{number}", b"expiring", ttl_seconds=5)
+                store.put(f"b{number}", b"expiring", ttl_seconds=self.lives_seconds)
             for number in filter(self.replaced, range(COUNT)):
                 store.put(f"b{number}", b"again" * 20, replace=True)
                 if number % 4 == 1:
@@ -99,6 +105,9 @@ class Story:
 
     def carry_out(self, store: BlobStore) -> None:
         """The whole compaction, on an open store."""
+        if self.policy is not None:
+            done(store.compact(policy=self.policy))
+            return
         chosen = store.snapshot().eligible()[::2 if self.spread else 1]
         done(store.compact(plan_of(store, chosen[::-1] if self.backward else chosen)))
 
@@ -121,6 +130,10 @@ STORIES = {
     "every other segment": Story(lambda number: number % 4 != 0, {"swap_segments": 2}, spread=True),
     "survivors by class": Story(
         lambda number: number % 5 == 0, {"swap_segments": 3, "placement": BySize()}, backward=True),
+    "victims and survivors by their ends": Story(
+        lambda number: number % 3 != 0, lives_seconds=5_000,
+        settings={"swap_segments": 3, "placement": ByEnd(), "stats_bucket_seconds": 1.0, "max_blob_bytes": 0},
+        policy=DecliningCost(min_used_fraction=0.0, min_reclaimed_segments=2)),
     "the last segment first": Story(lambda number: number % 3 == 0, {"swap_segments": 1, "purge_tombstones": True},
                                     backward=True),
     "blobs that were put again": Story(lambda number: number % 4 == 0, {"swap_segments": 1}, spread=True,

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records of a blob store as Arrow batches: which segments are read, and what each gives.
 
-Planning happens once, in one process, and says of each record whether a compaction would keep it, since that takes the
-index of the whole store; a segment is then read in any process that sees the folder. Bytes go from the file right into
-the batch's buffers.
+Planning says of each record whether a compaction would keep it, since that takes the index of the whole store. Bytes go
+from the file right into the batch's buffers.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -27,8 +27,7 @@ from compactlib.blobstore.store.store_reader import kept_offsets, look_at_segmen
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, Unsupported
 from compactlib.spark.sources.arrow_arrays import binaries, chosen, flags, numbers, packed, schema_of, unpacked
-from compactlib.spark.sources.table_options import DAMAGED, Option, TableOptions, seconds
-from compactlib.spark.sources.table_source import Table, TableSource
+from compactlib.spark.sources.table_source import DAMAGED, Columns, Option, Table, TableOptions, TableSource
 
 MAX_BATCH_ROWS = 16_384
 MAX_BATCH_BYTES = 2 << 20
@@ -40,12 +39,12 @@ _NAMES = {int(kind): kind.name.lower() for kind in RecordKind}
 _KINDS = [_NAMES.get(number, "") for number in range(max(_NAMES) + 1)]
 _IS_TTL_UPDATED = bytes(bool(value & RecordFlag.TTL_UPDATED) for value in range(256))
 _IS_ERASED = bytes(bool(value & RecordFlag.ERASED) for value in range(256))
-_COLUMNS = (
-    ("segment", "string"), ("offset", "bigint"), ("size", "bigint"), ("length", "bigint"), ("id", "binary"),
-    ("kind", "string"), ("sequence", "bigint"), ("op_time_ms", "bigint"), ("expires_ms", "bigint"),
-    ("account", "bigint"), ("container", "bigint"), ("life_version", "int"), ("permanent", "boolean"),
-    ("erased", "boolean"), ("valid", "boolean"),
-)
+
+
+def _seconds(text: str) -> float:
+    if not math.isfinite(float(text)):
+        raise ValueError
+    return float(text)
 
 
 def _segments(text: str) -> tuple[SegmentName, ...]:
@@ -57,40 +56,29 @@ class BlobOptions(TableOptions):
     """What a reader of the source may ask for, besides `TableOptions`.
 
     Attributes:
-        errors: give damaged records with the error in a column of its own, instead of failing.
         now: for `valid`: blobs that expire strictly before it have expired; when planning happens if `None`.
         reference_time: for `valid`: deletes made strictly before it are in effect; as `now` if `None`.
-        segments: the names of the segments to read; all if empty.
+        segments: which to read; all if empty.
     """
 
-    errors: bool = False
     now: float | None = None
     reference_time: float | None = None
     segments: tuple[SegmentName, ...] = ()
     known: ClassVar[Mapping[str, Option]] = {
-        "damaged": DAMAGED, "now": seconds("now"), "reference_time": seconds("reference_time"),
-        "segments": Option("segments", _segments)}
+        "damaged": DAMAGED, "segments": Option("segments", _segments),
+        **{name: Option(name, _seconds, "seconds since the epoch") for name in ("now", "reference_time")}}
     what: ClassVar[str] = "store"
-
-    @property
-    def columns(self) -> tuple[tuple[str, str], ...]:
-        """Names and Spark SQL types of the columns, in order."""
-        payload = (("payload", "binary"),) if self.payload else ()
-        error = (("error", "string"),) if self.errors else ()
-        return (*_COLUMNS, *payload, *error)
+    own: ClassVar[Columns] = (
+        ("segment", "string"), ("offset", "bigint"), ("size", "bigint"), ("length", "bigint"), ("id", "binary"),
+        ("kind", "string"), ("sequence", "bigint"), ("op_time_ms", "bigint"), ("expires_ms", "bigint"),
+        ("account", "bigint"), ("container", "bigint"), ("life_version", "int"), ("permanent", "boolean"),
+        ("erased", "boolean"), ("valid", "boolean"))
 
 
 @attrs.frozen(kw_only=True)
 class BlobSlice:
-    """What is read of one segment, as it was found.
-
-    Attributes:
-        name: the segment.
-        descriptor: of the store.
-        records: how many records it had.
-        size_bytes: where they ended in its file.
-        kept: one bit a record, the first the lowest of the first byte: whether a compaction would keep it.
-    """
+    """What is read of one segment: so many records, which ended at `size_bytes` in its file. `kept` has one bit for
+    each, the first the lowest of the first byte: whether a compaction would keep it."""
 
     name: SegmentName
     descriptor: Descriptor
@@ -113,8 +101,7 @@ def plan_slices(options: BlobOptions, clock: Clock | None = None) -> list[BlobSl
         raise look.damage[0]
     kept = kept_offsets(look.snapshot, now if options.reference_time is None else options.reference_time, now)
     ends = {info.name: info.end for info in look.snapshot.segments if info.records}
-    missing = set(options.segments).difference(info.name for info in look.snapshot.segments)
-    if missing:
+    if missing := set(options.segments).difference(info.name for info in look.snapshot.segments):
         raise InvalidInput(f"the store in {options.folder} has no segment {min(missing)}; it has "
                            f"{', '.join(map(str, ends))}")
     masks: dict[SegmentName, bytearray] = {}
@@ -143,69 +130,49 @@ def read_slice(part: BlobSlice, options: BlobOptions) -> Iterator[pa.RecordBatch
     except NotFound as error:
         raise Stale(f"segment {part.name} of {options.folder} was compacted away after this read was planned; load the "
                     "store again to see it as it is now") from error
-    rows = _Rows(file, part, options, schema_of(options.columns), unpacked(part.kept, part.records))
-    start = 0
-    for index in loaded.segment.index:
-        stop = min(len(index), part.records - start)
-        yield from rows.batches(index.columns, stop, start)
-        start += stop
-
-
-@attrs.frozen(eq=False)
-class _Rows:
-    """Turns rows of one segment's index into batches."""
-
-    file: SegmentFile
-    part: BlobSlice
-    options: BlobOptions
-    schema: pa.Schema
-    kept: pa.Array[Any]
-
-    def batches(self, columns: EntryColumns, count: int, before: int) -> Iterator[pa.RecordBatch]:
-        """The first `count` rows, of which the segment has `before` in front of them."""
+    schema, kept = schema_of(options.columns), unpacked(part.kept, part.records)
+    before, reads = 0, options.payload or options.errors
+    for columns in (index.columns for index in loaded.segment.index):
+        count = min(len(columns.offsets), part.records - before)
         for first in range(0, count, MAX_BATCH_ROWS):
             end = min(first + MAX_BATCH_ROWS, count)
             # Once for many batches: making a column costs more than a batch's few values.
-            made = self._of_the_index(columns, range(first, end), self.kept.slice(before + first, end - first))
+            made = _of_the_index(columns, range(first, end), schema)
+            made |= {"segment": pa.repeat(pa.scalar(str(part.name)), end - first),
+                     "valid": kept.slice(before + first, end - first)}
             start = first
             while start < end:
-                stop = _within_bytes(columns, start, end) if self._reads else end
+                stop = _within_bytes(columns, start, end) if reads else end
                 batch = {name: column.slice(start - first, stop - start) for name, column in made.items()}
-                if self._reads:
-                    batch.update(self._checked(columns, range(start, stop)))
-                yield pa.RecordBatch.from_arrays([batch[name] for name in self.schema.names], schema=self.schema)
+                if reads:
+                    payload, damage = read_contents(file, columns, range(start, stop))
+                    if damage and not options.errors:
+                        raise next(iter(damage.values()))
+                    batch["payload"] = payload
+                    if options.errors:
+                        batch["error"] = pa.array([str(damage[row]) if row in damage else None
+                                                   for row in range(start, stop)], pa.string())
+                yield pa.RecordBatch.from_pydict(batch, schema=schema)
                 start = stop
+        before += count
 
-    @property
-    def _reads(self) -> bool:
-        return self.options.payload or self.options.errors
 
-    def _of_the_index(self, columns: EntryColumns, rows: range, kept: Any) -> dict[str, pa.Array[Any]]:
-        part = slice(rows.start, rows.stop)
-        ids = [columns.ids[row] for row in rows]
-        marks = columns.flags[part].tobytes()
-        expiries: Any = numbers(columns.expiries[part], pa.int64())
-        return {
-            "segment": pa.repeat(pa.scalar(str(self.part.name)), len(rows)),
-            "length": pa.array([size - OVERHEAD_BYTES - len(name)
-                                for size, name in zip(columns.sizes[part], ids, strict=True)], pa.int64()),
-            "id": binaries(map(len, ids), b"".join(ids)),
-            "kind": chosen(_KINDS, columns.kinds[part].tobytes()),
-            "expires_ms": pc.if_else(pc.less(expiries, pa.scalar(0)), pa.scalar(None, pa.int64()), expiries),
-            "permanent": flags(marks.translate(_IS_TTL_UPDATED)), "erased": flags(marks.translate(_IS_ERASED)),
-            "valid": kept,
-            **{name: numbers(column[part], self.schema.field(name).type) for name, column in (
-                ("offset", columns.offsets), ("size", columns.sizes), ("sequence", columns.sequences),
-                ("op_time_ms", columns.op_times), ("account", columns.accounts), ("container", columns.containers),
-                ("life_version", columns.life_versions))},
-        }
-
-    def _checked(self, columns: EntryColumns, rows: range) -> dict[str, pa.Array[Any]]:
-        payload, damage = read_contents(self.file, columns, rows)
-        if damage and not self.options.errors:
-            raise next(iter(damage.values()))
-        return {"payload": payload,
-                "error": pa.array([str(damage[row]) if row in damage else None for row in rows], pa.string())}
+def _of_the_index(columns: EntryColumns, rows: range, schema: pa.Schema) -> dict[str, pa.Array[Any]]:
+    part, ids = slice(rows.start, rows.stop), [columns.ids[row] for row in rows]
+    marks = columns.flags[part].tobytes()
+    expiries: Any = numbers(columns.expiries[part], pa.int64())
+    return {
+        "length": pa.array([size - OVERHEAD_BYTES - len(name)
+                            for size, name in zip(columns.sizes[part], ids, strict=True)], pa.int64()),
+        "id": binaries(map(len, ids), b"".join(ids)),
+        "kind": chosen(_KINDS, columns.kinds[part].tobytes()),
+        "expires_ms": pc.if_else(pc.less(expiries, pa.scalar(0)), pa.scalar(None, pa.int64()), expiries),
+        "permanent": flags(marks.translate(_IS_TTL_UPDATED)), "erased": flags(marks.translate(_IS_ERASED)),
+        **{name: numbers(column[part], schema.field(name).type) for name, column in (
+            ("offset", columns.offsets), ("size", columns.sizes), ("sequence", columns.sequences),
+            ("op_time_ms", columns.op_times), ("account", columns.accounts), ("container", columns.containers),
+            ("life_version", columns.life_versions))},
+    }
 
 
 def read_contents(file: SegmentFile, columns: EntryColumns, rows: range,
@@ -220,8 +187,7 @@ def read_contents(file: SegmentFile, columns: EntryColumns, rows: range,
         Unsupported: a content of 2 GiB or more, which Spark's types cannot hold.
     """
     part = slice(rows.start, rows.stop)
-    offsets, sizes, sequences, kinds = (columns.offsets[part], columns.sizes[part], columns.sequences[part],
-                                        columns.kinds[part])
+    offsets, sizes = columns.offsets[part], columns.sizes[part]
     largest = max(size - OVERHEAD_BYTES - len(columns.ids[row]) for row, size in zip(rows, sizes, strict=True))
     if largest > _LARGEST_BINARY:
         raise Unsupported(f"{file.path}: a content of {largest} bytes is more than Spark holds "
@@ -233,8 +199,8 @@ def read_contents(file: SegmentFile, columns: EntryColumns, rows: range,
     data = data[:file.read_into(base, data)]
     contents: list[memoryview] = []
     damage: dict[int, CorruptData] = {}
-    there = bytearray(kind == _PUT for kind in kinds)
-    for row, offset, size, sequence in zip(rows, offsets, sizes, sequences, strict=True):
+    there = bytearray(kind == _PUT for kind in columns.kinds[part])
+    for row, offset, size, sequence in zip(rows, offsets, sizes, columns.sequences[part], strict=True):
         record = data[offset - base:offset - base + size]
         found = check_whole(record, file.header.salt, sequence) if len(record) == size else f"{len(record)} bytes of it"
         contents.append(record[HEADER_BYTES + len(columns.ids[row]):-TRAILER_BYTES])
@@ -250,11 +216,12 @@ def read_contents(file: SegmentFile, columns: EntryColumns, rows: range,
 def _within_bytes(columns: EntryColumns, start: int, stop: int) -> int:
     """The end of the rows from `start` that fit into one read; at least one does."""
     limit = columns.offsets[start] + MAX_BATCH_BYTES
-    return max(bisect_right(columns.offsets, limit, start, stop) - 1, start + 1) if (
-        columns.offsets[stop - 1] + columns.sizes[stop - 1] > limit) else stop
+    if columns.offsets[stop - 1] + columns.sizes[stop - 1] <= limit:
+        return stop
+    return max(bisect_right(columns.offsets, limit, start, stop) - 1, start + 1)
 
 
 class BlobStoreSource(TableSource):
-    """A store's records as rows, partitioned by segments; see `compactlib.spark.register` for columns and options."""
+    """A store's records as rows, partitioned by segments."""
 
     table: ClassVar[Table] = Table("compactlib.blobstore", BlobOptions, plan_slices, read_slice)

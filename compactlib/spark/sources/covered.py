@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, TypeAlias
 
@@ -19,18 +21,18 @@ from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from compactlib.errors import Busy, InvalidInput
+from compactlib.errors import Busy, InvalidInput, Unsupported
 from compactlib.files.disk import local_path
 from compactlib.raftlog import LogReader
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.snapshot_meta import SnapshotVersion, snapshot_version
-from compactlib.spark.sources.table_options import options_by_name
-from compactlib.spark.sources.table_source import sql_schema
+from compactlib.spark.sources.table_source import Columns, options_by_name, sql_schema
 
-COLUMNS: tuple[tuple[str, str], ...] = (("folder", "string"), ("segment", "bigint"), ("first", "bigint"),
-                                        ("last", "bigint"), ("bytes", "bigint"), ("snapshot", "bigint"))
-"""Names and Spark SQL types of the stream's rows."""
+COLUMNS: Columns = (("folder", "string"), ("segment", "bigint"), ("first", "bigint"), ("last", "bigint"),
+                    ("bytes", "bigint"), ("snapshot", "bigint"))
+
+_SHIPPED = re.compile(r"compactlib-[0-9a-f]{16}\.zip")
 
 Offsets: TypeAlias = Mapping[str, int]
 """By folder, the highest segment that was reported."""
@@ -38,15 +40,8 @@ Offsets: TypeAlias = Mapping[str, int]
 
 @attrs.frozen
 class CoveredSegment:
-    """A segment that nothing is written to any more, of which the last snapshot covers every entry.
-
-    Attributes:
-        segment: its number.
-        first: its lowest index.
-        last: its highest index.
-        size_bytes: the size of its file; 0 if that has gone meanwhile.
-        snapshot: the index of the snapshot.
-    """
+    """A segment that nothing is written to any more, of which the last snapshot covers every entry: the columns of a
+    row behind the folder. Its size is 0 if its file has gone meanwhile."""
 
     segment: int
     first: int
@@ -57,12 +52,7 @@ class CoveredSegment:
 
 @attrs.frozen
 class LogLook:
-    """What was seen of a log.
-
-    Attributes:
-        newest: the number of its newest segment, which is being written; 0 if there is none.
-        covered: what is covered, ascending.
-    """
+    """What was seen of a log: its newest segment (0 if there is none), which is being written, and what is covered."""
 
     newest: int = 0
     covered: tuple[CoveredSegment, ...] = ()
@@ -75,13 +65,7 @@ class LogLook:
 
 @attrs.frozen
 class StreamOptions:
-    """Which logs, and when one of them is reported.
-
-    Attributes:
-        folders: the logs.
-        min_segments: so many segments have come to be covered since it was reported last, or
-        min_bytes: so many bytes of them; `None` if their number alone decides.
-    """
+    """Which logs, and how many segments, or bytes of them, have come to be covered when one of them is reported."""
 
     folders: tuple[str, ...]
     min_segments: int = 4
@@ -131,20 +115,14 @@ def between(start: Offsets, end: Offsets,
 
 
 def look_at_log(folder: str) -> LogLook:
-    """What is covered in a log; nothing if there is no log. Nothing is locked or written.
-
-    Raises:
-        Busy, CorruptData, Unsupported, StorageError: as for `LogReader`.
-    """
+    """What is covered in a log; nothing if there is no log. Raises what `LogReader` does."""
     try:
         log = LogReader(folder)
     except NotALog:
         return LogLook()
     with log:
         refs, snapshot = log.refs, log.snapshot
-        if snapshot is None or not refs:
-            return LogLook(refs[-1].number if refs else 0)
-        return LogLook(refs[-1].number, tuple(
+        return LogLook(refs[-1].number if refs else 0, () if snapshot is None else tuple(
             CoveredSegment(ref.number, ref.first, ref.last, _size(folder, ref.number), snapshot.index)
             for ref in refs[:-1] if ref.last <= snapshot.index))
 
@@ -162,6 +140,11 @@ class CoveredSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._parsed = StreamOptions.parse(options)
+        # This process sees what was shipped; over Spark Connect the one beside the server that runs a stream does not.
+        paths = [entry for entry in sys.path if not _SHIPPED.fullmatch(os.path.basename(entry))]
+        if not any(finder.find_spec("compactlib", paths) for finder in sys.meta_path):
+            raise Unsupported("compactlib was shipped to this session and is not installed beside the Spark Connect "
+                              "server, where sources of streams run; install it there")
 
     @classmethod
     def name(cls) -> str:
@@ -173,12 +156,12 @@ class CoveredSource(DataSource):
         return sql_schema(COLUMNS)
 
     def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802
-        """Looks at the logs, in a process of the driver's."""
+        """Looks at the logs, in a process of the driver's: its rows are few."""
         return CoveredReader(self._parsed)
 
 
 class CoveredReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The stream's reader: its rows are few, so that the driver reads them itself."""
+    """What PySpark asks for of a stream."""
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
@@ -186,12 +169,7 @@ class CoveredReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_look: dict[str, LogLook] | None = None
 
     def look(self) -> dict[str, LogLook]:
-        """What each log is like now, by its folder. A stat a log, and of those that changed the index of each segment.
-
-        Raises:
-            CorruptData, Unsupported: a log cannot be read.
-            StorageError: the disk refused.
-        """
+        """What each log is like now. A stat a log, and of those that changed the index of each segment."""
         for folder in self._options.folders:
             version = snapshot_version(folder)
             if folder not in self._seen or self._seen[folder][0] != version:

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of a Raft log as Arrow batches: which segments are read for a range, and what each gives.
 
-Planning happens once, in one process; each slice is then read in any process that sees the folder. Payload bytes go
-from the file into the batch's buffer with one copy and no work per row but the checksum.
+Payload bytes go from the file into the batch's buffer with one copy and no work per row but the checksum.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, TypeAlias
 
 import attrs
 import pyarrow as pa
 
-from compactlib.errors import InvalidInput, NotFound, Stale, Unsupported
+from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, Unsupported
 from compactlib.files.disk import local_path
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.compaction.holes import is_hole
@@ -31,8 +30,7 @@ from compactlib.raftlog.segment.reader import PickedPayloads, SegmentReader, Spa
 from compactlib.raftlog.segment.segment_set import open_segment
 from compactlib.raftlog.snapshots.listing import listed_in, read_live_set, read_manifest
 from compactlib.spark.sources.arrow_arrays import binaries, flags, numbers, schema_of
-from compactlib.spark.sources.table_options import DAMAGED, Option, TableOptions, whole
-from compactlib.spark.sources.table_source import Table, TableSource
+from compactlib.spark.sources.table_source import DAMAGED, Columns, Option, Table, TableOptions, TableSource, whole
 
 MAX_BATCH_ROWS = 16_384
 """Rows in one batch. A batch also ends where a read does, which is after 1 MiB of payload or one larger entry."""
@@ -48,14 +46,12 @@ class SourceOptions(TableOptions):
     """What a reader of the source may ask for, besides `TableOptions`.
 
     Attributes:
-        errors: give damaged entries with the error in a column of its own, instead of failing.
         first: lowest index.
         last: highest index (inclusive).
         as_of: the log as the snapshot of this index saw it: up to there, and what was live by it; `None`: as it is.
         snapshots: the folder of the log's snapshots and checkpoints; not needed for the last snapshot.
     """
 
-    errors: bool = False
     first: int = 0
     last: int = MAX_INDEX
     as_of: int | None = None
@@ -64,6 +60,8 @@ class SourceOptions(TableOptions):
         "damaged": DAMAGED, "first": whole("first", _INDEX, MAX_INDEX), "last": whole("last", _INDEX, MAX_INDEX),
         "as_of": whole("as_of", _INDEX, MAX_INDEX), "snapshots": Option("snapshots", local_path)}
     what: ClassVar[str] = "log"
+    own: ClassVar[Columns] = (("segment", "bigint"), ("index", "bigint"), ("term", "bigint"), ("offset", "bigint"),
+                              ("length", "bigint"), ("live", "boolean"))
 
     def __attrs_post_init__(self) -> None:
         if self.first > self.last:
@@ -71,24 +69,13 @@ class SourceOptions(TableOptions):
         if self.snapshots is not None and self.as_of is None:
             raise InvalidInput("option 'snapshots' needs option 'as_of', the index of one of them")
 
-    @property
-    def columns(self) -> tuple[tuple[str, str], ...]:
-        """Names and Spark SQL types of the columns, in order."""
-        payload = (("payload", "binary"),) if self.payload else ()
-        error = (("error", "string"),) if self.errors else ()
-        longs = [(name, "bigint") for name in ("segment", "index", "term", "offset", "length")]
-        return (*longs, ("live", "boolean"), *payload, *error)
-
 
 @attrs.frozen(kw_only=True)
 class SegmentSlice:
-    """What is read of one segment: a range, as planned.
+    """What is read of one segment (`ref`: the segment, and the range to read), as it was when planned.
 
     Attributes:
-        ref: the segment, and the range to read.
-        newest: whether it is the log's newest, whose end may still grow.
-        inode: which file it was.
-        size_bytes: of that file.
+        newest: whether it was the log's newest, whose end may still grow.
         snapshot: the snapshot that decides, with the live indexes of this range only; `None` if there was none.
     """
 
@@ -103,10 +90,7 @@ class SegmentSlice:
 class UnflushedSlice:
     """What is read of the write-ahead log of the log's store: entries that no segment holds yet.
 
-    Attributes:
-        indexes: which entries, as planned.
-        snapshot: the snapshot that decides, with the live indexes among these only.
-        size_bytes: as a partition of its own: reading a part of the write-ahead log reads all of it.
+    Its size is that of a partition of its own: reading a part of the write-ahead log reads all of it.
     """
 
     indexes: IndexSet
@@ -115,13 +99,10 @@ class UnflushedSlice:
 
 
 LogSlice: TypeAlias = SegmentSlice | UnflushedSlice
-"""What one part of a read gives."""
 
 
 def plan_slices(options: SourceOptions) -> list[LogSlice]:
-    """What to read for the range of `options`: segments, oldest first, and what a write-ahead log adds.
-
-    Reads each segment's index and the write-ahead log, and no payload of a segment.
+    """What to read: segments, oldest first, and what a write-ahead log adds. Reads no payload of a segment.
 
     Raises:
         NotALog, CorruptData, Unsupported, StorageError: as for `LogReader`.
@@ -130,12 +111,12 @@ def plan_slices(options: SourceOptions) -> list[LogSlice]:
     """
     with LogReader(options.folder) as log:
         state = _state_of(log, options)
-        first, last = options.first, options.last if options.as_of is None else min(options.last, options.as_of)
+        refs, first = log.refs, options.first
+        last = options.last if options.as_of is None else min(options.last, options.as_of)
 
         def state_between(low: int, high: int) -> SnapshotMeta | None:
             return None if state is None else SnapshotMeta(state.index, live=state.live.between(low, high))
 
-        refs = log.refs
         if state is not None:
             held = IndexSet().union(*(IndexSet.range(ref.first, ref.last) for ref in refs), log.unflushed)
             if lost := state.live.between(first, last) - held:
@@ -156,19 +137,17 @@ def plan_slices(options: SourceOptions) -> list[LogSlice]:
 
 def _state_of(log: LogReader, options: SourceOptions) -> SnapshotMeta | None:
     """The snapshot that decides what is live. What was live by a later one than the log's last is still in the log."""
-    state, wanted = log.snapshot, options.as_of
+    state, wanted, folder = log.snapshot, options.as_of, options.snapshots
     if wanted is None or (state is not None and state.index == wanted):
         return state
-    listed = [] if options.snapshots is None else [
-        *listed_in(options.snapshots, "snapshot"), *listed_in(options.snapshots, "checkpoint")]
-    if state is not None and wanted < state.index:
-        listed = []
+    listed = [] if folder is None or (state is not None and wanted < state.index) else [
+        *listed_in(folder, "snapshot"), *listed_in(folder, "checkpoint")]
     for each in listed:
-        if each.index == wanted:
-            manifest = read_manifest(options.snapshots or "", each)
-            return SnapshotMeta(wanted, manifest.term, read_live_set(options.snapshots or "", manifest))
+        if folder is not None and each.index == wanted:
+            manifest = read_manifest(folder, each)
+            return SnapshotMeta(wanted, manifest.term, read_live_set(folder, manifest))
     raise NotFound(f"the log in {options.folder} cannot be read as of {wanted}: its last snapshot is "
-                   f"{None if state is None else state.index}, and above it option 'snapshots' ({options.snapshots}) "
+                   f"{None if state is None else state.index}, and above it option 'snapshots' ({folder}) "
                    f"has {[each.index for each in listed]}; what an earlier snapshot saw may be compacted away")
 
 
@@ -199,7 +178,7 @@ def read_slice(part: LogSlice, options: SourceOptions) -> Iterator[pa.RecordBatc
         live = bytearray(len(positions))
         for position in kept_positions(reader.index, part.ref, part.snapshot):
             live[position - positions.start] = 1
-        rows = _Rows(reader, part.ref.number, positions, live, options, schema_of(options.columns))
+        rows = _Rows(reader, part.ref.number, positions, live, options)
         for start in range(0, len(positions), MAX_BATCH_ROWS):
             yield from rows.batches(positions[start:start + MAX_BATCH_ROWS])
 
@@ -256,59 +235,48 @@ class _Rows:
     positions: range
     live: bytearray
     options: SourceOptions
-    schema: pa.Schema
 
     def batches(self, positions: range) -> Iterator[pa.RecordBatch]:
-        # Once for all batches: making a column costs more than a batch's few values.
-        made = self._of_the_index(positions)
+        schema, columns = schema_of(self.options.columns), self.reader.index.columns
+        part = slice(positions.start, positions.stop)
+        mask = self.live[positions.start - self.positions.start:positions.stop - self.positions.start]
+        # Once for all batches: making a column costs more than a batch's few values. No value needs the 64th bit.
+        made: dict[str, pa.Array[Any]] = {
+            "segment": pa.repeat(pa.scalar(self.number, pa.int64()), len(positions)), "live": flags(mask),
+            **{name: numbers(column[part], pa.int64()) for name, column in (
+                ("index", columns.indexes), ("term", columns.terms), ("offset", columns.offsets),
+                ("length", columns.lengths))}}
         if not (self.options.payload or self.options.errors):
-            yield self._batch(made)
+            yield pa.RecordBatch.from_pydict(made, schema=schema)
             return
         for span in read_payloads(self.reader.fileno(), PickedPayloads.of(self.reader.index, positions)):
-            damaged = self._without_holes(span.damaged) if span.damaged else ()
-            if damaged and not self.options.errors:
-                raise self.reader.damage_at(damaged[0])
             start = span.positions[0] - positions.start
             here = {name: column.slice(start, len(span.positions)) for name, column in made.items()}
-            yield self._batch({**here, **self._of(span, damaged)})
+            yield pa.RecordBatch.from_pydict(here | self._contents(span), schema=schema)
 
-    def _without_holes(self, damaged: Sequence[int]) -> Sequence[int]:
-        """The positions of those entries that are damaged, and not dead entries whose payloads became holes."""
-        folder = os.path.dirname(self.reader.path)
+    def _contents(self, span: Span) -> dict[str, pa.Array[Any]]:
+        gone, damage = set(span.damaged), dict[int, CorruptData]()
         # The state that is on the disk now: nothing is punched before it is dead durably.
-        state = read_snapshot_meta(folder)
-        found = []
-        for position in damaged:
+        state = read_snapshot_meta(self.options.folder) if gone else None
+        for position in span.damaged:
+            # The payload of a dead entry may have become a hole.
             if not is_hole(self.reader, self.reader.index.columns.indexes[position], state):
-                found.append(position)
+                damage[position] = self.reader.damage_at(position)
             elif self.live[position - self.positions.start]:
-                raise _stale(folder, f"segment {self.number}")
-        return found
-
-    def _of_the_index(self, positions: range) -> dict[str, pa.Array[Any]]:
-        columns = self.reader.index.columns
-        mask = self.live[positions.start - self.positions.start:positions.stop - self.positions.start]
-        part = slice(positions.start, positions.stop)
-        # Checked before: no value needs the 64th bit.
-        return {"segment": pa.repeat(pa.scalar(self.number, pa.int64()), len(positions)), "live": flags(mask),
-                **{name: numbers(column[part], pa.int64()) for name, column in (
-                    ("index", columns.indexes), ("term", columns.terms), ("offset", columns.offsets),
-                    ("length", columns.lengths))}}
-
-    def _of(self, span: Span, damaged: Sequence[int]) -> dict[str, pa.Array[Any]]:
-        errors = [str(self.reader.damage_at(position)) if position in damaged else None for position in span.positions
-                  ] if damaged else [None] * len(span.positions)
-        gone = set(span.damaged)
+                raise _stale(self.options.folder, f"segment {self.number}")
+        if damage and not self.options.errors:
+            raise next(iter(damage.values()))
         # The span's memory is used again. Payloads mostly lie without gaps: then they need not be picked.
         values = bytes(span.buffer) if span.live_bytes == len(span.buffer) else b"".join(span.payloads)
         there = bytes(position not in gone for position in span.positions) if gone else None
-        return {"payload": binaries(map(len, span.payloads), values, there), "error": pa.array(errors, pa.string())}
-
-    def _batch(self, made: Mapping[str, pa.Array[Any]]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([made[name] for name in self.schema.names], schema=self.schema)
+        made = {"payload": binaries(map(len, span.payloads), values, there)}
+        if self.options.errors:
+            made["error"] = pa.array([str(damage[each]) if each in damage else None for each in span.positions],
+                                     pa.string())
+        return made
 
 
 class RaftLogSource(TableSource):
-    """A log's entries as rows, partitioned by segments; see `compactlib.spark.register` for columns and options."""
+    """A log's entries as rows, partitioned by segments."""
 
     table: ClassVar[Table] = Table("compactlib.raftlog", SourceOptions, plan_slices, read_slice)

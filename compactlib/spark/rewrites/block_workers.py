@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a merge of Parquet blocks runs on Spark's workers: read row groups of objects; write sorted rows to objects."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import tempfile  # noqa: TID251 - scratch of one attempt, no data of the library
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, time
+from typing import Any, Final
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+from pyspark import TaskContext
+
+from compactlib.errors import CompactlibError, CorruptData
+from compactlib.objects import ObjectExists, ObjectStore
+
+SHARE_DDL: Final = "key string, size_bytes bigint, share int, shares int, part int"
+"""A share of the row groups of a block that is to be read, and which part of all reading it belongs to."""
+WRITTEN_DDL: Final = "number bigint, rows bigint, size_bytes bigint, begin double, end double"
+"""A block that was written."""
+
+_BATCH_ROWS: Final = 8192
+_BATCH_BYTES: Final = 16 << 20
+_GROUP_BYTES: Final = 128 << 20
+"""A row group is ended here, however many rows it may have: one is in a worker's memory at a time."""
+_COMPARED_BYTES: Final = 32 << 20
+
+
+class ObjectFile(io.RawIOBase):
+    """An object as a file whose parts are read by range.
+
+    Args:
+        objects: where it is.
+        key: its key.
+        size_bytes: its length.
+    """
+
+    def __init__(self, objects: ObjectStore, key: str, size_bytes: int) -> None:
+        super().__init__()
+        self._objects = objects
+        self._key = key
+        self._size = size_bytes
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, self._size - self._at)
+        data = self._objects.get_range(self._key, self._at, left if size is None or size < 0 else min(size, left))
+        self._at += len(data)
+        return data
+
+
+def open_block(objects: ObjectStore, key: str, size_bytes: int) -> parquet.ParquetFile:
+    """A block, with its footer read.
+
+    Raises:
+        CorruptData: it is no Parquet file.
+        ObjectNotFound, ObjectStoreFailed: the store does not give it.
+    """
+    try:
+        return parquet.ParquetFile(pa.PythonFile(ObjectFile(objects, key, size_bytes), mode="r"), pre_buffer=True)
+    except CompactlibError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptData(path=key, offset=0, expected="a Parquet file", found=str(error)) from error
+
+
+def carried(kind: pa.DataType) -> pa.DataType:
+    """The type in which values of this one go through Spark and come out."""
+    types = pa.types
+    if types.is_unsigned_integer(kind):
+        wider: dict[int, pa.DataType] = {8: pa.int16(), 16: pa.int32(), 32: pa.int64(), 64: pa.decimal128(20, 0)}
+        return wider[kind.bit_width]
+    if isinstance(kind, pa.DictionaryType):
+        value: pa.DataType = kind.value_type
+        return carried(value)
+    if isinstance(kind, pa.TimestampType):
+        return pa.timestamp("us", None if kind.tz is None else "UTC")
+    if types.is_duration(kind):
+        return pa.int64()
+    if types.is_date(kind):
+        return pa.date32()
+    if types.is_large_string(kind) or types.is_string_view(kind):
+        return pa.string()
+    if types.is_fixed_size_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return pa.binary()
+    if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
+        return pa.list_(pa.field("element", carried(kind.value_type)))
+    if isinstance(kind, pa.MapType):
+        return pa.map_(carried(kind.key_type), carried(kind.item_type))
+    return pa.struct(list(map(carried_field, kind))) if isinstance(kind, pa.StructType) else kind
+
+
+def carried_field(field: pa.Field[Any]) -> pa.Field[Any]:
+    """The same column in a type that goes through Spark."""
+    return pa.field(field.name, carried(field.type))
+
+
+@attrs.frozen
+class ReadBlocks:
+    """Reads blocks as rows, a row group at a time; for `DataFrame.mapInArrow`.
+
+    Attributes:
+        open_objects: opens the object store, in this process.
+        schema: the columns that are read.
+    """
+
+    open_objects: Callable[[], ObjectStore]
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Rows of `schema` for those of `SHARE_DDL`."""
+        names = self.schema.names
+        with self.open_objects() as objects:
+            for share in (share for batch in batches for share in batch.to_pylist()):
+                with open_block(objects, share["key"], share["size_bytes"]) as file:
+                    first, stop = (file.num_row_groups * each // share["shares"]
+                                   for each in (share["share"], share["share"] + 1))
+                    for number in range(first, stop):
+                        group = file.metadata.row_group(number)
+                        rows = _BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)
+                        for batch in file.iter_batches(min(_BATCH_ROWS, max(1, rows)), [number], names, False):
+                            yield batch.select(names).cast(self.schema)
+
+
+@attrs.frozen
+class WriteBlocks:
+    """Writes the rows of each of Spark's partitions, as they come, to an object; for `DataFrame.mapInArrow`.
+
+    A file of this machine takes them first, of which one row group is in memory. Its object is created in one request.
+
+    Attributes:
+        open_objects: opens the object store, in this process.
+        keys: of the objects, one for each partition.
+        schema: the columns.
+        row_group_rows: most rows of one row group.
+        compression: of the files.
+        time_column: where a block's span comes from; `None` if from elsewhere.
+    """
+
+    open_objects: Callable[[], ObjectStore]
+    keys: tuple[str, ...]
+    schema: pa.Schema
+    row_group_rows: int
+    compression: Any
+    time_column: str | None
+
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """A row of `WRITTEN_DDL`.
+
+        Raises:
+            ObjectExists: there is another block under the key.
+            ObjectStoreFailed: the store does not take it.
+        """
+        task = TaskContext.get()
+        assert task is not None
+        number = task.partitionId()
+        times: list[float] = []
+        with tempfile.TemporaryFile(prefix="compactlib-block-") as out:
+            with parquet.ParquetWriter(out, self.schema, compression=self.compression) as writer:
+                for table in self._row_groups(batches):
+                    writer.write_table(table.combine_chunks(), row_group_size=len(table))
+                    if self.time_column is not None:
+                        found: Any = pc.min_max(table[self.time_column]).as_py()
+                        times += [_seconds(value) for value in found.values() if value is not None]
+            out.flush()
+            with parquet.ParquetFile(out) as written, mmap.mmap(out.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                with self.open_objects() as objects, memoryview(mapped) as data:
+                    _create(objects, self.keys[number], data)
+                yield pa.RecordBatch.from_pylist([{
+                    "number": number, "rows": written.metadata.num_rows, "size_bytes": len(mapped),
+                    "begin": min(times, default=0.0), "end": max(times, default=0.0)}])
+
+    def _row_groups(self, batches: Iterable[Any]) -> Iterator[pa.Table]:
+        held: list[Any] = []
+        rows = size = 0
+        for batch in batches:
+            rest = batch
+            while rest.num_rows:
+                part = rest.slice(0, self.row_group_rows - rows).rename_columns(self.schema.names).cast(self.schema)
+                rest = rest.slice(part.num_rows)
+                held.append(part)
+                rows, size = rows + part.num_rows, size + part.nbytes
+                if rows == self.row_group_rows or size >= _GROUP_BYTES:
+                    yield pa.Table.from_batches(held)
+                    held, rows, size = [], 0, 0
+        if held:
+            yield pa.Table.from_batches(held)
+
+
+def _create(objects: ObjectStore, key: str, data: memoryview) -> None:
+    """Create an object, or find it as another attempt of the same merge has left it: with the same bytes."""
+    try:
+        objects.create(key, data)
+    except ObjectExists:
+        for at in range(0, max(len(data), objects.info(key).size_bytes), _COMPARED_BYTES):
+            if objects.get_range(key, at, _COMPARED_BYTES) != data[at:at + _COMPARED_BYTES]:
+                raise
+
+
+def _seconds(value: Any) -> float:
+    """A number, timestamp or date as seconds since the epoch."""
+    if hasattr(value, "year"):
+        value = value if isinstance(value, datetime) else datetime.combine(value, time())
+        return float((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp())
+    return float(value)

@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The records of a branch as Arrow batches: which parts of the keys are read, and what each gives.
+
+Planning takes the branch's record, whose tokens and metarange every part then reads, so that all parts see the same
+layers. A part is some neighbouring ranges of the base and the gaps before and behind them; staged entries are laid over
+it on reading. Where nothing is staged, no work is done record by record.
+"""
+
+from __future__ import annotations
+
+import heapq
+import importlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from itertools import takewhile
+from operator import itemgetter
+from typing import Any, ClassVar, Final, Self, TypeAlias
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compactlib.errors import InvalidInput, NotFound, Stale
+from compactlib.files.disk import local_path
+from compactlib.kv import KVStore, MemoryStore, SqliteStore
+from compactlib.objects import LocalObjects
+from compactlib.spark.sources.arrow_arrays import schema_of
+from compactlib.spark.sources.table_source import (
+    Columns,
+    Option,
+    Table,
+    TableOptions,
+    TableSource,
+    neighbours,
+    one_of,
+    options_by_name,
+)
+from compactlib.staging import CommittedRanges, Record, Repository
+from compactlib.staging.committed.formats.parquet import ArrowRows, ParquetFormat
+from compactlib.staging.committed.formats.rows import check_id
+from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound
+from compactlib.staging.model.names import branch_key, repository_partition
+from compactlib.staging.model.values import MetaRangeId, RangeEntry
+from compactlib.staging.operations.branch_view import BranchView
+from compactlib.staging.operations.listing import upper_bound
+from compactlib.staging.records.layers import MergedTokens
+from compactlib.staging.records.record import BranchRecord
+
+# What the column state says of the newest record of a key: HEAD has it; a compaction made it, and HEAD has not, or with
+# another identity; it is in a sealed token, or in the staging token.
+COMMITTED: Final = "committed"
+COMPACTED: Final = "compacted"
+SEALED: Final = "sealed"
+STAGED: Final = "staged"
+
+MAX_BATCH_ROWS: Final = 8192
+"""Rows in one batch."""
+MAX_STAGED_BYTES: Final = 4 << 20
+"""Staged entries are laid over the base so many bytes at a time, or so many as fit into a batch."""
+_StagedKey: TypeAlias = tuple[bytes, str, Record | None]
+
+RepositoryOpener: TypeAlias = Callable[[str], AbstractContextManager[Repository]]
+"""What the option `opener` names: is given what `load` was given, `""` if nothing, and opens the repository where it is
+called; the end of the `with` statement closes it. Decorate it with `contextlib.contextmanager`."""
+
+_WHAT = ("branch", "at", "metarange")
+_KEYS = one_of("keys", {"text": str.encode, "hex": bytes.fromhex})
+
+
+@attrs.frozen(kw_only=True)
+class KeyRange:
+    """The keys from `first` on and below `behind`, if there is that."""
+
+    first: bytes = b""
+    behind: bytes | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no key lies in it."""
+        return self.behind is not None and self.behind <= self.first
+
+    @classmethod
+    def of(cls, prefix: bytes, first: bytes | None, last: bytes | None) -> KeyRange:
+        """The keys that begin with `prefix` and lie between `first` and `last` (inclusive)."""
+        ends = [end for end in (upper_bound(prefix), None if last is None else last + b"\0") if end is not None]
+        return cls(first=max(prefix, first or b""), behind=min(ends, default=None))
+
+
+@attrs.frozen(kw_only=True)
+class StagingSourceOptions(TableOptions):
+    """What a reader of the source may ask for, besides `TableOptions`. The folder is that of the ranges, or with
+    `opener` whatever was given, for that function.
+
+    Attributes:
+        kv: the SQLite file of the branches; `None` with `opener`, or where a metarange alone is read.
+        opener: `module:function`: gives the repository where this is read; `None` if `folder` and `kv` do.
+        at: the commit, or the branch whose HEAD to read.
+        tombstones: give the keys whose newest staged entry is a tombstone, too.
+    """
+
+    kv: str | None = None
+    opener: str | None = None
+    repository: str = "main"
+    branch: str | None = None
+    at: str | None = None
+    metarange: MetaRangeId | None = None
+    tombstones: bool = False
+    keys: KeyRange = KeyRange()
+    known: ClassVar[Mapping[str, Option]] = {
+        **{name: Option(name, str) for name in ("opener", "repository", "branch", "at")},
+        "kv": Option("kv", lambda text: local_path(text, "the option kv") if text else None),
+        "metarange": Option("metarange", MetaRangeId),
+        "tombstones": one_of("tombstones", {"false": False, "true": True}),
+        # These four are one field, and are taken out before.
+        **{name: Option("keys", str) for name in ("keys", "prefix", "first", "last")}}
+    what: ClassVar[str] = "branch"
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        """See `TableOptions.parse`; also refuses options that do not go together."""
+        given = options_by_name(options)
+        of_keys = {str(name): given.pop(name) for name in ("keys", "prefix", "first", "last") if name in given}
+        path = given.get("path", "")
+        if "opener" in given:
+            given["path"] = "/"
+        named = [name for name in _WHAT if given.get(name)]
+        parsed = attrs.evolve(super().parse(given), keys=_keys(of_keys))
+        if len(named) != 1:
+            raise InvalidInput(f"say what to read by one of {', '.join(_WHAT)}; given: {' and '.join(named) or 'none'}")
+        if "opener" in given:
+            parsed = attrs.evolve(parsed, folder=path)
+        parsed._check()
+        return parsed
+
+    def _check(self) -> None:
+        repository_partition(self.repository)
+        if self.branch is not None:
+            branch_key(self.branch)
+        if self.metarange is not None:
+            check_id(self.metarange)
+        if self.opener is not None:
+            module, _, function = self.opener.partition(":")
+            if not (all(map(str.isidentifier, module.split("."))) and function.isidentifier()):
+                raise InvalidInput(f"option 'opener' is {self.opener!r}; it takes package.module:function, the name of "
+                                   "a function that the workers can import")
+        if self.opener is not None and self.kv is not None:
+            raise InvalidInput("options 'opener' and 'kv' were both given; what 'opener' names opens the key-value "
+                               "store")
+        if self.opener is None and self.kv is None and self.metarange is None:
+            raise InvalidInput("where are the branches? Give option 'kv', the SQLite file, or 'opener', a function "
+                               "that opens other stores; a metarange alone needs neither")
+        if self.tombstones and self.branch is None:
+            raise InvalidInput("option 'tombstones' needs option 'branch'; what is committed has no tombstones")
+
+    @property
+    def columns(self) -> Columns:
+        """The table's columns."""
+        deleted = (("deleted", "boolean"),) if self.tombstones else ()
+        value = (("value", "binary"),) if self.payload else ()
+        return (("key", "binary"), ("identity", "binary"), ("length", "bigint"), ("state", "string"), *deleted, *value)
+
+    def open(self) -> AbstractContextManager[Repository]:
+        """The repository, in this process, for a `with` statement."""
+        if self.opener is None:
+            return _local_repository(self)
+        module, _, function = self.opener.partition(":")
+        try:
+            found: RepositoryOpener = getattr(importlib.import_module(module), function)
+        except (ImportError, AttributeError) as error:
+            raise InvalidInput(f"option 'opener' is {self.opener!r}, which cannot be imported here ({error}); ship the "
+                               "module to the workers: spark.addArtifacts('module.py', pyfile=True)") from error
+        return found(self.folder)
+
+
+@contextmanager
+def _local_repository(options: StagingSourceOptions) -> Iterator[Repository]:
+    if not os.path.isdir(options.folder):
+        raise NotFound(f"there is no folder {options.folder}; give the one that the ranges are in, under the path "
+                       "that it has on every worker")
+    # Ranges of either format are read; rows in memory are to be Arrow columns.
+    committed = CommittedRanges(LocalObjects(options.folder), range_format=ParquetFormat(), cache_bytes=0)
+    store: KVStore = MemoryStore() if options.kv is None else SqliteStore(options.kv, create=False)
+    with closing(store):
+        yield Repository(store, committed, name=options.repository)
+
+
+def _keys(given: Mapping[str, str]) -> KeyRange:
+    values: dict[str, bytes] = {}
+    for name, text in given.items():
+        try:
+            read = _KEYS.read(given.get("keys", "text"))
+            if name != "keys":
+                values[name] = read(text)
+        except KeyError as error:
+            raise InvalidInput(f"option 'keys' is {given['keys']!r}, which takes {_KEYS.takes}") from error
+        except ValueError as error:
+            raise InvalidInput(f"option {name!r} is {text!r}, which is no key: {error}") from error
+    first, last = values.get("first"), values.get("last")
+    if first is not None and last is not None and first > last:
+        raise InvalidInput(f"first is {given['first']!r}, which lies above last, {given['last']!r}")
+    return KeyRange.of(values.get("prefix", b""), first, last)
+
+
+@attrs.frozen(kw_only=True)
+class PlannedRange:
+    """A range of the base, and whether it is one of HEAD's as well, so that all its records are committed."""
+
+    entry: RangeEntry
+    of_head: bool
+
+    @property
+    def size_bytes(self) -> int:
+        """The logical size of its records."""
+        return self.entry.size_bytes
+
+
+@attrs.frozen(kw_only=True)
+class BranchPart:
+    """What one partition reads: some keys, of which these ranges of the base hold some, ascending. `head` is the
+    metarange of HEAD; `record` is the branch's, as planned, if one is read."""
+
+    keys: KeyRange
+    ranges: tuple[PlannedRange, ...]
+    base: MetaRangeId | None
+    head: MetaRangeId | None
+    record: BranchRecord | None
+
+    @property
+    def size_bytes(self) -> int:
+        """The logical size of its ranges."""
+        return sum(each.size_bytes for each in self.ranges)
+
+
+def plan_parts(repository: Repository, options: StagingSourceOptions) -> list[BranchPart]:
+    """The parts to read, ascending by key. Reads the branch's record, a commit and a metarange, and no range.
+
+    Raises:
+        BranchNotFound, CommitNotFound, MetaRangeNotFound: there is no such thing.
+        CorruptData, Unsupported: as for `Repository`; and what its stores raise.
+    """
+    record: BranchRecord | None = None
+    if options.branch is not None:
+        record = repository.context.branches.read(options.branch).record
+        view = BranchView.of(repository.context, options.branch, record)
+        base, head = view.base, view.head
+    else:
+        base = head = options.metarange if options.at is None else repository.at(options.at).metarange_id
+    keys, ranges_of = options.keys, repository.context.committed.ranges_of
+    if keys.is_empty:
+        return []
+    of_head = {entry.range_id for entry in ranges_of(head)}
+    wanted = [PlannedRange(entry=entry, of_head=entry.range_id in of_head) for entry in ranges_of(base)
+              if entry.max_key >= keys.first and (keys.behind is None or entry.min_key < keys.behind)]
+    groups = neighbours(wanted, options.partition_bytes) or ([()] if record is not None else [])
+    if not groups:
+        return []
+    ends = [group[-1].entry.max_key + b"\0" for group in groups[:-1]]
+    return [BranchPart(keys=KeyRange(first=first, behind=behind), ranges=group, base=base, head=head, record=record)
+            for group, first, behind in zip(groups, [keys.first, *ends], [*ends, keys.behind], strict=True)]
+
+
+def read_part(repository: Repository, part: BranchPart, options: StagingSourceOptions) -> Iterator[pa.RecordBatch]:
+    """The records of a part, ascending by key.
+
+    Raises:
+        Stale: the branch was committed to, reset or compacted since the part was planned.
+        CorruptData, Unsupported: as for `Repository`; and what its stores raise.
+    """
+    try:
+        yield from _PartReader(repository, part, options).batches()
+    except (MetaRangeNotFound, RangeNotFound):
+        _require_same_layers(repository, part, options)
+        raise
+    _require_same_layers(repository, part, options)
+
+
+def _require_same_layers(repository: Repository, part: BranchPart, options: StagingSourceOptions) -> None:
+    """Pass a part whose layers the branch still names: then none of them was cleaned up while it was read."""
+    if part.record is not None and options.branch is not None and (
+            not repository.context.branches.read(options.branch).record.extends(part.record)):
+        raise Stale(f"branch {options.branch!r} was committed to, reset or compacted after this read was planned; load "
+                    "the branch again to see it as it is now")
+
+
+def plan_slices(options: StagingSourceOptions) -> list[BranchPart]:
+    """`plan_parts` of the repository that the options name."""
+    with options.open() as repository:
+        return plan_parts(repository, options)
+
+
+def read_slice(part: BranchPart, options: StagingSourceOptions) -> Iterator[pa.RecordBatch]:
+    """`read_part` of the repository that the options name."""
+    with options.open() as repository:
+        yield from read_part(repository, part, options)
+
+
+class _PartReader:
+    """Lays what is staged over one part's ranges."""
+
+    def __init__(self, repository: Repository, part: BranchPart, options: StagingSourceOptions) -> None:
+        self._committed: CommittedRanges = repository.context.committed
+        self._part = part
+        self._options = options
+        self._schema = schema_of(options.columns)
+        self._staged = _StagedKeys(repository, part)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        for planned in self._part.ranges:
+            rows = self._committed.files.read_range(planned.entry, keep=False)
+            yield from self._laid_over(rows if isinstance(rows, ArrowRows) else ParquetFormat().rows(rows.pairs(0)),
+                                       planned, planned.entry.max_key)
+        yield from self._laid_over(_EMPTY, None, None)
+
+    def _laid_over(self, rows: ArrowRows, planned: PlannedRange | None, last: bytes | None) -> Iterator[pa.RecordBatch]:
+        """The base's rows with the staged entries up to `last`, some at a time."""
+        keys = self._part.keys
+        at, stop = rows.find(keys.first), len(rows) if keys.behind is None else rows.find(keys.behind)
+        more = True
+        while more:
+            staged, more = self._staged.take(last)
+            end = min(rows.find(staged[-1][0] + b"\0"), stop) if more else stop
+            yield from self._merged(rows.part(at, max(at, end)), planned, staged)
+            at = max(at, end)
+
+    def _merged(self, rows: ArrowRows, planned: PlannedRange | None, staged: Sequence[_StagedKey],
+                ) -> Iterator[pa.RecordBatch]:
+        columns = [*rows.columns, self._states(rows, planned)]
+        if staged:
+            hidden = pc.is_in(columns[0], value_set=pa.array([key for key, _, _ in staged], pa.binary()))
+            columns = [column.filter(pc.invert(hidden)) for column in columns]
+            shown = [each for each in staged if each[2] is not None or self._options.tombstones]
+            added = [(key, None, None, state) if record is None else (key, record.identity, record.data, state)
+                     for key, state, record in shown]
+            columns = [pa.concat_arrays([column, pa.array([row[place] for row in added], column.type)])
+                       for place, column in enumerate(columns)]
+            order = pc.array_sort_indices(columns[0])
+            columns = [column.take(order) for column in columns]
+        for start in range(0, len(columns[0]), MAX_BATCH_ROWS):
+            key, identity, value, state = (column.slice(start, MAX_BATCH_ROWS) for column in columns)
+            yield pa.RecordBatch.from_pydict(
+                {"key": key, "identity": identity, "state": state, "value": value, "deleted": identity.is_null(),
+                 "length": pc.binary_length(value).cast(pa.int64())}, schema=self._schema)
+
+    def _states(self, rows: ArrowRows, planned: PlannedRange | None) -> Any:
+        committed = pa.repeat(pa.scalar(COMMITTED), len(rows))
+        if planned is None or planned.of_head or not len(rows):
+            return committed
+        entry = planned.entry
+        differences = self._committed.diff(self._part.head, self._part.base, entry.min_key)
+        made = [one.key for one in takewhile(lambda one: one.key <= entry.max_key, differences)]
+        is_made = pc.is_in(rows.columns[0], value_set=pa.array(made, pa.binary()))
+        return pc.if_else(is_made, pa.scalar(COMPACTED), committed)
+
+
+class _StagedKeys:
+    """The newest staged entries of a part's keys, in order, some at a time."""
+
+    def __init__(self, repository: Repository, part: BranchPart) -> None:
+        self._behind = part.keys.behind
+        self._entries = iter(()) if part.record is None else _newest(repository, part.record, part.keys.first)
+        self._next: _StagedKey | None = next(self._entries, None)
+
+    def take(self, last: bytes | None) -> tuple[list[_StagedKey], bool]:
+        """Entries up to the key `last`, a bounded number; and whether there are more of them."""
+        taken: list[_StagedKey] = []
+        size = 0
+        while self._next is not None and not self._is_behind(self._next[0], last):
+            if len(taken) == MAX_BATCH_ROWS or size >= MAX_STAGED_BYTES:
+                return taken, True
+            taken.append(self._next)
+            size += 0 if self._next[2] is None else len(self._next[2].data)
+            self._next = next(self._entries, None)
+        return taken, False
+
+    def _is_behind(self, key: bytes, last: bytes | None) -> bool:
+        return (last is not None and key > last) or (self._behind is not None and key >= self._behind)
+
+
+def _newest(repository: Repository, record: BranchRecord, start: bytes) -> Iterator[_StagedKey]:
+    """The newest staged entry of every key from `start` on, and which kind of token it is in."""
+    tokens = repository.context.tokens
+    staging = ((key, STAGED, each.record) for key, each in tokens.scan(record.staging_token, start))
+    sealed = ((key, SEALED, each.record) for key, each in MergedTokens(tokens, record.sealed_tokens, start))
+    previous: bytes | None = None
+    # Of equal keys the first iterator's comes first.
+    for entry in heapq.merge(staging, sealed, key=itemgetter(0)):
+        if entry[0] != previous:
+            yield entry
+        previous = entry[0]
+
+
+_EMPTY: Final = ParquetFormat().rows([])
+
+
+class StagingSource(TableSource):
+    """A branch's records as rows, partitioned by ranges."""
+
+    table: ClassVar[Table] = Table("compactlib.staging", StagingSourceOptions, plan_slices, read_slice)
