@@ -16,6 +16,7 @@ AnswerT = TypeVar("AnswerT")
 ParamsP = ParamSpec("ParamsP")
 _LOOKED_AT = 1000
 """Items of a sequence that are looked at."""
+_LONGEST_SECONDS = 2_000_000
 
 
 def require_type(name: str, value: object, kind: type | tuple[type, ...], wanted: str = "", *,
@@ -61,6 +62,18 @@ def require_callable(name: str, value: object) -> None:
     """
     if not callable(value):
         raise InvalidInput(f"{name} is {value!r:.100}; give a function")
+
+
+def require_seconds(name: str, value: object, *, above_zero: bool = False) -> None:
+    """Return if `value` is a time that a call can wait: systems count it in milliseconds of 32 bits.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LONGEST_SECONDS or (
+            above_zero and value == 0):
+        least = "more than 0" if above_zero else "0 or more"
+        raise InvalidInput(f"{name} is {value!r:.100}; give {least}, up to {_LONGEST_SECONDS} seconds")
 
 
 def require_policy(name: str, value: object, *, or_none: bool = False) -> None:

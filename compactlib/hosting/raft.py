@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_method, require_type
+from compactlib._arguments import refuses_misfits, require_method, require_seconds, require_type
 from compactlib._closing import Closing
 from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, MissingDependency
@@ -132,6 +132,7 @@ class RaftCommandLog(Closing):
         for each in (address, *peers):
             require_guarded("a node of a group", each.rpartition(":")[0].strip("[]"), guard="password=",
                             is_guarded=bool(password), insecure=insecure)
+        require_seconds("wait_seconds", wait_seconds)
         self._address = address
         self._peers = tuple(peers)
         self._folder = None if folder is None else local_path(folder)

@@ -6,10 +6,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import math
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -285,10 +286,16 @@ def test_a_server_without_a_guard_stays_on_this_machine(host: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("address", ["", "ftp://127.0.0.1", "http://", "http://127.0.0.1/v1", "http://me:you@127.0.0.1",
-                                     "127.0.0.1:80", "http://127.0.0.1:x", 5])
+                                     "127.0.0.1:80", "http://127.0.0.1:x", "http://127.0.0.1#part", 5])
 def test_an_address_that_is_none_is_refused(address: Any) -> None:
     with pytest.raises(InvalidInput, match="address"):
         SchedulerClient([address])
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan, 1e10, True])
+def test_a_time_that_no_call_ends_by_is_refused(seconds: float) -> None:
+    with pytest.raises(InvalidInput, match="timeout_seconds is"):
+        SchedulerClient(["http://127.0.0.1:1"], timeout_seconds=seconds)
 
 
 @pytest.mark.parametrize("token", ["", TOKEN + "\n", " " + TOKEN, TOKEN + "\u20ac", TOKEN.encode()])
@@ -443,6 +450,53 @@ def test_an_answer_that_is_none_is_none(status: int, ask: Callable[[SchedulerCli
         with pytest.raises(NoAnswer, match=r"what came cannot be read|no scheduler's answer"):
             ask(client)
         answering.join()
+
+
+@contextlib.contextmanager
+def unreachable(host: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
+    """A port where nothing answers a connection, as if what lies between threw away what is sent."""
+    with socket.socket() as listening, contextlib.ExitStack() as lines:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(0)
+        for _ in range(4):
+            line = lines.enter_context(socket.socket())
+            line.setblocking(False)
+            line.connect_ex(listening.getsockname())
+        yield listening.getsockname()[1]
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[int]:
+    """A port that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+@pytest.mark.parametrize(("gone", "scheme"), [(unreachable, "http"), (unreachable, "https"), (silent, "https")])
+def test_a_node_that_cannot_be_reached_leaves_time_for_the_others(
+        gone: Callable[[], contextlib.AbstractContextManager[int]], scheme: str) -> None:
+    with served(SchedulerApplication(Stub())) as serving, gone() as port, SchedulerClient(
+            [f"{scheme}://127.0.0.1:{port}", serving.url], timeout_seconds=3.0) as client:
+        assert client.poll(PollRequest()).why == "answered"
+
+
+def test_an_address_of_a_name_that_cannot_be_reached_leaves_time_for_the_others(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(SchedulerApplication(Stub())) as serving, unreachable("127.0.0.2", serving.address[1]), SchedulerClient(
+            [f"http://localhost:{serving.address[1]}"], timeout_seconds=3.0) as client:
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, serving.address[1]))
+                 for host in ("127.0.0.2", "127.0.0.1")]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **more: found)
+        assert client.poll(PollRequest()).why == "answered"
+
+
+def test_after_a_call_that_nobody_answered_another_node_is_asked_first() -> None:
+    with served(SchedulerApplication(Stub())) as serving, silent() as port, SchedulerClient(
+            [f"http://127.0.0.1:{port}", serving.url], timeout_seconds=1.0) as client:
+        with pytest.raises(NoAnswer):
+            client.poll(PollRequest())
+        assert client.poll(PollRequest()).why == "answered"
 
 
 @pytest.mark.parametrize("at_once", [0, 1], ids=["head", "body"])

@@ -379,6 +379,8 @@ def test_a_place_in_the_log_is_decided_on_by_who_asked_for_it() -> None:
 
 def test_wrong_use_is_named() -> None:
     one, other = free_addresses(2)
+    with pytest.raises(InvalidInput, match="wait_seconds is inf"):
+        RaftCommandLog(one, [other], wait_seconds=float("inf"))
     with RaftCommandLog(one, [other], **QUICK) as log:
         with pytest.raises(NotStarted):
             log.propose(b"x")

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_type
+from compactlib._arguments import refuses_misfits, require_seconds, require_type
 from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, Closed, InvalidInput, MissingDependency, Unsupported
@@ -63,7 +63,8 @@ class SchedulerClient(Closing):
     """A `Transport` to a scheduler over HTTP. Any thread may call any method.
 
     It asks the address that answered last, goes where a node says that its leader is, if it knows that address, and
-    tries the others in turn, until `timeout_seconds` have passed. A poll that may have been carried out is not
+    tries the others in turn, until `timeout_seconds` have passed; a node that cannot be reached takes its share of them
+    and no more. A poll that may have been carried out is not
     repeated: the worker says what is still true with its next one. Blocks are added again until there is an answer,
     which says of those that were added without one that they are `duplicate`.
 
@@ -92,9 +93,9 @@ class SchedulerClient(Closing):
             # Not shown here, as an error of the connection would.
             raise InvalidInput("the token is no text, or has a space or a line's end around it, or other characters "
                                "than printable ones of ASCII; give it as the server has it")
-        if not addresses or not timeout_seconds > 0:
-            raise InvalidInput(f"{len(addresses)} addresses, timeout_seconds={timeout_seconds}; give at least one, and "
-                               f"more than 0 seconds")
+        if not addresses:
+            raise InvalidInput("there are no addresses; give at least one")
+        require_seconds("timeout_seconds", timeout_seconds, above_zero=True)
         self.addresses: tuple[str, ...] = tuple(_checked(each, insecure) for each in addresses)
         self._preferred = 0
         self._timeout = timeout_seconds
@@ -181,30 +182,33 @@ class SchedulerClient(Closing):
                 if is_unknown:
                     break
                 raise Closed("this client was closed; make another one")
-            answer = self._try(method, self.addresses[at] + path, body, deadline)
+            share = 1 / (len(self.addresses) - tries % len(self.addresses))
+            answer = self._try(method, self.addresses[at] + path, body, deadline, left * share)
             if isinstance(answer, bytes):
                 self._preferred = at
                 return answer
             is_unknown, why = is_unknown or answer.is_unknown, f"{self.addresses[at]}: {answer.why}"
-            if is_unknown and not may_repeat:
-                break
             tries += 1
             at = (self.addresses.index(answer.leader) if answer.leader in self.addresses
                   else (at + 1) % len(self.addresses))
+            if is_unknown and not may_repeat:
+                break
             if tries % len(self.addresses) == 0:
                 self._clock.sleep(min(pause * (0.5 + self._rng.random()), left))
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        self._preferred = at
         if is_unknown:
             raise NoAnswer(waited_seconds=self._timeout, reason=why)
         raise Busy(f"no node carried it out within {self._timeout} seconds, and nothing was changed; the last word of "
                    f"{why}; try again")
 
-    def _try(self, method: str, url: str, body: bytes | None, deadline: float) -> bytes | _Refusal:
-        self._network.deadline = deadline
-        seconds = max(self._network.seconds_left(), _SHORTEST_SECONDS)
+    def _try(self, method: str, url: str, body: bytes | None, deadline: float,
+             connect_seconds: float) -> bytes | _Refusal:
+        self._network.deadline, self._network.connect_seconds = deadline, connect_seconds
+        seconds = max(deadline - self._clock.monotonic(), _SHORTEST_SECONDS)
         try:
-            with self._http.stream(method, self._urls[url], headers=self._headers, content=body, extensions={
-                    "timeout": {"connect": seconds, "pool": seconds}}) as response:
+            with self._http.stream(method, self._urls[url], headers=self._headers, content=body,
+                                   extensions={"timeout": {"pool": seconds}}) as response:
                 answer = bytearray()
                 for part in response.iter_stream():
                     answer += part
@@ -229,25 +233,43 @@ class _Network(httpcore.SyncBackend, threading.local):
     """
 
     deadline: float
+    connect_seconds: float
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
-    def seconds_left(self) -> float:
-        """Until the end of this thread's call; negative once it is over."""
-        return self.deadline - self._clock.monotonic()
+    def seconds_left(self, late: type[Exception], until: float | None = None) -> float:
+        """Until the end of this thread's call, or until then; raises `late` once it is over."""
+        seconds = (self.deadline if until is None else until) - self._clock.monotonic()
+        if seconds <= 0:
+            raise late("the time of the call is over")
+        return seconds
 
-    def connect_tcp(self, *where: Any, **options: Any) -> httpcore.NetworkStream:
-        """See `httpcore.NetworkBackend`."""
-        return _Stream(super().connect_tcp(*where, **options), self)
+    def connect_tcp(self, host: str, port: int, timeout: float | None = None,
+                    *options: Any, **more: Any) -> httpcore.NetworkStream:
+        """See `httpcore.NetworkBackend`. Each address of the host gets its share of what is left."""
+        until = min(self._clock.monotonic() + self.connect_seconds, self.deadline)
+        try:
+            found = [socket.getnameinfo(address, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0]
+                     for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        except OSError as error:
+            raise httpcore.ConnectError(str(error)) from error
+        while True:
+            seconds = self.seconds_left(httpcore.ConnectTimeout, until) / len(found)
+            try:
+                return _Stream(super().connect_tcp(found.pop(0), port, seconds, *options, **more), self, until)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                if not found:
+                    raise
 
 
 class _Stream(httpcore.NetworkStream):
     """A connection. What reads or writes a little at a time does not begin its wait anew."""
 
-    def __init__(self, made: httpcore.NetworkStream, network: _Network) -> None:
+    def __init__(self, made: httpcore.NetworkStream, network: _Network, connected_until: float) -> None:
         self._made = made
         self._network = network
+        self._connected_until = connected_until
         self._socket: socket.socket = made.get_extra_info("socket")
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
@@ -263,19 +285,23 @@ class _Stream(httpcore.NetworkStream):
     def close(self) -> None:
         self._made.close()
 
-    def start_tls(self, *options: Any, **more: Any) -> httpcore.NetworkStream:
-        return _Stream(self._made.start_tls(*options, **more), self._network)
+    def start_tls(self, ssl_context: ssl.SSLContext, server_hostname: str | None = None,
+                  timeout: float | None = None) -> httpcore.NetworkStream:
+        try:
+            seconds = self._network.seconds_left(httpcore.ConnectTimeout, self._connected_until)
+        except httpcore.ConnectTimeout:
+            self.close()
+            raise
+        return _Stream(self._made.start_tls(ssl_context, server_hostname, seconds), self._network,
+                       self._connected_until)
 
     def get_extra_info(self, info: str) -> Any:
         return self._made.get_extra_info(info)
 
     @contextmanager
     def _in_time(self, late: type[Exception], broken: type[Exception]) -> Iterator[None]:
-        seconds = self._network.seconds_left()
-        if seconds <= 0:
-            raise late("the time of the call is over")
         try:
-            self._socket.settimeout(seconds)
+            self._socket.settimeout(self._network.seconds_left(late))
             yield
         except TimeoutError as error:
             raise late(str(error)) from error
@@ -307,7 +333,7 @@ def _checked(address: str, insecure: bool) -> str:
         url = urlsplit(address)
         named = url.netloc.encode("idna").decode()
         is_one = (url.scheme in ("http", "https") and url.hostname and url.port != 0 and url.username is None
-                  and not url.path.strip("/") and not url.query)
+                  and not url.path.strip("/") and not url.query and not url.fragment)
     except ValueError:
         is_one = False
     if not is_one:

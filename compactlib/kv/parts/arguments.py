@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -108,17 +107,6 @@ def checked_bytes(what: str, value: Buffer) -> bytes:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     raise InvalidInput(f"a {what} of type {type(value).__name__} was given; keys and values are bytes, encode it first")
-
-
-def checked_seconds(name: str, seconds: float) -> float:
-    """How long to wait.
-
-    Raises:
-        InvalidInput: it is negative, or no finite number.
-    """
-    if type(seconds) not in (int, float, bool) or not 0 <= seconds < math.inf:
-        raise InvalidInput(f"{name} is {seconds!r}; give 0 or more")
-    return seconds
 
 
 @attrs.frozen

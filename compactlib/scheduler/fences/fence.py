@@ -31,6 +31,7 @@ from typing import Protocol
 
 import attrs
 
+from compactlib._arguments import require_seconds
 from compactlib.errors import AuditFailed, Busy, CorruptData, InvalidInput
 from compactlib.files.record_frame import RecordFrame
 from compactlib.scheduler.errors import CommittedOtherwise, FencedOff
@@ -279,9 +280,13 @@ class MemoryFence:
 
     Args:
         wait_seconds: how long a call waits for guarded steps of others.
+
+    Raises:
+        InvalidInput: that is negative, or no finite number.
     """
 
     def __init__(self, *, wait_seconds: float = 30.0) -> None:
+        require_seconds("wait_seconds", wait_seconds)
         self._records: dict[str, Admission] = {}
         self._floor = 0
         self._wait_seconds = wait_seconds

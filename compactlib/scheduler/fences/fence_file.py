@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from compactlib._arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits, require_seconds
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Busy, CorruptData, InvalidInput, ReadOnly, StorageError, Unsupported
 from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path, sync_names, write_durably
@@ -62,12 +62,14 @@ class FileFence:
         wait_seconds: how long a call waits for others, in this process or another.
 
     Raises:
+        InvalidInput: `wait_seconds` is negative, or no finite number.
         StorageError: the folder cannot be made.
     """
 
     @refuses_misfits
     def __init__(self, folder: StrPath, *, files: Files | None = None, clock: Clock | None = None,
                  wait_seconds: float = 30.0) -> None:
+        require_seconds("wait_seconds", wait_seconds)
         self._folder = local_path(folder)
         self._files: Files = LocalFiles() if files is None else files
         self._clock: Clock = SystemClock() if clock is None else clock

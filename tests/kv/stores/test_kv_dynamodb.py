@@ -300,6 +300,8 @@ def test_a_table_of_something_else_is_refused() -> None:
             make(name)
     with pytest.raises(InvalidInput, match="busy_seconds"):
         make(busy_seconds=-1.0)
+    with pytest.raises(InvalidInput, match="timeout_seconds"):
+        make(timeout_seconds=0.0)
 
 
 def test_what_others_have_put_into_the_table_is_found(store: DynamoStore) -> None:

@@ -198,6 +198,9 @@ def test_a_store_of_a_later_release_is_not_touched() -> None:
 def test_arguments_that_make_no_sense() -> None:
     with pytest.raises(InvalidInput, match="root is empty"):
         EtcdStore(root=b"")
+    for seconds in (0.0, -1.0, float("inf")):
+        with pytest.raises(InvalidInput, match="timeout_seconds is"):
+            EtcdStore(timeout_seconds=seconds)
     with pytest.raises(ConnectFailed, match="check the address"):
         EtcdStore("127.0.0.1", servers.free_port())
 

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -55,6 +57,14 @@ class TestFileFence(LockingFenceConformance):
 
     def make_impatient_fence(self, folder: Path) -> LockingFence:
         return FileFence(folder / "fence", wait_seconds=0)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.inf, math.nan])
+def test_a_time_that_cannot_be_waited_is_refused(seconds: float, tmp_path: Path) -> None:
+    for make in (MemoryFence, partial(FileFence, tmp_path / "fence")):
+        with pytest.raises(InvalidInput, match="wait_seconds is"):
+            make(wait_seconds=seconds)
+    assert not os.listdir(tmp_path)
 
 
 @pytest.mark.parametrize(("fence", "resource", "token", "message"), [

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from compactlib._arguments import require_seconds
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput, MissingDependency
 from compactlib.kv.errors import (
@@ -35,7 +36,6 @@ from compactlib.kv.parts.arguments import (
     checked_partition,
     checked_present,
     checked_put,
-    checked_seconds,
     checked_transaction,
 )
 from compactlib.kv.parts.entries import PagedEntries
@@ -106,7 +106,8 @@ class DynamoStore:
             raise MissingDependency(package="boto3", extra="dynamodb", purpose="a store in DynamoDB") from None
         if not _TABLE.fullmatch(table):
             raise InvalidInput(f"table is {table!r}; give 3 to 255 letters, digits or any of '_.-'")
-        checked_seconds("busy_seconds", busy_seconds)
+        require_seconds("timeout_seconds", timeout_seconds, above_zero=True)
+        require_seconds("busy_seconds", busy_seconds)
         self._table = table
         self._busy_seconds = busy_seconds
         self._page_size = page_size

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compactlib._arguments import require_seconds
 from compactlib.errors import AuditFailed, InvalidInput, MissingDependency, Unsupported
 from compactlib.kv.errors import ConnectFailed, DamagedStore, KeyNotFound, PredicateFailed, StoreFailed, TooLarge
 from compactlib.kv.parts.arguments import (
@@ -68,7 +69,7 @@ class EtcdStore:
 
     Raises:
         ConnectFailed: the server cannot be reached.
-        InvalidInput: the root is empty.
+        InvalidInput: the root is empty, or the time is none to wait.
         Unsupported: the store was written by a later release.
         StoreFailed: the server refused.
         MissingDependency: etcd3gw is not installed.
@@ -79,6 +80,7 @@ class EtcdStore:
                  timeout_seconds: float = 10.0, page_size: int = 1000) -> None:
         if not root:
             raise InvalidInput("the root is empty; name what the store's keys in etcd begin with")
+        require_seconds("timeout_seconds", timeout_seconds, above_zero=True)
         self._path = f"{protocol}://{host}:{port}/{root!r}"
         self._keys = wire.KeySpace(root)
         self._page_size = page_size
