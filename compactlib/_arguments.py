@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from inspect import signature
 from itertools import islice
+from sys import float_info
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -74,6 +75,18 @@ def require_seconds(name: str, value: object, *, above_zero: bool = False) -> No
             above_zero and value == 0):
         least = "more than 0" if above_zero else "0 or more"
         raise InvalidInput(f"{name} is {value!r:.100}; give {least}, up to {_LONGEST_SECONDS} seconds")
+
+
+def is_above(limit: float, *, or_none: bool = False) -> Callable[[object, Any, object], None]:
+    """A validator of `attrs`: `InvalidInput` if a field is no finite number above `limit`, nor `None`, where it may be.
+    """
+    def check(_: object, field: Any, value: object) -> None:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not ((is_number and limit < value <= float_info.max) or (or_none and value is None)):  # type: ignore[operator]
+            raise InvalidInput(f"{field.name} is {value!r:.100}; it must be a number above {limit}"
+                               + ", or None" * or_none)
+
+    return check
 
 
 def require_policy(name: str, value: object, *, or_none: bool = False) -> None:

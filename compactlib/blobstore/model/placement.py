@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import math
 from numbers import Integral
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import attrs
 
+from compactlib._arguments import is_above
 from compactlib.blobstore.model.values import MAX_TIME_MS, is_a
 from compactlib.errors import InvalidInput
 
@@ -56,11 +57,6 @@ class SurvivorPlacement(Protocol):
         """The class of a record, at least 0 and below `CLASSES`. Pure."""
 
 
-def _is_factor(_: object, field: attrs.Attribute[Any], value: float) -> None:
-    if not 1 < value < math.inf:
-        raise InvalidInput(f"{field.name} is {value}; give a factor above 1")
-
-
 @attrs.frozen(kw_only=True)
 class ByAge:
     """Records of like age share a segment: the longer one has lived, the longer it lives on, as SepBIT infers it.
@@ -72,7 +68,7 @@ class ByAge:
         InvalidInput: the step is not.
     """
 
-    step: float = attrs.field(default=4.0, validator=_is_factor)
+    step: float = attrs.field(default=4.0, validator=is_above(1))
 
     name: ClassVar[str] = "by_age"
 
@@ -94,7 +90,7 @@ class ByEnd:
         InvalidInput: the step is not.
     """
 
-    step: float = attrs.field(default=2.0, validator=_is_factor)
+    step: float = attrs.field(default=2.0, validator=is_above(1))
 
     name: ClassVar[str] = "by_end"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 import attrs
 
@@ -42,7 +42,7 @@ class FixedNumber:
     name: ClassVar[str] = "fixed_number"
 
     def __attrs_post_init__(self) -> None:
-        if self.prefers not in _WORTH:
+        if self.prefers not in get_args(Preference):
             raise InvalidInput(f"prefers is {self.prefers!r}; it is one of {', '.join(_WORTH)}")
 
     def choose(self, view: BlobView, now: float) -> BlobChoice:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import isfinite
 from operator import attrgetter, index
+from sys import float_info
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 from zlib import crc32 as _hash
 
@@ -447,5 +448,5 @@ def _is_fraction(_: object, field: attrs.Attribute[Any], value: object) -> None:
 
 
 def _is_seconds(_: object, field: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value) or value < 0:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= float_info.max:
         raise InvalidInput(f"{field.name} is {value!r}; it must be a number of seconds, at least 0")

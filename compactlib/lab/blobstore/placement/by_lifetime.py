@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib.errors import InvalidInput
+from compactlib._arguments import is_above
 from compactlib.lab.blobstore.placement.placement import Placer, class_count
 
 _REMEMBERED = 16
@@ -36,13 +36,9 @@ class ByLifetime:
 
     rates: int = class_count(6, least=2)
     ends: int = class_count(4, least=1)
-    sooner: float = 0.7
+    sooner: float = attrs.field(default=0.7, validator=is_above(0))
 
     name: ClassVar[str] = "by_lifetime"
-
-    def __attrs_post_init__(self) -> None:
-        if not 0 < self.sooner < math.inf:
-            raise InvalidInput(f"sooner is {self.sooner}; give a part of a lifetime, above 0")
 
     @property
     def classes(self) -> int:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib.errors import InvalidInput
+from compactlib._arguments import is_above
 from compactlib.lab.blobstore.placement.placement import Placer, class_count
 
 
@@ -29,15 +29,10 @@ class FADaC:
     """
 
     classes: int = class_count(6, least=2)
-    step: float = 10.0
-    request_records: float = 1.0
+    step: float = attrs.field(default=10.0, validator=is_above(1))
+    request_records: float = attrs.field(default=1.0, validator=is_above(0))
 
     name: ClassVar[str] = "fadac"
-
-    def __attrs_post_init__(self) -> None:
-        if not self.step > 1 or not self.request_records > 0:
-            raise InvalidInput(f"step is {self.step} and request_records {self.request_records}; give a step above 1, "
-                               f"and a number of records above 0")
 
     def placer(self) -> Placer:
         """See `Placement.placer`."""

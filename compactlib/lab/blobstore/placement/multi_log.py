@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import attrs
 
+from compactlib.blobstore.compaction.plan.policy import whole
 from compactlib.lab.blobstore.placement.placement import Placer, Victim, class_count
 
 
@@ -25,11 +26,11 @@ class MultiLog:
         seed: of the draws.
 
     Raises:
-        InvalidInput: there are fewer logs.
+        InvalidInput: a setting is out of its range.
     """
 
     classes: int = class_count(6, least=2)
-    seed: int = 0
+    seed: int = whole(0)
 
     name: ClassVar[str] = "multi_log"
 

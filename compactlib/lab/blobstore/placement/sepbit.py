@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib.errors import InvalidInput
+from compactlib._arguments import is_above
+from compactlib.blobstore.compaction.plan.policy import whole
 from compactlib.lab.blobstore.placement.placement import Placer, Victim, class_count
 
 
@@ -33,15 +34,10 @@ class SepBIT:
     """
 
     classes: int = class_count(6, least=4)
-    segments: int = 16
-    step: float = 4.0
+    segments: int = whole(16, least=1)
+    step: float = attrs.field(default=4.0, validator=is_above(1))
 
     name: ClassVar[str] = "sepbit"
-
-    def __attrs_post_init__(self) -> None:
-        if self.segments < 1 or not self.step > 1:
-            raise InvalidInput(f"segments is {self.segments} and step {self.step}; give at least one segment, and a "
-                               f"step above 1")
 
     def placer(self) -> Placer:
         """See `Placement.placer`."""

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib.errors import InvalidInput
+from compactlib.blobstore.compaction.plan.policy import whole
 from compactlib.lab.blobstore.placement.placement import Placer, Victim, class_count
 
 
@@ -31,13 +31,9 @@ class SFS:
     """
 
     classes: int = class_count(6, least=2)
-    rounds: int = 3
+    rounds: int = whole(3, least=1)
 
     name: ClassVar[str] = "sfs"
-
-    def __attrs_post_init__(self) -> None:
-        if self.rounds < 1:
-            raise InvalidInput(f"rounds is {self.rounds}; give at least 1")
 
     def placer(self) -> Placer:
         """See `Placement.placer`."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import attrs
 
+from compactlib.blobstore.compaction.plan.policy import flag
 from compactlib.lab.blobstore.placement.mixed import OneForEach
 from compactlib.lab.blobstore.placement.placement import Placer
 
@@ -18,9 +19,12 @@ class UserAndSurvivors:
     Attributes:
         keep_open: whether the survivors' segment stays open between compactions; otherwise each compaction closes it
             at its end, part-filled, as in a log without a placement.
+
+    Raises:
+        InvalidInput: that is neither `True` nor `False`.
     """
 
-    keep_open: bool = True
+    keep_open: bool = flag(True)
 
     name: ClassVar[str] = "user_and_survivors"
     classes: ClassVar[int] = 2

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib.errors import InvalidInput
+from compactlib.blobstore.compaction.plan.policy import whole
 from compactlib.lab.blobstore.placement.placement import Placer, class_count
 
 
@@ -30,13 +30,9 @@ class WARCIP:
     """
 
     classes: int = class_count(6, least=3)
-    segments: int = 256
+    segments: int = whole(256, least=1)
 
     name: ClassVar[str] = "warcip"
-
-    def __attrs_post_init__(self) -> None:
-        if self.segments < 1:
-            raise InvalidInput(f"segments is {self.segments}; give at least 1")
 
     def placer(self) -> Placer:
         """See `Placement.placer`."""

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import math
-import sys
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
+from compactlib._arguments import is_above, refuses_misfits
 from compactlib.blobstore.compaction.plan.policy import (
     BlobChoice,
     BlobView,
@@ -23,16 +22,8 @@ from compactlib.blobstore.compaction.plan.policy import (
     too_little,
     whole,
 )
-from compactlib.errors import InvalidInput
 
 _LEAST_SECONDS = 1e-3
-
-
-def _is_rate(_: object, field: attrs.Attribute[Any], value: object) -> None:
-    if value is None:
-        return
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
-        raise InvalidInput(f"{field.name} is {value!r}; it must be a number above 0, or None")
 
 
 @attrs.frozen(kw_only=True)
@@ -64,7 +55,7 @@ class DecliningCost:
 
     min_used_fraction: float = fraction(0.5)
     min_reclaimed_segments: int = whole(1, least=1)
-    decline: float | None = attrs.field(default=2.0, validator=_is_rate)
+    decline: float | None = attrs.field(default=2.0, validator=is_above(0, or_none=True))
     copy_order: CopyOrder = attrs.field(default="choice", validator=is_copy_order)
 
     name: ClassVar[str] = "declining_cost"

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every setting of every policy and placement that a replay takes: what it cannot be is refused, and named."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import pkgutil
+from collections.abc import Iterator
+from typing import Any, get_type_hints
+
+import attrs
+import pytest
+
+from compactlib.blobstore.compaction.plan import policies
+from compactlib.blobstore.model import placement as of_survivors
+from compactlib.errors import InvalidInput
+from compactlib.lab.blobstore import fifo, fixed_number, placement
+from tests.core.misfits import Strange
+
+STRANGE: tuple[Any, ...] = (Strange(), "x", b"x", None, True, -7, 0.5, math.nan, math.inf, 10**400, [1])
+
+
+def _kinds() -> Iterator[type]:
+    """The classes that a user makes with settings, by the modules that they stand in."""
+    modules = [of_survivors, fifo, fixed_number, *(
+        importlib.import_module(each.name) for package in (policies, placement)
+        for each in pkgutil.iter_modules(package.__path__, package.__name__ + "."))]
+    for module in modules:
+        for _, kind in inspect.getmembers(module, inspect.isclass):
+            if (kind.__module__ == module.__name__ and attrs.has(kind) and not kind.__name__.startswith("_")
+                    and any(hasattr(kind, method) for method in ("choose", "placer", "place"))):
+                yield kind
+
+
+SETTINGS = {f"{kind.__name__}.{field.name}": (kind, field) for kind in _kinds() for field in attrs.fields(kind)
+            if field.init}
+
+
+def _is_of(hint: Any, value: object) -> bool:
+    """Whether a value could be what is annotated; a truth is no number."""
+    if hint in (int, float, bool):
+        if isinstance(value, bool) or hint is bool:
+            return hint is bool and isinstance(value, bool)
+        return isinstance(value, int) or (hint is float and isinstance(value, float))
+    if isinstance(hint, type) and not getattr(hint, "_is_protocol", False):
+        return isinstance(value, hint)
+    parts = getattr(hint, "__args__", ())
+    return any(part is type(value) or _is_of(part, value) for part in parts if isinstance(part, type))
+
+
+def test_the_policies_and_placements_are_found() -> None:
+    assert {"ByAge", "ByEnd", "ByLifetime", "DecliningCost", "FADaC", "FixedNumber", "Greedy", "OldestFirst",
+            "SepBIT"} <= {kind.__name__ for kind in _kinds()}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_that_cannot_be_is_named(setting: str) -> None:
+    kind, field = SETTINGS[setting]
+    hint = get_type_hints(kind)[field.name]
+    for strange in STRANGE:
+        if _is_of(hint, strange):
+            try:
+                made = kind(**{field.name: strange})
+            except InvalidInput as refused:
+                assert field.name in str(refused)
+            else:
+                assert getattr(made, field.name) == strange
+        else:
+            with pytest.raises(InvalidInput, match=field.name):
+                kind(**{field.name: strange})
