@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable
+from functools import partial
 
 from compactlib.clock import Clock
 from compactlib.errors import Closed, CompactlibError, TaskFailed
@@ -31,7 +33,7 @@ from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.staging import IncomingState
 from compactlib.raftlog.snapshots.state_reader import StateReader
 from compactlib.raftlog.store.protocols import ReplicatedLog
-from compactlib.runtime.services.async_service import AsyncWork
+from compactlib.runtime.services.async_service import AsyncWork, KeptTask
 
 _LOOK_AGAIN_SECONDS = 0.05
 _MAX_PAUSE_SECONDS = 60.0
@@ -55,6 +57,10 @@ class ReceivingLog:
         self._installed = installed
         self._term_seen = term_seen
         self._incoming: IncomingState | None = None
+        # Held by what is on the disk, or restores: a thread of an event loop that has ended may still be at it.
+        self._disk: threading.Lock = threading.Lock()
+        self._step: _Step | None = None
+        self._stepping: KeptTask | None = None
         self._turn: asyncio.Lock = asyncio.Lock()
         self._reply_to: asyncio.StreamWriter | None = None
         self._outcomes: asyncio.Queue[TransferOutcome] = asyncio.Queue(maxsize=1000)
@@ -131,13 +137,16 @@ class ReceivingLog:
         async with self._turn:
             await self._carry_out(self._receiver.tick(self._clock.monotonic()))
 
-    def move(self, installing: asyncio.Semaphore) -> None:
-        """Go on in another event loop: what was waited on belongs to the one before."""
+    async def move(self, installing: asyncio.Semaphore) -> None:
+        """Go on in another event loop: what was waited on belongs to the one before, and may have ended with it."""
         self._installing_now = installing
         self._turn, self._closing, self._reply_to = asyncio.Lock(), asyncio.Event(), None
         ended, self._outcomes = self._outcomes, asyncio.Queue(maxsize=self._outcomes.maxsize)
         while not ended.empty():
             self._outcomes.put_nowait(ended.get_nowait())
+        if self._receiver.stage == "installing" and self._step is not None:
+            self._take_aside(self._step)
+        await self._carry_out(self._receiver.cancel("the follower began anew"))
 
     def open(self) -> None:
         """Take messages from now on, again after `give_up`."""
@@ -151,7 +160,7 @@ class ReceivingLog:
 
     async def settle(self) -> None:
         """Return when nothing is being put in force, and let the files go."""
-        while self._receiver.stage == "installing":
+        while self._receiver.stage == "installing" and self._stepping is not None and not self._stepping.has_ended:
             # It would be half done otherwise.
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
         if self._incoming is not None:
@@ -194,18 +203,26 @@ class ReceivingLog:
             await self._send(effect.message)
         elif isinstance(effect, AwaitEntries | InstallSnapshot):
             # Both may take long, and a probe must be answered meanwhile.
-            self._work.spawn(self._aside(effect), type(effect).__name__)
+            self._take_aside(_Step(effect, partial(self._on_disk, effect)))
         elif isinstance(effect, Finished):
             if self._outcomes.full():
                 self._outcomes.get_nowait()
             self._outcomes.put_nowait(effect.outcome)
+        elif isinstance(effect, TermSeen):
+            if self._term_seen is not None:
+                await self._work.call(self._term_seen, effect.term)
         else:
-            await self._work.call(self._on_disk, effect)
+            await self._work.call(self._in_turn, partial(self._on_disk, effect))
 
-    async def _aside(self, effect: AwaitEntries | InstallSnapshot) -> None:
+    def _take_aside(self, step: _Step) -> None:
+        self._step = step
+        self._stepping = self._work.spawn(self._aside(step), type(step.effect).__name__)
+
+    async def _aside(self, step: _Step) -> None:
+        effect = step.effect
         try:
             async with self._installing_now:
-                await self._work.call(self._on_disk, effect)
+                await self._work.call(self._in_turn, step)
         except Exception as error:
             named = self._named(type(effect).__name__, error)
             async with self._turn:
@@ -219,6 +236,10 @@ class ReceivingLog:
                 await self._carry_out(self._receiver.installed(now))
             else:
                 await self._carry_out(self._receiver.entries_durable(effect.last, now))
+
+    def _in_turn(self, call: Callable[[], object]) -> None:
+        with self._disk:
+            call()
 
     def _on_disk(self, effect: Effect) -> None:
         if isinstance(effect, BeginInstall):
@@ -234,8 +255,6 @@ class ReceivingLog:
             self._incoming = None
         elif isinstance(effect, DiscardInstall):
             self._discard(effect)
-        elif isinstance(effect, TermSeen) and self._term_seen is not None:
-            self._term_seen(effect.term)
 
     async def _restore(self, meta: SnapshotManifest) -> None:
         """Have the host restore its machine; the snapshot is in force, and stays so whatever that raises."""
@@ -247,7 +266,7 @@ class ReceivingLog:
         while True:
             try:
                 async with self._installing_now:
-                    await self._work.call(restore)
+                    await self._work.call(self._in_turn, restore)
                 return
             except Exception as error:
                 self._work.note(error, "the host's `installed`")
@@ -275,6 +294,25 @@ class ReceivingLog:
         writer = self._reply_to
         if writer is not None:
             await reply(writer, message)
+
+
+class _Step:
+    """What is done on the disk once, whoever waits for it: each call ends as the first did."""
+
+    def __init__(self, effect: AwaitEntries | InstallSnapshot, call: Callable[[], object]) -> None:
+        self.effect = effect
+        self._call: Callable[[], object] | None = call
+        self._error: Exception | None = None
+
+    def __call__(self) -> None:
+        if self._call is not None:
+            call, self._call = self._call, None
+            try:
+                call()
+            except Exception as error:
+                self._error = error
+        if self._error is not None:
+            raise self._error
 
 
 async def reply(line: asyncio.StreamWriter, message: TransferMessage) -> None:

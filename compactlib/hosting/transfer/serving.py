@@ -174,7 +174,7 @@ class SnapshotServer(AsyncServiceFace):
         if before is not None and before is not self._loop:
             self._ticked, self._installing = asyncio.Event(), asyncio.Semaphore(_INSTALLS_AT_ONCE)
             for log in self._logs.values():
-                log.move(self._installing)
+                await log.move(self._installing)
         for log in self._logs.values():
             log.open()
         await self._door.listen(self._listen, self._answer)

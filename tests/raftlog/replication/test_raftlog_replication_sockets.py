@@ -25,7 +25,7 @@ from compactlib.hosting.transfer.lines import Hello, read_message
 from compactlib.hosting.transfer.receiving import ReceivingLog
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog import Entry, LogCompactionWorker, LogOptions, SegmentLimits, SnapshotFolder
+from compactlib.raftlog import Entry, LogCompactionWorker, LogOptions, RaftLog, SegmentLimits, SnapshotFolder
 from compactlib.raftlog.log.snapshot_writer import Applied, MachineCopy, SnapshotWriter
 from compactlib.raftlog.replication.effects import TransferLimits, TransferOutcome
 from compactlib.raftlog.replication.errors import AbortReason, TransferAborted
@@ -43,6 +43,7 @@ from compactlib.raftlog.replication.messages import (
 )
 from compactlib.raftlog.replication.wire import encode
 from compactlib.raftlog.snapshots.model import SnapshotManifest
+from compactlib.raftlog.snapshots.staging import IncomingState
 from compactlib.raftlog.store.store import StoreOptions, open_log
 from compactlib.testing import FailingFiles
 from examples.raft_kv import KvStore
@@ -166,6 +167,47 @@ def test_a_server_is_started_again_in_another_event_loop(tmp_path: Path) -> None
             asyncio.run(life(2 + 2 * number))
             assert server.last_error is None
             assert follower.log.state.index == leader.log.state.index
+
+
+@pytest.mark.parametrize(("part", "held"), [
+    (IncomingState, "write"), (IncomingState, "sync"), (RaftLog, "install"), (KvStore, "installed")])
+def test_a_server_whose_event_loop_ends_within_a_transfer_goes_on_in_another_one(
+        part: type[object], held: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached, let, goes_on = threading.Event(), threading.Event(), getattr(part, held)
+
+    def wait(*given: Any, **named: Any) -> Any:
+        reached.set()
+        let.wait()
+        return goes_on(*given, **named)
+
+    with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "follower"), SMALL) as follower:
+        fill(leader, random.Random(3), 300)
+        leader.snapshot()
+        monkeypatch.setattr(part, held, wait)
+        server = SnapshotServer(listen=("127.0.0.1", 0), limits=LIMITS)
+        taking = server.add(follower.log, follower.snapshots, term=1, applied=lambda: follower.machine.applied,
+                            installed=follower.installed)
+
+        async def ends() -> None:
+            await server.start()
+            sending = asyncio.create_task(send(leader, server))
+            while not reached.is_set():
+                await asyncio.sleep(0.001)
+            sending.cancel()
+
+        async def begins_again() -> None:
+            # What the first loop has left on the disk goes on meanwhile.
+            asyncio.get_running_loop().call_later(0.05, let.set)
+            async with server:
+                outcome = await send(leader, server, 2, limits=attrs.evolve(LIMITS, sender_seconds=5.0))
+                assert isinstance(outcome, Done | Skipped), outcome
+                assert taking.stage == "idle"
+                server.audit()
+
+        asyncio.run(ends())
+        asyncio.run(begins_again())
+        assert server.last_error is None
+        assert follower.items() == leader.items()
 
 
 def test_a_client_sends_in_one_event_loop_after_the_other(tmp_path: Path) -> None:
