@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Protocol
 
@@ -412,11 +412,13 @@ class BlobLog:
 
     def advance(self, now_ms: int) -> None:
         """Take off what has died by `now_ms`. O(what has died)."""
-        told = None if self.placer is None else self._tell_expired
-        died = self.records.bury(self._horizon(now_ms), self._valid, self._moments, told)
+        died = self.records.bury(self._horizon(now_ms), self._valid, self._moments, self._told_expired())
         if died:
             self._died_bytes += died
             self._open_dead_bytes = sum(self._used[row] - self._valid[row] for row in self._open if row != NO_ROW)
+
+    def _told_expired(self) -> Callable[[int, int], None] | None:
+        return None if self.placer is None else self._tell_expired
 
     def _tell_expired(self, record: int, row: int) -> None:
         assert self.placer is not None
@@ -483,6 +485,11 @@ class BlobLog:
         if stray:
             raise PlanDoesNotFit(f"the choice names {', '.join(stray)}, which may not be compacted; choose again")
         victims = [by_name[name] for name in choice.victims]
+        if self._horizon(now_ms) < now_ms:
+            # The view counted what has died since its bucket began; a store drops of that what has expired.
+            self._died_bytes += self.records.expire_in(
+                [self._members[row] for row in victims], now_ms, self._valid, self._moments, self._told_expired(),
+                deletes=choice.kind == "full")
         done = _Copy(self, now_ms)
         done.take(victims)
         outputs = done.finish()

@@ -45,7 +45,7 @@ class BothWorlds:
 
     def __init__(self, folder: Path, policy: BlobPolicy, *, retention: float, swaps: int, buckets: int,
                  placement: SurvivorPlacement | None = None) -> None:
-        # By short buckets nothing expires between the beginning of one and a decision: a store does not copy that.
+        # What expires between the beginning of a long bucket and a decision is still counted, and not copied.
         bucket_seconds = 0.125 if buckets > 50 else 10.0
         self.config = BlobStoreConfig(
             capacity_bytes=40 * 4096, segment_bytes=4096, durability="interval", journal_max_entries=0,
@@ -137,6 +137,11 @@ def shared(view: BlobView, reach: float) -> BlobView:
     (ExpiryForecast(**_GATE, horizon_seconds=20.0), 4.0, 1, 50),
     (DecliningCost(**_GATE, min_reclaimed_segments=2), 4.0, 2, 600),
     (DecliningCost(**_GATE, decline=None), 0.0, 1, 600),
+    (DecliningCost(**_GATE, min_reclaimed_segments=2), 4.0, 2, 50),
+    (DecliningCost(**_GATE, decline=None), 0.0, 1, 50),
+    (Greedy(**_GATE), 0.0, 1, 50),
+    (StatsBased(**_GATE), 11.0, 1, 50),
+    (CompactAll(**_GATE), 2.0, 1, 50),
 ], ids=lambda value: getattr(value, "name", str(value)))
 def test_a_decision_in_the_lab_is_the_stores_own(tmp_path: Path, policy: BlobPolicy, retention: float,
                                                  swaps: int, buckets: int) -> None:
@@ -162,6 +167,7 @@ def test_a_decision_in_the_lab_is_the_stores_own(tmp_path: Path, policy: BlobPol
     (Greedy(**_GATE, min_reclaimed_segments=4, copy_order="choice"), 0.0, 3, 0),
     (Greedy(**_GATE, min_reclaimed_segments=4, copy_order="choice"), 3.0, 5, 0),
     (DecliningCost(**_GATE, min_reclaimed_segments=4), 0.0, 3, 600),
+    (DecliningCost(**_GATE, min_reclaimed_segments=4), 1.0, 3, 50),
 ], ids=lambda value: getattr(value, "name", str(value)))
 def test_survivors_lie_in_the_lab_as_in_a_store(tmp_path: Path, placement: SurvivorPlacement, policy: BlobPolicy,
                                                 retention: float, swaps: int, buckets: int) -> None:
