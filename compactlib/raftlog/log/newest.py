@@ -101,13 +101,13 @@ class NewestSegment:
         return ended
 
     def append_run(self, first: int, term: int, payloads: Sequence[bytes]) -> int:
-        """Append entries of consecutive indexes above all there are; returns how many found room, maybe none.
+        """Append entries of consecutive indexes, after `make_room`; returns how many found room, at least one.
 
         Raises:
             StorageError: as `make_room`.
+            InvalidInput: see `SegmentWriter.append`.
         """
-        if self._writer is None or self._writer.is_full:
-            return 0
+        assert self._writer is not None, "make_room comes first"
         return self._writer.append_run(first, term, payloads)
 
     def append(self, index: int, term: int, payload: Buffer) -> None:

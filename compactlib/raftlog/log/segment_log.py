@@ -61,7 +61,6 @@ from compactlib.raftlog.model.values import (
     SegmentStats,
 )
 from compactlib.raftlog.options import LogOptions
-from compactlib.raftlog.segment.format import MAX_PAYLOAD_BYTES
 from compactlib.raftlog.segment.known import KnownSegment
 from compactlib.raftlog.segment.liveness import require_live
 from compactlib.raftlog.segment.segment_set import Lease, SegmentSet
@@ -77,7 +76,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _ReportT = TypeVar("_ReportT")
-_FEW = 32
+_FEW = 10
 """So many entries cost less one by one."""
 
 
@@ -809,6 +808,6 @@ def _run_of(entries: object) -> tuple[int, int, Sequence[bytes]] | None:
     if {*map(type, indexes), *map(type, terms)} != {int} or set(map(type, payloads)) != {bytes}:
         return None
     first, term, count = indexes[0], terms[0], len(indexes)
-    fits = (0 <= first <= MAX_INDEX - count and 0 <= term <= MAX_INDEX and max(map(len, payloads)) <= MAX_PAYLOAD_BYTES
-            and terms.count(term) == count and list(indexes) == list(range(first, first + count)))
+    fits = (0 <= first <= MAX_INDEX - count and 0 <= term <= MAX_INDEX and terms.count(term) == count
+            and indexes == tuple(range(first, first + count)))
     return (first, term, payloads) if fits else None

@@ -109,20 +109,25 @@ class LogTail:
         if self._must_recover:
             self._recover_newest()
         try:
-            ended = self._newest.make_room()
-            if ended is not None:
-                self.segments.put(ended)
-                self.older_last, self.newest_first = ended.ref.last, _BEYOND
+            self._make_room()
             self._newest.append(index, term, payload)
         except StorageError:
             self.lose_unsynced()
             raise
-        if index <= self.older_last:
-            self._overwrite_older()
-        elif index < self.newest_first:
-            self.newest_first = index
+        if index < self.newest_first:
+            self._began_at(index)
 
-    def _overwrite_older(self) -> None:
+    def _make_room(self) -> None:
+        ended = self._newest.make_room()
+        if ended is not None:
+            self.segments.put(ended)
+            self.older_last, self.newest_first = ended.ref.last, _BEYOND
+
+    def _began_at(self, index: int) -> None:
+        """The newest segment begins with `index` from now on."""
+        if index > self.older_last:
+            self.newest_first = index
+            return
         newest = self._newest.known()
         assert newest is not None, "an entry was just appended"
         # The files of covered segments may go only once the entries that cover them are durable.
@@ -138,16 +143,19 @@ class LogTail:
         """
         with self.switch:
             self.require_open()
+            if self._must_recover:
+                self._recover_newest()
             done = 0
             while done < len(payloads):
-                # The first of each stretch the ordinary way: it makes room, and takes back what it overwrites.
-                self.put(first + done, term, payloads[done])
-                done += 1
+                index = first + done
                 try:
-                    done += self._newest.append_run(first + done, term, payloads[done:])
+                    self._make_room()
+                    done += self._newest.append_run(index, term, payloads[done:] if done else payloads)
                 except StorageError:
                     self.lose_unsynced()
                     raise
+                if index < self.newest_first:
+                    self._began_at(index)
 
     def begin_successor(self) -> None:
         """Begin the next segment although the newest is not full.

@@ -59,9 +59,7 @@ class SegmentIndex:
         """Take one more record; those with the same or a higher index no longer count. O(1) unless it overwrites."""
         columns = self.columns
         if columns.indexes and index <= columns.indexes[-1]:
-            keep = bisect_left(columns.indexes, index)
-            for column in attrs.astuple(columns, recurse=False):
-                del column[keep:]
+            self._take_back(index)
         columns.terms.append(term)
         columns.offsets.append(offset)
         columns.lengths.append(length)
@@ -72,8 +70,10 @@ class SegmentIndex:
         self.data_bytes += length
 
     def extend(self, records: Columns) -> None:
-        """Take records above all those it holds. Copies memory."""
+        """Take ascending records, at least one, as `append` does each. Copies memory."""
         columns = self.columns
+        if columns.indexes and records.indexes[0] <= columns.indexes[-1]:
+            self._take_back(records.indexes[0])
         columns.terms.extend(records.terms)
         columns.offsets.extend(records.offsets)
         columns.lengths.extend(records.lengths)
@@ -83,6 +83,11 @@ class SegmentIndex:
         columns.indexes.extend(records.indexes)
         self.entries += len(records)
         self.data_bytes += sum(records.lengths)
+
+    def _take_back(self, index: int) -> None:
+        keep = bisect_left(self.columns.indexes, index)
+        for column in attrs.astuple(self.columns, recurse=False):
+            del column[keep:]
 
     def __len__(self) -> int:
         return len(self.columns.indexes)

@@ -200,8 +200,7 @@ class SegmentWriter(Closing):
             raise InvalidInput(f"entry {index} in term {term} with {length} bytes: index and term are 0 to "
                                f"{MAX_INDEX}, a payload at most {native.MAX_PAYLOAD_BYTES} bytes")
         if self._index.entries >= self._most_entries or self._data_end > self._full_beyond:
-            raise Busy(f"{self.path} is full ({self._index.entries} entries); seal it and append to segment "
-                       f"{self.number + 1}")
+            self._refuse_more()
         head = native.head_crc(index, term, length)
         crc = crc32(payload, head)
         offset = self._data_end
@@ -219,37 +218,45 @@ class SegmentWriter(Closing):
         As `append` for each, with a few calls for all.
 
         Raises:
-            InvalidInput, Busy, Closed: as `append`.
+            InvalidInput, Busy, Closed: as `append`; nothing was added.
         """
+        if self._state != "open":
+            self._refuse()
         if not payloads:
             return 0
-        # The first by itself: it checks the state, and takes back what it overwrites.
-        self.append(first, term, payloads[0])
-        rest = payloads[1:1 + self._most_entries - self._index.entries]
-        lengths = list(map(len, rest))
-        ends = list(accumulate(lengths, initial=self._data_end))
-        # An entry fits as long as those before it do not exceed the limit.
-        fitting = bisect_right(ends, self._full_beyond, hi=len(rest))
-        if fitting:
-            rest, lengths, offsets = rest[:fitting], lengths[:fitting], ends[:fitting]
-            if first + fitting > MAX_INDEX or max(lengths) > native.MAX_PAYLOAD_BYTES:
-                raise InvalidInput(f"entries {first + 1} to {first + fitting}: an index is at most {MAX_INDEX}, a "
-                                   f"payload at most {native.MAX_PAYLOAD_BYTES} bytes")
-            # As arrays, once: what follows copies memory.
-            columns = native.Columns(
-                indexes=array("Q", range(first + 1, first + 1 + fitting)), terms=array("Q", [term]) * fitting,
-                offsets=array("Q", offsets), lengths=array("I", lengths), heads=array("I"), crcs=array("I"))
-            columns.heads.extend(native.head_crcs(columns))
-            columns.crcs.extend(map(crc32, rest, columns.heads))
-            self._records.append(native.encode_records(columns.indexes, columns.terms, columns.lengths, columns.heads,
-                                                       columns.offsets, columns.crcs))
-            self._record_count += fitting
-            self._payloads += rest
-            self._index.extend(columns)
-            self._data_end = ends[fitting]
-            if self._record_count >= _FLUSH_ENTRIES or self._data_end - self._flushed_end >= _FLUSH_BYTES:
-                self.flush()
-        return 1 + fitting
+        if self.is_full:
+            self._refuse_more()
+        room = self._most_entries - self._index.entries
+        fitting = payloads if len(payloads) <= room else payloads[:room]
+        lengths = list(map(len, fitting))
+        offsets = list(accumulate(lengths, initial=self._data_end))
+        if offsets[-2] > self._full_beyond:
+            # An entry fits as long as those before it do not exceed the limit.
+            count = bisect_right(offsets, self._full_beyond)
+            fitting, lengths, offsets = fitting[:count], lengths[:count], offsets[:count + 1]
+        if not 0 <= first <= MAX_INDEX + 1 - len(lengths) or not 0 <= term <= MAX_INDEX or (
+                max(lengths) > native.MAX_PAYLOAD_BYTES):
+            raise InvalidInput(f"entries {first} to {first + len(lengths) - 1} in term {term}: index and term are 0 to "
+                               f"{MAX_INDEX}, a payload at most {native.MAX_PAYLOAD_BYTES} bytes")
+        end, heads = offsets.pop(), list(native.head_crcs(first, term, lengths))
+        # As arrays, once: what follows copies memory.
+        columns = native.Columns(
+            indexes=array("Q", range(first, first + len(lengths))), terms=array("Q", [term]) * len(lengths),
+            offsets=array("Q", offsets), lengths=array("I", lengths),
+            heads=array("I", heads), crcs=array("I", list(map(crc32, fitting, heads))))
+        self._records.append(native.encode_records(columns.indexes, columns.terms, columns.lengths, columns.heads,
+                                                   columns.offsets, columns.crcs))
+        self._record_count += len(lengths)
+        self._payloads += fitting
+        self._index.extend(columns)
+        self._data_end = end
+        if self._record_count >= _FLUSH_ENTRIES or self._data_end - self._flushed_end >= _FLUSH_BYTES:
+            self.flush()
+        return len(lengths)
+
+    def _refuse_more(self) -> None:
+        raise Busy(f"{self.path} is full ({self._index.entries} entries); seal it and append to segment "
+                   f"{self.number + 1}")
 
     def flush(self) -> None:
         """Hand everything to the operating system, payloads before index records; not durable yet.
@@ -319,7 +326,7 @@ class SegmentWriter(Closing):
     def _write_seal(self, *, sealed: bool) -> None:
         self._sequence = self._next_sequence()
         seal = self._new_seal(sealed=sealed, sequence=self._sequence)
-        self._synced = attrs.evolve(seal, sealed=False)
+        self._synced = attrs.evolve(seal, sealed=False) if sealed else seal
         self._out.write_at(seal.place, [native.encode_seal(seal)])
 
     def _new_seal(self, *, sealed: bool, sequence: int) -> native.Seal:
