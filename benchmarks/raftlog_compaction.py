@@ -133,6 +133,26 @@ def plain_copy(live_bytes: Path, scratch: Path, sizes: list[int]) -> float:
     return seconds
 
 
+def replacing_copy(live_bytes: Path, source: Path, scratch: Path, sizes: list[int]) -> float:
+    """Seconds of `plain_copy`, and of removing a copy of the segments that it takes the place of, as a major does.
+
+    A file system that discards what it frees waits for the disk in each removal.
+    """
+    work = scratch / "replaced"
+    shutil.copytree(source, work)
+    os.sync()
+    seconds = plain_copy(live_bytes, scratch, sizes)
+    began = time.perf_counter()
+    for path in sorted(work.glob("*.segment"))[:-1]:
+        path.unlink()
+    folder = os.open(work, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+    seconds += time.perf_counter() - began
+    shutil.rmtree(work)
+    return seconds
+
+
 @contextlib.contextmanager
 def without_numpy() -> Iterator[None]:
     """Copy as where NumPy is not installed."""
@@ -150,6 +170,7 @@ def rewrite_figures(name: str, scratch: Path, segments: int, run: int, runs: int
                     ) -> Iterator[Figure]:
     """The rewrite step of a major, with NumPy and without, and the whole major, against a plain copy of its live bytes.
 
+    The whole major removes its sources too; so it is also shown beside a copy that does.
     The CPU seconds are those of all threads of the process, and of the system on their behalf.
     """
     source = scratch / f"log-{name}"
@@ -178,6 +199,9 @@ def rewrite_figures(name: str, scratch: Path, segments: int, run: int, runs: int
         plain_cpu.append(time.process_time() - began)
         return megabytes / seconds
 
+    def replaced() -> float:
+        return megabytes / replacing_copy(live_bytes, source, scratch, sizes)
+
     reference = "plain copy of the live bytes, one fsync per file"
     measured = [("rewrite", rewritten, goals.rewrite), ("major", major, goals.major),
                 ("rewrite_without_numpy", rewritten, goals.without_numpy)]
@@ -194,6 +218,9 @@ def rewrite_figures(name: str, scratch: Path, segments: int, run: int, runs: int
             # The first of each has warmed up.
             yield Figure(figure=f"{figure}_cpu.{name}", unit="s of CPU", values=tuple(cpu[1:]), reference=reference,
                          reference_values=tuple(plain_cpu[1:]), goal="printed")
+    values, replacing = alternate(runs, major, replaced)
+    yield Figure(figure=f"major_beside_removal.{name}", unit="MB/s of live bytes", values=tuple(values),
+                 reference="the same copy, then the sources removed", reference_values=tuple(replacing), goal="printed")
     shutil.rmtree(source)
     live_bytes.unlink()
 
