@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -10,6 +11,7 @@ import mmap
 import os
 import pickle
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,9 +30,11 @@ from compactlib.blobstore.segment.scan import ScannedRecord, scan_records
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, DiskFull, InvalidInput
 from compactlib.executors import Attempt, RewriteResult
+from compactlib.files.disk import StrPath
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing import FailingFiles
+from compactlib.testing.faults.files_in_front import FilesInFront
 from tests.blobstore.compaction_stores import flip
 
 HEADER = SegmentHeader(SegmentName(0, 0), 1 << 22, b"an incarnation..", 10)
@@ -75,6 +79,36 @@ def records(path: str) -> list[tuple[int, bytes]]:
     found = list(scan_records(file, SEGMENT_HEADER_BYTES, file.size()))
     assert all(isinstance(each, ScannedRecord) and each.whole for each in found)
     return [(each.header.sequence, each.header.id) for each in found if isinstance(each, ScannedRecord)]
+
+
+class Turns(FilesInFront):
+    """Notes for each change whether the turn was held."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.turn = threading.Lock()
+        self.held: dict[str, list[bool]] = {}
+
+    @contextlib.contextmanager
+    def step(self, operation: str, path: StrPath, **_: Any) -> Iterator[None]:
+        self.held.setdefault(operation, []).append(self.turn.locked())
+        yield
+
+
+def test_who_syncs_or_waits_lets_another_copy(tmp_path: Path) -> None:
+    class Clock(ManualClock):
+        def sleep(self, seconds: float) -> None:
+            files.held.setdefault("sleep", []).append(files.turn.locked())
+
+    files, clock = Turns(), Clock()
+    task = task_for(tmp_path, source(tmp_path), files=files, pace=Pace(latency_threshold_seconds=0))
+    task.run(Attempt("a", Budget(), RecordingObserver(), clock, files.turn))
+    header, *spans = files.held.pop("write")
+    assert not header
+    assert spans
+    assert all(spans)
+    assert {operation: set(held) for operation, held in files.held.items()} == {
+        "create": {False}, "sync": {False}, "sleep": {False}}
 
 
 @pytest.mark.parametrize("buffer", [1, 8192, 1 << 20])

@@ -368,11 +368,13 @@ class _Writing:
 
     def _copy(self, source: _Input, span: _Span) -> None:
         self.attempt.budget.spend(span.length)
-        began = self.attempt.clock.monotonic()
-        self._take(source, span, write=True)
+        with self.attempt.turn:
+            began = self.attempt.clock.monotonic()
+            self._take(source, span, write=True)
+            seconds = self.attempt.clock.monotonic() - began
         self.bytes_written += span.length
         if self.keeper is not None:
-            wait = self.keeper.wait_after(span.length, self.attempt.clock.monotonic() - began)
+            wait = self.keeper.wait_after(span.length, seconds)
             while wait > 0:
                 self.attempt.budget.check()
                 self.attempt.clock.sleep(min(wait, _NAP_SECONDS))
