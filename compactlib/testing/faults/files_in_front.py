@@ -92,6 +92,11 @@ class FilesInFront(abc.ABC):
         with self.step("sync folder", path):
             self._files.sync_folder(path)
 
+    def sync_file(self, out: OutFile) -> None:
+        """What a sync of one of the files comes to."""
+        with self.step("sync", out.path):
+            out.sync()
+
 
 class _OutFileInFront:
     """An `OutFile` whose changes are steps of the `FilesInFront` it comes from."""
@@ -130,8 +135,7 @@ class _OutFileInFront:
             self._out.punch_hole(offset, length)
 
     def sync(self) -> None:
-        with self._files.step("sync", self.path):
-            self._out.sync()
+        self._files.sync_file(self._out)
 
     def close(self) -> None:
         self._out.close()
