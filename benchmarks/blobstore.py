@@ -279,7 +279,7 @@ def build_semidbm(folder: Path, data: Data) -> None:
 def timed_semidbm(source: Path, work: Path, data: Data) -> float:
     """MB of live data per second of its compaction, which copies everything into one file and syncs that once.
 
-    Made equal to ours: it checks a checksum in each read, and the folder is synced, without which its rename may be lost.
+    Made equal to ours: it checks checksums, and the folder is synced, without which its rename may be lost.
     """
     import semidbm
     fresh_copy(source, work)
