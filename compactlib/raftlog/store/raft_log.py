@@ -54,7 +54,6 @@ from compactlib.raftlog.store.write_path import (
     bytes_of,
     checked_entry,
     require_numbers,
-    require_sizes,
     runs_of,
 )
 from compactlib.raftlog.wal.batch import Confirmed
@@ -429,7 +428,6 @@ class RaftLog(Closing):
         for start in range(0, len(copied), MAX_APPEND_ENTRIES):
             part: Sequence[bytes] = copied[start:start + MAX_APPEND_ENTRIES]
             require_numbers(first + start, first + start + len(part) - 1, term)
-            require_sizes(part)
             self._make_room_for(len(part))
             yield first + start, part
 
@@ -456,7 +454,6 @@ class RaftLog(Closing):
             return
         for entry in entries:
             require_numbers(entry.index, entry.index, entry.term)
-        require_sizes([entry.payload for entry in entries])
         self._make_room_for(len(entries))
         with self._lock:
             self._require_appendable(entries[0].index)

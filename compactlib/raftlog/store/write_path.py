@@ -16,7 +16,6 @@ from compactlib.raftlog.arguments import listed
 from compactlib.raftlog.errors import Overwriting
 from compactlib.raftlog.memtable.table import Memtable
 from compactlib.raftlog.model.values import MAX_INDEX, Entry
-from compactlib.raftlog.segment.format import MAX_PAYLOAD_BYTES
 from compactlib.raftlog.wal.rules import Verdict, Write
 from compactlib.raftlog.wal.wal import Wal
 
@@ -52,7 +51,7 @@ class RaftWritePath:
         """Append entries of consecutive indexes and one term.
 
         Raises:
-            GapDetected, MemtableFull, LogStopped, Closed: nothing was appended.
+            InvalidInput, GapDetected, MemtableFull, LogStopped, Closed: nothing was appended.
         """
         self._memtable.require_fit(first, len(payloads))
         verdict = self._wal.write_run(self._log_id, first - 1 if first else None, first, term, payloads)
@@ -65,7 +64,7 @@ class RaftWritePath:
         """Append ascending entries with gaps between them; see `RaftLog.append_sparse`.
 
         Raises:
-            GapDetected, Overwriting, MemtableFull, LogStopped, Closed: nothing was appended.
+            InvalidInput, GapDetected, Overwriting, MemtableFull, LogStopped, Closed: nothing was appended.
         """
         self._memtable.require_sparse_fit(entries[0].index, previous_index)
         for before, entry in pairwise(entries):
@@ -139,7 +138,7 @@ def runs_of(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> Iterator[tupl
         raise InvalidInput("an entry is an Entry, or a tuple of index (int), term (int) and payload (bytes); the first "
                            f"that was given is a {type(rows[0]).__name__}") from None
     first = indexes[0]
-    if list(indexes) != list(range(first, first + len(rows))):
+    if indexes != tuple(range(first, first + len(rows))):
         place = next(place for place, index in enumerate(indexes) if index != first + place)
         raise InvalidInput(f"index {indexes[place]} follows {indexes[place - 1]} in one call; give consecutive "
                            f"indexes, or use append_sparse")
@@ -162,17 +161,6 @@ def require_numbers(first: object, last: object, term: object) -> None:
     for number in (first, last, term):
         if not isinstance(number, int) or not 0 <= number <= MAX_INDEX:
             raise InvalidInput(f"entries {first!r} to {last!r} in term {term!r}: index and term are 0 to {MAX_INDEX}")
-
-
-def require_sizes(payloads: Sequence[bytes]) -> None:
-    """Check that no payload is larger than a segment takes.
-
-    Raises:
-        InvalidInput: one is.
-    """
-    longest = max(map(len, payloads))
-    if longest > MAX_PAYLOAD_BYTES:
-        raise InvalidInput(f"a payload has {longest} bytes, at most {MAX_PAYLOAD_BYTES} are taken")
 
 
 def checked_entry(given: Any) -> Entry:

@@ -22,6 +22,7 @@ from itertools import accumulate, chain, pairwise
 
 import attrs
 
+from compactlib.errors import InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
 
@@ -141,13 +142,17 @@ def salt_of(header: FileHeader) -> int:
 
 
 def run_body(payloads: Sequence[bytes]) -> Body:
-    """The body of entries with consecutive indexes and one term: lengths u32, padding, payloads. O(1) calls a batch."""
-    return _body(FrameKind.RUN, [_column("I", list(map(len, payloads)))], payloads)
+    """The body of entries with consecutive indexes and one term: lengths u32, padding, payloads. O(1) calls a batch.
+
+    Raises:
+        InvalidInput: a payload has more bytes than such a length can say, and a segment takes.
+    """
+    return _body(FrameKind.RUN, [_lengths(payloads)], payloads)
 
 
 def sparse_body(indexes: Sequence[int], terms: Sequence[int], payloads: Sequence[bytes]) -> Body:
-    """The body of sparse entries: indexes u64, terms u64, lengths u32, padding, payloads."""
-    columns = [_column("Q", indexes), _column("Q", terms), _column("I", list(map(len, payloads)))]
+    """The body of sparse entries: indexes u64, terms u64, lengths u32, padding, payloads. Raises as `run_body`."""
+    columns = [_column("Q", indexes), _column("Q", terms), _lengths(payloads)]
     return _body(FrameKind.SPARSE, columns, payloads)
 
 
@@ -164,6 +169,14 @@ def empty_body(kind: FrameKind) -> Body:
 def _body(kind: FrameKind, columns: Sequence[bytes], payloads: Sequence[bytes]) -> Body:
     pad = -sum(map(len, columns)) % ALIGNMENT
     return _finished(kind, b"".join(chain(columns, (bytes(pad),), payloads)), len(payloads))
+
+
+def _lengths(payloads: Sequence[bytes]) -> bytes:
+    lengths = list(map(len, payloads))
+    try:
+        return _column("I", lengths)
+    except OverflowError:
+        raise InvalidInput(f"a payload has {max(lengths)} bytes, at most {(1 << 32) - 1} are taken; split it") from None
 
 
 def _finished(kind: FrameKind, data: bytes, count: int) -> Body:

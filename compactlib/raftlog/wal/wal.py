@@ -209,6 +209,7 @@ class Wal:
             payloads: of the entries, at least one.
 
         Raises:
+            InvalidInput: a payload is too large.
             LogStopped: a sync has failed before.
             Closed: the WAL was closed.
         """

@@ -20,11 +20,18 @@ import pytest
 from hypothesis import given, strategies as st
 
 from compactlib.clock import ManualClock
-from compactlib.errors import CompactlibError, CorruptData, Unsupported
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Unsupported
 from compactlib.files import LocalFiles
 from compactlib.raftlog import StoreOptions, open_log
 from compactlib.raftlog.model.row import LogRows
-from compactlib.raftlog.wal.frames import FileHeader, decode_file_header, encode_file_header
+from compactlib.raftlog.wal.frames import (
+    Body,
+    FileHeader,
+    decode_file_header,
+    encode_file_header,
+    run_body,
+    sparse_body,
+)
 from compactlib.raftlog.wal.recovery import recover_wal
 from compactlib.raftlog.wal.wal import Wal, WalOptions
 from tests.raftlog.raft_world import store_options
@@ -158,6 +165,19 @@ def test_a_store_with_a_flipped_byte_in_the_middle_of_its_wal_is_not_opened(tmp_
     path.write_bytes(data)
     with open_log(tmp_path / "store", StoreOptions()) as log:
         assert log.last_index == 9
+
+
+class TooLong(bytes):
+    """Says that it has more bytes than a length in the file can say."""
+
+    def __len__(self) -> int:
+        return 1 << 32
+
+
+@pytest.mark.parametrize("make", [run_body, lambda payloads: sparse_body([1], [1], payloads)])
+def test_a_payload_whose_length_does_not_fit_is_refused(make: Callable[[list[bytes]], Body]) -> None:
+    with pytest.raises(InvalidInput, match="a payload has 4294967296 bytes, at most 4294967295 are taken"):
+        make([TooLong(b"x")])
 
 
 if __name__ == "__main__":
