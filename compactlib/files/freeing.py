@@ -16,8 +16,9 @@ _MOST_FILES, _MOST_THREADS = 16, 4
 
 
 class Freeing:
-    """Keeps who removes large files from waiting while the system frees them, 0.1 ms a MiB. For one thread at a time.
+    """Keeps who removes large files from waiting while the system frees them. For one thread at a time.
 
+    That takes 0.1 ms a MiB, and thrice as long on a disk that is mounted with `discard`, which is told of each.
     A file is freed with its last descriptor. So each is opened before its name goes, and closed by a thread.
     """
 
