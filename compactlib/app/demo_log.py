@@ -108,13 +108,13 @@ def write_log(folder: str, history: Iterable[Step], *, limits: SegmentLimits, se
                       payload_bytes=size, unreadable=unreadable, seconds=clock.monotonic() - began)
 
 
-def copy_log(source: str, target: str, files: Files | None = None) -> None:
+def copy_log(source: str, target: str) -> None:
     """Copy a log without a writer to a folder that does not exist yet.
 
     Raises:
         StorageError: the disk refused, or `target` exists.
     """
-    disk = LocalFiles() if files is None else files
+    disk = LocalFiles()
     disk.make_folder(target)
     for name in list_folder(source):
         if name != LOCK_NAME:

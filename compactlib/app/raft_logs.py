@@ -37,8 +37,6 @@ from compactlib.raftlog.model.names import LOGS_FOLDER
 from compactlib.report import Table, VerifyReport
 from compactlib.runtime.budget import Budget
 
-AUTO = "auto"
-"""Stands for `SeedPolicy` if as many bytes are dead as live, else for `DropDead`."""
 _POLICIES: tuple[LogPolicy, ...] = (DropDead(), SeedPolicy(), RaPolicy(), CostPolicy())
 _TRIGGER = DeadRatio()
 

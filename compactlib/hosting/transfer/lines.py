@@ -12,7 +12,7 @@ from compactlib.errors import InvalidInput
 from compactlib.files.record_frame import RecordFrame
 from compactlib.raftlog.replication.errors import FrameDamaged
 from compactlib.raftlog.replication.messages import TransferMessage
-from compactlib.raftlog.replication.wire import LENGTH_BYTES, MAX_FRAME_BYTES, decode, frame_length
+from compactlib.raftlog.replication.wire import LENGTH_BYTES, decode, frame_length
 from compactlib.runtime.doors import MAX_HELLO_BYTES
 
 _MAX_NAME_BYTES = 255
@@ -86,8 +86,7 @@ def require_address(name: str, address: object) -> None:
         raise InvalidInput(f"{name} is {address!r:.100}; give a host and a port, as in ('127.0.0.1', 7000)")
 
 
-async def read_message(reader: asyncio.StreamReader, *, max_bytes: int = MAX_FRAME_BYTES,
-                       source: str = "<peer>") -> TransferMessage | None:
+async def read_message(reader: asyncio.StreamReader) -> TransferMessage | None:
     """The next message of a connection, `None` where it ends between two.
 
     Raises:
@@ -96,7 +95,7 @@ async def read_message(reader: asyncio.StreamReader, *, max_bytes: int = MAX_FRA
         OSError: the connection broke.
     """
     try:
-        length = frame_length(await reader.readexactly(LENGTH_BYTES), max_bytes=max_bytes, source=source)
-        return decode(await reader.readexactly(length), source=source)
+        length = frame_length(await reader.readexactly(LENGTH_BYTES), source="<peer>")
+        return decode(await reader.readexactly(length), source="<peer>")
     except asyncio.IncompleteReadError:
         return None

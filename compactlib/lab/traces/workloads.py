@@ -122,11 +122,11 @@ class _Draw(Protocol):
     def __call__(self, count: int, /) -> array[int]: ...
 
 
-def _below(keys: int, random: Random, base: int = 0) -> _Draw:
+def _below(keys: int, random: Random) -> _Draw:
     """Draws uniformly from `keys` numbers: 32 random bits each, scaled; off by less than keys / 2**32."""
     def draw(count: int) -> array[int]:
         bits = array("I", random.randbytes(4 * count))
-        return array("i", [base + (each * keys >> 32) for each in bits])
+        return array("i", [each * keys >> 32 for each in bits])
 
     return draw
 

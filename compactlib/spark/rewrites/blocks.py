@@ -77,6 +77,7 @@ class BlockFolder:
 
         Args:
             known: all blocks that may be read still: those of the scheduler's metadata index, and of its tombstones.
+                Every other block that is old enough is removed, so one that is left out is lost.
             now: the time, seconds since the epoch by the store's clock.
             older_than_seconds: how old a block must be: more than a merge takes, and a block to become known.
 

@@ -396,6 +396,26 @@ def test_a_store_that_another_has_changed_meanwhile_stays_as_it_is(tmp_path: Pat
     assert versions(tmp_path / "objects", name) == 2
 
 
+@pytest.mark.parametrize(("settings", "largest"), [({}, 1 << 20), ({"part_bytes": 100_000}, 100_000)])
+def test_what_a_whole_store_has_written_travels_in_parts(settings: dict[str, Any], largest: int,
+                                                         tmp_path: Path) -> None:
+    open_large = partial(SegmentLog, options=LogOptions(limits=SegmentLimits(max_entries=4)))
+    with open_large(tmp_path / "log") as log:
+        log.extend((index, 1, bytes([index]) * 600_000) for index in range(1, 15))
+        log.record_snapshot(12, [1, 5, 9])
+        expected = [(entry.index, entry.payload) for entry in log.entries()]
+    (name,) = put_logs([str(tmp_path / "log")], tmp_path / "objects")
+    before = set(keys(tmp_path / "objects"))
+    opener = OpenInObjects(bucket_of(tmp_path / "objects"), open_large, **settings)
+    assert WholeStore(opener, SeedPolicy())(name)[1] == "done"
+    with LocalObjects(tmp_path / "objects") as store:
+        sizes = [info.size_bytes for info in store.list() if info.key not in before]
+        copy = ObjectFolder(store, name).fetch(tmp_path / "after")
+    assert max(sizes) == largest
+    with open_large(copy.folder) as log:
+        assert [(entry.index, entry.payload) for entry in log.entries()] == expected
+
+
 @pytest.mark.spark
 def test_many_stores_in_an_object_store_are_compacted_by_the_workers(spark: SparkSession, tmp_path: Path) -> None:
     ours, theirs = build_logs(tmp_path / "ours", 6), build_logs(tmp_path / "theirs", 6)
