@@ -48,6 +48,7 @@ class _Garbage:
     number: int
     epoch: int
     since: float
+    one_by_one: bool
 
 
 class Compactor:
@@ -188,10 +189,17 @@ class Compactor:
         with self._reclaiming:
             return min((garbage.since for garbage in self._garbage), default=None)
 
-    def discard(self, numbers: Sequence[int]) -> None:
-        """Remove the files of segments that are no longer listed, at the next `reclaim` that no lease prevents."""
+    def discard(self, numbers: Sequence[int], *, one_by_one: bool = False) -> None:
+        """Remove the files of segments that are no longer listed, at the next `reclaim` that no lease prevents.
+
+        Args:
+            numbers: of the segments.
+            one_by_one: whether each is to be gone durably before the next one goes.
+        """
         with self._reclaiming:
-            self._garbage.extend(_Garbage(number, self._segments.epoch, self._clock.now()) for number in numbers)
+            at = 0 if one_by_one else len(self._garbage)
+            self._garbage[at:at] = [_Garbage(number, self._segments.epoch, self._clock.now(), one_by_one)
+                                    for number in numbers]
 
     def reclaim(self) -> LogReclaimReport:
         """Remove what no reader can reach any more; returns what is gone.
@@ -206,6 +214,8 @@ class Compactor:
                 if not self._segments.is_leased(garbage.epoch):
                     self._finish(garbage.number)
                     freed += remove_segments(self._files, self._folder, [garbage.number])
+                    if garbage.one_by_one:
+                        self._files.sync_folder(self._folder)
                     self._garbage.remove(garbage)
                     removed.append(garbage.number)
             purged = purge_links(

@@ -192,11 +192,10 @@ class LogTail:
             self.segments.drop(numbers)
             self.note()
             # Newest first: whatever a crash leaves is a beginning of the log, of which the WAL says what to do again.
-            for number in reversed(self._to_remove):
-                if number not in self._compactor.doomed:
-                    self._compactor.discard([number])
-                self._compactor.reclaim()
-                self._files.sync_folder(folder)
+            doomed = self._compactor.doomed
+            self._compactor.discard([number for number in reversed(self._to_remove) if number not in doomed],
+                                    one_by_one=True)
+            self._compactor.reclaim()
             self._to_remove = [number for number in self._to_remove
                                if os.path.lexists(os.path.join(folder, segment_name(number)))]
             if self._to_remove:

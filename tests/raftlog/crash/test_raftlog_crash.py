@@ -18,7 +18,7 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.errors import StorageError
+from compactlib.errors import Busy, StorageError
 from compactlib.files import Files
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import DropDead, LogPolicy, LogReader, SeedPolicy, SegmentLog
@@ -352,3 +352,24 @@ def test_what_is_taken_back_after_a_group_could_not_be_finished_stays_taken_back
     with SegmentLog(tmp_path, options()) as log:
         assert not log.recovery
         assert list(log.entries()) == []
+
+
+def test_what_is_taken_back_once_a_reader_has_gone_leaves_a_beginning_of_the_log(tmp_path: Path) -> None:
+    """The files that had waited for the lease went together, and a crash could leave the last of them alone."""
+    vector_45(tmp_path)
+    with SegmentLog(tmp_path, options()) as log:
+        before = list(log.entries())
+
+    def take_back(folder: Path, files: RecordingFiles) -> None:
+        with LogSegments(folder, options(files)) as segments:
+            with segments.log.lease(), pytest.raises(Busy, match="release the leases"):
+                segments.take_back(0)
+            segments.take_back(0)
+            files.acknowledge("taken back")
+
+    def check(folder: Path, acknowledged: Sequence[Any]) -> None:
+        with SegmentLog(folder, options()) as log:
+            left = list(log.entries())
+        assert left == before[:0 if acknowledged else len(left)]
+
+    explore(record(tmp_path, take_back), check, rng=random.Random(0), limit_per_point=16)

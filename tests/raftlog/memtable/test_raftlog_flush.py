@@ -155,6 +155,8 @@ def test_segments_that_are_being_read_cannot_be_taken_back_whole(tmp_path: Path)
         for _ in range(2):
             with pytest.raises(Busy, match="release the leases"):
                 log.take_back(3)
+            log.log.audit()
+            assert log.log.verify().is_sound
         lease.release()
         log.take_back(3)
         assert list(log.log.entries()) == []
