@@ -69,7 +69,7 @@ class PickedPayloads:
                    picked(columns.heads, positions), picked(columns.crcs, positions), index.zero_means_unchecked)
 
 
-def read_payloads(descriptor: int, wanted: PickedPayloads, scratch: bytearray | None = None) -> Iterator[Span]:
+def read_payloads(descriptor: int, wanted: PickedPayloads) -> Iterator[Span]:
     """Read and check payloads, physical neighbours together.
 
     One system call per span of up to 1 MiB; memory is one span, or the largest entry if that is larger.
@@ -77,12 +77,10 @@ def read_payloads(descriptor: int, wanted: PickedPayloads, scratch: bytearray | 
     Args:
         descriptor: the file.
         wanted: what to read.
-        scratch: where to read to, if the caller has it; fresh memory costs as much as the reading.
     """
     offsets = wanted.offsets
     ends = list(map(add, offsets, wanted.lengths))
-    if scratch is None:
-        scratch = bytearray(min(MAX_SPAN_BYTES, ends[-1] - offsets[0]) if ends else 0)
+    scratch = bytearray(min(MAX_SPAN_BYTES, ends[-1] - offsets[0]) if ends else 0)
     for first, stop in read_spans(offsets, ends):
         base, size = offsets[first], ends[stop - 1] - offsets[first]
         if size > len(scratch):

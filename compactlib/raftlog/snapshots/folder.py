@@ -263,7 +263,7 @@ class SnapshotFolder:
         data = live.to_bytes()
         manifest.live_set(data, path="<the live set received>")
         incoming.finish()
-        self._remove_manifest(manifest, "checkpoint")
+        self._remove_checkpoint(manifest)
         self._remove_parts(manifest.index, manifest.term)
         self._files.rename(incoming.path, self._path(manifest, STATE_SUFFIX))
         self._write_live(manifest, data)
@@ -331,7 +331,7 @@ class SnapshotFolder:
 
     def _put(self, meta: SnapshotMeta, state: Iterable[Buffer], kind: SnapshotKind, machine_version: int,
              cluster: bytes) -> None:
-        self._remove_manifest(meta, "checkpoint")
+        self._remove_checkpoint(meta)
         self._remove_parts(meta.index, meta.term)
         path = os.path.join(self._folder, stem_of(meta.index, meta.term) + STATE_SUFFIX)
         try:
@@ -399,8 +399,8 @@ class SnapshotFolder:
         self._files.sync_folder(self._folder)
         self._remove_parts(listed.index, listed.term)
 
-    def _remove_manifest(self, meta: SnapshotMeta | SnapshotManifest, kind: SnapshotKind) -> None:
-        path = os.path.join(self._folder, manifest_name(meta.index, meta.term, kind))
+    def _remove_checkpoint(self, meta: SnapshotMeta | SnapshotManifest) -> None:
+        path = os.path.join(self._folder, manifest_name(meta.index, meta.term, "checkpoint"))
         if os.path.lexists(path):
             with self._names:
                 self._files.unlink(path)
