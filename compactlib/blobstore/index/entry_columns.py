@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
+from typing import cast
 
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry
@@ -30,11 +31,11 @@ def hash_id(blob_id: bytes, key: bytes) -> int:
 
 
 class PackedIds:
-    """Ids back to back in one bytes object; indexed like a list."""
+    """Ids back to back in one bytes object, or in a view of a mapped file; indexed like a list."""
 
     __slots__ = ("_blob", "_ends")
 
-    def __init__(self, blob: bytes, ends: array[int]) -> None:
+    def __init__(self, blob: bytes | memoryview, ends: array[int]) -> None:
         self._blob = blob
         self._ends = ends
 
@@ -44,7 +45,7 @@ class PackedIds:
         return cls(b"".join(ids), array("I", accumulate(map(len, ids))))
 
     @property
-    def blob(self) -> bytes:
+    def blob(self) -> bytes | memoryview:
         """All ids, back to back."""
         return self._blob
 
@@ -58,10 +59,10 @@ class PackedIds:
         return self._ends[row] - (self._ends[row - 1] if row else 0)
 
     def __getitem__(self, row: int) -> bytes:
-        return self._blob[self._ends[row - 1] if row else 0:self._ends[row]]
+        return bytes(self._blob[self._ends[row - 1] if row else 0:self._ends[row]])
 
     def __iter__(self) -> Iterator[bytes]:
-        return (self._blob[start:end] for start, end in pairwise(chain([0], self._ends)))
+        return (bytes(self._blob[start:end]) for start, end in pairwise(chain([0], self._ends)))
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -108,18 +109,13 @@ class EntryColumns:
         return columns.packed()
 
     @classmethod
-    def from_bytes(cls, segment: SegmentName, count: int, data: memoryview, ids: PackedIds) -> EntryColumns:
-        """Columns from their stored form, see `to_bytes`."""
-        arrays, start = [], 0
-        for code in TYPECODES.values():
-            column = array(code)
-            end = start + count * column.itemsize
-            column.frombytes(data[start:end])
-            if _BIG_ENDIAN:
-                column.byteswap()
-            arrays.append(column)
-            start = end
-        return cls(segment, arrays, ids)
+    def from_bytes(cls, segment: SegmentName, count: int, data: memoryview, ids: PackedIds,
+                   read: Callable[[str, memoryview], array[int]]) -> EntryColumns:
+        """Columns from their stored form, see `to_bytes`: `read` makes each, `from_little_endian` or `view_of`."""
+        ends = accumulate(count * array(code).itemsize for code in TYPECODES.values())
+        places = pairwise(chain([0], ends))
+        return cls(segment, [read(code, data[start:end]) for code, (start, end) in zip(
+            TYPECODES.values(), places, strict=True)], ids)
 
     def append(self, entry: IndexEntry) -> int:
         """Add an entry behind the last; returns its row."""
@@ -181,3 +177,8 @@ def from_little_endian(typecode: str, data: memoryview) -> array[int]:
     if _BIG_ENDIAN:
         column.byteswap()
     return column
+
+
+def view_of(typecode: str, data: memoryview) -> array[int]:
+    """The same without a copy, on a little-endian machine: a view, which is read like an array."""
+    return cast("array[int]", data.cast(typecode))  # type: ignore[call-overload]

@@ -91,10 +91,11 @@ class IndexSegment:
         return self.columns.entries(bisect_left(self.columns.offsets, start))
 
     def memory_bytes(self) -> int:
-        """How much memory the packed columns take."""
+        """How much memory the packed columns take; nothing where they are views of a mapped file."""
         ids = self.columns.ids
         packed = [*self.columns._arrays, self.hashes, self.rows, ids.ends]  # type: ignore[union-attr]
-        return sum(len(column) * column.itemsize for column in packed) + len(ids.blob)  # type: ignore[union-attr]
+        own = len(ids.blob) if isinstance(ids.blob, bytes) else 0  # type: ignore[union-attr]
+        return own + sum(len(column) * column.itemsize for column in packed if isinstance(column, array))
 
     def audit(self) -> None:
         """Check order and bounds.

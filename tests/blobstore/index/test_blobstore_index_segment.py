@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from compactlib.blobstore.index.entry_columns import hash_id
-from compactlib.blobstore.index.index_file import decode_index, encode_index, read_index, write_index
+from compactlib.blobstore.index.index_file import decode_index, encode_index, map_index, read_index, write_index
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry, RecordKind
@@ -80,6 +80,31 @@ def test_a_file_is_written_under_its_name_and_read_back(tmp_path: Path) -> None:
     assert list(read_index(path, KEY).entries()) == entries_of([b"a"])
     with pytest.raises(StorageError):
         read_index(tmp_path / "absent", KEY)
+
+
+def test_a_mapped_index_says_the_same_from_its_file_even_when_that_is_gone(tmp_path: Path) -> None:
+    ids = [b"%d" % (number % 700) for number in range(1000)]
+    index, plain = index_of(ids), index_of(ids)
+    descriptors = len(os.listdir("/dev/fd"))
+    map_index(index, path := write_index(LocalFiles(), tmp_path, index, KEY))
+    os.unlink(path)
+    assert len(os.listdir("/dev/fd")) == descriptors
+    assert index.memory_bytes() == 0 < plain.memory_bytes()
+    index.audit()
+    assert list(index.entries()) == list(plain.entries())
+    hashed = [hash_id(key, KEY) for key in ids]
+    assert list(map(index.rows_of, ids, hashed)) == list(map(plain.rows_of, ids, hashed))
+    assert encode_index(index, KEY) == encode_index(plain, KEY)
+
+
+@pytest.mark.parametrize("left", [None, b"", b"another file"])
+def test_an_index_whose_file_cannot_be_mapped_stays_in_memory(left: bytes | None, tmp_path: Path) -> None:
+    index, path = index_of([b"a", b"b"]), tmp_path / "an.index"
+    if left is not None:
+        path.write_bytes(left)
+    map_index(index, path)
+    assert index.memory_bytes() == index_of([b"a", b"b"]).memory_bytes()
+    assert list(index.entries()) == entries_of([b"a", b"b"])
 
 
 @pytest.mark.parametrize("change", [{"offset": 10}, {"size": 1000}, {"offset": 300}])
