@@ -12,13 +12,12 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.clock import Clock, ManualClock
+from compactlib.clock import ManualClock
 from compactlib.errors import Busy, ClockJumped, Closed, CompactlibError, InvalidInput
 from compactlib.files import Files
 from compactlib.hosting import LocalLog, LogBroken, SchedulerHost, SchedulerMachine, SnapshotStore
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed
 from compactlib.outcome import Failed
-from compactlib.raftlog import LogOptions, SegmentLimits
 from compactlib.runtime import SteadyClock
 from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.scheduler import AddBlocks, BlockMeta, JobStatus, PollRequest, SchedulerConfig, StatusUpdate
@@ -33,30 +32,13 @@ from compactlib.testing.interleave.pauses import SteppedFiles
 from compactlib.testing.interleave.stage import Stage
 from compactlib.testing.interleave.stores import SteppedStore
 from compactlib.testing.kit.forks import check_fork
+from tests.hosting.local_logs import opened, options
 from tests.hosting.machines import Journal
 from tests.hosting.workload import CONFIG, blocks
 from tests.raftlog.wrapped_files import WatchedFiles
 from tests.scheduler.persistence.test_scheduler_store_around import SETTINGS, Ledger, check_ledger, work
 
-TINY = SegmentLimits(max_entries=3, max_bytes=1000)
 PARTITION = b"scheduler/snapshot"
-
-
-def options(clock: Clock | None = None, files: Files | None = None, observer: Observer | None = None) -> LogOptions:
-    given: dict[str, Any] = {"files": files, "observer": observer}
-    return LogOptions(limits=TINY, clock=clock or ManualClock(1000.0), keep_links_seconds=0.0,
-                      **{name: value for name, value in given.items() if value is not None})
-
-
-def opened(folder: Path, machine: Journal | None = None, **given: Any) -> tuple[LocalLog, Journal]:
-    machine = Journal() if machine is None else machine
-    log = LocalLog(folder, options(**given))
-    try:
-        log.start(machine)
-    except BaseException:
-        log.close()
-        raise
-    return log, machine
 
 
 # ------------------------------------------------------------------------------- killed, succeeded, and power fails
@@ -250,7 +232,7 @@ class HostLedger(Ledger):
 
     def host(self, config: SchedulerConfig) -> SchedulerHost:
         self.opened += 1
-        log = LocalLog(self.folder, options(SteadyClock(self.clock)))
+        log = LocalLog(self.folder, options(clock=SteadyClock(self.clock)))
         return SchedulerHost(log, self.kv, config, snapshot_every=0, rng=random.Random(self.opened))
 
 

@@ -19,33 +19,14 @@ from compactlib.files import Files
 from compactlib.hosting import LocalLog, LogBroken, NotStarted
 from compactlib.hosting.errors import OutOfStep
 from compactlib.outcome import Done, Skipped
-from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog
-from compactlib.runtime.observe import Observer, RecordingObserver
+from compactlib.raftlog import LogReader, SegmentLog
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.scheduler.model.values import Command
 from compactlib.testing import FailingFiles, explore, explore_recovery, record
 from compactlib.testing.crash.recorder import RecordingFiles
+from tests.hosting.local_logs import opened, options
 from tests.hosting.machines import Journal
 from tests.raftlog.wrapped_files import WatchedFiles
-
-TINY = SegmentLimits(max_entries=3, max_bytes=1000)
-
-
-def options(files: Files | None = None, clock: ManualClock | None = None,
-            observer: Observer | None = None) -> LogOptions:
-    given: dict[str, Any] = {"files": files, "observer": observer}
-    return LogOptions(limits=TINY, clock=clock or ManualClock(1000.0), keep_links_seconds=0.0,
-                      **{name: value for name, value in given.items() if value is not None})
-
-
-def opened(folder: Path, machine: Journal | None = None, **given: Any) -> tuple[LocalLog, Journal]:
-    machine = Journal() if machine is None else machine
-    log = LocalLog(folder, options(**given))
-    try:
-        log.start(machine)
-    except BaseException:
-        log.close()
-        raise
-    return log, machine
 
 
 def test_commands_have_their_place_their_term_and_their_time(tmp_path: Path) -> None:
@@ -352,7 +333,7 @@ def test_no_term_comes_twice_whatever_crashes(memory_path: Path) -> None:
 
 def test_crash_at_every_step_of_the_recovery_from_a_crash(memory_path: Path) -> None:
     def recover(folder: Path, files: Files) -> None:
-        with LocalLog(folder / "log", options(files)) as log:
+        with LocalLog(folder / "log", options(files=files)) as log:
             log.start(Journal([(Command(index, 1, 0.0), b"") for index in range(2, log.first_index)]))
 
     report = explore_recovery(recorded(memory_path / "work"), recover, lambda folder, told: check_mixed(folder, told),

@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import random
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,21 +11,8 @@ import pytest
 from compactlib.outcome import Failed
 from compactlib.raftlog import LogReader, SegmentLog
 from tests.raftlog.compaction_logs import options, strays
-from tests.raftlog.crash.journal import Journal, Line
-
-ROOT = Path(__file__).parents[3]
-
-
-def killed_life(folder: Path, seed: int, lines: int) -> list[Line]:
-    """Let a process live on the log, kill it once it has told so many lines, and return all that it told."""
-    command = [sys.executable, "-m", "tests.raftlog.crash.killed_writer", str(folder), str(seed)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        told = [process.stdout.readline() for _ in range(lines)]
-        process.send_signal(signal.SIGKILL)
-        told.extend(process.stdout.readlines())
-    assert process.returncode == -signal.SIGKILL, told[-1]
-    return [line.decode().rstrip("\n") for line in told if line.endswith(b"\n")]
+from tests.raftlog.crash.journal import Journal
+from tests.raftlog.killed_life import killed_life
 
 
 def campaign(folder: Path, kills: int, seed: int) -> None:
@@ -37,7 +21,8 @@ def campaign(folder: Path, kills: int, seed: int) -> None:
     SegmentLog(folder, options()).close()
     before = Journal()
     for _ in range(kills):
-        for line in killed_life(folder, rng.randrange(1 << 30), rng.randint(1, 600)):
+        told = killed_life("tests.raftlog.crash.killed_writer", folder, rng.randrange(1 << 30), rng.randint(1, 600))
+        for line in told:
             if not line.startswith("disk "):
                 before.note(line)
         with LogReader(folder) as reader:

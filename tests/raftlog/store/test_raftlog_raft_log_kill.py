@@ -6,29 +6,13 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from compactlib.raftlog import RaftLogStore
+from tests.raftlog.killed_life import killed_life
 from tests.raftlog.raft_world import LOGS, World, check_log, found_state, models_of, store_options
-
-ROOT = Path(__file__).parents[3]
-
-
-def killed_life(folder: Path, seed: int, lines: int) -> list[str]:
-    """Let a process live on the store, kill it once it has told so many lines, and return all that it told."""
-    command = [sys.executable, "-m", "tests.raftlog.store.killed_raft_log", str(folder), str(seed)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        told = [process.stdout.readline() for _ in range(lines)]
-        process.send_signal(signal.SIGKILL)
-        told.extend(process.stdout.readlines())
-    assert process.returncode == -signal.SIGKILL, told[-1]
-    return [line.decode().rstrip("\n") for line in told if line.endswith(b"\n")]
 
 
 def campaign(scratch: Path, kills: int, seed: int) -> None:
@@ -42,7 +26,7 @@ def campaign(scratch: Path, kills: int, seed: int) -> None:
         twin = scratch / "twin"
         shutil.rmtree(twin, ignore_errors=True)
         shutil.copytree(folder, twin, symlinks=True)
-        told = killed_life(folder, rng.randrange(1 << 30), rng.randint(1, 900))
+        told = killed_life("tests.raftlog.store.killed_raft_log", folder, rng.randrange(1 << 30), rng.randint(1, 900))
         promised = dict.fromkeys(LOGS, 0)
         # The same operations on a twin that nobody kills say which states there were.
         world = World(twin)
