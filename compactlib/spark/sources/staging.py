@@ -41,7 +41,7 @@ from compactlib.staging.committed.formats.parquet import ArrowRows, ParquetForma
 from compactlib.staging.committed.formats.rows import check_id
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound
 from compactlib.staging.model.names import branch_key, repository_partition
-from compactlib.staging.model.values import MetaRangeId, RangeEntry
+from compactlib.staging.model.values import MetaRangeId, RangeEntry, RangeId
 from compactlib.staging.operations.branch_view import BranchView
 from compactlib.staging.operations.listing import upper_bound
 from compactlib.staging.records.layers import MergedTokens
@@ -203,25 +203,14 @@ def _keys(given: Mapping[str, str]) -> KeyRange:
 
 
 @attrs.frozen(kw_only=True)
-class PlannedRange:
-    """A range of the base, and whether it is one of HEAD's as well, so that all its records are committed."""
-
-    entry: RangeEntry
-    of_head: bool
-
-    @property
-    def size_bytes(self) -> int:
-        """The logical size of its records."""
-        return self.entry.size_bytes
-
-
-@attrs.frozen(kw_only=True)
 class BranchPart:
-    """What one partition reads: some keys, of which these ranges of the base hold some, ascending. `head` is the
-    metarange of HEAD; `record` is the branch's, as planned, if one is read."""
+    """What one partition reads: some keys, of which these ranges of the base hold some, ascending. Of `committed` all
+    records are, since HEAD has these ranges too. `head` is the metarange of HEAD; `record` is the branch's, as planned,
+    if one is read."""
 
     keys: KeyRange
-    ranges: tuple[PlannedRange, ...]
+    ranges: tuple[RangeEntry, ...]
+    committed: frozenset[RangeId]
     base: MetaRangeId | None
     head: MetaRangeId | None
     record: BranchRecord | None
@@ -249,14 +238,15 @@ def plan_parts(repository: Repository, options: StagingSourceOptions) -> list[Br
     keys, ranges_of = options.keys, repository.context.committed.ranges_of
     if keys.is_empty:
         return []
-    of_head = {entry.range_id for entry in ranges_of(head)}
-    wanted = [PlannedRange(entry=entry, of_head=entry.range_id in of_head) for entry in ranges_of(base)
+    of_head = frozenset(entry.range_id for entry in ranges_of(head))
+    wanted = [entry for entry in ranges_of(base)
               if entry.max_key >= keys.first and (keys.behind is None or entry.min_key < keys.behind)]
     groups = neighbours(wanted, options.partition_bytes) or ([()] if record is not None else [])
     if not groups:
         return []
-    ends = [group[-1].entry.max_key + b"\0" for group in groups[:-1]]
-    return [BranchPart(keys=KeyRange(first=first, behind=behind), ranges=group, base=base, head=head, record=record)
+    ends = [group[-1].max_key + b"\0" for group in groups[:-1]]
+    return [BranchPart(keys=KeyRange(first=first, behind=behind), ranges=group, base=base, head=head, record=record,
+                       committed=of_head.intersection(entry.range_id for entry in group))
             for group, first, behind in zip(groups, [keys.first, *ends], [*ends, keys.behind], strict=True)]
 
 
@@ -306,26 +296,26 @@ class _PartReader:
         self._staged = _StagedKeys(repository, part)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        for planned in self._part.ranges:
-            rows = self._committed.files.read_range(planned.entry, keep=False)
-            yield from self._laid_over(rows if isinstance(rows, ArrowRows) else ParquetFormat().rows(rows.pairs(0)),
-                                       planned, planned.entry.max_key)
-        yield from self._laid_over(_EMPTY, None, None)
+        for entry in self._part.ranges:
+            rows = self._committed.files.read_range(entry, keep=False)
+            yield from self._laid_over(
+                rows if isinstance(rows, ArrowRows) else ParquetFormat().rows(rows.pairs(0)), entry)
+        yield from self._laid_over(_EMPTY, None)
 
-    def _laid_over(self, rows: ArrowRows, planned: PlannedRange | None, last: bytes | None) -> Iterator[pa.RecordBatch]:
-        """The base's rows with the staged entries up to `last`, some at a time."""
+    def _laid_over(self, rows: ArrowRows, entry: RangeEntry | None) -> Iterator[pa.RecordBatch]:
+        """A range's rows with the staged entries up to its last key, or what is staged behind all, some at a time."""
         keys = self._part.keys
         at, stop = rows.find(keys.first), len(rows) if keys.behind is None else rows.find(keys.behind)
         more = True
         while more:
-            staged, more = self._staged.take(last)
+            staged, more = self._staged.take(None if entry is None else entry.max_key)
             end = min(rows.find(staged[-1][0] + b"\0"), stop) if more else stop
-            yield from self._merged(rows.part(at, max(at, end)), planned, staged)
+            yield from self._merged(rows.part(at, max(at, end)), entry, staged)
             at = max(at, end)
 
-    def _merged(self, rows: ArrowRows, planned: PlannedRange | None, staged: Sequence[_StagedKey],
+    def _merged(self, rows: ArrowRows, entry: RangeEntry | None, staged: Sequence[_StagedKey],
                 ) -> Iterator[pa.RecordBatch]:
-        columns = [*rows.columns, self._states(rows, planned)]
+        columns = [*rows.columns, self._states(rows, entry)]
         if staged:
             hidden = pc.is_in(columns[0], value_set=pa.array([key for key, _, _ in staged], pa.binary()))
             columns = [column.filter(pc.invert(hidden)) for column in columns]
@@ -342,11 +332,10 @@ class _PartReader:
                 {"key": key, "identity": identity, "state": state, "value": value, "deleted": identity.is_null(),
                  "length": pc.binary_length(value).cast(pa.int64())}, schema=self._schema)
 
-    def _states(self, rows: ArrowRows, planned: PlannedRange | None) -> Any:
+    def _states(self, rows: ArrowRows, entry: RangeEntry | None) -> Any:
         committed = pa.repeat(pa.scalar(COMMITTED), len(rows))
-        if planned is None or planned.of_head or not len(rows):
+        if entry is None or entry.range_id in self._part.committed or not len(rows):
             return committed
-        entry = planned.entry
         differences = self._committed.diff(self._part.head, self._part.base, entry.min_key)
         made = [one.key for one in takewhile(lambda one: one.key <= entry.max_key, differences)]
         is_made = pc.is_in(rows.columns[0], value_set=pa.array(made, pa.binary()))

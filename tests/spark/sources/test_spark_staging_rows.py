@@ -149,10 +149,10 @@ class TestParts:
         base = repo.branch("main").status().compacted_metarange_id
         ranges = repo.context.committed.ranges_of(base)
         parts = plan_parts(repo, options())
-        assert [part.ranges[0].entry for part in parts] == list(ranges)
-        assert {each.of_head for part in parts for each in part.ranges} == {True, False}
+        assert [part.ranges[0] for part in parts] == list(ranges)
+        assert {each.range_id in part.committed for part in parts for each in part.ranges} == {True, False}
         (whole,) = plan_parts(repo, options(partition_bytes=1 << 20))
-        assert [each.entry for each in whole.ranges] == list(ranges)
+        assert list(whole.ranges) == list(ranges)
         assert whole.size_bytes == sum(entry.size_bytes for entry in ranges)
 
     def test_they_cover_every_key_once(self, repo: Repository) -> None:
@@ -185,9 +185,9 @@ class TestParts:
         assert rows(repo, wanted) == [row for row in expected_rows(repo, "main") if row["key"] >= keys.first
                                       and (keys.behind is None or row["key"] < keys.behind)]
         for part in plan_parts(repo, wanted):
-            for planned in part.ranges:
-                assert planned.entry.max_key >= keys.first
-                assert keys.behind is None or planned.entry.min_key < keys.behind
+            for entry in part.ranges:
+                assert entry.max_key >= keys.first
+                assert keys.behind is None or entry.min_key < keys.behind
 
 
 @st.composite
@@ -265,7 +265,7 @@ class TestWhileTheBranchIsUsed:
         committed = repo.context.committed
         assert isinstance(committed, CommittedRanges)
         planned = plan_parts(repo, options())
-        lost = planned[1].ranges[0].entry.range_id
+        lost = planned[1].ranges[0].range_id
         committed.files.objects.delete(f"ranges/{lost}")
         fresh = Repository(repo.context.store, CommittedRanges(committed.files.objects))
         with pytest.raises(NotFound, match=lost):
