@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`MergeBlocks`: a worker's execute that merges Parquet blocks as a Spark DataFrame job, fenced.
 
-Small blocks are read, sorted by the given keys, and written as one block, or as several of about a given size, whose
-ranges of keys do not overlap. What comes out depends on the sources' rows and on the job's token alone: the cuts
-between blocks come from a sample that is chosen by the keys' hash (`repartitionByRange` draws another one each time),
-and rows of equal keys are ordered by their own hash. So an attempt that is repeated, by Spark or by the worker, writes
-the same bytes under the same keys.
-
-Workers read and write the objects of blocks; Spark partitions and sorts. This process counts the rows that were
-written, and commits the list of blocks, whose ids contain the token, to the fence. A late worker's list is refused,
-and its blocks are removed.
+What comes out depends on the sources' rows and on the job's token alone, so a repeated attempt writes the same bytes
+under the same keys: cuts come from a sample that the keys' hash chooses (`repartitionByRange` draws another one each
+time), and rows of equal keys are ordered by their own hash. This process counts the rows that were written, and commits
+the list of blocks, whose ids contain the token, to the fence. A late worker's list is refused, its blocks are removed.
 """
 
 from __future__ import annotations
@@ -98,12 +93,10 @@ class MergeOptions:
 
     Attributes:
         sort_by: the columns to sort by, ascending, nulls first; at least one.
-        target_bytes: about how large an output may become, counted in bytes of the sources; `None` for one output,
-            whatever its size. Rows with equal keys stay together, so one key can make a block larger. A block is put in
-            one request, of which S3 takes at most 5 GB.
-        time_column: a column of times (timestamps, dates, or numbers of seconds) from which the outputs' `min_time`
-            and `max_time` are taken. Without it each output has the span of all sources, as the scheduler's metadata
-            index knows it (`RunningJob.blocks`); 0.0 if it knows none, and retention by time then makes no sense.
+        target_bytes: about how large an output may become, in bytes of the sources; `None` for one output. Rows with
+            equal keys stay together, whatever their size. A block is put in one request: S3 takes at most 5 GB.
+        time_column: timestamps, dates, or numbers of seconds, from which the outputs' `min_time` and `max_time` are
+            taken. Without it each output has the span of all sources in `RunningJob.blocks`; 0.0 if none is known.
         row_group_rows: most rows of one row group in the files.
         compression: of the files, as PyArrow's `ParquetWriter` names it.
 

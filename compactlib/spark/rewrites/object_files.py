@@ -225,14 +225,9 @@ class CarriedTask:
 class ObjectsExecutor:
     """An `Executor` whose tasks another one runs where no folder can be shared: their files lie in an object store.
 
-    Of a store that lies there itself (`copy`), workers read what is alive of its segments and leave new ones where they
-    belong, and no contents pass through this process. Of one on a disk of this process, whole files are put there for a
-    run, and what was written is taken back. Files travel in parts of `part_bytes`, of which one is in memory at a time
-    here and in each worker.
-
-    Nothing changes for the caller: results name files in the folder that the task named. When a run ends, what it put
-    for it is deleted; what could not be (the event `spark_objects_left`), and what an attempt puts after that, are
-    removed by `sweep`, or `ObjectFolder.reclaim`.
+    Results name files in the folder that the task named. When a run ends, its objects are deleted; what could not be
+    (the event `spark_objects_left`), and what an attempt puts after that, `sweep` or `ObjectFolder.reclaim` removes.
+    Memory, here and in each worker: one part of `part_bytes`.
 
     Args:
         executor: who runs the tasks; a `SparkExecutor` needs nothing else.
@@ -344,7 +339,7 @@ class ObjectsExecutor:
         return attrs.evolve(outcome, files=tuple(taken))
 
     def _delete_all(self, store: ObjectStore, run: str, observer: Observer) -> None:
-        """Delete a run's objects; they have no owner any more, so what the store refuses is left to `sweep`."""
+        """Delete a run's objects; what the store refuses is left to `sweep`."""
         try:
             delete_many(store, [info.key for info in store.list(f"{run}/")])
         except CompactlibError as error:
@@ -353,11 +348,9 @@ class ObjectsExecutor:
     def sweep(self, *, now: float, older_than_seconds: float) -> int:
         """Delete objects of earlier runs that are so old; returns how many.
 
-        Give more than a run ever takes: runs that are under way have objects too.
-
         Args:
             now: the time, seconds since the epoch by the store's clock.
-            older_than_seconds: how old an object must be.
+            older_than_seconds: how old an object must be: more than a run ever takes, since those under way have some.
 
         Raises:
             StoreFailed: the store cannot be asked.

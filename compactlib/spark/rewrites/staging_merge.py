@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`StagingMerge`: the rewrite of a staging compaction as a Spark DataFrame job, for large branches.
 
-The changes of the tokens go in as rows, which Spark partitions at known keys and sorts. The base's ranges are sorted
-already: a row stands for each that has changes, and the worker that comes to it reads the range, lays the changes over
-it, and writes ranges under the names of their contents. At the borders this process cuts anew what must be, and
-publishes the metarange. The ids are those of a merge on one machine, because they depend on the records alone.
+Changes go in as rows, which Spark partitions at known keys and sorts. A row stands for each range of the base that has
+changes: the worker that comes to it reads the range and lays the changes over it. At the borders this process cuts anew
+what must be, and publishes the metarange. The ids are those of a merge on one machine.
 """
 
 from __future__ import annotations

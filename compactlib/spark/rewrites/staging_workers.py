@@ -85,7 +85,8 @@ class LoadRows:
                 for source in (source for batch in batches for source in batch.to_pylist()):
                     ref = ObjectRef(source["name"], source["size_bytes"], Digest(source["digest"]))
                     table = parquet.read_table(pa.BufferReader(read_checked(objects, ref)), use_threads=False)
-                    yield from self._batches(source["layer"], ArrowRows(*map(_array, table.columns)))
+                    columns = (column.combine_chunks() for column in table.columns)
+                    yield from self._batches(source["layer"], ArrowRows(*columns))
         except CompactlibError as error:
             yield pa.RecordBatch.from_pylist([{"bucket": 0, "key": b"", "layer": 0, "error": pickle.dumps(error)}],
                                              schema=_ROW_SCHEMA)
@@ -167,11 +168,11 @@ class _Bucket:
         """Merge changes, the newest of each key first, with the base's records up to the last of them."""
         if not len(changes):
             return
-        key = _array(changes["key"])
+        key = changes["key"].combine_chunks()
         is_newest = pa.concat_arrays([pa.array([True]), pc.not_equal(key.slice(1), key.slice(0, len(key) - 1))])
         stop = self._base.find(key[-1].as_py() + b"\0")
         merged = self._base.part(0, stop).merged_columns(
-            *(column.filter(is_newest) for column in (key, _array(changes["identity"]), _array(changes["data"]))))
+            *(changes[name].combine_chunks().filter(is_newest) for name in ("key", "identity", "data")))
         for name in self._counts:
             self._counts[name] += getattr(merged, name)
         self._write(merged.rows)
@@ -210,7 +211,3 @@ def _whole_keys(batches: Iterable[Any]) -> Iterator[Any]:
                 yield table.slice(0, stop)
     if held:
         yield pa.Table.from_batches(held)
-
-
-def _array(column: Any) -> Any:
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

@@ -54,8 +54,8 @@ def _sources(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
 def ship_library(spark: SparkSession, *, with_dependencies: bool = False) -> str:
     """Send compactlib's sources to the workers of this session; they go before an installed copy.
 
-    Call it once per session, before the first job; again with unchanged sources it does nothing. The archive is kept in
-    a temporary folder until this process ends, because workers that join later fetch it from there.
+    Call it once per session, before the first job; again with unchanged sources it does nothing. The archive stays in a
+    temporary folder until this process ends.
 
     Args:
         spark: a classic or a Spark Connect session.
@@ -114,9 +114,7 @@ def with_library(function: Callable[[DataFrame, int], object], *,
 def ship_wheel(spark: SparkSession, path: StrPath) -> str:
     """Send a pure-Python wheel to the workers of this session, so that they can import what is in it.
 
-    For your own tasks' package, or for a wheel of compactlib that was built and tested elsewhere. Its dependencies are
-    not sent, and nothing is installed: scripts and entry points have no effect. This process imports what it did
-    before.
+    Its dependencies are not sent, and nothing is installed: scripts and entry points have no effect.
 
     Args:
         spark: a classic or a Spark Connect session.

@@ -44,9 +44,8 @@ def local_session(app_name: str = "compactlib", *, cores: int = 2, log_level: st
                   options: Mapping[str, str] | None = None) -> SparkSession:
     """A classic session in this process that listens on loopback only and prints next to nothing.
 
-    It retries killed workers (`local[cores,4]`; plain `local[cores]` never does), runs workers under this very Python,
-    keeps shuffles to `cores` partitions and has no web page. If this process already has a session, that one is
-    returned as it is. Starting Java takes a few seconds; `spark.stop()` ends it.
+    It retries killed workers, runs them under this very Python, keeps shuffles to `cores` partitions and has no web
+    page. A session that this process has already is returned as it is. Starting Java takes a few seconds.
 
     Args:
         app_name: shown in Spark's own logs.
@@ -149,15 +148,12 @@ def register(spark: SparkSession) -> None:
     and `compactlib.staging`, and `spark.readStream.format("compactlib.raftlog.covered")`; `docs/spark.md` has their
     columns and options.
 
-    The stream tells of the segments of logs that a snapshot has come to cover, log by log, once enough of them have:
-    `folder` (string), `segment`, `first`, `last`, `bytes` and `snapshot` (bigint). Options: `folders` (a list in JSON;
-    or the path of one log), `min_segments` (4) or `min_bytes`: from how many on a log is named. Those that do not exist
-    yet are waited for. A batch that is repeated after a crash names the same.
+    The stream's columns: `folder` (string), `segment`, `first`, `last`, `bytes` and `snapshot` (bigint). Its options:
+    `folders` (a list in JSON; or the path of one log), `min_segments` (4) or `min_bytes`. Logs that do not exist yet
+    are waited for. A batch that is repeated after a crash names the same.
 
-    The folder must be reachable under the same path from every worker. Nothing is locked or written: what is in use may
-    be read. A DataFrame sees the files that it found when it was first executed; after a compaction it may fail with
-    `Stale`, and is then to be loaded again. With `payload=false` and `damaged=column` payloads are checked but not
-    passed on: the cheap way to look for damage.
+    A DataFrame sees the files that it found when it was first executed; after a compaction it may fail with `Stale`.
+    With `payload=false` and `damaged=column` payloads are checked but not passed on.
 
     Args:
         spark: a classic or a Spark Connect session, on which `ship_library` was called if its workers need it.
@@ -177,10 +173,9 @@ def register(spark: SparkSession) -> None:
 
 def notebook_session(app_name: str = "notebook", *, cores: int = 2, options: Mapping[str, str] | None = None
                      ) -> SparkSession:
-    """`local_session` for a notebook, in one line: quiet also in its warnings, and with this library's data sources.
+    """`local_session` for a notebook, quiet also in its warnings, and with this library's data sources.
 
-    A DataFrame that ends a cell is run and shown as a table, its first 20 rows. A session that runs already keeps its
-    settings. Arguments and errors are those of `local_session`.
+    A DataFrame that ends a cell is shown as a table, its first 20 rows. Arguments and errors: see `local_session`.
 
     >>> spark = notebook_session()                                        # doctest: +SKIP
     >>> spark.read.format("compactlib.raftlog").load("/data/log")         # doctest: +SKIP

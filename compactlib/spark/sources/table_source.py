@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every table here is: options that come as text, parts that are planned once, and each read in any process.
 
-It takes no filters from Spark, on purpose. Spark (4.3.0) keeps what a filtered query pushed into a Python source and
-reads the next query on the same DataFrame or view through it: after `df.where("index = 7").count()`, `df.count()` gives
-1, and the two sides of a self-join share the filter of the last one. Options do the same work and belong to one
-DataFrame.
+It takes no filters from Spark, on purpose: Spark (4.3.0) reads the next query on the same DataFrame through what a
+filtered one has pushed: after `df.where("index = 7").count()`, `df.count()` gives 1.
 """
 
 from __future__ import annotations
