@@ -14,13 +14,22 @@ import tempfile
 import tracemalloc
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any, TypeAlias, get_args
+from typing import Any, ClassVar, TypeAlias, get_args
 
 import attrs
 
-from compactlib.blobstore import BlobPolicy, CostBenefit, DChoices, ExpiryForecast, Greedy, StatsBased
+from compactlib.blobstore import (
+    BlobChoice,
+    BlobPolicy,
+    BlobView,
+    CostBenefit,
+    DChoices,
+    ExpiryForecast,
+    Greedy,
+    StatsBased,
+)
 from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
-from compactlib.blobstore.compaction.plan.policy import CopyOrder
+from compactlib.blobstore.compaction.plan.policy import CopyOrder, SegmentView, fewest_that_free
 from compactlib.blobstore.model.placement import ByAge, ByEnd, SurvivorPlacement
 from compactlib.lab import (
     BlobSettings,
@@ -109,6 +118,28 @@ def blob_placements() -> Table:
     return Table.from_dicts(list(found.values()), title="blob store: write amplification by how survivors are laid out")
 
 
+@attrs.frozen(kw_only=True)
+class RootBenefit:
+    """The highest (1 - u) / u * sqrt(age), as many as free `victims` segments: for a log with part-filled segments."""
+
+    victims: int
+
+    name: ClassVar[str] = "root_benefit"
+
+    def choose(self, view: BlobView, now: float) -> BlobChoice:
+        """See `BlobPolicy.choose`."""
+        room = view.segment_bytes - view.header_bytes
+
+        def cost(segment: SegmentView) -> float:
+            age = max(now - segment.last_modified, 1e-3)
+            return segment.valid_bytes / max(room - segment.valid_bytes, 1) / math.sqrt(age)
+
+        ordered = sorted(view.eligible, key=lambda each: (cost(each), each.valid_bytes, each.name))
+        dead = sum(not segment.valid_bytes for segment in ordered)
+        taken = fewest_that_free(view, ordered, max(self.victims, dead))
+        return BlobChoice(taken, why=f"{len(taken)} by root benefit")
+
+
 PUBLISHED: tuple[Placement, ...] = (
     Mixed(), UserAndSurvivors(), MultiLog(), SFS(), WARCIP(), DAC(), FADaC(), SepBIT())
 _FREES: dict[str, Any] = {"min_used_fraction": 0.0, "min_reclaimed_segments": 4}
@@ -116,9 +147,7 @@ _STORE_FREES: dict[str, Any] = {"min_used_fraction": 0.0, "min_reclaimed_segment
 VICTIMS: tuple[BlobPolicy, ...] = (
     Greedy(**_FREES, copy_order="choice"), CostBenefit(**_FREES), FixedNumber(victims=8, prefers="root benefit"))
 IN_STORES: tuple[BlobPolicy, ...] = (
-    Greedy(**_STORE_FREES), CostBenefit(**_STORE_FREES), DChoices(**_STORE_FREES, seed=1),
-    # Without a forecast, this is root benefit for a log with part-filled segments.
-    DecliningCost(**_STORE_FREES, decline=1.0))
+    Greedy(**_STORE_FREES), CostBenefit(**_STORE_FREES), DChoices(**_STORE_FREES, seed=1), RootBenefit(victims=8))
 OURS = DecliningCost(**_FREES, decline=None)
 OURS_IN_STORE = DecliningCost(**_STORE_FREES)
 STUDENT = {3: 4.303, 4: 3.182, 5: 2.776}

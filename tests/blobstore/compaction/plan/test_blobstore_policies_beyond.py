@@ -167,20 +167,26 @@ def test_a_store_in_which_everything_waits_says_so() -> None:
     assert "2 of them wait" in plan_for(view, ExpiryForecast(), NOW).why
 
 
-def test_waiting_saves_what_dies_at_random_by_age_and_what_expires_by_its_end() -> None:
-    """Room for 980 bytes, half of them valid, written 100 seconds ago."""
+def test_a_price_falls_by_age_for_what_dies_at_random_and_until_its_end_for_what_expires() -> None:
+    """Room for 980 bytes, half of them valid: a price of 1, written 100 seconds ago."""
     view = toy([490], used=[980], last_modified=[NOW - 100])
     segment = view.segments[0]
     policy = DecliningCost(decline=0.2)
-    assert policy.saved(segment, view, NOW, 400) == pytest.approx(0.2 * 0.5 / 0.5 / 200)
-    assert policy.saved(segment, view, NOW + 300, 100) == pytest.approx(0.2 * 0.5 / 0.5 / 400)
+    assert policy.fall(segment, view, NOW, 400) == pytest.approx(0.2 * 0.5 / 0.5 ** 2 / 200)
+    assert policy.fall(segment, view, NOW + 300, 100) == pytest.approx(0.2 * 0.5 / 0.5 ** 2 / 400)
     random = math.log(2) / 100 * 0.5 / (0.5 + 0.5 * math.log(0.5))
-    assert DecliningCost(decline=None).saved(segment, view, NOW, 400) == pytest.approx(random)
+    assert DecliningCost(decline=None).fall(segment, view, NOW, 400) == pytest.approx(random)
     known = toy([490], used=[980], last_modified=[NOW - 100], dying=[[Dying(NOW + 10, 49), Dying(NOW + 20, 441)]])
-    # Until the second end 490 bytes die, while 490 and then 539 bytes of room are held for ten seconds each.
-    assert policy.saved(known.segments[0], known, NOW, 100) == pytest.approx(490 / (10 * 490 + 10 * 539))
-    assert policy.saved(toy([0]).segments[0], view, NOW, 100) == 0.0
-    assert policy.saved(toy([980]).segments[0], view, NOW, 100) == math.inf
+    assert policy.fall(known.segments[0], known, NOW, 100) == pytest.approx(1 / 20)
+    # What waiting saves until the second end: 490 bytes, while 490 and then 539 are held for ten seconds each.
+    assert DecliningCost(decline=None).fall(known.segments[0], known, NOW, 100) == pytest.approx(490 / (4_900 + 5_390))
+    early = toy([490], used=[980], last_modified=[NOW - 100], dying=[[Dying(NOW + 10, 392), Dying(NOW + 90, 98)]])
+    assert policy.fall(early.segments[0], early, NOW, 100) == pytest.approx((1 - 0.1 / 0.9) / 10)
+    partly = toy([490], used=[980], last_modified=[NOW - 100], dying=[[Dying(NOW + 10, 245)]])
+    left = 0.25 - 10 * 0.2 * 0.25 / 100
+    assert policy.fall(partly.segments[0], partly, NOW, 100) == pytest.approx((1 - left / (1 - left)) / 10)
+    assert policy.fall(toy([0]).segments[0], view, NOW, 100) == 0.0
+    assert policy.fall(toy([980]).segments[0], view, NOW, 100) == math.inf
 
 
 def test_a_segment_whose_records_end_soon_is_left_to_end_and_one_that_ends_late_is_not() -> None:

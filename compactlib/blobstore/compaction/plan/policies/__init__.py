@@ -10,6 +10,6 @@
 | `CostBenefit` | empty and old ones first | some data is hot and some is cold |
 | `DChoices` | the emptiest of a few drawn at random | there are very many segments |
 | `ExpiryForecast` | the emptiest that will not be emptier soon | blobs have a time to live |
-| `DecliningCost` | those for which waiting saves least, by age and by known ends | many blobs have a time to live |
+| `DecliningCost` | those whose price falls least by waiting, as far as is known | many blobs have a time to live |
 | `CopyBudget` | what an allowance of copied bytes frees most with | compaction may only write so much |
 """

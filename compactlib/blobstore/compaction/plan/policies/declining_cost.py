@@ -28,20 +28,19 @@ _LEAST_SECONDS = 1e-3
 
 @attrs.frozen(kw_only=True)
 class DecliningCost:
-    """The segments for which waiting saves least, as many as free `min_reclaimed_segments`; neighbours or not.
+    """The segments whose price falls least by waiting, as many as free `min_reclaimed_segments`; neighbours or not.
 
-    A segment that is taken later has less to copy, but its dead bytes take up room until then. What waiting saves, in
-    bytes copied for each byte of dead room and second, follows from two things. What has no known end goes on dying,
-    the slower the older it is: with u the valid part of a segment, waiting a moment saves `decline * u / (1 - u)`,
-    divided by the geometric mean of its age and of the oldest segment's. What expires is known: waiting until an end
-    saves all that expires by then. The better of the two counts. So segments whose records end soon are left to end,
-    and a store keeps statistics that look ahead for it. Without ends this is the order of (1 - u) / u * sqrt(age), as
-    in SepBIT's simulator.
+    With u the valid part of a segment, taking it copies u / (1 - u) bytes for each byte of room that this gains: its
+    price, which falls while records die. What has no known end goes on dying, the slower the older it is: of these
+    bytes the part `decline` a second, divided by the geometric mean of the segment's age and the oldest one's. What
+    expires is known. A segment counts by its fastest fall, in price a second: that of the moment, or on average until
+    one of the ends. So segments whose records end soon are left to end, and a store keeps statistics that look ahead
+    for it. D. Lomet and C. Luo, "Efficiently reclaiming space in a log structured store", ICDE 2021, take segments in
+    the order of such a decline, without ends.
 
-    With `decline=None` records without an end die at the rate -ln u / age, at which the segment's have died so far, and
-    waiting saves u / (1 - u + u ln u) times that: exact for records that die at random in a segment of one age, as a
-    log has them whose copies renew the age (`copies_renew` of the lab). D. Lomet and C. Luo, "Efficiently reclaiming
-    space in a log structured store", ICDE 2021, take segments in the order of such a decline, without ends.
+    With `decline=None`, for a log whose copies renew the age (`copies_renew` of the lab), records without an end die at
+    the rate -ln u / age, at which the segment's have died so far. What counts then are the bytes that waiting saves for
+    each byte of dead room and second: u / (1 - u + u ln u) times that rate, or all that expires by an end.
 
     Attributes:
         min_used_fraction: how full the log has to be, 0.0 to 1.0; exactly as full is enough.
@@ -55,14 +54,14 @@ class DecliningCost:
 
     min_used_fraction: float = fraction(0.5)
     min_reclaimed_segments: int = whole(1, least=1)
-    decline: float | None = attrs.field(default=2.0, validator=is_above(0, or_none=True))
+    decline: float | None = attrs.field(default=1.0, validator=is_above(0, or_none=True))
     copy_order: CopyOrder = attrs.field(default="choice", validator=is_copy_order)
 
     name: ClassVar[str] = "declining_cost"
     needs_forecast: ClassVar[bool] = True
 
-    def saved(self, segment: SegmentView, view: BlobView, now: float, oldest_seconds: float) -> float:
-        """What waiting saves: bytes that need not be copied, for each byte of dead room and second.
+    def fall(self, segment: SegmentView, view: BlobView, now: float, oldest_seconds: float) -> float:
+        """How fast the price falls, a second; with `decline=None`, what waiting saves. 0 if nothing is valid.
 
         Args:
             segment: which one waits.
@@ -75,18 +74,22 @@ class DecliningCost:
         if not 0 < valid < 1:
             return math.inf if valid else 0.0
         age = max(now - segment.last_modified, _LEAST_SECONDS)
-        lasting = valid - sum(each.bytes for each in segment.dying) / room
+        lasting = (segment.valid_bytes - sum(each.bytes for each in segment.dying)) / room
+        ends = [(max(each.at - now, _LEAST_SECONDS), each.bytes / room) for each in segment.dying]
         if self.decline is None:
-            best = -math.log(valid) / age * lasting / max(1 - valid + valid * math.log(valid), 1e-9)
-        else:
-            best = self.decline * lasting / (1 - valid) / math.sqrt(age * max(age, oldest_seconds))
-        dead, held, gone, until = 1 - valid, 0.0, 0.0, now
-        for each in segment.dying:
-            held += max(each.at - until, 0.0) * dead
-            until = max(each.at, until)
-            gone += each.bytes / room
-            dead += each.bytes / room
-            best = max(best, gone / max(held, _LEAST_SECONDS * (1 - valid)))
+            rate = -math.log(valid) / age
+            best = rate * lasting / max(1 - valid + valid * math.log(valid), 1e-9)
+            dead, held, until = 1 - valid, 0.0, 0.0
+            for seconds, part in ends:
+                held, until, dead = held + (seconds - until) * dead, seconds, dead + part
+                best = max(best, (dead + valid - 1) / held)
+            return best
+        rate = lasting * self.decline / math.sqrt(age * max(age, oldest_seconds))
+        price, best, left = valid / (1 - valid), rate / (1 - valid) ** 2, valid
+        for seconds, part in ends:
+            left -= part
+            then = max(left - rate * seconds, 0.0)
+            best = max(best, (price - then / (1 - then)) / seconds)
         return best
 
     @refuses_misfits
@@ -95,13 +98,13 @@ class DecliningCost:
         if shut := shut_gate(view, self.min_used_fraction):
             return BlobChoice(why=shut)
         oldest = max(now - segment.last_modified for segment in view.eligible)
-        saved = {segment.name: self.saved(segment, view, now, oldest) for segment in view.eligible}
-        ordered = sorted(view.eligible, key=lambda each: (saved[each.name], each.valid_bytes, each.name))
+        falls = {segment.name: self.fall(segment, view, now, oldest) for segment in view.eligible}
+        ordered = sorted(view.eligible, key=lambda each: (falls[each.name], each.valid_bytes, each.name))
         dead = sum(not segment.valid_bytes for segment in ordered)
         taken = fewest_that_free(view, ordered, max(self.min_reclaimed_segments, dead))
         if not taken:
             return too_little(view, self.min_reclaimed_segments)
-        most = max(saved[segment.name] for segment in taken)
+        most = max(falls[segment.name] for segment in taken)
         return BlobChoice(in_copy_order(taken, self.copy_order),
-                          why=f"the {len(taken)} for which waiting saves least, at most {most:.3g} bytes for each byte "
-                              f"of dead room and second; {dead} of them died whole")
+                          why=f"the {len(taken)} whose price falls least by waiting, at most by {most:.3g} copied "
+                              f"bytes for each byte of room and second; {dead} of them died whole")
