@@ -346,15 +346,14 @@ class _StagedKeys:
     """The newest staged entries of a part's keys, in order, some at a time."""
 
     def __init__(self, repository: Repository, part: BranchPart) -> None:
-        self._behind = part.keys.behind
-        self._entries = iter(()) if part.record is None else _newest(repository, part.record, part.keys.first)
+        self._entries = iter(()) if part.record is None else _newest(repository, part.record, part.keys)
         self._next: _StagedKey | None = next(self._entries, None)
 
     def take(self, last: bytes | None) -> tuple[list[_StagedKey], bool]:
         """Entries up to the key `last`, a bounded number; and whether there are more of them."""
         taken: list[_StagedKey] = []
         size = 0
-        while self._next is not None and not self._is_behind(self._next[0], last):
+        while self._next is not None and (last is None or self._next[0] <= last):
             if len(taken) == MAX_BATCH_ROWS or size >= MAX_STAGED_BYTES:
                 return taken, True
             taken.append(self._next)
@@ -362,18 +361,17 @@ class _StagedKeys:
             self._next = next(self._entries, None)
         return taken, False
 
-    def _is_behind(self, key: bytes, last: bytes | None) -> bool:
-        return (last is not None and key > last) or (self._behind is not None and key >= self._behind)
 
-
-def _newest(repository: Repository, record: BranchRecord, start: bytes) -> Iterator[_StagedKey]:
-    """The newest staged entry of every key from `start` on, and which kind of token it is in."""
-    tokens = repository.context.tokens
+def _newest(repository: Repository, record: BranchRecord, keys: KeyRange) -> Iterator[_StagedKey]:
+    """The newest staged entry of each of these keys, and which kind of token it is in."""
+    tokens, start = repository.context.tokens, keys.first
     staging = ((key, STAGED, each.record) for key, each in tokens.scan(record.staging_token, start))
     sealed = ((key, SEALED, each.record) for key, each in MergedTokens(tokens, record.sealed_tokens, start))
     previous: bytes | None = None
     # Of equal keys the first iterator's comes first.
     for entry in heapq.merge(staging, sealed, key=itemgetter(0)):
+        if keys.behind is not None and entry[0] >= keys.behind:
+            return
         if entry[0] != previous:
             yield entry
         previous = entry[0]
