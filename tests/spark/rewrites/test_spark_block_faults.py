@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A merge of blocks whose driver dies or whose store refuses: what is known stays, and a sweep removes the rest."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+
+from compactlib.clock import ManualClock
+from compactlib.objects import LocalObjects, ObjectStore
+from compactlib.objects.errors import ObjectStoreFailed
+from compactlib.runtime.budget import Budget
+from compactlib.scheduler import BlockMeta, FencedOff, JobPlan, MemoryFence, RunningJob
+from compactlib.scheduler.workers.worker_core import Start
+from compactlib.spark import BlockFolder, MergeBlocks
+from compactlib.spark.rewrites.blocks import MergeOptions
+from compactlib.testing.faults.objects_faults import FaultyObjects
+from compactlib.testing.faults.plan import Crash, Fault
+
+pytestmark = pytest.mark.spark
+
+SOURCES = ("b0", "b1")
+LATER = 1e12
+
+
+@attrs.frozen
+class FaultyHere:
+    """Opens the store with faults in this process, and without them where it was sent to.
+
+    Attributes:
+        root: where the objects lie.
+        name: the requests that fail.
+        fault: how they fail.
+        passed: so many of them are carried out before.
+    """
+
+    root: str
+    name: str
+    fault: Fault
+    passed: int = 0
+
+    def __call__(self) -> ObjectStore:
+        left = iter([None] * self.passed)
+        return FaultyObjects(LocalObjects(self.root), lambda request: (
+            next(left, self.fault) if request.name == self.name else None))
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return functools.partial, (LocalObjects, self.root)
+
+
+def written(root: Path) -> BlockFolder:
+    """A folder with the sources in it."""
+    folder = BlockFolder(functools.partial(LocalObjects, str(root)))
+    for number, name in enumerate(SOURCES):
+        put(root, folder.key_of("acme", 3, name), [number, number + 10, number + 20])
+    return folder
+
+
+def put(root: Path, key: str, values: list[int]) -> None:
+    (root / key).parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pa.table({"at": values}), root / key)
+
+
+def names(root: Path) -> set[str]:
+    return {path.name.removeprefix("block-").removesuffix(".parquet") for path in root.rglob("block-*.parquet")}
+
+
+def running(token: int) -> RunningJob:
+    plan = JobPlan(name="the-job", tenant="acme", shard=3, compaction_level=0, source_blocks=SOURCES)
+    clock = ManualClock(0.0)
+    return RunningJob(Start(1, plan, token, 100.0), Budget(clock=clock), clock)
+
+
+def merging(spark: SparkSession, folder: BlockFolder, fence: MemoryFence) -> MergeBlocks:
+    return MergeBlocks(spark, folder, fence, MergeOptions(sort_by=("at",), target_bytes=300))
+
+
+def sources() -> list[BlockMeta]:
+    return [BlockMeta(id=name, tenant="acme", shard=3, level=0) for name in SOURCES]
+
+
+class Overtaken(MemoryFence):
+    """Another worker has the job when the first one comes to commit."""
+
+    def commit(self, resource: str, token: int, value: bytes) -> Any:
+        self.admit(resource, 9)
+        return super().commit(resource, token, value)
+
+
+class Dying(MemoryFence):
+    """The driver dies at its first commit, before or after it."""
+
+    def __init__(self, *, commits: bool) -> None:
+        super().__init__()
+        self._commits = [commits]
+
+    def commit(self, resource: str, token: int, value: bytes) -> Any:
+        if not self._commits:
+            return super().commit(resource, token, value)
+        if self._commits.pop():
+            super().commit(resource, token, value)
+        raise Crash("the driver")
+
+
+@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.UNKNOWN_DONE, Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+def test_what_a_late_worker_could_not_remove_is_swept(spark: SparkSession, tmp_path: Path, fault: Fault) -> None:
+    folder, fence = written(tmp_path), Overtaken()
+    late = BlockFolder(FaultyHere(str(tmp_path), "delete", fault))
+    with pytest.raises(Crash if "crash" in fault.value else FencedOff):
+        merging(spark, late, fence)(running(7))
+    assert set(SOURCES) < names(tmp_path)
+    done = merging(spark, folder, fence)(running(9))
+    made = {block.id for block in done.new_blocks}
+    assert sum(block.rows or 0 for block in done.new_blocks) == 6
+    folder.sweep([*sources(), *done.new_blocks], now=LATER, older_than_seconds=1.0)
+    assert names(tmp_path) == {*SOURCES, *made}
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_driver_that_died_at_its_commit_makes_the_same_blocks_again(spark: SparkSession, tmp_path: Path,
+                                                                      commits: bool) -> None:
+    folder, fence = written(tmp_path), Dying(commits=commits)
+    with pytest.raises(Crash):
+        merging(spark, folder, fence)(running(7))
+    left = {path: path.read_bytes() for path in tmp_path.rglob("block-*.parquet")}
+    assert len(left) > len(SOURCES)
+    done = merging(spark, folder, fence)(running(7))
+    assert {path: path.read_bytes() for path in tmp_path.rglob("block-*.parquet")} == left
+    committed = fence.committed("the-job")
+    assert committed is not None
+    assert json.loads(committed.value) == [block.id for block in done.new_blocks]
+    assert names(tmp_path) == {*SOURCES, *json.loads(committed.value)}
+
+
+@pytest.mark.parametrize(("name", "passed"), [("list", 0), ("delete", 0), ("delete", 2)])
+@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.UNKNOWN_DONE, Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+def test_a_sweep_that_fails_is_called_again(tmp_path: Path, name: str, passed: int, fault: Fault) -> None:
+    folder = written(tmp_path)
+    for number in range(4):
+        put(tmp_path, folder.key_of("acme", 3, f"unknown{number}"), [number])
+    failing = BlockFolder(FaultyHere(str(tmp_path), name, fault, passed))
+    with pytest.raises(Crash if "crash" in fault.value else ObjectStoreFailed):
+        failing.sweep(sources(), now=LATER, older_than_seconds=1.0)
+    is_done = fault in (Fault.UNKNOWN_DONE, Fault.CRASH_AFTER)
+    removed = passed + is_done if name == "delete" else 0
+    assert len(names(tmp_path)) == len(SOURCES) + 4 - removed
+    assert folder.sweep(sources(), now=LATER, older_than_seconds=1.0) == 4 - removed
+    assert names(tmp_path) == set(SOURCES)
