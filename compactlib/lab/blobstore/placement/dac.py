@@ -39,7 +39,10 @@ class _Regions(Placer):
         self._region: dict[int, int] = {}
 
     def write(self, key: int, now_ms: int) -> int:
-        region = self._region[key] = min(self._region.get(key, -1) + 1, self._hottest)
+        region = self._region.get(key, -1)
+        if region < self._hottest:
+            region += 1
+            self._region[key] = region
         return region
 
     def copy(self, key: int, now_ms: int) -> int:

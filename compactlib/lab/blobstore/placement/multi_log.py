@@ -65,18 +65,17 @@ class _Logs(Placer):
             early = expected - (self.writes - self._last[key])
             if early > 0 and self._random.random() < early / expected:
                 log -= 1
+                self._log[key] = log
         self._last[key] = self.writes
-        return self._put(key, log)
+        self._valid[log] += 1
+        return log
 
     def copy(self, key: int, now_ms: int) -> int:
-        log = self._log[key]
+        log = self._log.get(key, 0)
         if log < self._coldest:
             log += 1
         elif self._coldest + 1 < len(self._valid) and self._valid[log] >= self.segment_records:
             log = self._coldest = self._coldest + 1
-        return self._put(key, log)
-
-    def _put(self, key: int, log: int) -> int:
         self._log[key] = log
         self._valid[log] += 1
         return log

@@ -54,16 +54,15 @@ class _Inferred(Placer):
         self._last: dict[int, int] = {}
 
     def write(self, key: int, now_ms: int) -> int:
+        writes, remembered, short = self.writes, self._remembered, self._short
         last = self._last.get(key)
-        is_short = last is not None and self.writes - last < min(self._short, self._remembered)
-        self._last[key] = self.writes
-        self._remembered += 1
+        self._last[key] = writes
         # Two go at most, so that a mean life that falls costs no write much.
-        if self._remembered > min(self._short, self.valid_records()):
-            self._remembered -= 1
-            if self._remembered > self._short:
-                self._remembered -= 1
-        return 0 if is_short else 1
+        if remembered + 1 > short:
+            self._remembered = remembered - 1 if remembered > short else remembered
+        elif remembered + 1 <= self.valid_records():
+            self._remembered = remembered + 1
+        return 0 if last is not None and writes - last < short and writes - last < remembered else 1
 
     def taken(self, victim: Victim) -> None:
         self._from_short = victim.placed == 0

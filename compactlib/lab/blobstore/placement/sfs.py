@@ -43,10 +43,11 @@ class SFS:
 class _Groups(Placer):
     def __init__(self, settings: SFS) -> None:
         self._rounds = settings.rounds
+        self._coldest = settings.classes - 1
         self._centres = [0.0] * settings.classes
         self._borders = self._between()
-        self._writes: dict[int, int] = {}
-        self._at: dict[int, int] = {}
+        # Of each key: its writes, and when the last was.
+        self._last: dict[int, tuple[int, int]] = {}
         # Of the valid records of each segment: how many, the sum of their writes, the sum of their times.
         self._sums: dict[int, list[int]] = {}
         self._closed: set[int] = set()
@@ -59,32 +60,35 @@ class _Groups(Placer):
     def _between(self) -> list[float]:
         return [(low + high) / 2 for low, high in pairwise(self._centres)]
 
-    def _group(self, hotness: float) -> int:
-        return len(self._centres) - 1 - bisect_left(self._borders, hotness)
-
     def write(self, key: int, now_ms: int) -> int:
         self._now = now_ms
-        writes = self._writes.get(key, 0)
-        before = self._at.get(key)
-        self._writes[key], self._at[key] = writes + 1, now_ms
-        return 0 if before is None else self._group(writes / max(now_ms - before, 1))
+        last = self._last.get(key)
+        if last is None:
+            self._last[key] = 1, now_ms
+            return 0
+        writes, before = last
+        self._last[key] = writes + 1, now_ms
+        return self._coldest - bisect_left(self._borders, writes / (now_ms - before if now_ms > before else 1))
 
     def copy(self, key: int, now_ms: int) -> int:
-        return self._group(self._writes[key] / max(now_ms - self._at[key], 1))
+        writes, at = self._last[key]
+        return self._coldest - bisect_left(self._borders, writes / max(now_ms - at, 1))
 
     def stored(self, key: int, row: int) -> None:
         sums = self._sums.get(row)
         if sums is None:
             sums = self._sums[row] = [0, 0, 0]
+        writes, at = self._last[key]
         sums[0] += 1
-        sums[1] += self._writes[key]
-        sums[2] += self._at[key]
+        sums[1] += writes
+        sums[2] += at
 
     def left(self, key: int, row: int, placed: int) -> None:
         sums = self._sums[row]
+        writes, at = self._last[key]
         sums[0] -= 1
-        sums[1] -= self._writes[key]
-        sums[2] -= self._at[key]
+        sums[1] -= writes
+        sums[2] -= at
 
     def closed(self, row: int, placed: int) -> None:
         self._closed.add(row)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import attrs
@@ -60,15 +61,18 @@ class _Clusters(Placer):
 
     def write(self, key: int, now_ms: int) -> int:
         before = self._at.get(key)
-        interval = 0 if before is None else now_ms - before + self._penalty.pop(key, 0)
+        interval = 0 if before is None else now_ms - before
+        if key in self._penalty:
+            interval += self._penalty.pop(key)
         self._at[key] = now_ms
-        nearest, least = self._clusters[-1], abs(self._clusters[-1].centre - interval)
-        for cluster in self._clusters[-2::-1]:
-            distance = abs(cluster.centre - interval)
-            if distance < least:
-                nearest, least = cluster, distance
-        nearest.centre = (nearest.centre * nearest.in_segment + interval) / (nearest.in_segment + 1)
-        nearest.in_segment += 1
+        nearest, least = self._clusters[0], math.inf
+        for cluster in self._clusters:
+            distance = cluster.centre - interval
+            if -least <= distance <= least:
+                nearest, least = cluster, distance if distance > 0 else -distance
+        count = nearest.in_segment
+        nearest.centre = (nearest.centre * count + interval) / (count + 1)
+        nearest.in_segment = count + 1
         nearest.writes += 1
         return nearest.placed
 
