@@ -6,13 +6,14 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from compactlib.files.disk import StrPath
 
-_MOST_FILES, _MOST_THREADS = 16, 4
-"""Held open at once is no more than their product, so that other threads find descriptors left."""
+_MOST_FILES, _MOST_THREADS = 64, 4
+"""Held open at once is about so much, so that other threads find descriptors left."""
 
 
 class Freeing:
@@ -23,41 +24,39 @@ class Freeing:
     """
 
     def __init__(self) -> None:
+        self._held: deque[int] = deque()
         self._threads: list[threading.Thread] = []
 
     @contextlib.contextmanager
     def later(self, paths: Iterable[StrPath]) -> Iterator[None]:
         """What the body removes of `paths` is freed beside whatever comes next, until `wait` at the latest.
 
-        A file that cannot be opened is freed by whoever removes it, as those behind the 16th are.
+        A file that cannot be opened is freed by whoever removes it, as those behind the 64th are.
         """
-        while len(self._threads) >= _MOST_THREADS:
-            self._threads.pop(0).join()
         held: list[int] = []
-        for path in islice(paths, _MOST_FILES):
+        for path in islice(paths, max(_MOST_FILES - len(self._held), 0)):
             with contextlib.suppress(OSError):
                 held.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
         try:
             yield
         finally:
-            if held:
-                self._close_beside(held)
-
-    def _close_beside(self, held: list[int]) -> None:
-        thread = threading.Thread(target=_close_all, args=(held,), name="compactlib-freeing", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # there are too many
-            _close_all(held)
-        else:
-            self._threads.append(thread)
+            self._held += held
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            if held and len(self._threads) < _MOST_THREADS:
+                thread = threading.Thread(target=_close_all, args=(self._held,), name="compactlib-freeing", daemon=True)
+                with contextlib.suppress(RuntimeError):  # there are too many: `wait` closes them
+                    thread.start()
+                    self._threads.append(thread)
 
     def wait(self) -> None:
         """Return when all of it is freed."""
         while self._threads:
             self._threads.pop().join()
+        # What came when the last thread was about to end.
+        _close_all(self._held)
 
 
-def _close_all(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
+def _close_all(descriptors: deque[int]) -> None:
+    with contextlib.suppress(IndexError):
+        while True:
+            os.close(descriptors.popleft())

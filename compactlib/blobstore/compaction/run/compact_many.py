@@ -280,6 +280,7 @@ class _Rounds:
 
     def _release(self, folder: str) -> None:
         store, run = self._running.pop(folder)
+        store.compactions.let_go()
         store.compactions.ownership.release(run)
 
     def _guarded(self, active: _Active, step: Callable[[], _T]) -> _T | None:

@@ -199,6 +199,11 @@ class StoreCompactions:
             self._work.questions, self._work.events = self._questions, told
         return self._work
 
+    def let_go(self) -> None:
+        """Return when what the compaction in progress has removed is freed."""
+        if self._work is not None:
+            self._work.let_go()
+
     def check(self, plan: BlobPlan) -> None:
         """Return if a plan is one of this store.
 
@@ -256,6 +261,7 @@ class StoreCompactions:
         """
         store, log = self._store, work.log
         store.require_mine()
+        work.let_go()
         close_log(store.files, store.folder, log)
         remove_names(store.files, store.folder, tuple(leftovers(store.folder, None)))
         self._found = self._work = None

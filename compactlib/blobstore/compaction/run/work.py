@@ -51,6 +51,8 @@ from compactlib.runtime.budget import Budget
 Question: TypeAlias = Callable[[IndexEntry], bool]
 
 _MAX_RESTARTS = 3
+_ROOM = 2
+"""With so many times what a cycle writes, index files and all, it does not matter what else is being freed."""
 _LARGEST_READ = 4 << 20
 _LEAST_READ = 64 << 10
 _KEPT_SUFFIX = ".kept" + UNPUBLISHED_SUFFIX
@@ -168,10 +170,12 @@ class CompactionWork:
                 plan = self._decided(budget)
             except CorruptData as error:
                 self._leave_out(error)
-        # What the last cycle gave up may be the room that this one needs.
-        self._freeing.wait()
         if plan is None:
             return []
+        available = self._files.available_bytes(self._folder)
+        if available is None or available < _ROOM * sum(target.end for target in plan.targets):
+            # What the last cycle gave up may be the room that this one needs.
+            self.let_go()
         done = {target.name for target in self.log.cycles[-1].targets}
         halves = self._half_written() if kept and self._has_leftovers else {}
         self._has_leftovers = True
@@ -239,6 +243,10 @@ class CompactionWork:
             self._put_in_force()
         if self.log.phase is Phase.CLEANUP:
             self._clean_up()
+
+    def let_go(self) -> None:
+        """Return when what was removed is freed; to be called when nothing goes on for now."""
+        self._freeing.wait()
 
     # -- deciding
 
@@ -463,7 +471,6 @@ class CompactionWork:
             # An index that was damaged meanwhile may have got files of other names.
             remove_sources(self._files, self._folder, tuple(self.log.turns))
             self._write_log()
-            self._freeing.wait()
         # Else the log is written with the beginning of the next cycle; a crash before that cleans up once more.
         verdicts = {} if self._plan is None else self._plan.verdicts
         self.events.cycle_ended(number, cycle, verdicts)
