@@ -282,7 +282,6 @@ class _Writing:
         self.bytes_read = 0
         self.bytes_written = 0
         self.total = sum(sum(source.columns()[1]) for source in task.sources)
-        # Mapped, so that no more of it is touched than the longest span.
         self.buffer = memoryview(bytearray(min(max(task.buffer_bytes, _LEAST_BUFFER_BYTES), self.total + 1)))
         self.cold: list[tuple[int, int]] = []
         self.was_cold = False
