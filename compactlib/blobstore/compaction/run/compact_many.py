@@ -280,8 +280,10 @@ class _Rounds:
 
     def _release(self, folder: str) -> None:
         store, run = self._running.pop(folder)
-        store.compactions.let_go()
-        store.compactions.ownership.release(run)
+        try:
+            store.compactions.let_go()
+        finally:
+            store.compactions.ownership.release(run)
 
     def _guarded(self, active: _Active, step: Callable[[], _T]) -> _T | None:
         """Do a step of one store; its failure ends this store's part, and no other's."""
