@@ -77,7 +77,33 @@ def require_seconds(name: str, value: object, *, above_zero: bool = False) -> No
         raise InvalidInput(f"{name} is {value!r:.100}; give {least}, up to {_LONGEST_SECONDS} seconds")
 
 
-def is_above(limit: float, *, or_none: bool = False) -> Callable[[object, Any, object], None]:
+def require_whole(name: str, value: object, least: int = 0, *, or_none: bool = False) -> None:
+    """Return if `value` is a whole number of at least `least`, or is `None`, where that may be.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    if not ((isinstance(value, int) and not isinstance(value, bool) and value >= least) or (or_none and value is None)):
+        raise InvalidInput(f"{name} is {value!r:.100}; it must be a whole number, at least {least}"
+                           + ", or None" * or_none)
+
+
+def is_whole(least: int = 0, *, or_none: bool = False) -> Callable[[object, Any, Any], None]:
+    """`require_whole` as a validator of `attrs`."""
+    return lambda _, field, value: require_whole(field.name, value, least, or_none=or_none)
+
+
+def is_seconds(least: float = 0, most: float = float_info.max) -> Callable[[object, Any, Any], None]:
+    """A validator of `attrs`: `InvalidInput` if a field is no number of seconds from `least` to `most`."""
+    def check(_: object, field: Any, value: object) -> None:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
+            raise InvalidInput(f"{field.name} is {value!r:.100}; it must be a number of seconds, at least {least}"
+                               + f" and at most {most:.3g}" * (most < float_info.max))
+
+    return check
+
+
+def is_above(limit: float, *, or_none: bool = False) -> Callable[[object, Any, Any], None]:
     """A validator of `attrs`: `InvalidInput` if a field is no finite number above `limit`, nor `None`, where it may be.
     """
     def check(_: object, field: Any, value: object) -> None:

@@ -14,8 +14,15 @@ from typing import Any
 
 import attrs
 
-from compactlib._arguments import require_policy
-from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy
+from compactlib._arguments import (
+    is_seconds,
+    is_whole,
+    refuses_misfits,
+    require_method,
+    require_policy,
+    require_whole,
+)
+from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, flag, fraction, whole
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.model.placement import SurvivorPlacement
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
@@ -36,6 +43,7 @@ MAX_ROUNDS = 10_000
 """The most choices that one question may lead to."""
 MAX_SEGMENTS = 1 << 24
 _PATIENCE = 1_000
+_LONGEST_SECONDS = NEVER // 1000
 
 
 @attrs.frozen(kw_only=True)
@@ -67,47 +75,40 @@ class BlobSettings:
         copies_renew: whether a copy counts as a write for `SegmentView.last_modified`. In a store it does not.
 
     Raises:
-        InvalidInput: a number is out of its range, or a placement has more classes than the log has room for, or is
-            to place tombstones.
+        InvalidInput: a value is out of its range or of another type, or a placement has more classes than the log has
+            room for, or is to place tombstones.
     """
 
-    capacity_bytes: int
-    segment_bytes: int
-    header_bytes: int = SEGMENT_HEADER_BYTES
-    max_blob_bytes: int = 0
-    record_overhead_bytes: int = 0
-    tombstone_bytes: int = 0
-    deleted_retention_seconds: float = 0.0
-    swap_segments: int = 1
-    check_every_operations: int = 0
-    min_free_segments: int | None = None
-    forecast_seconds: float = 0.0
-    bucket_seconds: float = 3600.0
-    intervals: int = 20
-    max_dead_fraction: float = 1.0
+    capacity_bytes: int = attrs.field(validator=is_whole(1))
+    segment_bytes: int = attrs.field(validator=is_whole(1))
+    header_bytes: int = whole(SEGMENT_HEADER_BYTES)
+    max_blob_bytes: int = whole(0)
+    record_overhead_bytes: int = whole(0)
+    tombstone_bytes: int = whole(0)
+    deleted_retention_seconds: float = attrs.field(default=0.0, validator=is_seconds(most=_LONGEST_SECONDS))
+    swap_segments: int = whole(1, least=1)
+    check_every_operations: int = whole(0)
+    min_free_segments: int | None = attrs.field(default=None, validator=is_whole(or_none=True))
+    forecast_seconds: float = attrs.field(default=0.0, validator=is_seconds(most=_LONGEST_SECONDS))
+    bucket_seconds: float = attrs.field(default=3600.0, validator=is_seconds(0.001, _LONGEST_SECONDS))
+    intervals: int = whole(20, least=1)
+    max_dead_fraction: float = fraction(1.0)
     placement: Placement | None = None
     survivors: SurvivorPlacement | None = None
-    copies_renew: bool = False
+    copies_renew: bool = flag(False)
 
     def __attrs_post_init__(self) -> None:
-        if not 0 <= self.header_bytes < self.segment_bytes <= self.capacity_bytes:
-            raise InvalidInput(f"segments of {self.segment_bytes} bytes with headers of {self.header_bytes} do not fit "
-                               f"a log of {self.capacity_bytes}")
+        if not self.header_bytes < self.segment_bytes <= self.capacity_bytes:
+            raise InvalidInput(f"segment_bytes {self.segment_bytes} with header_bytes {self.header_bytes} do not fit "
+                               f"capacity_bytes {self.capacity_bytes}")
         if not 2 <= self.segments <= MAX_SEGMENTS:
-            raise InvalidInput(f"a log of {self.segments} segments; give 2 to {MAX_SEGMENTS}")
-        for name in ("max_blob_bytes", "record_overhead_bytes", "tombstone_bytes", "deleted_retention_seconds",
-                     "check_every_operations", "min_free_segments", "forecast_seconds"):
-            if (getattr(self, name) or 0) < 0:
-                raise InvalidInput(f"{name} is {getattr(self, name)}; it cannot be negative")
-        if self.swap_segments < 1 or self.intervals < 1 or self.bucket_seconds <= 0:
-            raise InvalidInput(f"swap_segments {self.swap_segments}, intervals {self.intervals}, bucket_seconds "
-                               f"{self.bucket_seconds}: give positive numbers")
-        if not 0 <= self.max_dead_fraction <= 1:
-            raise InvalidInput(f"max_dead_fraction is {self.max_dead_fraction}; it is a part of the log, 0 to 1")
-        for name in ("placement", "survivors"):
+            raise InvalidInput(f"capacity_bytes {self.capacity_bytes} is a log of {self.segments} segments; give 2 to "
+                               f"{MAX_SEGMENTS}")
+        for name, method in (("placement", "placer"), ("survivors", "place")):
             if isinstance(given := getattr(self, name), type):
                 raise InvalidInput(f"{name} is the class {given.__name__}; give one that is made of it: "
                                    f"{given.__name__}()")
+            require_method(name, given, method, or_none=True)
         if self.placement is not None and self.tombstone_bytes:
             raise InvalidInput("a placement has no class for tombstones; give tombstone_bytes=0")
         if self.placement is not None and self.survivors is not None:
@@ -155,6 +156,7 @@ class BlobSettings:
         return cls(capacity_bytes=segments * size, segment_bytes=size, **values)
 
     @classmethod
+    @refuses_misfits
     def for_workload(cls, workload: Workload, utilisation: float = 0.8, *, segments: int = 400, seed: int = 0,
                      **more: Any) -> BlobSettings:
         """A log just large enough that what lives at one time is at most such a part of it. Reads the workload once.
@@ -167,18 +169,21 @@ class BlobSettings:
             more: other settings; headers and records' overhead count as they say, and there are none by default.
 
         Raises:
-            InvalidInput: the utilisation is none, or nothing lives in the workload.
+            InvalidInput: the utilisation is none, nothing lives in the workload, or a value is of another type.
         """
+        require_whole("segments", segments, 1)
         if not 0 < utilisation < 1:
             raise InvalidInput(f"utilisation is {utilisation}; it is a part of the log, above 0 and below 1")
         found = describe(workload, seed=seed)
         if not found.peak_live_bytes:
             raise InvalidInput(f"{found.workload} puts nothing; give one that does")
-        values: dict[str, Any] = {"header_bytes": 0, **more}
-        overhead = values.get("record_overhead_bytes", 0)
+        values: dict[str, Any] = {"header_bytes": 0, "record_overhead_bytes": 0, **more}
+        overhead, header = values["record_overhead_bytes"], values["header_bytes"]
+        require_whole("record_overhead_bytes", overhead)
+        require_whole("header_bytes", header)
         live = found.peak_live_bytes + overhead * -(-found.peak_live_bytes // max(found.median_bytes, 1))
         room = max(math.ceil(live / utilisation / segments), found.largest_bytes + overhead)
-        segment = room + values["header_bytes"]
+        segment = room + header
         count = max(math.ceil(live / utilisation / room), 2)
         return cls(capacity_bytes=count * segment, segment_bytes=segment, **values)
 

@@ -13,8 +13,9 @@ from array import array
 
 import attrs
 
+from compactlib._arguments import is_whole, require_method, require_type
 from compactlib.clock import ManualClock
-from compactlib.errors import AuditFailed, CompactlibError, InvalidInput
+from compactlib.errors import AuditFailed, CompactlibError
 from compactlib.lab.results.measures import Measures
 from compactlib.lab.results.reports import ReplayReport
 from compactlib.lab.traces.operations import DELETE, READ, Operations
@@ -46,22 +47,20 @@ class RaftLogSettings:
         capacity_bytes: of the disk, for `peak_fill`; nothing is refused above it. 0: unknown.
 
     Raises:
-        InvalidInput: a number is out of its range.
+        InvalidInput: a value is out of its range or of another type.
     """
 
     limits: SegmentLimits = attrs.Factory(SegmentLimits)
-    snapshot_every: int = 10_000
-    major_every: int = 4
+    snapshot_every: int = attrs.field(default=10_000, validator=is_whole(1))
+    major_every: int = attrs.field(default=4, validator=is_whole(1))
     trigger: Trigger | None = None
-    delete_bytes: int = 16
-    intervals: int = 20
-    capacity_bytes: int = 0
+    delete_bytes: int = attrs.field(default=16, validator=is_whole())
+    intervals: int = attrs.field(default=20, validator=is_whole(1))
+    capacity_bytes: int = attrs.field(default=0, validator=is_whole())
 
     def __attrs_post_init__(self) -> None:
-        for name, least in (("snapshot_every", 1), ("major_every", 1), ("delete_bytes", 0), ("intervals", 1),
-                            ("capacity_bytes", 0)):
-            if getattr(self, name) < least:
-                raise InvalidInput(f"{name} is {getattr(self, name)}; give at least {least}")
+        require_type("limits", self.limits, SegmentLimits)
+        require_method("trigger", self.trigger, "wants_major", or_none=True)
 
     def replay(self, workload: Workload, policy: LogPolicy, *, seed: int,
                observer: Observer | None = None) -> ReplayReport:

@@ -13,7 +13,7 @@ from random import Random
 
 import attrs
 
-from compactlib.errors import InvalidInput
+from compactlib._arguments import is_seconds, is_whole, require_policy
 from compactlib.lab.scheduler.report import SchedulerMeasures, SchedulerReport
 from compactlib.lab.scheduler.world import SchedulerLoad, SchedulerWorld, WorldNumbers, changes
 from compactlib.report import PolicyRecord
@@ -36,18 +36,16 @@ class SchedulerSettings:
         capacity_bytes: of the store that holds the blocks, for `peak_fill`; nothing is refused above it. 0: unknown.
 
     Raises:
-        InvalidInput: a number is out of its range.
+        InvalidInput: a value is out of its range or of another type.
     """
 
     assignment: AssignmentPolicy = attrs.field(factory=ByPriority)
-    patience_seconds: float = 86_400.0
-    intervals: int = 20
-    capacity_bytes: int = 0
+    patience_seconds: float = attrs.field(default=86_400.0, validator=is_seconds())
+    intervals: int = attrs.field(default=20, validator=is_whole(1))
+    capacity_bytes: int = attrs.field(default=0, validator=is_whole())
 
     def __attrs_post_init__(self) -> None:
-        if self.patience_seconds < 0 or self.intervals < 1 or self.capacity_bytes < 0:
-            raise InvalidInput(f"patience_seconds {self.patience_seconds}, intervals {self.intervals}, capacity_bytes "
-                               f"{self.capacity_bytes}: none may be negative, and there is at least 1 interval")
+        require_policy("assignment", self.assignment)
 
     def replay(self, workload: SchedulerLoad, policy: SchedulerConfig, *, seed: int,
                observer: Observer | None = None) -> SchedulerReport:

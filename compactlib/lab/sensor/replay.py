@@ -11,8 +11,9 @@ from __future__ import annotations
 import attrs
 from sortedcontainers import SortedSet
 
+from compactlib._arguments import is_seconds, is_whole
 from compactlib.clock import ManualClock
-from compactlib.errors import AuditFailed, InvalidInput
+from compactlib.errors import AuditFailed
 from compactlib.lab.sensor.report import SensorMeasures, SensorReport
 from compactlib.lab.traces.operations import DELETE, PUT
 from compactlib.lab.traces.workloads import Workload
@@ -41,23 +42,17 @@ class SensorSettings:
         capacity_bytes: of the store, for `peak_fill`; nothing is refused above it. 0: unknown.
 
     Raises:
-        InvalidInput: a number is out of its range.
+        InvalidInput: a value is out of its range or of another type.
     """
 
-    page_keys: int = 100
-    base_keys: int = 0
-    base_bytes: int = 1
-    tombstone_bytes: int = 1
-    range_keys: int = 1_000
-    window_seconds: float = 0.0
-    intervals: int = 20
-    capacity_bytes: int = 0
-
-    def __attrs_post_init__(self) -> None:
-        for name, least in (("page_keys", 1), ("base_keys", 0), ("base_bytes", 1), ("tombstone_bytes", 0),
-                            ("range_keys", 1), ("window_seconds", 0), ("intervals", 1), ("capacity_bytes", 0)):
-            if getattr(self, name) < least:
-                raise InvalidInput(f"{name} is {getattr(self, name)}; give at least {least}")
+    page_keys: int = attrs.field(default=100, validator=is_whole(1))
+    base_keys: int = attrs.field(default=0, validator=is_whole())
+    base_bytes: int = attrs.field(default=1, validator=is_whole(1))
+    tombstone_bytes: int = attrs.field(default=1, validator=is_whole())
+    range_keys: int = attrs.field(default=1_000, validator=is_whole(1))
+    window_seconds: float = attrs.field(default=0.0, validator=is_seconds())
+    intervals: int = attrs.field(default=20, validator=is_whole(1))
+    capacity_bytes: int = attrs.field(default=0, validator=is_whole())
 
     def replay(self, workload: Workload, policy: SensePolicy, *, seed: int,
                observer: Observer | None = None) -> SensorReport:

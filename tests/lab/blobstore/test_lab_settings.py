@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every setting of every policy and placement that a replay takes: what it cannot be is refused, and named."""
+"""Every setting of a replay, and of the policies and placements that one takes: what it cannot be is refused."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ import pytest
 from compactlib.blobstore.compaction.plan import policies
 from compactlib.blobstore.model import placement as of_survivors
 from compactlib.errors import InvalidInput
+from compactlib.lab import BlobSettings, RaftLogSettings, SchedulerSettings, Uniform
 from compactlib.lab.blobstore import fifo, fixed_number, placement
+from compactlib.lab.sensor.replay import SensorSettings
 from tests.core.misfits import Strange
 
 STRANGE: tuple[Any, ...] = (Strange(), "x", b"x", None, True, -7, 0.5, math.nan, math.inf, 10**400, [1])
+REPLAYS = (BlobSettings, RaftLogSettings, SchedulerSettings, SensorSettings)
+NEEDED: dict[type, dict[str, Any]] = {BlobSettings: {"capacity_bytes": 64_000, "segment_bytes": 1_000}}
 
 
 def _kinds() -> Iterator[type]:
@@ -34,8 +38,8 @@ def _kinds() -> Iterator[type]:
                 yield kind
 
 
-SETTINGS = {f"{kind.__name__}.{field.name}": (kind, field) for kind in _kinds() for field in attrs.fields(kind)
-            if field.init}
+SETTINGS = {f"{kind.__name__}.{field.name}": (kind, field) for kind in (*_kinds(), *REPLAYS)
+            for field in attrs.fields(kind) if field.init}
 
 
 def _is_of(hint: Any, value: object) -> bool:
@@ -62,11 +66,25 @@ def test_a_setting_that_cannot_be_is_named(setting: str) -> None:
     for strange in STRANGE:
         if _is_of(hint, strange):
             try:
-                made = kind(**{field.name: strange})
+                made = kind(**{**NEEDED.get(kind, {}), field.name: strange})
             except InvalidInput as refused:
                 assert field.name in str(refused)
             else:
                 assert getattr(made, field.name) == strange
         else:
             with pytest.raises(InvalidInput, match=field.name):
-                kind(**{field.name: strange})
+                kind(**{**NEEDED.get(kind, {}), field.name: strange})
+
+
+@pytest.mark.parametrize("given", [{"utilisation": "x"}, {"segments": "x"}, {"segments": 0}, {"segments": 2.5},
+                                   {"record_overhead_bytes": "x"}, {"header_bytes": None}], ids=str)
+def test_a_log_for_a_workload_names_what_cannot_be(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(given))):
+        BlobSettings.for_workload(Uniform(keys=5, writes=5), **given)
+
+
+@pytest.mark.parametrize("given", [{"bucket_seconds": 1e-4}, {"bucket_seconds": 1e306}, {"forecast_seconds": 1e306},
+                                   {"deleted_retention_seconds": 1e306}], ids=str)
+def test_times_that_no_record_can_hold_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(given))):
+        BlobSettings.of_slots(8, 16, **{"forecast_seconds": 1.0, **given})

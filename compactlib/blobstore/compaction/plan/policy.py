@@ -20,13 +20,12 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import isfinite
 from operator import attrgetter, index
-from sys import float_info
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 from zlib import crc32 as _hash
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
+from compactlib._arguments import is_seconds, is_whole, refuses_misfits
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans, PlanKind
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import InvalidInput
@@ -420,16 +419,12 @@ def fraction(default: float) -> Any:
 
 def seconds(default: float) -> Any:
     """A policy's setting that is a length of time, for `attrs`; `InvalidInput` if it is negative or not finite."""
-    return attrs.field(default=default, validator=_is_seconds)
+    return attrs.field(default=default, validator=is_seconds())
 
 
 def whole(default: int, *, least: int = 0) -> Any:
     """A policy's setting that is a count, for `attrs`; `InvalidInput` if it is no whole number, or below `least`."""
-    def check(_: object, field: attrs.Attribute[Any], value: object) -> None:
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InvalidInput(f"{field.name} is {value!r}; it must be a whole number, at least {least}")
-
-    return attrs.field(default=default, validator=check)
+    return attrs.field(default=default, validator=is_whole(least))
 
 
 def flag(default: bool) -> Any:
@@ -445,8 +440,3 @@ def _is_flag(_: object, field: attrs.Attribute[Any], value: object) -> None:
 def _is_fraction(_: object, field: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
         raise InvalidInput(f"{field.name} is {value!r}; it must be between 0 and 1")
-
-
-def _is_seconds(_: object, field: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= float_info.max:
-        raise InvalidInput(f"{field.name} is {value!r}; it must be a number of seconds, at least 0")
