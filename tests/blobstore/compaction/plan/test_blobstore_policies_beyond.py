@@ -6,13 +6,15 @@ from __future__ import annotations
 import math
 from itertools import combinations
 
+import attrs
 import pytest
 from hypothesis import given, strategies as st
 
 from compactlib.blobstore import CopyBudget, CostBenefit, DChoices, ExpiryForecast, Greedy, StatsBased
 from compactlib.blobstore.compaction.plan.plan import plan_for
 from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
-from compactlib.blobstore.compaction.plan.policy import BlobView, Dying
+from compactlib.blobstore.compaction.plan.policy import BlobView, Dying, SegmentView
+from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import InvalidInput
 from tests.blobstore.policy_views import DAY, NOW, SHARES_A, places, planned, shares, toy
 
@@ -187,6 +189,17 @@ def test_a_price_falls_by_age_for_what_dies_at_random_and_until_its_end_for_what
     assert policy.fall(partly.segments[0], partly, NOW, 100) == pytest.approx((1 - left / (1 - left)) / 10)
     assert policy.fall(toy([0]).segments[0], view, NOW, 100) == 0.0
     assert policy.fall(toy([980]).segments[0], view, NOW, 100) == math.inf
+
+
+@pytest.mark.parametrize("decline", [1.0, None])
+def test_of_segments_of_one_age_the_fullest_waits_longest_however_little_of_it_is_dead(decline: float | None) -> None:
+    room = 1 << 30
+    falls = []
+    for dead in (1, 10, 100, 1_000, 20_000, 1 << 20, room // 2, room - 1):
+        view = attrs.evolve(toy([]), capacity_bytes=4 * room, segment_bytes=room, header_bytes=0)
+        segment = SegmentView(name=SegmentName(0, 0), used_bytes=room, valid_bytes=room - dead, last_modified=NOW - 100)
+        falls.append(DecliningCost(decline=decline).fall(segment, view, NOW, 100))
+    assert falls == sorted(falls, reverse=True)
 
 
 def test_a_segment_whose_records_end_soon_is_left_to_end_and_one_that_ends_late_is_not() -> None:

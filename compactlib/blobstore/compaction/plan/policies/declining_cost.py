@@ -78,7 +78,8 @@ class DecliningCost:
         ends = [(max(each.at - now, _LEAST_SECONDS), each.bytes / room) for each in segment.dying]
         if self.decline is None:
             rate = -math.log(valid) / age
-            best = rate * lasting / max(1 - valid + valid * math.log(valid), 1e-9)
+            # At least half the square of what is dead: rounding is more than that in a segment that is almost full.
+            best = rate * lasting / max(1 - valid + valid * math.log(valid), (1 - valid) ** 2 / 2)
             dead, held, until = 1 - valid, 0.0, 0.0
             for seconds, part in ends:
                 held, until, dead = held + (seconds - until) * dead, seconds, dead + part
