@@ -191,9 +191,9 @@ class Records:
         """
         held = range(bisect_left(self._due, now))
         own_ends = {} if deletes else {self._leaving[each]: self._own_ends[each] for each in held}
-        ended = [(own_ends.get(record, self.until[record]), record) for records in members for record in records
+        ended = [record for records in members for record in records
                  if self.place[record] != DEAD and own_ends.get(record, self.until[record]) < now]
-        died = sum(self._end(record, at, valid, moments, told) for at, record in ended)
+        died = sum(self._end(record, self.until[record], valid, moments, told) for record in ended)
         kept = [each for each in held if self.place[self._leaving[each]] != DEAD]
         for column in (self._due, self._leaving, self._own_ends):
             # Those that are dead have numbers that are given again.

@@ -89,6 +89,19 @@ def test_time_to_reclaim_is_measured_from_death() -> None:
     assert total.seconds_to_reclaim == pytest.approx((4 + 2) / 2)
 
 
+@pytest.mark.parametrize(("life", "dead_since"), [(500, 500), (1_000, 1_000), (3_000, 1_000)])
+def test_within_a_bucket_what_is_deleted_and_expires_is_dead_from_its_delete_on(life: int, dead_since: int) -> None:
+    replay = BlobReplay(GREEDY, BlobSettings.of_slots(10, 2, forecast_seconds=100.0, bucket_seconds=10.0))
+    replay.feed(one(PUT, 0, life=life))
+    for key in (1, 2, 3):
+        replay.feed(one(PUT, key))
+    replay.feed(one(DELETE, 0, at=1_000))
+    replay.log.view(5_000)
+    done = replay.log.compact(BlobChoice([replay.log.names[0]], why="asked for"), 5_000)
+    assert (done.reclaimed_bytes, done.copied_bytes) == (1, 1)
+    assert done.waited == 5_000 - dead_since
+
+
 def test_a_blob_that_expires_is_dead_strictly_after_its_time() -> None:
     replay = BlobReplay(GREEDY, BlobSettings.of_slots(4, 10))
     replay.feed(one(PUT, 1, 4, life=1_000))
