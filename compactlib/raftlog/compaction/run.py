@@ -194,12 +194,11 @@ class Compactor:
 
         Args:
             numbers: of the segments.
-            one_by_one: whether each is to be gone durably before the next one goes.
+            one_by_one: whether each is to be gone durably before the next one goes, and what waits already before all.
         """
         with self._reclaiming:
-            at = 0 if one_by_one else len(self._garbage)
-            self._garbage[at:at] = [_Garbage(number, self._segments.epoch, self._clock.now(), one_by_one)
-                                    for number in numbers]
+            self._garbage.extend(_Garbage(number, self._segments.epoch, self._clock.now(), one_by_one)
+                                 for number in numbers)
 
     def reclaim(self) -> LogReclaimReport:
         """Remove what no reader can reach any more; returns what is gone.
@@ -209,12 +208,17 @@ class Compactor:
         """
         removed: list[int] = []
         freed = 0
+        is_durable = False
         with self._reclaiming:
             for garbage in list(self._garbage):
                 if not self._segments.is_leased(garbage.epoch):
+                    if garbage.one_by_one and not is_durable:
+                        # What it covers, and what went in an earlier call, would count again without it.
+                        self._files.sync_folder(self._folder)
                     self._finish(garbage.number)
                     freed += remove_segments(self._files, self._folder, [garbage.number])
-                    if garbage.one_by_one:
+                    is_durable = garbage.one_by_one
+                    if is_durable:
                         self._files.sync_folder(self._folder)
                     self._garbage.remove(garbage)
                     removed.append(garbage.number)

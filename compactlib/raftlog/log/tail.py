@@ -191,7 +191,10 @@ class LogTail:
             self._to_remove = sorted({*self._to_remove, *numbers})
             self.segments.drop(numbers)
             self.note()
-            # Newest first: whatever a crash leaves is a beginning of the log, of which the WAL says what to do again.
+            # Before all, what these cover. Then newest first: whatever a crash leaves is a beginning of the log, of
+            # which the WAL says what to do again.
+            self._compactor.discard(self._to_discard)
+            self._to_discard = []
             doomed = self._compactor.doomed
             self._compactor.discard([number for number in reversed(self._to_remove) if number not in doomed],
                                     one_by_one=True)

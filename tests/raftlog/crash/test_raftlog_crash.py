@@ -373,3 +373,31 @@ def test_what_is_taken_back_once_a_reader_has_gone_leaves_a_beginning_of_the_log
         assert left == before[:0 if acknowledged else len(left)]
 
     explore(record(tmp_path, take_back), check, rng=random.Random(0), limit_per_point=16)
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_what_covers_others_is_taken_back_after_them(is_read: bool, tmp_path: Path) -> None:
+    """What waited already, for a lease or for a sync, went last, and a crash could leave the end of the log alone."""
+    with SegmentLog(tmp_path, options()) as log:
+        log.extend(entries_of(1, 49))
+
+    def take_back(folder: Path, files: RecordingFiles) -> None:
+        with LogSegments(folder, options(files)) as segments:
+            with segments.log.lease():
+                segments.log.extend([(17, 2, b"another"), (18, 2, b"another")])
+                if is_read:
+                    segments.log.sync()
+                    files.acknowledge("written")
+                    with pytest.raises(Busy, match="release the leases"):
+                        segments.take_back(0)
+            segments.take_back(0)
+            files.acknowledge("taken back")
+
+    def check(folder: Path, acknowledged: Sequence[Any]) -> None:
+        with SegmentLog(folder, options()) as log:
+            left = [entry.index for entry in log.entries()]
+        most = (49, 18, 0)[len(acknowledged) if is_read else 2 * len(acknowledged)]
+        assert left == list(range(1, len(left) + 1))
+        assert len(left) <= most
+
+    explore(record(tmp_path, take_back), check, rng=random.Random(0), limit_per_point=64)
