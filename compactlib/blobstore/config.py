@@ -44,8 +44,8 @@ class BlobStoreConfig:
         index_max_entries: records per index segment; the open one is kept in memory as objects.
         index_max_bytes: bytes per index segment.
         index_mapped: sealed index segments are read from their mapped files, so that 12 bytes an entry stay in memory,
-            and the rest as long as the system has room; a disk that fails to read them then ends the process. A
-            `BlobReader` keeps its own in memory.
+            and the rest as long as the system has room; a disk that fails to read them then ends the process. What
+            comes when the process has mapped 32,768 stays in memory, as all of a `BlobReader`'s do.
         journal_max_entries: how many of the newest records keep their segments from being compacted; never more than
             the newest quarter of the log's segments.
         find_max_entries: entries in one answer of `entries_since`.
