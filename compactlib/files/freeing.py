@@ -34,10 +34,10 @@ class Freeing:
         A file that cannot be opened is freed by whoever removes it, as those behind the 64th are.
         """
         held: list[int] = []
-        for path in islice(paths, max(_MOST_FILES - len(self._held), 0)):
-            with contextlib.suppress(OSError):
-                held.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
         try:
+            for path in islice(paths, max(_MOST_FILES - len(self._held), 0)):
+                with contextlib.suppress(OSError):
+                    held.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
             yield
         finally:
             self._held += held
@@ -57,6 +57,10 @@ class Freeing:
 
 
 def _close_all(descriptors: deque[int]) -> None:
-    with contextlib.suppress(IndexError):
-        while True:
-            os.close(descriptors.popleft())
+    while True:
+        try:
+            descriptor = descriptors.popleft()
+        except IndexError:
+            return
+        with contextlib.suppress(OSError):  # it is closed all the same
+            os.close(descriptor)

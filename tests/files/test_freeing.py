@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,40 @@ def test_what_the_body_raises_passes_and_nothing_stays_open(tmp_path: Path) -> N
     assert removed(tmp_path) == []
 
 
+def test_what_the_paths_raise_passes_and_nothing_stays_open(tmp_path: Path) -> None:
+    freeing, path = Freeing(), tmp_path / "file"
+    path.write_bytes(b"x")
+
+    def paths() -> Iterator[Path]:
+        yield path
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), freeing.later(paths()):
+        pass
+    freeing.wait()
+    assert open_files(tmp_path) == []
+
+
+def test_a_close_that_is_refused_keeps_no_other_from_being_freed(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    freeing, gone = Freeing(), [tmp_path / str(number) for number in range(10)]
+    for path in gone:
+        path.write_bytes(b"x")
+    real = os.close
+
+    def refused(descriptor: int) -> None:
+        real(descriptor)
+        raise OSError(errno.EIO, "refused")
+
+    monkeypatch.setattr(os, "close", refused)
+    with freeing.later(gone):
+        for path in gone:
+            path.unlink()
+    freeing.wait()
+    monkeypatch.undo()
+    assert open_files(tmp_path) == []
+
+
 def test_links_and_folders_are_not_followed(tmp_path: Path) -> None:
     freeing, link = Freeing(), tmp_path / "link"
     os.symlink("/dev/zero", link)
@@ -71,5 +107,5 @@ def test_few_descriptors_are_held_however_many_files_go(tmp_path: Path) -> None:
             for path in gone[start:start + 100]:
                 path.unlink()
     freeing.wait()
-    assert 0 < most <= 64
+    assert 0 < most <= 64 + 4, "more than may be held, and what four threads are closing"
     assert removed(tmp_path) == []
