@@ -417,6 +417,21 @@ def test_a_node_that_is_gone_is_left_for_another() -> None:
         client.poll(PollRequest())
 
 
+def test_the_pause_after_a_try_ends_with_the_call() -> None:
+    clock = ManualClock()
+
+    class Slow(Stub):
+        def poll(self, request: PollRequest) -> PollResponse:
+            clock.advance(0.99)
+            raise Busy("wait")
+
+    with served(SchedulerApplication(Slow())) as serving, SchedulerClient(
+            [serving.url], clock=clock, timeout_seconds=1.0) as client:
+        with pytest.raises(Busy, match=r"within 1\.0 seconds, and nothing was changed"):
+            client.poll(PollRequest())
+        assert clock.monotonic() == pytest.approx(1.0)
+
+
 def proxied(url: str, name: str = "Busy", status: int = 503) -> FaultyProxy:
     said = status, JSON, json.dumps({"error": name, "message": "wait", "changed": "no"}).encode()
     return FaultyProxy(url, throttled=said, failed=(502, "text/plain", b"bad gateway"))

@@ -194,6 +194,7 @@ class SchedulerClient(Closing):
             if is_unknown and not may_repeat:
                 break
             if tries % len(self.addresses) == 0:
+                left = max(deadline - self._clock.monotonic(), 0.0)
                 self._clock.sleep(min(pause * (0.5 + self._rng.random()), left))
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         self._preferred = at
