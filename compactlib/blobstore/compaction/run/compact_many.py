@@ -275,8 +275,9 @@ class _Rounds:
 
     def end(self) -> None:
         """Whatever has happened: release the stores."""
-        for folder in list(self._running):
-            self._release(folder)
+        with contextlib.ExitStack() as stack:
+            for folder in self._running:
+                stack.callback(self._release, folder)
 
     def _release(self, folder: str) -> None:
         store, run = self._running.pop(folder)
