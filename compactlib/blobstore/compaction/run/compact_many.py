@@ -282,7 +282,7 @@ class _Rounds:
     def _release(self, folder: str) -> None:
         store, run = self._running.pop(folder)
         try:
-            store.compactions.let_go()
+            store.compactions.freeing.wait()
         finally:
             store.compactions.ownership.release(run)
 

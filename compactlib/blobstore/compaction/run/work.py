@@ -107,6 +107,7 @@ class CompactionWork:
         log: how far it has come, as on the disk.
         questions: asked of the host.
         events: notified of each event.
+        freeing: frees what is removed.
         resumed: whether an earlier run had begun it.
 
     Attributes:
@@ -116,7 +117,7 @@ class CompactionWork:
     """
 
     def __init__(self, store: CompactableStore, file: CompactionFile, log: CompactionLog, questions: Questions,
-                 events: StoreEvents, *, resumed: bool) -> None:
+                 events: StoreEvents, freeing: Freeing, *, resumed: bool) -> None:
         self.log: CompactionLog = log
         self.file: CompactionFile = file
         self.resumed: bool = resumed
@@ -132,7 +133,7 @@ class CompactionWork:
         self._store = store
         self._files = store.files
         self._folder = store.folder
-        self._freeing = Freeing()
+        self._freeing = freeing
         self.expires_before_ms: int = 0
         self._dropped_puts = DroppedPuts(store.incarnation, complete=not resumed)
         self._plan: CyclePlan | None = None
@@ -175,7 +176,7 @@ class CompactionWork:
         available = self._files.available_bytes(self._folder)
         if available is None or available < _ROOM * sum(target.end for target in plan.targets):
             # What the last cycle gave up may be the room that this one needs.
-            self.let_go()
+            self._freeing.wait()
         done = {target.name for target in self.log.cycles[-1].targets}
         halves = self._half_written() if kept and self._has_leftovers else {}
         self._has_leftovers = True
@@ -243,10 +244,6 @@ class CompactionWork:
             self._put_in_force()
         if self.log.phase is Phase.CLEANUP:
             self._clean_up()
-
-    def let_go(self) -> None:
-        """Return when what was removed is freed; to be called when nothing goes on for now."""
-        self._freeing.wait()
 
     # -- deciding
 
