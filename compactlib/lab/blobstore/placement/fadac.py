@@ -52,14 +52,7 @@ class _Fading(Placer):
         if valid:
             # Of a request of r records each brings 1 / r of the request's step.
             self._average += (self._request - self._average) / valid / self._request
-        # As `_class_of`; a call for each write costs as much as all of this.
-        bound, found = self._average, 0
-        if not bound:
-            return 0
-        while count > bound and found < self._hottest:
-            bound *= self._step
-            found += 1
-        return found
+        return self._class_of(count)
 
     def copy(self, key: int, now_ms: int) -> int:
         count = self._count[key] = max(self._count[key] - 1, 0)
@@ -67,9 +60,7 @@ class _Fading(Placer):
 
     def _class_of(self, count: int) -> int:
         bound, found = self._average, 0
-        if not bound:
-            return 0
-        while count > bound and found < self._hottest:
+        while bound and count > bound and found < self._hottest:
             bound *= self._step
             found += 1
         return found

@@ -60,6 +60,9 @@ class _Groups(Placer):
     def _between(self) -> list[float]:
         return [(low + high) / 2 for low, high in pairwise(self._centres)]
 
+    def _group(self, hotness: float) -> int:
+        return self._coldest - bisect_left(self._borders, hotness)
+
     def write(self, key: int, now_ms: int) -> int:
         self._now = now_ms
         last = self._last.get(key)
@@ -68,11 +71,11 @@ class _Groups(Placer):
             return 0
         writes, before = last
         self._last[key] = writes + 1, now_ms
-        return self._coldest - bisect_left(self._borders, writes / (now_ms - before if now_ms > before else 1))
+        return self._group(writes / max(now_ms - before, 1))
 
     def copy(self, key: int, now_ms: int) -> int:
         writes, at = self._last[key]
-        return self._coldest - bisect_left(self._borders, writes / max(now_ms - at, 1))
+        return self._group(writes / max(now_ms - at, 1))
 
     def stored(self, key: int, row: int) -> None:
         sums = self._sums.get(row)
