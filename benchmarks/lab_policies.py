@@ -244,6 +244,7 @@ def _bytes_a_key(placement: Placement, keys: int = 100_000) -> float:
     placer = placement.placer()
     placer.valid_records = lambda: float(keys)
     before = tracemalloc.get_traced_memory()[0]
+    placer.know_keys(keys)
     for number in range(2 * keys):
         placer.writes += 1
         placer.write(number % keys, number)

@@ -251,6 +251,13 @@ class BlobLog:
         """
         return self._died_bytes - self._open_dead_bytes > fraction * self._held_bytes
 
+    def know_keys(self, keys: int) -> None:
+        """Make room for the keys below `keys`."""
+        if keys > len(self.records.current):
+            self.records.know_keys(keys)
+            if self.placer is not None:
+                self.placer.know_keys(len(self.records.current))
+
     def place(self, key: int, size: int, at_ms: int, until_ms: int) -> int:
         """The class of a record that the user writes now; 0 without a placement."""
         if self.placer is None:

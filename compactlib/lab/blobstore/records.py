@@ -78,10 +78,9 @@ class Records:
         self.written.frombytes(bytes(8 * count))
 
     def know_keys(self, keys: int) -> None:
-        """Make room for the keys below `keys`."""
-        if keys > len(self.current):
-            more = max(keys, len(self.current) * 5 // 4) - len(self.current)
-            self.current.extend(array("i", (-1,)) * more)
+        """Make room for the keys below `keys`, which are more than before."""
+        more = max(keys, len(self.current) * 5 // 4) - len(self.current)
+        self.current.extend(array("i", (-1,)) * more)
 
     def sized(self, size: int) -> None:
         """Note that a record of this size comes. O(1), O(records) once."""

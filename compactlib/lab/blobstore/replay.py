@@ -293,7 +293,7 @@ class BlobReplay:
         if not self._begun:
             self._begun = True
             self._now_ms = self._started_ms = self.log.records.since = piece.times_ms[0]
-        self.log.records.know_keys(max(piece.keys) + 1)
+        self.log.know_keys(max(piece.keys) + 1)
         plain = (piece.are_plain_puts and not self._settings.tombstone_bytes and not self.log.records.has_lives
                  and not self._settings.forecast_seconds and not self._retention_ms)
         if plain and self._settings.placement is not None:

@@ -172,6 +172,7 @@ def began(scheme: Placement, valid: float = 100.0) -> Placer:
     placer = scheme.placer()
     placer.valid_records = lambda: valid
     placer.segment_records = 4
+    placer.know_keys(400)
     return placer
 
 

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import math
+from array import array
 from typing import ClassVar
 
 import attrs
 
 from compactlib._arguments import is_above
-from compactlib.lab.blobstore.placement.placement import Placer, class_count
+from compactlib.lab.blobstore.placement.placement import Placer, class_count, grown
 
 _REMEMBERED = 16
 _PRIOR = 0.5
@@ -23,7 +24,7 @@ class ByLifetime:
     since when; of both half is forgotten every 16 writes. From these, and from half a write in a turn of the log (the
     time in which as much is written as is valid), follows how long its records live. A record whose time to live ends
     before the part `sooner` of that goes to a class of ends, the others to a class of lives. A class spans a factor of
-    two; the first ends at an eighth of a turn. It keeps two numbers a key, 190 bytes.
+    two; the first ends at an eighth of a turn. It keeps two numbers a key, 16 bytes.
 
     Attributes:
         rates: classes of records that writes replace, at least 2.
@@ -53,17 +54,21 @@ class ByLifetime:
 class _Lifetimes(Placer):
     def __init__(self, settings: ByLifetime) -> None:
         self._settings = settings
-        self._writes: dict[int, float] = {}
-        self._since: dict[int, float] = {}
+        self._writes = array("d")
+        self._since = array("d")
         self._written_ms = 0
         self._gap_ms = 0.0
+
+    def know_keys(self, keys: int) -> None:
+        grown(keys, self._writes)
+        grown(keys, self._since)
 
     def write(self, key: int, now_ms: int) -> int:
         if self.writes > 1:
             gap_ms = now_ms - self._written_ms
             self._gap_ms += (gap_ms - self._gap_ms) / min(max(self.valid_records(), 1), self.writes - 1)
         self._written_ms = now_ms
-        writes = self._writes.get(key, 0.0) + 1
+        writes = self._writes[key] + 1
         if writes == 1:
             self._since[key] = now_ms
         elif writes > _REMEMBERED:

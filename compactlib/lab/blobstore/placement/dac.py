@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import ClassVar
 
 import attrs
 
-from compactlib.lab.blobstore.placement.placement import Placer, class_count
+from compactlib.lab.blobstore.placement.placement import Placer, class_count, grown
 
 
 @attrs.frozen(kw_only=True)
@@ -36,10 +37,13 @@ class DAC:
 class _Regions(Placer):
     def __init__(self, classes: int) -> None:
         self._hottest = classes - 1
-        self._region: dict[int, int] = {}
+        self._region = array("b")
+
+    def know_keys(self, keys: int) -> None:
+        grown(keys, self._region, -1)
 
     def write(self, key: int, now_ms: int) -> int:
-        region = self._region.get(key, -1)
+        region = self._region[key]
         if region < self._hottest:
             region += 1
             self._region[key] = region

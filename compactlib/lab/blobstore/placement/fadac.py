@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import ClassVar
 
 import attrs
 
 from compactlib._arguments import is_above
-from compactlib.lab.blobstore.placement.placement import Placer, class_count
+from compactlib.lab.blobstore.placement.placement import Placer, class_count, grown
 
 
 @attrs.frozen(kw_only=True)
@@ -44,10 +45,13 @@ class _Fading(Placer):
         self._step, self._hottest = settings.step, settings.classes - 1
         self._request = settings.request_records
         self._average = 0.0
-        self._count: dict[int, int] = {}
+        self._count = array("q")
+
+    def know_keys(self, keys: int) -> None:
+        grown(keys, self._count)
 
     def write(self, key: int, now_ms: int) -> int:
-        count = self._count[key] = self._count.get(key, 0) + 1
+        count = self._count[key] = self._count[key] + 1
         valid = self.valid_records()
         if valid:
             # Of a request of r records each brings 1 / r of the request's step.

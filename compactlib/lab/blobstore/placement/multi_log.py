@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import random
+from array import array
 from typing import ClassVar
 
 import attrs
 
 from compactlib.blobstore.compaction.plan.policy import whole
-from compactlib.lab.blobstore.placement.placement import Placer, Victim, class_count
+from compactlib.lab.blobstore.placement.placement import Placer, Victim, class_count, grown
 
 
 @attrs.frozen(kw_only=True)
@@ -46,8 +47,12 @@ class _Logs(Placer):
         self._collected = [0] * settings.classes
         self._kept = [0] * settings.classes
         self._coldest = 0
-        self._log: dict[int, int] = {}
-        self._last: dict[int, int] = {}
+        self._log = array("b")
+        self._last = array("q")
+
+    def know_keys(self, keys: int) -> None:
+        grown(keys, self._log)
+        grown(keys, self._last)
 
     def left(self, key: int, row: int, placed: int) -> None:
         self._valid[placed] -= 1
@@ -59,7 +64,7 @@ class _Logs(Placer):
         self._kept[placed] += victim.valid
 
     def write(self, key: int, now_ms: int) -> int:
-        log = self._log.get(key, 0)
+        log = self._log[key]
         if log and self._collected[log]:
             expected = self._valid[log] * self._kept[log] / self._collected[log] / 2
             early = expected - (self.writes - self._last[key])
@@ -71,7 +76,7 @@ class _Logs(Placer):
         return log
 
     def copy(self, key: int, now_ms: int) -> int:
-        log = self._log.get(key, 0)
+        log = self._log[key]
         if log < self._coldest:
             log += 1
         elif self._coldest + 1 < len(self._valid) and self._valid[log] >= self.segment_records:

@@ -6,11 +6,13 @@ the log asks once for each record that it stores: `write` for a record of the us
 keeps. The answer is a class from 0 to `classes - 1`; each class has one open segment, which stays open between
 compactions. A log also tells its placer what happens to records and segments; a scheme keeps of that what it needs.
 
-Times are milliseconds; a scheme may also count in writes of the user, as most papers do (`Placer.writes`).
+Times are milliseconds; a scheme may also count in writes of the user, as most papers do (`Placer.writes`). Keys are
+small numbers: what a scheme keeps of each is a column, `grown` with the keys.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import Protocol
 
@@ -56,6 +58,9 @@ class Placer:
     until_ms: int = NEVER
     brief: tuple[int, ...] = ()
 
+    def know_keys(self, keys: int) -> None:
+        """Keys below `keys` may come from now on; called before they do, with ever more."""
+
     def write(self, key: int, now_ms: int) -> int:
         """The class of a record that the user writes; an earlier one of its key has been told by `left`."""
         raise NotImplementedError
@@ -90,6 +95,11 @@ class Placement(Protocol):
 
     def placer(self) -> Placer:
         """The memory of a new log."""
+
+
+def grown(keys: int, column: array[int] | array[float], fill: int = 0) -> None:
+    """Have a column hold a value for each key below `keys`; new ones are `fill`. O(new keys)."""
+    column.extend(array(column.typecode, (fill,)) * (keys - len(column)))
 
 
 def class_count(default: int, *, least: int) -> int:

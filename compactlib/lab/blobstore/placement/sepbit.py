@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import math
+from array import array
 from typing import ClassVar
 
 import attrs
 
 from compactlib._arguments import is_above
 from compactlib.blobstore.compaction.plan.policy import whole
-from compactlib.lab.blobstore.placement.placement import Placer, Victim, class_count
+from compactlib.lab.blobstore.placement.placement import Placer, Victim, class_count, grown
 
 
 @attrs.frozen(kw_only=True)
@@ -51,18 +52,22 @@ class _Inferred(Placer):
         self._lives = self._collected = 0
         self._from_short = False
         self._remembered = 0
-        self._last: dict[int, int] = {}
+        # The write before the first for a key that is new: so long ago is not remembered.
+        self._last = array("q")
+
+    def know_keys(self, keys: int) -> None:
+        grown(keys, self._last)
 
     def write(self, key: int, now_ms: int) -> int:
         writes, remembered, short = self.writes, self._remembered, self._short
-        last = self._last.get(key)
+        age = writes - self._last[key]
         self._last[key] = writes
         # Two go at most, so that a mean life that falls costs no write much.
         if remembered + 1 > short:
             self._remembered = remembered - 1 if remembered > short else remembered
         elif remembered + 1 <= self.valid_records():
             self._remembered = remembered + 1
-        return 0 if last is not None and writes - last < short and writes - last < remembered else 1
+        return 0 if age < short and age < remembered else 1
 
     def taken(self, victim: Victim) -> None:
         self._from_short = victim.placed == 0

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -11,7 +12,7 @@ from typing import ClassVar
 import attrs
 
 from compactlib.blobstore.compaction.plan.policy import whole
-from compactlib.lab.blobstore.placement.placement import Placer, Victim, class_count
+from compactlib.lab.blobstore.placement.placement import Placer, Victim, class_count, grown
 
 
 @attrs.frozen(kw_only=True)
@@ -47,7 +48,8 @@ class _Groups(Placer):
         self._centres = [0.0] * settings.classes
         self._borders = self._between()
         # Of each key: its writes, and when the last was.
-        self._last: dict[int, tuple[int, int]] = {}
+        self._writes = array("q")
+        self._last = array("q")
         # Of the valid records of each segment: how many, the sum of their writes, the sum of their times.
         self._sums: dict[int, list[int]] = {}
         self._closed: set[int] = set()
@@ -63,35 +65,32 @@ class _Groups(Placer):
     def _group(self, hotness: float) -> int:
         return self._coldest - bisect_left(self._borders, hotness)
 
+    def know_keys(self, keys: int) -> None:
+        grown(keys, self._writes)
+        grown(keys, self._last)
+
     def write(self, key: int, now_ms: int) -> int:
         self._now = now_ms
-        last = self._last.get(key)
-        if last is None:
-            self._last[key] = 1, now_ms
-            return 0
-        writes, before = last
-        self._last[key] = writes + 1, now_ms
-        return self._group(writes / max(now_ms - before, 1))
+        writes, before = self._writes[key], self._last[key]
+        self._writes[key], self._last[key] = writes + 1, now_ms
+        return self._group(writes / max(now_ms - before, 1)) if writes else 0
 
     def copy(self, key: int, now_ms: int) -> int:
-        writes, at = self._last[key]
-        return self._group(writes / max(now_ms - at, 1))
+        return self._group(self._writes[key] / max(now_ms - self._last[key], 1))
 
     def stored(self, key: int, row: int) -> None:
         sums = self._sums.get(row)
         if sums is None:
             sums = self._sums[row] = [0, 0, 0]
-        writes, at = self._last[key]
         sums[0] += 1
-        sums[1] += writes
-        sums[2] += at
+        sums[1] += self._writes[key]
+        sums[2] += self._last[key]
 
     def left(self, key: int, row: int, placed: int) -> None:
         sums = self._sums[row]
-        writes, at = self._last[key]
         sums[0] -= 1
-        sums[1] -= writes
-        sums[2] -= at
+        sums[1] -= self._writes[key]
+        sums[2] -= self._last[key]
 
     def closed(self, row: int, placed: int) -> None:
         self._closed.add(row)

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import math
+from array import array
 from typing import ClassVar
 
 import attrs
 
 from compactlib.blobstore.compaction.plan.policy import whole
-from compactlib.lab.blobstore.placement.placement import Placer, class_count
+from compactlib.lab.blobstore.placement.placement import Placer, class_count, grown
+from compactlib.lab.blobstore.records import NEVER
+
+_NOT_YET = -NEVER
 
 
 @attrs.frozen(kw_only=True)
@@ -56,15 +60,17 @@ class _Clusters(Placer):
         self._spare: list[int] = []
         self._doomed: _Cluster | None = None
         self._full = 0
-        self._at: dict[int, int] = {}
-        self._penalty: dict[int, int] = {}
+        self._at = array("q")
+        self._penalty = array("q")
+
+    def know_keys(self, keys: int) -> None:
+        grown(keys, self._at, _NOT_YET)
+        grown(keys, self._penalty)
 
     def write(self, key: int, now_ms: int) -> int:
-        before = self._at.get(key)
-        interval = 0 if before is None else now_ms - before
-        if key in self._penalty:
-            interval += self._penalty.pop(key)
-        self._at[key] = now_ms
+        before = self._at[key]
+        interval = 0 if before == _NOT_YET else now_ms - before + self._penalty[key]
+        self._at[key], self._penalty[key] = now_ms, 0
         nearest, least = self._clusters[0], math.inf
         for cluster in self._clusters:
             distance = cluster.centre - interval
