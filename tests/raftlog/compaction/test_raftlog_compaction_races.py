@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,11 +18,14 @@ import attrs
 import pytest
 
 from compactlib.errors import Busy, Closed
+from compactlib.executors import LocalExecutor
 from compactlib.files.disk import StrPath
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import DeadEntry, LogChoice, LogReader, LogView, MissingEntry, SeedPolicy, SegmentLog
 from compactlib.raftlog.compaction.report import CompactionFailed
 from compactlib.raftlog.model.names import segment_name
+from compactlib.rewrite import RewriteOutcome, RewriteTask
+from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Progress
 from tests.raftlog.compaction_logs import (
     Expected,
@@ -218,24 +222,33 @@ def test_a_scan_of_another_process_goes_on_through_compactions(tmp_path: Path) -
 def test_closing_waits_for_a_compaction_and_ends_it(tmp_path: Path) -> None:
     """The lock was given up while groups were still committed, so that two processes could write one log."""
     expected = filled(tmp_path, last=97, snapshot=96, live=[1, 2, 24, 49, 50, 70, 91], policy=SeedPolicy(max_sources=2))
-    began, closing = threading.Event(), threading.Event()
+    began, closing, tried = threading.Event(), threading.Event(), threading.Event()
     outcomes: list[object] = []
 
-    class Waits(Observer):
-        def progress(self, progress: Progress) -> None:
-            if progress.work == "compact" and progress.done == 1:
-                began.set()
-                closing.wait(5.0)
+    class Waits:
+        """An executor that goes on behind the first group once closing has cancelled the compaction."""
 
-    log = SegmentLog(tmp_path, options(policy=SeedPolicy(max_sources=2), observer=Waits()))
-    thread = threading.Thread(target=lambda: outcomes.append(log.compact(policy=log.policy)))
+        def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+                observer: Observer | None = None) -> Iterator[RewriteOutcome]:
+            assert budget is not None
+            for outcome in LocalExecutor().run(tasks, budget=budget, observer=observer):
+                yield outcome
+                began.set()
+                while not budget.cancelled:
+                    time.sleep(0.001)
+                closing.set()
+                assert tried.wait(30)
+
+    log = SegmentLog(tmp_path, options(policy=SeedPolicy(max_sources=2)))
+    thread = threading.Thread(target=lambda: outcomes.append(log.compact(policy=log.policy, executor=Waits())))
     thread.start()
-    began.wait(5.0)
+    assert began.wait(30)
     closer = threading.Thread(target=log.close)
     closer.start()
+    assert closing.wait(30)
     with pytest.raises(Busy):
         SegmentLog(tmp_path, options())
-    closing.set()
+    tried.set()
     closer.join()
     thread.join()
     (outcome,) = outcomes
