@@ -375,6 +375,17 @@ def test_what_may_have_been_done_is_said_to_be_unknown_and_names_no_files(error:
         assert client.add_blocks(blocks(0, 1)).queued == ("b0",)
 
 
+@pytest.mark.parametrize("tokens", [{"w": TOKEN}, None], ids=["a stranger", "not taken"])
+def test_a_refusal_after_an_answer_that_was_lost_leaves_it_unknown(tokens: dict[str, str] | None) -> None:
+    refuses = Stub(InvalidInput("no"))
+    with served(SchedulerApplication(Stub(NoAnswer(waited_seconds=1.0, reason="no majority")))) as first, \
+            served(SchedulerApplication(refuses, tokens=tokens)) as second, \
+            SchedulerClient([first.url, second.url]) as client:
+        with pytest.raises(NoAnswer, match="look before trying again") as raised:
+            client.add_blocks(blocks(0, 1))
+        assert isinstance(raised.value.__cause__, TurnedAway if tokens else InvalidInput)
+
+
 def test_an_error_of_the_host_s_own_is_unknown_and_kept() -> None:
     with served(SchedulerApplication(Stub(ZeroDivisionError("secret")))) as serving:
         with SchedulerClient([serving.url]) as client, pytest.raises(NoAnswer, match="answered 500") as raised:

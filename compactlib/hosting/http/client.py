@@ -18,7 +18,7 @@ import attrs
 from compactlib._arguments import refuses_misfits, require_seconds, require_type
 from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Busy, Closed, InvalidInput, MissingDependency, Unsupported
+from compactlib.errors import Busy, Closed, CompactlibError, InvalidInput, MissingDependency, Unsupported
 from compactlib.hosting.errors import NoAnswer
 from compactlib.hosting.http.wire import JSON, RECORD, decode, encode
 from compactlib.runtime.doors import TurnedAway, require_guarded
@@ -183,7 +183,14 @@ class SchedulerClient(Closing):
                     break
                 raise Closed("this client was closed; make another one")
             share = 1 / (len(self.addresses) - tries % len(self.addresses))
-            answer = self._try(method, self.addresses[at] + path, body, deadline, left * share)
+            try:
+                answer = self._try(method, self.addresses[at] + path, body, deadline, left * share)
+            except CompactlibError as error:
+                if is_unknown:
+                    # What is refused now may have been carried out before.
+                    raise NoAnswer(waited_seconds=self._timeout, reason=f"{why}; then {self.addresses[at]}: {error}"
+                                   ) from error
+                raise
             if isinstance(answer, bytes):
                 self._preferred = at
                 return answer
