@@ -141,6 +141,8 @@ class UpdateLog:
             except OutcomeUnknown as error:
                 unknown = error
                 continue
+            except CompactlibError as error:
+                raise unknown or error from error
             return
         raise unknown or RetriesExhausted(attempts=MAX_ATTEMPTS, version=0)
 

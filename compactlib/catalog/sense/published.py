@@ -148,6 +148,8 @@ class PublishedTimes:
             except OutcomeUnknown as error:
                 unknown = error
                 continue  # whichever call moved it: it is moved once more, and only the last one owns
+            except CompactlibError as error:
+                raise unknown or error from error
             moved, predicate = self._present_epoch()
             if moved == epoch + 1:
                 self._epoch = moved, predicate

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from compactlib.clock import Clock
-from compactlib.errors import AuditFailed, Busy, CorruptData, Unsupported
+from compactlib.errors import AuditFailed, Busy, CompactlibError, CorruptData, Unsupported
 from compactlib.kv import Condition, Delete, KeyNotFound, KVEntry, KVStore, OutcomeUnknown, PredicateFailed
 from compactlib.kv.store import Predicate
 from compactlib.runtime.look import look_until_seen
@@ -156,6 +156,9 @@ class KVFence:
                 # Reading again shows it; a write that is still under way fails against the next one, or the other way.
                 unknown = failed
                 continue
+            except CompactlibError as error:
+                # It failed for certain, but an earlier one may still have happened.
+                raise unknown or error from error
             if record is None:
                 # It was there, perhaps, and removed because the floor rose.
                 written = OutcomeUnknown(operation="set_if", path=self._place(key),
@@ -210,6 +213,8 @@ class KVFence:
                     return token
             except OutcomeUnknown as failed:
                 unknown = failed
+            except CompactlibError as error:
+                raise unknown or error from error
         raise unknown or Busy(f"the floor was changed by others {_MAX_ATTEMPTS} times in a row; wait and call again")
 
     def _place(self, key: bytes) -> str:

@@ -412,6 +412,8 @@ class StoredScheduler:
                 continue  # the owner before was faster
             except OutcomeUnknown as error:
                 unknown = error
+            except CompactlibError as error:
+                raise unknown or error from error
         raise unknown or Busy(f"{self._place(key)} could not be read or written {_MAX_ATTEMPTS} times in a row; try "
                               f"again")
 

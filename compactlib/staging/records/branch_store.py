@@ -365,6 +365,9 @@ class BranchStore:
                 maybe_deleted, unknown = found.record, error
             except (PredicateFailed, SlowDown):
                 pass
+            except CompactlibError as error:
+                # It failed for certain, but an earlier one may still have happened.
+                raise unknown or error from error
             else:
                 return found.record
             backoff.wait()

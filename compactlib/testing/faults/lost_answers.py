@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes without an answer, followed by looks that fail: whatever is unknown must stay unknown until it is seen.
+"""Writes without an answer, followed by looks or tries that fail: what is unknown stays unknown until it is seen.
 
 A caller who got no answer reads, in order to see what became of the write. If that read fails too, only "unknown" is
-true. This lets each write of some work lose its answer, done or not, and then each number of the following reads fail.
+true; and if it writes again, and that fails for certain, the first write may still have happened, or come late. This
+lets each write of some work lose its answer, done or not, and then each number of the following reads, or writes, fail.
 
 >>> from compactlib.kv import MemoryStore
 >>> from compactlib.kv.errors import OutcomeUnknown, StoreFailed
@@ -59,6 +60,7 @@ class LostAnswer:
         fault: the outcome of the write.
         operation: the write.
         failed_looks: how many reads after it failed; `None`: all.
+        failed_tries: how many writes after it failed; `None`: all.
         acknowledged: what the work passed to `store.acknowledge`.
         returned: what the work returned, if it did.
         error: the library's error that it raised, if it did.
@@ -67,6 +69,7 @@ class LostAnswer:
     fault: KVFault
     operation: KVOperation
     failed_looks: int | None
+    failed_tries: int | None
     acknowledged: tuple[object, ...]
     returned: object
     error: CompactlibError | None
@@ -99,7 +102,8 @@ def explore_lost_answers(make_store: Callable[[], KVStore], work: Callable[[Faul
         check: looks at the store, late writes having arrived, and at what the work returned or raised: a caller that
             got the answer that nothing was changed finds nothing changed, one that got a success finds it, and a second
             run works.
-        failed_looks: how many reads fail after the write; `None`: all of them, until the work ends.
+        failed_looks: how many reads fail after the write, and in further runs how many writes; `None`: all of them,
+            until the work ends.
         faults: the outcomes of the write to try.
 
     Raises:
@@ -115,20 +119,21 @@ def explore_lost_answers(make_store: Callable[[], KVStore], work: Callable[[Faul
     for fault in faults:
         for operation in writes:
             for failing in looks:
-                _run(make_store(), work, check, fault, operation, failing)
-                runs += 1
+                for looks_fail in (True, False) if failing != 0 else (True,):
+                    _run(make_store(), work, check, fault, operation, failing, looks_fail=looks_fail)
+                    runs += 1
     return LostAnswersReport(len(writes), runs)
 
 
 def _run(store: KVStore, work: Callable[[FaultyStore], object], check: Callable[[KVStore, LostAnswer], object],
-         fault: KVFault, operation: KVOperation, failing: int | None) -> None:
+         fault: KVFault, operation: KVOperation, failing: int | None, *, looks_fail: bool) -> None:
     left = failing
 
     def choose(at: KVOperation) -> KVFault | None:
         nonlocal left
         if at.number == operation.number:
             return fault
-        if at.number > operation.number and not at.changes and left != 0:
+        if at.number > operation.number and at.changes is not looks_fail and left != 0:
             left = None if left is None else left - 1
             return KVFault.FAIL
         return None
@@ -144,9 +149,10 @@ def _run(store: KVStore, work: Callable[[FaultyStore], object], check: Callable[
         met = faulty.operations[operation.number - 1:operation.number]
         assert met == [operation], f"{met} instead of {operation}: the work is not deterministic"
         faulty.settle()
-        check(store, LostAnswer(fault, operation, failing, tuple(faulty.acknowledged), returned, error))
+        check(store, LostAnswer(fault, operation, failing if looks_fail else 0, 0 if looks_fail else failing,
+                                tuple(faulty.acknowledged), returned, error))
     except BaseException as wrong:
         ended = f"raised {error!r}" if error is not None else f"returned {returned!r}"
         wrong.add_note(f"{operation} had no answer ({fault.value.value}), then "
-                       f"{'all' if failing is None else failing} looks failed; {ended}")
+                       f"{'all' if failing is None else failing} {'looks' if looks_fail else 'tries'} failed; {ended}")
         raise

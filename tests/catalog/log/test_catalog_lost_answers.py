@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -30,15 +31,17 @@ LOST = (KVFault.UNKNOWN_DONE, KVFault.UNKNOWN_LOST, KVFault.UNKNOWN_LATE)
 AWAY = (0, 1, 3, 1000)
 
 
-def losing(store: KVStore, number: int, fault: KVFault, away: int) -> FaultyStore:
-    """The n-th write gets no answer, and the store fails for so many operations after it."""
+def losing(store: KVStore, number: int, fault: KVFault, away: int, *, reads: bool = True) -> FaultyStore:
+    """The n-th write gets no answer, and so many operations after it fail, or so many writes."""
     at: list[int] = []
-    writes = 0
+    writes = failed = 0
 
     def choose(operation: KVOperation) -> KVFault | None:
-        nonlocal writes
+        nonlocal writes, failed
         if at:
-            return KVFault.FAIL if operation.number <= at[0] + away else None
+            fails = (reads or operation.changes) and failed < away
+            failed += fails
+            return KVFault.FAIL if fails else None
         writes += operation.changes
         if operation.changes and writes == number:
             at.append(operation.number)
@@ -65,11 +68,11 @@ def explored(prepare: Callable[[KVStore], object], call: Callable[[KVStore], Any
     call(whole)
     for number in range(1, sum(one.changes for one in whole.operations) + 1):
         for fault in LOST:
-            for away in AWAY:
+            for away, reads in product(AWAY, (True, False)):
                 store = MemoryStore()
                 prepare(store)
                 assert not changed(store)
-                lossy = losing(store, number, fault, away)
+                lossy = losing(store, number, fault, away, reads=reads)
                 answer = told(lambda lossy=lossy: call(lossy))  # type: ignore[misc]
                 lossy.settle()
                 found.append((answer, changed(store)))

@@ -60,7 +60,8 @@ def test_what_a_fence_tells_after_a_lost_answer_is_true() -> None:
             assert done == Commitment(9, b"nine")
         elif told["commit 9"] == "nothing changed":
             assert done != Commitment(9, b"nine")
-            if told["commit 5"] != "unknown":
+            # Below the floor its record goes, unless a higher token was admitted.
+            if told["commit 5"] != "unknown" and told["admit 9"] == "done":
                 assert (done == Commitment(5, b"five")) == (told["commit 5"] == "done")
         for what, token in (("admit 9", 8), ("admit 5", 4), ("floor 7", 6)):
             if told[what] == "done":
@@ -68,7 +69,7 @@ def test_what_a_fence_tells_after_a_lost_answer_is_true() -> None:
                     fence.admit("job", token)
         if told["floor 7"] == "nothing changed":
             fence.admit("a new one", 1)
-        if answer.failed_looks is not None:
+        if answer.failed_looks is not None and answer.failed_tries == 0:
             assert list(told.values()).count("done") == 5, "the answer was found by looking"
 
     assert explore_lost_answers(MemoryStore, work, check).runs >= 60

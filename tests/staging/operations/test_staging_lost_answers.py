@@ -9,11 +9,12 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
-from compactlib.kv import MemoryStore, OutcomeUnknown
+from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown
 from compactlib.objects import MemoryObjects, ObjectStore
 from compactlib.outcome import Failed
 from compactlib.staging import Branch, BranchNotFound, CommittedRanges, Repository
 from compactlib.staging.errors import BranchExists
+from compactlib.staging.records.record import BranchRecord
 from compactlib.testing import FaultyStore, KVFault
 from compactlib.testing.faults.kv_faults import KVOperation
 from compactlib.testing.faults.lost_answers import LostAnswer, explore_lost_answers
@@ -205,3 +206,23 @@ def test_a_move_that_happened_is_told_though_the_object_store_went_away_after_it
     outcome = repo_over(FaultyStore(store, choose), gone).branch("main").merge("side")
     assert outcome.to_dicts()[0]["added"] == 1
     assert main.get(b"b").data == b"2"
+
+
+def test_a_branch_whose_delete_had_no_answer_is_not_said_to_be_there() -> None:
+    def make_store() -> MemoryStore:
+        store = MemoryStore()
+        context = context_over(store, MemoryObjects(), 7)
+        context.branches.create("gone", BranchRecord(staging_token=context.tokens.issue("gone")))
+        return store
+
+    def work(store: FaultyStore) -> object:
+        return context_over(store, MemoryObjects(), 8).branches.delete("gone")
+
+    def check(store: KVStore, answer: LostAnswer) -> None:
+        is_there = [found.branch for found in context_over(store, MemoryObjects(), 60).branches.list()] != []
+        if answer.error is None:
+            assert not is_there
+        elif not isinstance(answer.error, OutcomeUnknown):
+            assert is_there, f"{answer.error!r} was told"
+
+    assert explore_lost_answers(make_store, work, check).writes == 1

@@ -15,7 +15,7 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, ClockJumped, Closed, CompactlibError, InvalidInput
 from compactlib.files.folder_lock import FolderLock
-from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown
+from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, StoreFailed
 from compactlib.runtime import SteadyClock
 from compactlib.runtime.look import look_until_seen
 from compactlib.testing import PromiseBroken, check_settings, explore_clock_jumps, explore_lost_answers
@@ -65,18 +65,34 @@ def told_is_true(store: KVStore, run: LostAnswer) -> None:
 
 def test_whoever_guesses_is_found() -> None:
     report = explore_lost_answers(stored, seen_or_unknown, told_is_true)
-    assert (report.writes, report.runs) == (1, 12)
+    assert (report.writes, report.runs) == (1, 21)
     with pytest.raises(AssertionError) as caught:
         explore_lost_answers(stored, guesses, told_is_true)
     assert "had no answer" in caught.value.__notes__[0]
 
 
-def test_each_way_and_each_number_of_failed_looks_is_run() -> None:
+def test_whoever_takes_a_try_that_failed_for_the_whole_is_found() -> None:
+    def tries_twice(store: KVStore) -> str:
+        try:
+            return seen_or_unknown(store)
+        except OutcomeUnknown:
+            try:
+                store.set(P, b"k", b"new")
+            except StoreFailed:
+                return "nothing was changed"
+        return "written"
+
+    with pytest.raises(AssertionError) as caught:
+        explore_lost_answers(stored, tries_twice, told_is_true)
+    assert caught.value.__notes__[0].endswith("then 1 tries failed; returned 'nothing was changed'")
+
+
+def test_each_way_and_each_number_of_failed_looks_and_tries_is_run() -> None:
     runs: list[LostAnswer] = []
     explore_lost_answers(stored, seen_or_unknown, lambda store, run: runs.append(run))
-    assert {(run.fault.value, run.failed_looks) for run in runs} == {
-        (fault, looks) for fault in (Fault.UNKNOWN_DONE, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE)
-        for looks in (0, 1, 2, None)}
+    assert {(run.fault.value, run.failed_looks, run.failed_tries) for run in runs} == {
+        (fault, *failed) for fault in (Fault.UNKNOWN_DONE, Fault.UNKNOWN_LOST, Fault.UNKNOWN_LATE)
+        for failed in ((0, 0), (1, 0), (2, 0), (None, 0), (0, 1), (0, 2), (0, None))}
 
 
 # -------------------------------------------------------------------------------------------------- other settings
