@@ -61,11 +61,16 @@ class Failed(Printed):
     Attributes:
         error: one of the library's own, with its numbers.
         changed: whether anything has changed: `"no"`; `"partly"`, what was committed before stays; or `"unknown"`, the
-            last step got no answer. Whichever it is, calling again goes on from what is there.
+            last step got no answer, as is the default for an error that says so. Whichever it is, calling again goes on
+            from what is there.
     """
 
     error: CompactlibError
-    changed: Literal["no", "partly", "unknown"] = "no"
+    changed: Literal["no", "partly", "unknown"] = attrs.field()
+
+    @changed.default
+    def _told_by_the_error(self) -> Literal["no", "unknown"]:
+        return "unknown" if self.error._may_have_happened else "no"
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row: `outcome: failed`, the error's class and message, what has changed, and the error's attributes."""

@@ -18,6 +18,8 @@ class LogBroken(Closed):
         cause: what happened.
     """
 
+    _may_have_happened = True
+
     def __init__(self, *, index: int, durable_index: int, cause: str) -> None:
         super().__init__(f"commands up to {index} were carried out, those up to {durable_index} are durable: {cause}; "
                          f"open the log again and start a restored state machine")
@@ -68,6 +70,8 @@ class NoAnswer(Busy):
         waited_seconds: how long was waited.
         reason: what the Raft library said.
     """
+
+    _may_have_happened = True
 
     def __init__(self, *, waited_seconds: float, reason: str) -> None:
         super().__init__(f"no answer within {waited_seconds} s: {reason}; the command may be carried out or not, look "

@@ -22,7 +22,7 @@ from compactlib.clock import Clock
 from compactlib.errors import Busy, CompactlibError, InvalidInput
 from compactlib.hosting.command_log import CommandLog
 from compactlib.hosting.errors import PollAgain
-from compactlib.kv import KVStore, OutcomeUnknown
+from compactlib.kv import KVStore
 from compactlib.kv.snapshots import SnapshotStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import Observer, telling
@@ -273,7 +273,7 @@ class SchedulerHost(Closing):
         except CompactlibError as error:
             self._last_error, self._failures = error, self._failures + 1
             told.append((SNAPSHOT_FAILED, error))
-            return Failed(error, changed="unknown" if isinstance(error, OutcomeUnknown) else "no")
+            return Failed(error)
         finally:
             self._snapshotting.release()
             for name, what in told:

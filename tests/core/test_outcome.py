@@ -11,6 +11,7 @@ import attrs
 import pytest
 
 from compactlib.errors import BudgetSpent, CorruptData, StorageError
+from compactlib.kv import OutcomeUnknown
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 
 
@@ -59,6 +60,8 @@ def test_failed_shows_the_error_with_its_numbers() -> None:
                    "path": "/log/7", "offset": 4, "expected": "CRC 1", "found": "CRC 2", "index": 9}
     assert list(row)[:4] == ["outcome", "error", "message", "changed"]
     assert Failed(DAMAGE, changed="unknown").to_dicts()[0]["changed"] == "unknown"
+    lost = OutcomeUnknown(operation="set", path="kv", detail="gone")
+    assert [Failed(lost).changed, Failed(lost, changed="no").changed] == ["unknown", "no"]
     (row,) = Failed(StorageError(operation="write", path="/log/7", errno=errno.EIO)).to_dicts()
     assert (row["operation"], row["errno"]) == ("write", errno.EIO)
 

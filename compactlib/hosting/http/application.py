@@ -31,10 +31,9 @@ import attrs
 from compactlib._arguments import refuses_misfits, require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, Closed, CompactlibError, Conflict, InvalidInput, Stale, Unsupported
-from compactlib.hosting.errors import LogBroken, NoAnswer, NotLeader
+from compactlib.hosting.errors import NotLeader
 from compactlib.hosting.http.status import SchedulerStatus
 from compactlib.hosting.http.wire import JSON, RECORD, decode, encode
-from compactlib.kv import OutcomeUnknown
 from compactlib.runtime.doors import BytesInFlight, TurnedAway, is_loopback
 from compactlib.runtime.observe import Observer, PrometheusObserver, telling
 from compactlib.runtime.services.daemon_threads import DaemonThreads
@@ -294,8 +293,7 @@ class SchedulerApplication:
                             headers=((b"location", (leader + request.path).encode()),))
         if isinstance(error, InvalidInput):
             return _Refused(400, text, name=name)
-        is_unknown = isinstance(error, NoAnswer | OutcomeUnknown | LogBroken)
-        if isinstance(error, Stale | Conflict | Busy | Closed) and not is_unknown:
+        if isinstance(error, Stale | Conflict | Busy | Closed) and not error._may_have_happened:
             return _Refused(503, text, name=name)
         # What a store or a log says may name its files, which are nobody's business.
         return _Refused(504, "it may have been carried out or not, and the scheduler's observer is told why; ask again",

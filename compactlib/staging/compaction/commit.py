@@ -87,7 +87,7 @@ class Compactor:
         try:
             sealed = self._seal(found)
         except CompactlibError as error:
-            return _failed(error)
+            return Failed(error)
         if sealed is None:
             return LostRace("another writer changed the branch before its token was sealed", "seal")
         runs: Executor = LocalExecutor(clock=self._context.clock) if executor is None else executor
@@ -96,7 +96,7 @@ class Compactor:
         except BranchNotFound:
             return LostRace("the branch was deleted meanwhile", "swap")
         except CompactlibError as error:
-            return _failed(error)
+            return Failed(error)
 
     def _seal(self, found: FoundBranch) -> BranchRecord | None:
         """Step 1; the record with what is to be compacted in its sealed tokens. `None`: another writer was faster."""
@@ -182,10 +182,6 @@ class Compactor:
 
         return self._context.branches.update(branch, swapped, operation="compact")
 
-
-def _failed(error: CompactlibError) -> Failed:
-    """Whether the swap happened; that a token may have been sealed before changes nothing that is read."""
-    return Failed(error, "unknown" if isinstance(error, OutcomeUnknown) else "no")
 
 
 def _rewritten(task: CompactTokens, executor: Executor, budget: Budget, observer: Observer) -> Applied:

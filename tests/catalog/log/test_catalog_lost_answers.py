@@ -82,6 +82,8 @@ def explored(prepare: Callable[[KVStore], object], call: Callable[[KVStore], Any
 def is_true(answer: Any, changed: bool, done: type | tuple[type, ...]) -> bool:
     """Whether what was told is so: done if it says so, anything if it is unknown, else nothing."""
     error = answer.error if isinstance(answer, Failed) else answer
+    if isinstance(answer, Failed):
+        assert answer.changed == ("unknown" if isinstance(error, OutcomeUnknown) else "no")
     return isinstance(error, OutcomeUnknown) or isinstance(error, done) is changed
 
 

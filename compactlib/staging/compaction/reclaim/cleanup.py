@@ -29,7 +29,6 @@ from itertools import islice
 import attrs
 
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.kv import OutcomeUnknown
 from compactlib.kv.errors import PartlyWritten
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.report import Printed
@@ -233,9 +232,7 @@ class TokenCleaner:
 
 
 def _failed(error: CompactlibError, stats: CleanupStats) -> Failed:
-    if stats.changes or stats.refused:
-        return Failed(error, "partly")
-    return Failed(error, "unknown" if isinstance(error, OutcomeUnknown) else "no")
+    return Failed(error, "partly") if stats.changes or stats.refused else Failed(error)
 
 
 def _is_older(mark: TokenMark, now: float, seconds: float) -> bool:
