@@ -66,11 +66,8 @@ class Failed(Printed):
     """
 
     error: CompactlibError
-    changed: Literal["no", "partly", "unknown"] = attrs.field()
-
-    @changed.default
-    def _told_by_the_error(self) -> Literal["no", "unknown"]:
-        return "unknown" if self.error._may_have_happened else "no"
+    changed: Literal["no", "partly", "unknown"] = attrs.field(
+        default=attrs.Factory(lambda self: "unknown" if self.error._may_have_happened else "no", takes_self=True))
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row: `outcome: failed`, the error's class and message, what has changed, and the error's attributes."""
