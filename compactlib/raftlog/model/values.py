@@ -140,11 +140,8 @@ class SegmentStats:
     live_entries: int
     live_bytes: int
     format: str = "native"
-    file_bytes: int = attrs.field()
-
-    @file_bytes.default
-    def _compact_file_bytes(self) -> int:
-        return segment_bytes(self.entries, self.data_bytes)
+    file_bytes: int = attrs.field(
+        default=attrs.Factory(lambda self: segment_bytes(self.entries, self.data_bytes), takes_self=True))
 
     @property
     def number(self) -> int:
