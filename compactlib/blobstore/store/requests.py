@@ -221,14 +221,15 @@ class RequestDoor:
         return ""
 
     def _carried_out(self) -> Outcome[Any]:
+        outcome: Outcome[Any] | None = None
         try:
-            outcome: Outcome[Any] = self._store.compact()
+            outcome = self._store.compact()
             if isinstance(outcome, Done) or (isinstance(outcome, Skipped) and not outcome.is_busy):
                 reclaimed = self._store.reclaim()
                 if isinstance(outcome, Skipped) and not isinstance(reclaimed, Skipped):
                     return reclaimed
         except CompactlibError as error:
-            return Failed(error)
+            return Failed(error, "partly") if isinstance(outcome, Done) else Failed(error)
         except Exception as error:  # what a policy of the host's raises: the other side gets it
             return Failed(CompactlibError(f"{type(error).__name__}: {error}"))
         return outcome

@@ -319,7 +319,7 @@ class StoreCompactions:
                     work.log = dropped
                 return Done(self.close(work, 0.0))
             except CompactlibError as error:
-                return Failed(error)
+                return Failed(error, "partly" if work.log.dropped else "unknown")
 
     def audit(self) -> None:
         """Check that what is in memory is what is on the disk; nothing is checked while the store is busy.
