@@ -65,6 +65,11 @@ class NewestSegment:
         return os.path.join(self._folder, segment_name(self._number))
 
     @property
+    def takes_entries(self) -> bool:
+        """Whether it is appended to: not if it is foreign, or a crash came between its seal and its successor."""
+        return self._writer is not None
+
+    @property
     def torn_entries(self) -> int:
         """Entries that were cut off when the segment was opened."""
         torn = None if self._writer is None else self._writer.torn_tail

@@ -184,7 +184,7 @@ class LogTail:
             Busy: a reader still uses them; call again.
         """
         with self.switch:
-            if self.settled() is not None:
+            if self.settled() is not None or not self._newest.takes_entries:
                 self.begin_successor()
             folder = self.segments.folder
             numbers = [ref.number for ref in self.segments.refs if ref.number != self._newest.number]

@@ -19,7 +19,7 @@ from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.testing.faults.plan import FailingFiles
 from tests.raftlog.raft_world import check_log
-from tests.raftlog.reading import PlainLog
+from tests.raftlog.reading import PlainLog, write_segment
 
 CAP_16 = LogOptions(limits=SegmentLimits(max_entries=16))
 
@@ -147,6 +147,21 @@ def test_taking_back_is_durable_by_itself(held: range, after: int, left: range, 
     with LogSegments(tmp_path / "log", CAP_16) as log:
         assert [(entry.index, entry.payload) for entry in log.log.entries()] == [
             (index, b"%d" % index) for index in left]
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["open", "sealed"])
+def test_the_newest_segment_is_taken_back_whole_also_where_a_crash_has_left_no_other_behind_it(
+        sealed: bool, tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    write_segment(tmp_path / "log", 1, [(1, 1, b"1"), (2, 1, b"2")], sealed=sealed)
+    with LogSegments(tmp_path / "log", CAP_16) as log:
+        log.write(FlushPlan(0, False, (Slab(2, 2, [b"two"]),), 0))
+        assert list(log.log.entries()) == [Entry(2, 2, b"two")]
+        log.log.audit()
+    with LogSegments(tmp_path / "log", CAP_16) as log:
+        assert list(log.log.entries()) == [Entry(2, 2, b"two")]
+        log.take_back(1)
+        assert list(log.log.entries()) == []
 
 
 def test_segments_that_are_being_read_cannot_be_taken_back_whole(tmp_path: Path) -> None:
