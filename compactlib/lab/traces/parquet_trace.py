@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import attrs
 
@@ -44,5 +44,12 @@ class ParquetTrace(OwnTrace):
                 wanted = [name for name in COLUMNS if name in names]
                 batches = file.iter_batches(batch_size=PIECE, columns=wanted)
                 yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
-        except pyarrow.ArrowException as error:
-            raise CorruptData(path=self.path, offset=0, expected="a Parquet file", found=str(error)[:200]) from error
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise_damaged(self.path, error)
+
+
+def raise_damaged(path: str, error: Exception) -> NoReturn:
+    """Raise what reading a Parquet file ended in: `CorruptData`, or the system's own error, which has a number."""
+    if isinstance(error, OSError) and error.errno is not None:
+        raise error
+    raise CorruptData(path=path, offset=0, expected="a Parquet file", found=str(error)[:200]) from error

@@ -163,7 +163,8 @@ class TwitterTrace(RowTrace):
 def _lines(path: str, columns: Sequence[str], *, has_header: bool) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """The lines with their numbers, column by column; what is missing of one is empty."""
     with opened(path) as lines:
-        rows = csv.DictReader(lines, columns, restkey="more", restval="")
+        # A quote is a character as any other: it may stand in a key.
+        rows = csv.DictReader(lines, columns, restkey="more", restval="", quoting=csv.QUOTE_NONE)
         for number, row in enumerate(rows, 1):
             if number > 1 or not has_header:
                 yield number, row

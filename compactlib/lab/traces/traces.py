@@ -25,6 +25,7 @@ import csv
 import gzip
 import math
 import os
+import zlib
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,6 +52,8 @@ COLUMNS = (*REQUIRED, "size", "ttl")
 """The columns of a trace."""
 Request: TypeAlias = tuple[int, Sequence[str], int, int, int]
 """Kind, keys, and of each key size, time to live and time, milliseconds."""
+_LATEST_MS = 1 << 53
+_UNREADABLE = (EOFError, gzip.BadGzipFile, zlib.error, csv.Error)
 
 
 def path_text(path: StrPath) -> str:
@@ -98,10 +101,20 @@ class RowTrace(ABC):
         yield from pieces_of(self._requests(), self._tick)
 
     def _requests(self) -> Iterator[Request]:
-        before = -math.inf
-        for number, row in self._rows():
+        before, number = -math.inf, 0
+        rows = self._rows()
+        while True:
+            try:
+                number, row = next(rows, (number, None))
+            except _UNREADABLE as error:
+                raise CorruptData(path=self.path, offset=0, index=number + 1, expected="a whole row",
+                                  found=str(error)) from error
+            if row is None:
+                return
             try:
                 kind, keys, size, life_ms, time_ms = self._request(row)
+                if size > MAX_RECORD_BYTES or life_ms > _LATEST_MS or abs(time_ms) > _LATEST_MS:
+                    raise ValueError("beyond what a replay counts")
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise self._damaged(number, row, self._schema) from error
             if time_ms < before and self._unsorted is not None:
@@ -185,13 +198,14 @@ class CsvTrace(OwnTrace):
 
 @contextmanager
 def opened(path: str) -> Iterator[IO[str]]:
-    """The lines of a text file, unpacked if its name ends in `.gz`."""
+    """The lines of a text file, unpacked if its name ends in `.gz`. What is no UTF-8 stays apart, byte by byte."""
     if path.endswith(".gz"):
-        with gzip.open(path, "rt", encoding="utf-8", errors="replace", newline="") as unpacked:
+        with gzip.open(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as unpacked:
             yield unpacked
     else:
-        with open(path, encoding="utf-8", errors="replace", newline="") as plain:
+        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as plain:
             yield plain
+
 
 def pieces_of(requests: Iterable[Request], tick_seconds: float = 0.0) -> Iterator[Operations]:
     """Requests in order of time as pieces of a workload. Memory: the keys, a piece, and what shares one time.

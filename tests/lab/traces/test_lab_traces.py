@@ -91,6 +91,63 @@ def test_a_line_that_is_not_in_the_schema_is_named(tmp_path: Path, line: str, to
     assert "sort the trace" in str(caught.value) or told == "line"
 
 
+@pytest.mark.parametrize("line", ["1e300,put,a,1,", "3,put,a,1,1e300"])
+def test_a_time_that_no_column_holds_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "trace.csv").write_text("\n".join([*LINES, line]) + "\n")
+    with pytest.raises(CorruptData) as caught:
+        rows(CsvTrace(tmp_path / "trace.csv"))
+    assert caught.value.index == 6
+
+
+def test_a_size_that_no_replay_counts_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text(f"0,a,1,{1 << 32},1,set,60\n")
+    with pytest.raises(CorruptData):
+        list(TwitterTrace(tmp_path / "t").pieces(0))
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "plain", "trailing"])
+def test_a_packed_trace_that_cannot_be_unpacked_is_corrupt_and_not_shorter(tmp_path: Path, damage: str) -> None:
+    text = "time,op,key,size\n" + "".join(f"{number},put,{number * 7_919 % 1_000},5\n" for number in range(2 * PIECE))
+    packed = gzip.compress(text.encode())
+    half = len(packed) // 2
+    damaged = {"cut": packed[:half], "changed": packed[:half] + b"\xff" * 100 + packed[half + 100:],
+               "plain": text.encode(), "trailing": packed + b"more"}
+    (tmp_path / "t.csv.gz").write_bytes(damaged[damage])
+    with pytest.raises(CorruptData, match=r"t\.csv\.gz"):
+        rows(CsvTrace(tmp_path / "t.csv.gz"))
+
+
+def test_a_line_without_an_end_is_corrupt(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("\n".join(LINES) + "\n3,put," + "a" * 200_000 + ",1,\n")
+    with pytest.raises(CorruptData, match=r"t\.csv"):
+        rows(CsvTrace(tmp_path / "t.csv"))
+
+
+def test_every_damage_of_a_parquet_trace_is_named(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    from compactlib.lab.traces.parquet_trace import ParquetTrace
+
+    count = 2 * PIECE
+    parquet.write_table(pyarrow.table({"time": [float(number) for number in range(count)], "op": ["put"] * count,
+                                       "key": [str(number * 7_919 % 1_000) for number in range(count)],
+                                       "size": [5] * count}), tmp_path / "t.parquet")
+    content = (tmp_path / "t.parquet").read_bytes()
+    named = 0
+    for place in range(0, len(content), len(content) // 150):
+        damaged = bytearray(content)
+        damaged[place] ^= 0x80
+        (tmp_path / "t.parquet").write_bytes(damaged)
+        try:
+            list(ParquetTrace(tmp_path / "t.parquet").pieces(0))
+        except CorruptData:
+            named += 1
+    assert named > 30
+    with pytest.raises(FileNotFoundError):
+        list(ParquetTrace(tmp_path / "none").pieces(0))
+
+
 def test_a_csv_trace_without_its_columns_is_named(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("when,what\n1,put\n")
     with pytest.raises(CorruptData, match="time, op, key"):
@@ -148,6 +205,20 @@ def test_a_cache_trace_is_read_as_it_is_published(tmp_path: Path) -> None:
         (tmp_path / "t").write_text(damaged + "\n")
         with pytest.raises(CorruptData):
             list(TwitterTrace(tmp_path / "t").pieces(0))
+
+
+def test_a_quote_in_a_published_trace_is_a_character_as_any_other(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text('0,"a,2,3,4,set,0\n1,"a,2,3,4,delete,0\n2,b",2,3,4,set,0\n')
+    found = [row for piece in TwitterTrace(tmp_path / "t").pieces(0) for row in piece.rows()]
+    assert [(kind, key) for kind, key, *_ in found] == [(0, 0), (1, 0), (0, 1)]
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+def test_keys_are_told_apart_that_are_no_text_and_a_mark_of_byte_order_is_no_part_of_the_header(tmp_path: Path,
+                                                                                                name: str) -> None:
+    content = b"\xef\xbb\xbftime,op,key,size\n0,put,\xff,1\n1,put,\xfe,1\n2,put,\xff,1\n"
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    assert [key for _, key, *_ in rows(CsvTrace(tmp_path / name))] == [0, 1, 0]
 
 
 def times(trace: CsvTrace | BlockTrace | TwitterTrace) -> list[int]:
