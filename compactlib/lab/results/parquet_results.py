@@ -31,6 +31,7 @@ import compactlib
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, MissingDependency, TaskFailed, Unsupported
 from compactlib.files.disk import LocalFiles, StrPath, write_durably
 from compactlib.lab.results.experiments import Comparison, Experiment
+from compactlib.lab.traces.parquet_trace import raise_damaged
 
 try:
     import pyarrow
@@ -82,8 +83,8 @@ def read(path: StrPath, classes: Iterable[type] = ()) -> Comparison:
     name = os.fspath(path)
     try:
         table = parquet.read_table(name)
-    except pyarrow.ArrowException as error:
-        raise CorruptData(path=name, offset=0, expected="a Parquet file", found=str(error)[:200]) from error
+    except (pyarrow.ArrowException, OSError) as error:
+        raise_damaged(name, error)
     metadata = table.schema.metadata or {}
     if _FORMAT_KEY not in metadata:
         raise CorruptData(path=name, offset=0, expected="results of the lab", found="another Parquet file")
@@ -179,5 +180,10 @@ def _class(name: str, known: Mapping[str, type]) -> Any:
 
 
 def _sha256(path: str) -> str:
+    """Of a file its own; of a folder that of the names and SHA-256 of the files in it, in their order."""
+    if os.path.isdir(path):
+        files = sorted(entry.name for entry in os.scandir(path) if entry.is_file())
+        told = [f"{name} {_sha256(os.path.join(path, name))}\n" for name in files]
+        return hashlib.sha256("".join(told).encode(errors="surrogateescape")).hexdigest()
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

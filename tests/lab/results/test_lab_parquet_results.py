@@ -11,7 +11,7 @@ import pytest
 
 import compactlib
 from compactlib.blobstore import BlobChoice, BlobView, DChoices, Greedy
-from compactlib.errors import CorruptData, InvalidInput, Unsupported
+from compactlib.errors import CorruptData, InvalidInput, TaskFailed, Unsupported
 from compactlib.lab import (
     BlobSettings,
     CsvTrace,
@@ -24,6 +24,8 @@ from compactlib.lab import (
     run_experiments,
 )
 from compactlib.lab.blobstore.placement.fadac import FADaC
+from compactlib.lab.results.experiments import Comparison
+from compactlib.lab.traces.raft_traces import RaTrace
 from compactlib.lab.traces.workloads import WithReads
 from compactlib.raftlog import CostPolicy, DeadRatio, EveryNMinors, SegmentLimits
 from compactlib.scheduler import LevelConfig, SchedulerConfig
@@ -114,6 +116,25 @@ def test_a_trace_is_known_by_its_content(tmp_path: Path) -> None:
         parquet_results.read(path)
     trace.unlink()
     assert parquet_results.read(path).outcomes == made.outcomes
+
+
+def test_a_trace_that_is_a_folder_is_known_by_its_files(tmp_path: Path) -> None:
+    folder, path = tmp_path / "ra", tmp_path / "results.parquet"
+    (folder / "snapshots").mkdir(parents=True)
+    (folder / "1.segment").write_bytes(b"one")
+    made = Comparison((attrs.evolve(EXPERIMENTS[2], workload=RaTrace(folder)),), (
+        TaskFailed("it has failed", task="experiment 00000", kind="CorruptData", detail=""),))
+    parquet_results.write(made, path)
+    assert parquet_results.read(path).experiments == made.experiments
+    for name, content in (("2.segment", b"two"), ("1.segment", b"other")):
+        before = (folder / name).read_bytes() if (folder / name).exists() else None
+        (folder / name).write_bytes(content)
+        with pytest.raises(CorruptData, match="SHA-256"):
+            parquet_results.read(path)
+        (folder / name).unlink()
+        if before is not None:
+            (folder / name).write_bytes(before)
+    assert parquet_results.read(path).experiments == made.experiments
 
 
 def test_what_is_no_file_of_results_is_refused(tmp_path: Path) -> None:
