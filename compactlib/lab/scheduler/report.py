@@ -65,9 +65,10 @@ class SchedulerMeasures(Measures):
         return self.wait_quantile(0.99)
 
     def wait_quantile(self, share: float) -> float:
-        """The wait that this share of the blocks does not exceed; NaN if none got there. O(n log n)."""
+        """The least wait that this share of the blocks does not exceed; NaN if none got there. O(n log n)."""
         waits = sorted(self.waits)
-        return waits[min(int(share * len(waits)), len(waits) - 1)] if waits else math.nan
+        # The product may be off by its last bits.
+        return waits[max(math.ceil(round(share * len(waits), 6)) - 1, 0)] if waits else math.nan
 
 
 @attrs.frozen(kw_only=True, repr=False)

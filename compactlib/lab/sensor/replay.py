@@ -283,7 +283,7 @@ class SensorBranch:
     def _compact(self) -> None:
         counts = self._counts
         touched = {key // self._settings.range_keys for key in self._staged}
-        ranges = [self._in_range[number] for number in touched if number in self._in_range]
+        ranges = [keys for number in touched if (keys := self._in_range.get(number))]
         before = sum(self._base[key] for keys in ranges for key in keys)
         counts["read_bytes"] += before + self._staged_bytes
         counts["reclaimed_bytes"] += self._hidden_bytes + len(self._tombstones) * self._settings.tombstone_bytes

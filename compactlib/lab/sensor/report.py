@@ -28,7 +28,7 @@ class SensorMeasures(Measures):
         deletes: tombstones that were written.
         listed_keys: keys that listings (`reads`) gave.
         passed_tombstones: tombstones that they passed over.
-        throttled: triggers that came within the window of a compaction, and were lost.
+        throttled: triggers that came within the window of a compaction, and waited for its end.
         moved_entries: staged entries, tombstones included, that compactions took into the base.
         peak_tombstones: the most tombstones that were staged at once.
         reasons: why each compaction came, in order.

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import math
+
 import attrs
 import pytest
 
 from compactlib.errors import InvalidInput
 from compactlib.lab import SchedulerLoad, SchedulerSettings, replay_scheduler
-from compactlib.lab.scheduler.report import SchedulerReport
+from compactlib.lab.scheduler.report import SchedulerMeasures, SchedulerReport
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.scheduler import LevelConfig, SchedulerConfig
 
@@ -53,6 +55,17 @@ def test_bytes_and_blocks_add_up_and_time_to_reclaim_is_the_delay_and_a_poll() -
     assert sum(each.operations for each in report.intervals) == report.blocks == 200
     assert [each.start for each in report.intervals[1:]] == [each.end for each in report.intervals[:-1]]
     assert SchedulerReport.from_json(report.to_json()) == report
+
+
+@pytest.mark.parametrize(("share", "wait"), [(0.0, 1.0), (0.01, 1.0), (0.07, 7.0), (0.5, 50.0), (0.99, 99.0),
+                                             (0.995, 100.0), (1.0, 100.0)])
+def test_a_share_of_the_waits_is_the_least_that_so_many_do_not_exceed(share: float, wait: float) -> None:
+    assert SchedulerMeasures(waits=tuple(map(float, range(1, 101)))).wait_quantile(share) == wait
+
+
+def test_half_of_two_waits_is_the_shorter_one() -> None:
+    assert SchedulerMeasures(waits=(9.0, 1.0)).median_wait_seconds == 1.0
+    assert math.isnan(SchedulerMeasures().median_wait_seconds)
 
 
 def test_jobs_that_fail_are_tried_again_until_they_are_given_up() -> None:

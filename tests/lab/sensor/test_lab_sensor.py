@@ -33,6 +33,17 @@ def test_deletes_of_what_is_not_there_leave_no_tombstones(tmp_path: Path) -> Non
     assert (total.deletes, total.peak_tombstones, total.used_bytes, total.live_bytes) == (2, 1, 2, 0)
 
 
+def test_a_range_that_becomes_empty_is_freed_and_one_that_comes_again_is_there(tmp_path: Path) -> None:
+    """The only range is emptied, filled and emptied again; each delete compacts, and so does the end of the second."""
+    (tmp_path / "t.csv").write_text("time,op,key,size\n0,put,a,1\n1,put,b,1\n2,delete,a,\n3,delete,b,\n4,put,a,1\n"
+                                    "5,put,b,1\n6,delete,a,\n")
+    total = replay_sensor(CsvTrace(tmp_path / "t.csv"), DeletesPolicy(1), SensorSettings(range_keys=5)).total
+    assert total.compactions == 3
+    # b comes with the first, goes with the second and comes again with the third: one range more than at the start.
+    assert total.freed_segments == -1
+    assert total.victims == 1
+
+
 def test_bytes_and_times_of_one_compaction(tmp_path: Path) -> None:
     """Base: keys 0 to 9 of 10 bytes in ranges of 5; key 0 is replaced at 1 s, key 1 deleted at 2 s, compacted then."""
     (tmp_path / "t.csv").write_text("time,op,key,size\n0,read,a,1\n1,put,a,30\n2,delete,b,\n")
