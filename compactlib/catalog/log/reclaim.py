@@ -42,12 +42,19 @@ def reclaim(log: UpdateLog, budget: Budget | None = None) -> CatalogReclaim:
         BudgetSpent: the budget ended; what was deleted until then is gone.
     """
     asked = Budget() if budget is None else budget
-    doomed = list(garbage(log, asked).items())
+    steps = list(reclaimed(log, asked))
+    return CatalogReclaim(sum(step.keys for step in steps), sum(step.bytes_freed for step in steps))
+
+
+def reclaimed(log: UpdateLog, budget: Budget) -> Iterator[CatalogReclaim]:
+    """The same, a step at a time; each is given once it is done. Raises as `reclaim`."""
+    doomed = list(garbage(log, budget).items())
     batch = min(_RECLAIM_BATCH, log.store.limits.max_transact)
     for at in range(0, len(doomed), batch):
-        asked.check()
-        log.store.transact(deletes=[Delete(log.partition, key) for key, _ in doomed[at:at + batch]])
-    return CatalogReclaim(len(doomed), sum(size for _, size in doomed))
+        budget.check()
+        gone = doomed[at:at + batch]
+        log.store.transact(deletes=[Delete(log.partition, key) for key, _ in gone])
+        yield CatalogReclaim(len(gone), sum(size for _, size in gone))
 
 
 def garbage(log: UpdateLog, budget: Budget) -> Mapping[bytes, int]:

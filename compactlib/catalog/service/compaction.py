@@ -13,7 +13,7 @@ from compactlib.catalog.errors import CatalogMoved
 from compactlib.catalog.log import keys
 from compactlib.catalog.log.log_model import SnapshotSaved
 from compactlib.catalog.log.log_sizes import LogMeter, LogSizes
-from compactlib.catalog.log.reclaim import CatalogReclaim, reclaim
+from compactlib.catalog.log.reclaim import CatalogReclaim, reclaim, reclaimed
 from compactlib.catalog.log.update_log import UpdateLog
 from compactlib.catalog.model.timestamp import HybridClock, Timestamp, to_seconds
 from compactlib.catalog.model.values import Assignments, Floor, NodeReport, Topology
@@ -251,13 +251,16 @@ class CatalogCompaction:
 
     def reclaim(self, budget: Budget | None) -> Done[CatalogReclaim] | Skipped | Failed:
         """See `CatalogService.reclaim`."""
+        done = CatalogReclaim(0, 0)
         with self._running(budget) as run:
             if run is None:
                 return _BUSY
             try:
-                done = reclaim(self._log, run.budget)
+                for step in reclaimed(self._log, run.budget):
+                    done = CatalogReclaim(done.keys + step.keys, done.bytes_freed + step.bytes_freed)
             except CompactlibError as error:
-                return Failed(error)
+                failed = Failed(error)
+                return Failed(error, "partly") if done.keys and failed.changed == "no" else failed
         return Done(done) if done.keys else Skipped("nothing lies below the earliest version")
 
     def _tidied(self, budget: Budget, told: Observer) -> CatalogReclaim | CompactlibError:

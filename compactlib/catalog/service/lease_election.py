@@ -111,7 +111,8 @@ class LeaseElection(ServiceFace):
         try:
             found, predicate = self._kept()
             if found != self._seen:
-                self._seen, self._since = found, now
+                # As late as the answer came: the store may have read the record at any time until then.
+                self._seen, self._since = found, self._clock.monotonic()
             held = self._next(found, now)
             if held is not found:
                 record = seal_fields(keys.COORDINATOR, RecordType.TERM, attrs.asdict(held))

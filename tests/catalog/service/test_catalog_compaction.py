@@ -36,6 +36,7 @@ from compactlib.catalog.errors import (
     UnsafeCompaction,
 )
 from compactlib.catalog.log.reclaim import CatalogReclaim
+from compactlib.catalog.log.recover import recover_history
 from compactlib.catalog.model.values import Factor, Floor
 from compactlib.catalog.schema.commands import CreateSchema
 from compactlib.clock import ManualClock
@@ -566,6 +567,32 @@ def test_a_compaction_that_a_listener_or_an_observer_starts_is_busy() -> None:
     assert isinstance(service.compact(plan_to(service, 5), observer=Asks()), Done)
     assert answers
     assert all(isinstance(answer, Skipped) and answer.is_busy for answer in answers)
+
+
+@pytest.mark.parametrize(("fault", "changed"), [
+    (None, "partly"), (KVFault.FAIL, "partly"), (KVFault.UNKNOWN_DONE, "unknown"), (KVFault.UNKNOWN_LOST, "unknown")])
+def test_a_reclaim_that_ends_between_two_steps_says_what_has_changed(fault: KVFault | None, changed: str) -> None:
+    limits = attrs.evolve(MemoryStore().limits, max_transact=10)
+    store, steps, budget = MemoryStore(limits=limits), 0, Budget()
+    log = with_schemas(40, store).log
+    # What the cut itself leaves behind goes with the next reclaim.
+    log.save_snapshot(recover_history(log).catalog(30))
+
+    def choose(operation: KVOperation) -> KVFault | None:
+        nonlocal steps
+        if operation.name != "transact":
+            return None
+        steps += 1
+        if fault is None:
+            budget.cancel()
+        return fault if steps == 2 else None
+
+    service = service_in(FaultyStore(store, choose), clock=ManualClock(2000.0))
+    outcome = service.reclaim(budget=budget)
+    assert isinstance(outcome, Failed)
+    assert outcome.changed == changed
+    assert isinstance(service.reclaim(), Done)
+    sound(service)
 
 
 def test_the_status_counts_what_reclaiming_has_met() -> None:

@@ -14,7 +14,7 @@ from compactlib.errors import Closed, CorruptData, InvalidInput
 from compactlib.kv import KVStore, MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.testing.faults.kv_faults import FaultyStore, KVFault
+from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVOperation
 from tests.catalog.services import cut, grown, service_in, sound
 
 
@@ -61,6 +61,24 @@ def test_a_node_that_was_paused_for_long_believes_a_record_that_has_changed() ->
     b.look()
     a.look()
     assert b.look(1000.0) == (1, "a")
+
+
+def test_a_node_that_was_paused_within_a_look_takes_no_sign_for_older_than_its_answer() -> None:
+    store = MemoryStore()
+    pauses: list[float] = []
+
+    def paused(operation: KVOperation) -> None:
+        if operation.name == "get" and pauses:
+            b.clock.advance(pauses.pop())
+
+    a, b = Voter("a", store, 1), Voter("b", FaultyStore(store, paused), 2)
+    a.look()
+    pauses.append(100.0)
+    b.clock.advance(3.0)
+    # The second look comes right behind the first one's answer: no lease has gone by since.
+    assert len(b.election.run_pending()) == 2
+    assert set(b.told) == {(1, "a")}
+    assert [b.look(), b.look(), b.look()] == [(1, "a"), (1, "a"), (2, "b")]
 
 
 def test_a_node_that_restarts_coordinates_in_a_new_term() -> None:
