@@ -86,16 +86,17 @@ class DiffCache:
         found: list[Difference] = []
         room = self._max_bytes - sum(each.size_bytes for each in self._diffs.get(pair) or ()) - _OVERHEAD_BYTES
         size = 0
+        fits = room >= 0
         reached: bytes | None = start
         try:
             for difference in self._committed.diff(*pair, start, end):
-                if size <= room:
+                fits = fits and size + _size(difference) <= room
+                if fits:
                     size += _size(difference)
-                if size <= room:
                     found.append(difference)
                     reached = difference.key + b"\0"
                 yield difference
-            if size <= room:
+            if fits:
                 reached = end
         finally:
             if reached != start:

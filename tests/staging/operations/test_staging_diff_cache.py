@@ -79,6 +79,25 @@ def test_the_first_question_reads_what_answers_it() -> None:
     assert gets(objects) <= without
 
 
+def test_of_a_diff_beyond_the_limit_a_part_is_kept_and_what_was_kept_before_stays() -> None:
+    objects = HookedObjects(MemoryObjects())
+    layer = CommittedRanges(objects, rule=SplitRule(min_bytes=0, max_bytes=20, raggedness=1 << 30), cache_bytes=0)
+    after = layer.apply(None, [(b"%02d" % number, Record.of(b"x")) for number in range(40)]).metarange_id
+    cache = DiffCache(layer, 5_000)
+    gets(objects)
+    assert len(list(cache.diff(None, after))) == 40
+    first = gets(objects)
+    assert len(list(cache.diff(None, after))) == 40
+    again = gets(objects)
+    assert 0 < again < first
+    assert len(list(cache.diff(None, after, b"30"))) == 10
+    assert len(list(cache.diff(None, after, b"", b"05"))) == 5
+    gets(objects)
+    assert len(list(cache.diff(None, after, b"", b"05"))) == 5
+    assert gets(objects) == 0
+    cache.audit()
+
+
 def test_what_was_read_is_not_read_again() -> None:
     objects, main, repo = compacted_world()
     repo.context.committed.files.cache.clear()
