@@ -171,7 +171,10 @@ def read_slice(part: LogSlice, options: SourceOptions) -> Iterator[pa.RecordBatc
     except NotFound as error:
         raise _stale(options.folder, f"segment {part.ref.number}") from error
     with reader:
-        if os.fstat(reader.fileno()).st_ino != part.inode and _is_superseded(part, options):
+        file = os.fstat(reader.fileno())
+        # The number of a file that is gone is given to another one.
+        is_planned = file.st_ino == part.inode and (part.newest or file.st_size == part.size_bytes)
+        if not is_planned and _is_superseded(part, options):
             raise _stale(options.folder, f"segment {part.ref.number}")
         positions = reader.index.positions_between(part.ref.first, part.ref.last)
         _require_representable(reader, positions, options)

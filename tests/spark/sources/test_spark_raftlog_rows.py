@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import attrs
 import pytest
 
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, Unsupported
@@ -230,6 +231,19 @@ class TestBesideACompaction:
                 with pytest.raises(Stale, match="load the log again"):
                     rows(wanted, [part])
         assert rows(wanted) == expected_rows(log)
+
+    def test_a_file_that_has_the_number_of_one_that_is_gone_is_another(self, log: Path) -> None:
+        """File systems give the number of a removed file to the next one."""
+        wanted = options(log)
+        planned = segments_of(wanted)
+        still_live = [row["index"] for row in rows(wanted, planned) if row["live"] and row["index"] <= 150][::5]
+        with SegmentLog(log, LogOptions(limits=LIMITS)) as writer:
+            writer.record_snapshot(150, live=still_live)
+            assert isinstance(writer.compact(policy=writer.policy), Done)
+        again = segments_of(wanted)[0]
+        assert again.ref.number == planned[0].ref.number
+        with pytest.raises(Stale, match="load the log again"):
+            rows(wanted, [attrs.evolve(planned[0], inode=again.inode)])
 
     def test_a_log_that_grows_is_read_as_planned(self, log: Path) -> None:
         wanted = options(log)
