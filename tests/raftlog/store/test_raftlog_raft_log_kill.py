@@ -52,5 +52,5 @@ def test_a_store_survives_kills_of_its_process(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(4))
-def test_a_store_survives_two_hundred_kills_of_its_process(seed: int, tmp_path: Path) -> None:
-    campaign(tmp_path, 50, 100 + seed)
+def test_a_store_survives_a_hundred_kills_of_its_process(seed: int, tmp_path: Path) -> None:
+    campaign(tmp_path, 25, 100 + seed)

@@ -219,7 +219,7 @@ def test_a_killed_store_another_that_acknowledges_and_then_no_power() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_soak_a_killed_store_another_that_acknowledges_and_then_no_power() -> None:
-    assert kills(30_000, 160, rounds=2) >= 30_000
+    assert kills(15_000, 80, rounds=2) >= 15_000
 
 
 # ------------------------------------------------------------------------- taken back while a compaction rewrites it

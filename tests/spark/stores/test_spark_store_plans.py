@@ -173,7 +173,7 @@ class TestOnSpark:
         killed_runs(spark, tmp_path, random.Random(seed), 40, 3)
 
     @pytest.mark.soak
-    @pytest.mark.parametrize("seed", range(10))
+    @pytest.mark.parametrize("seed", range(5))
     def test_killed_many_times(self, spark: SparkSession, tmp_path: Path, seed: int) -> None:
         killed_runs(spark, tmp_path, random.Random(seed), 150, 12)
 

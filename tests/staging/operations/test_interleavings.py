@@ -142,8 +142,8 @@ def test_three_and_four_actors_under_random_schedules() -> None:
 
 
 @pytest.mark.soak
-def test_three_and_four_actors_under_a_hundred_thousand_random_schedules() -> None:
-    run_random(2, 2500, 40)
+def test_three_and_four_actors_under_thirty_thousand_random_schedules() -> None:
+    run_random(2, 1500, 20)
 
 
 @pytest.mark.soak

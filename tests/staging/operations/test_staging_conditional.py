@@ -128,7 +128,7 @@ def test_of_two_writers_one_gets_the_key_whatever_settles_meanwhile(kind: str, h
 @pytest.mark.parametrize("how", ["commit", "compact"])
 @pytest.mark.parametrize("kind", STORES)
 def test_of_two_writers_one_gets_the_key_in_many_orders(kind: str, how: str) -> None:
-    race(kind, how, 30_000, 2)
+    race(kind, how, 10_000, 2)
 
 
 def adds(seed: int) -> Callable[[World], None]:

@@ -59,12 +59,12 @@ def test_eight_processes_on_postgresql(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_eight_processes_on_one_sqlite_file_for_a_minute(tmp_path: Path) -> None:
-    run_eight(tmp_path, "sqlite", 8000)
+def test_eight_processes_on_one_sqlite_file_for_long(tmp_path: Path) -> None:
+    run_eight(tmp_path, "sqlite", 2000)
 
 
 @pytest.mark.soak
-def test_eight_processes_on_postgresql_for_a_minute(tmp_path: Path) -> None:
+def test_eight_processes_on_postgresql_for_long(tmp_path: Path) -> None:
     with postgres() as server:
         run_eight(tmp_path, server, 600)
 

@@ -396,7 +396,7 @@ def test_branches_in_memory(machine: type[BranchMachine], examples: int) -> None
 @pytest.mark.soak
 @pytest.mark.parametrize("machine", [BranchMachine, WithoutTransact, ComparingValues])
 def test_many_branches_in_memory(machine: type[BranchMachine]) -> None:
-    run(machine, 600, 50)
+    run(machine, 300, 50)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.cluster)])

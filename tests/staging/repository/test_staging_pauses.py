@@ -171,7 +171,7 @@ def test_an_owner_that_stood_still_at_any_request(name: str, heir: str) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "collect" and "reset" not in name])
 def test_an_owner_and_its_heir_that_both_stand_still(name: str) -> None:
-    assert explore_owner(name, "takes over", both=True, most=1000) > 100
+    assert explore_owner(name, "takes over", both=True, most=500) > 100
 
 
 def no_fence(monkeypatch: pytest.MonkeyPatch) -> None:

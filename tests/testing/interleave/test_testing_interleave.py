@@ -229,7 +229,7 @@ def test_the_reduction_loses_no_outcome() -> None:
 
 @pytest.mark.soak
 def test_the_reduction_loses_no_outcome_of_many_programs() -> None:
-    check_reductions(range(1000), 10_000)
+    check_reductions(range(300), 10_000)
 
 
 # ------------------------------------------------------------------------------------------------ when it cannot work

@@ -367,7 +367,7 @@ def test_a_compaction_log_that_has_lost_whole_cycles_is_dropped_and_nothing_is_l
 @pytest.mark.soak
 @pytest.mark.parametrize("name", STORIES)
 def test_soak_every_loss_at_every_operation(name: str, tmp_path: Path) -> None:
-    crash_everywhere(STORIES[name], tmp_path, seed=2, limit_per_point=256)
+    crash_everywhere(STORIES[name], tmp_path, seed=2, limit_per_point=64)
 
 
 PARTS = 12
@@ -385,12 +385,12 @@ def test_soak_crashes_of_recoveries_from_every_operation(name: str, part: int, t
     story = STORIES[name]
     recording, expected = recorded(story, tmp_path)
     points = range(part, len(recording.operations) + 1, PARTS)
-    report = explore_recovery(recording, story.recover, expected.check, rng=random.Random(part), recoveries=24,
+    report = explore_recovery(recording, story.recover, expected.check, rng=random.Random(part), recoveries=8,
                               limit_per_point=4, points=points)
-    assert report.recoveries >= len(points)
+    assert report.recoveries == 8
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("fail_at", range(1, 96))
 def test_soak_crashes_after_a_failure(fail_at: int, tmp_path: Path) -> None:
-    crash_after_failure(tmp_path, fail_at, limit_per_point=8)
+    crash_after_failure(tmp_path, fail_at, limit_per_point=4)
