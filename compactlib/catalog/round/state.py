@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import attrs
 
-from compactlib.catalog.errors import DeadlinePassed, ReportsMissing, UnsafeCompaction
+from compactlib.catalog.errors import DeadlinePassed, HostFailed, ReportsMissing, UnsafeCompaction
 from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.model.values import Factor, NodeReport, Topology
 from compactlib.catalog.plan.plan import CatalogPlan, CutReport
@@ -203,13 +203,17 @@ class Round:
 
     def compaction_broke(self, error: CompactlibError) -> None:
         """The compaction ends here; the publication goes on."""
-        if self.compaction.ticket is not None:
-            self._out.cancel_call(self.compaction.ticket)
-        self.compaction.ticket = None
+        process = self.compaction
+        is_given_up = process.ticket is not None
+        if process.ticket is not None:
+            self._out.cancel_call(process.ticket)
+        process.ticket = None
         self._out.cancel_timer(DECIDE_TIMER)
         self._out.cancel_timer(WRITE_TIMER)
-        if self.compaction.outcome is None:
-            self.compaction.outcome = Failed(error)
+        if process.outcome is None:
+            # A snapshot that the host was asked for may be there, or be written yet.
+            may_have_cut = process.plan is not None and (is_given_up or isinstance(error, HostFailed))
+            process.outcome = Failed(error, "unknown") if may_have_cut else Failed(error)
 
     # ---- publication
 
@@ -270,14 +274,16 @@ class Round:
 
     def publication_broke(self, error: CompactlibError) -> None:
         """The publication ends here; the compaction goes on."""
-        if self.publication.ticket is not None:
-            self._out.cancel_call(self.publication.ticket)
-        self.publication.ticket = None
-        self.publication.waiting.clear()
+        process = self.publication
+        was_handed_out = bool(process.waiting or process.answers or process.failures)
+        if process.ticket is not None:
+            self._out.cancel_call(process.ticket)
+        process.ticket = None
+        process.waiting.clear()
         self._out.cancel_timer(PUBLISH_TIMER)
         self._out.cancel_timer(RETRY_TIMER)
-        if self.publication.outcome is None:
-            self.publication.outcome = Failed(error)
+        if process.outcome is None:
+            process.outcome = Failed(error, "unknown") if was_handed_out else Failed(error)
 
     def _end_publication_if_done(self) -> None:
         process = self.publication
@@ -297,7 +303,9 @@ class Round:
                 if result.error:
                     failures.append(NodeFailure(name, result.error, result.zone))
         if not nodes:
-            process.outcome = Failed(ReportsMissing(nodes=tuple(map(str, failures))))
+            # Who did not answer may have published.
+            process.outcome = Failed(ReportsMissing(nodes=tuple(map(str, failures))),
+                                     "unknown" if process.failures else "no")
         else:
             process.outcome = Done(PublicationStats(process.request.time, nodes, published, skipped, tuple(failures)))
 

@@ -346,5 +346,9 @@ RoundOutcome: TypeAlias = Done[RoundReport] | Skipped | Failed
 def _outcome_of(report: RoundReport) -> RoundOutcome:
     if not report.errors:
         return Done(report)
-    one_is_done = isinstance(report.compaction, Done) or isinstance(report.publication, Done)
-    return Failed(report.errors[0], changed="partly" if one_is_done else "no")
+    processes = (report.compaction, report.publication)
+    changed = {each.changed for each in processes if isinstance(each, Failed)}
+    if "unknown" in changed:
+        return Failed(report.errors[0], "unknown")
+    some = "partly" in changed or any(isinstance(each, Done) for each in processes)
+    return Failed(report.errors[0], "partly" if some else "no")

@@ -269,8 +269,21 @@ def test_each_call_of_the_host_has_a_deadline(name: str, wait: float) -> None:
     [report] = node.reports
     assert isinstance(report.compaction, Failed)
     assert isinstance(report.compaction.error, DeadlinePassed)
+    # The host may be writing the snapshot still.
+    assert report.compaction.changed == ("unknown" if name == "write" else "no")
     late: Event = SnapshotWritten(ticket, Done(CUT)) if name == "write" else Decided(ticket, PLAN)
     assert node(late) == []
+
+
+def test_a_time_that_was_handed_out_and_not_answered_may_be_published() -> None:
+    node = Driven()
+    node.coordinate("b")
+    node.all_report("a", "b")
+    node(Decided(node.decide.ticket, HOLD))
+    node(TimerFired("publish"), after=30.0)
+    [report] = node.reports
+    assert isinstance(report.publication, Failed)
+    assert report.publication.changed == "unknown"
 
 
 def test_every_wait_of_a_round_has_a_timer_so_that_silence_ends_it() -> None:
@@ -510,6 +523,8 @@ def test_a_round_ends_when_another_node_is_elected() -> None:
     assert CancelCall(node.write.ticket) in found
     [report] = node.reports
     assert [type(error) for error in report.errors] == [StaleTerm, StaleTerm]
+    assert [outcome.changed for outcome in (report.compaction, report.publication) if isinstance(outcome, Failed)] == [
+        "unknown", "unknown"]
     assert node.node.running is None
     assert node(SnapshotWritten(node.write.ticket, Done(CUT))) == []
 
@@ -570,6 +585,9 @@ def test_stopping_ends_the_round_and_starts_no_other() -> None:
     node(Stop())
     [report] = node.reports
     assert [type(error) for error in report.errors] == [Closed, Closed]
+    # Nothing was decided yet, and no time handed out.
+    assert [outcome.changed for outcome in (report.compaction, report.publication) if isinstance(outcome, Failed)] == [
+        "no", "no"]
     for event in (Triggered(Trigger.MANUAL), Elected(9, "a"), Stop(), TimerFired("collect")):
         assert node(event, after=20.0) == []
 

@@ -169,6 +169,30 @@ def test_a_host_that_hangs_is_not_waited_for(call: str) -> None:
     run(story)
 
 
+@pytest.mark.parametrize(("cut", "fails", "changed"), [
+    (Failed(Conflict("refused"), "unknown"), "", "unknown"),
+    (Failed(Conflict("refused"), "partly"), "", "partly"),
+    (Failed(Conflict("refused")), "", "partly"),
+    (Failed(Conflict("refused")), "confirm", "no"),
+    (None, "confirm", "unknown"),
+])
+def test_a_round_that_fails_says_what_has_changed(cut: Failed | None, fails: str, changed: str) -> None:
+    """The publication is done unless the topology cannot be confirmed."""
+    class Cuts(Host):
+        def compact(self, plan: CatalogPlan) -> Done[CutReport] | Skipped | Failed:
+            if cut is None:
+                raise OSError("in the midst of it, perhaps")
+            return cut
+
+    async def story() -> None:
+        async with Cluster(Cuts("a", fails=fails), Host("b")) as service:
+            outcome = await service.compact_now()
+            assert isinstance(outcome, Failed)
+            assert outcome.changed == changed
+
+    run(story)
+
+
 def test_who_asks_during_a_round_gets_the_next_one() -> None:
     async def story() -> None:
         async with Cluster(Host("a"), Host("b")) as service:
