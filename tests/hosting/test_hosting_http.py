@@ -460,9 +460,10 @@ def test_what_trying_again_does_not_mend_is_raised_at_once(status: int, name: st
 
 
 @pytest.mark.parametrize("said", [b"welcome", b"[" * 100_000, b"[]"], ids=["words", "nested", "a list"])
-@pytest.mark.parametrize(("status", "ask"), [(200, SchedulerClient.status),
-                                             (503, lambda client: client.poll(PollRequest()))])
-def test_an_answer_that_is_none_is_none(status: int, ask: Callable[[SchedulerClient], object], said: bytes) -> None:
+@pytest.mark.parametrize(("status", "ask", "kind"), [(200, SchedulerClient.status, Busy),
+                                                     (503, lambda client: client.poll(PollRequest()), NoAnswer)])
+def test_an_answer_that_is_none_is_none(status: int, ask: Callable[[SchedulerClient], object], kind: type[Busy],
+                                        said: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, \
             SchedulerClient([f"http://127.0.0.1:{listening.getsockname()[1]}"]) as client:
         def answer() -> None:
@@ -473,9 +474,19 @@ def test_an_answer_that_is_none_is_none(status: int, ask: Callable[[SchedulerCli
 
         answering = threading.Thread(target=answer)
         answering.start()
-        with pytest.raises(NoAnswer, match=r"what came cannot be read|no scheduler's answer"):
+        with pytest.raises(Busy, match=r"what came cannot be read|no scheduler's answer") as raised:
             ask(client)
+        assert type(raised.value) is kind
         answering.join()
+
+
+def test_a_question_that_nobody_answers_is_no_command_of_unknown_outcome() -> None:
+    with silent() as port, SchedulerClient([f"http://127.0.0.1:{port}"], timeout_seconds=0.5) as client:
+        with pytest.raises(Busy, match="nothing was changed") as raised:
+            client.status()
+        assert type(raised.value) is Busy
+        with pytest.raises(NoAnswer):
+            client.poll(PollRequest())
 
 
 @contextlib.contextmanager

@@ -146,14 +146,20 @@ class SchedulerClient(Closing):
         return self._ask("/v1/add_blocks", AddBlocks(given), BlocksAdded, may_repeat=True)
 
     def status(self) -> dict[str, Any]:
-        """How the scheduler stands, the fields of `SchedulerStatus`; raises as `add_blocks`."""
+        """How the scheduler stands, the fields of `SchedulerStatus`.
+
+        Raises:
+            TurnedAway: it does not know who asks.
+            Busy: no node said so in time, or in words that can be read. Looking changes nothing: ask again.
+            Closed: the client was closed.
+        """
         answer = self._answer("GET", "/v1/status", None, may_repeat=True)
         try:
             status = json.loads(answer)
-        except (ValueError, RecursionError) as error:
-            raise self._unread(error) from error
-        if not isinstance(status, dict):
-            raise self._unread(TypeError(f"{answer!r:.100} is no status"))
+            if not isinstance(status, dict):
+                raise TypeError(f"{answer!r:.100} is no status")
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Busy(f"what came cannot be read: {error}; ask again") from error
         return status
 
     def close(self) -> None:
@@ -194,7 +200,9 @@ class SchedulerClient(Closing):
             if isinstance(answer, bytes):
                 self._preferred = at
                 return answer
-            is_unknown, why = is_unknown or answer.is_unknown, f"{self.addresses[at]}: {answer.why}"
+            # A question changes nothing, whatever became of it.
+            is_unknown = is_unknown or (answer.is_unknown and body is not None)
+            why = f"{self.addresses[at]}: {answer.why}"
             tries += 1
             at = (self.addresses.index(answer.leader) if answer.leader in self.addresses
                   else (at + 1) % len(self.addresses))
