@@ -109,6 +109,10 @@ class BlobSettings:
                 raise InvalidInput(f"{name} is the class {given.__name__}; give one that is made of it: "
                                    f"{given.__name__}()")
             require_method(name, given, method, or_none=True)
+        classes = getattr(self.placement, "classes", None)
+        if self.placement is not None and not (isinstance(classes, int) and classes >= 1):
+            raise InvalidInput(f"placement is {self.placement!r:.100}, whose classes are {classes!r}; give it "
+                               f"`classes`, how many it has, at least 1")
         if self.placement is not None and self.tombstone_bytes:
             raise InvalidInput("a placement has no class for tombstones; give tombstone_bytes=0")
         if self.placement is not None and self.survivors is not None:

@@ -85,7 +85,7 @@ def describe(workload: Workload, *, seed: int = 0) -> WorkloadDescription:
     for piece in workload.pieces(seed):
         for kind, key, size, life, time in piece.rows():
             first, last = time if first is None else first, time
-            while ends and ends[0][0] <= time:
+            while ends and ends[0][0] < time:
                 end, expired = heapq.heappop(ends)
                 if expired in there and there[expired][2] == end:
                     live -= there.pop(expired)[0]

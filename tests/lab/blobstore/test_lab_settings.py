@@ -88,3 +88,16 @@ def test_a_log_for_a_workload_names_what_cannot_be(given: dict[str, Any]) -> Non
 def test_times_that_no_record_can_hold_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(given))):
         BlobSettings.of_slots(8, 16, **{"forecast_seconds": 1.0, **given})
+
+
+@pytest.mark.parametrize("classes", [None, "two", 0])
+def test_a_placement_that_does_not_say_how_many_classes_it_has_is_named(classes: Any) -> None:
+    class Half:
+        def placer(self) -> object:
+            raise AssertionError("not asked")
+
+    given: Any = Half()
+    if classes is not None:
+        given.classes = classes
+    with pytest.raises(InvalidInput, match="classes"):
+        BlobSettings(capacity_bytes=64_000, segment_bytes=1_000, placement=given)

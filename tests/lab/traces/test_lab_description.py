@@ -10,7 +10,9 @@ import pytest
 from compactlib.blobstore import Greedy
 from compactlib.errors import InvalidInput
 from compactlib.lab import BlobSettings, CsvTrace, HotCold, TtlMix, Uniform, replay_blobs
+from compactlib.lab.blobstore.replay import BlobReplay
 from compactlib.lab.traces.description import describe
+from compactlib.lab.traces.operations import Operations
 from compactlib.lab.traces.workloads import Synthetic
 
 
@@ -30,6 +32,21 @@ def test_a_small_trace_is_described_to_the_byte(tmp_path: Path) -> None:
     assert describe(CsvTrace(path)).puts == 0
     with pytest.raises(InvalidInput, match="puts nothing"):
         BlobSettings.for_workload(CsvTrace(path))
+
+
+def test_what_expires_is_there_in_its_last_millisecond_as_in_a_store(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("time,op,key,size,ttl\n0,put,a,20,1\n1,put,b,30,1\n1,put,a,40,\n2.001,put,b,50,\n")
+    trace = CsvTrace(path, tick_seconds=0)
+    found = describe(trace)
+    assert (found.overwrites, found.peak_live_bytes) == (1, 40 + 50)
+    [piece] = trace.pieces(0)
+    columns = {name: getattr(piece, name) for name in ("kinds", "keys", "sizes", "lives_ms", "times_ms")}
+    for count, live in ((2, 20 + 30), (4, 40 + 50)):
+        replay = BlobReplay(Greedy(), BlobSettings(capacity_bytes=1_000, segment_bytes=200, header_bytes=0,
+                                                   record_overhead_bytes=0))
+        replay.feed(Operations(**{name: column[:count] for name, column in columns.items()}))
+        assert replay.log.live_bytes == live
 
 
 def test_skew_is_seen() -> None:
