@@ -267,7 +267,12 @@ class SchedulerHost(Closing):
                 return Skipped(f"nothing has happened since command {snapshots.index}")
             snapshots.save(index, data)
             told.append((LEFTOVERS_STAY, snapshots.cleanup_error))
-            compacted = self.log.compact(index)
+            compacted: Done[Any] | Skipped | Failed
+            try:
+                compacted = self.log.compact(index)
+            except CompactlibError as error:
+                # The snapshot is in force; what the log could not forget now, it does with the next one.
+                compacted = Failed(error)
             told.append((LEFTOVERS_STAY, compacted.error if isinstance(compacted, Failed) else None))
             NUMBERS.levels(self._observer, levels)
         except CompactlibError as error:

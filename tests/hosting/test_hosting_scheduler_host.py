@@ -29,6 +29,7 @@ from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.codec import encode_message
 from compactlib.testing import FaultyStore, KVFault, explore_kv_faults
 from compactlib.testing.faults.kv_faults import KVRun
+from compactlib.testing.faults.plan import FailingFiles, Fault
 from tests.hosting.workload import CONFIG, PlainWorker, blocks, success
 
 
@@ -217,6 +218,22 @@ def test_a_store_that_refuses_a_snapshot_costs_nothing_but_the_snapshot(memory_p
     assert [name for name, _ in observer.events] == ["scheduler_snapshot_failed"] * 2
     assert (host.failures, host.last_error) == (2, outcome.error)
     host.close()
+
+
+def test_a_snapshot_is_done_once_it_is_saved_though_the_log_cannot_forget(memory_path: Path) -> None:
+    refusing: list[bool] = []
+    files = FailingFiles(faults=lambda number: Fault.REFUSED if refusing else None)
+    observer, kv = RecordingObserver(), MemoryStore()
+    with SchedulerHost(LocalLog(memory_path / "log", LogOptions(files=files)), kv, CONFIG, observer=observer) as host:
+        host.add_blocks(blocks(0, 4))
+        refusing.append(True)
+        assert isinstance(host.snapshot(), Done)
+        refusing.clear()
+        assert [name for name, _ in observer.events if name.startswith("scheduler")] == ["scheduler_leftovers_stay"]
+        assert host.failures == 0
+        before = dump(host)
+    with SchedulerHost(LocalLog(memory_path / "log"), kv, CONFIG) as host:
+        assert dump(host) == before
 
 
 def test_without_a_store_the_log_is_everything(memory_path: Path) -> None:
