@@ -139,7 +139,8 @@ class PublishedTimes:
         for _ in range(_ATTEMPTS):
             if self._epoch is not None:
                 return Condition(self._partition, self._publisher, self._epoch[1])
-            epoch, predicate = self._present_epoch()
+            epoch, predicate = self._present_epoch() if unknown is None else look_until_seen(
+                self._present_epoch, unknown, clock=self._clock)
             record = seal_fields(self._publisher, RecordType.PUBLISHED, {"epoch": epoch + 1})
             try:
                 self._store.set_if(self._partition, self._publisher, record, predicate)
@@ -150,7 +151,9 @@ class PublishedTimes:
                 continue  # whichever call moved it: it is moved once more, and only the last one owns
             except CompactlibError as error:
                 raise unknown or error from error
-            moved, predicate = self._present_epoch()
+            seen = OutcomeUnknown(operation=f"taking over the published times of {self._node!r}", path="the catalog",
+                                  detail="the epoch was moved, and whether another moved it since could not be seen")
+            moved, predicate = look_until_seen(self._present_epoch, seen, clock=self._clock)
             if moved == epoch + 1:
                 self._epoch = moved, predicate
         raise unknown or Busy(f"{_ATTEMPTS} attempts to own the published times of {self._node!r} lost to others; is "

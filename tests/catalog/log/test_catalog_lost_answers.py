@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from compactlib.catalog.errors import CommandRefused, RetriesExhausted
+from compactlib.catalog.log.keys import publisher_key
 from compactlib.catalog.log.log_model import AlreadyCompacted, Appended, LostRace, SnapshotSaved
 from compactlib.catalog.log.reclaim import reclaim
 from compactlib.catalog.log.recover import recover_history
@@ -273,6 +274,18 @@ def test_published_times_never_say_that_they_were_not_kept_when_they_were() -> N
     for answer, changed in explored(lambda store: times(store).publish(7, 0, 3, 50), publish,
                                     lambda store: times(store).published(7, 0) == 70):
         assert isinstance(answer, OutcomeUnknown) or (answer == 70) is changed, answer
+
+
+def test_who_owns_the_published_times_stays_unknown_until_it_is_seen() -> None:
+    def register(store: KVStore) -> Any:
+        return PublishedTimes(store, "A", clock=ManualClock(1000.0)).register(7, 0, incarnation=3, created_at=10)
+
+    def epoch(store: KVStore) -> object:
+        return next(iter(store.scan(b"catalog", prefix=publisher_key("A"))), None)
+
+    # What was not answered and then not seen is unknown, whatever came of it; else it is owned, and registered.
+    for answer, changed in explored(lambda _: None, register, lambda store: epoch(store) is not None):
+        assert isinstance(answer, OutcomeUnknown) or (answer == 10 and changed), answer
 
 
 @pytest.mark.parametrize("what", ["pins", "watermark", "published times"])
