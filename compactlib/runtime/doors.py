@@ -174,6 +174,8 @@ class Listener:
         self._what = what
         self._work = work
         self._listening: list[tuple[socket.socket, KeptTask]] = []
+        # Connections whose answer has not begun.
+        self._taken: set[socket.socket] = set()
 
     async def listen(self, address: Address,
                      answer: Callable[[socket.socket, str], Coroutine[None, None, object]]) -> None:
@@ -187,9 +189,10 @@ class Listener:
             StorageError: the address cannot be listened on.
         """
         # An event loop that ended without a word left its own open.
-        for left, _ in self._listening:
+        for left in (*(made for made, _ in self._listening), *self._taken):
             left.close()
         self._listening.clear()
+        self._taken.clear()
         host, port = address
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host or None, port, type=socket.SOCK_STREAM,
@@ -223,13 +226,34 @@ class Listener:
             # The cancelled call would do so only later, and meanwhile take what comes at the closed socket.
             asyncio.get_running_loop().remove_reader(made)
             made.close()
+        while self._taken:
+            self._taken.pop().close()
 
     async def _accept(self, listening: socket.socket,
                       answer: Callable[[socket.socket, str], Coroutine[None, None, object]]) -> None:
-        line, where = await asyncio.get_running_loop().sock_accept(listening)
-        # asyncio does so only for sockets that it has opened itself; else an answer in two parts takes 40 ms.
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._work.spawn(answer(line, str(where)), "a connection")
+        # Not by asyncio, which loses a connection that it has taken while its caller is cancelled.
+        await spoken(listening)
+        try:
+            line, where = listening.accept()
+        except BlockingIOError:
+            # It was gone before it could be taken.
+            return
+        self._taken.add(line)
+        try:
+            line.setblocking(False)
+            # asyncio does so only for sockets that it has opened itself; else an answer in two parts takes 40 ms.
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._work.spawn(self._answered(line, str(where), answer), "a connection")
+        except BaseException:
+            self._taken.discard(line)
+            line.close()
+            raise
+
+    async def _answered(self, line: socket.socket, where: str,
+                        answer: Callable[[socket.socket, str], Coroutine[None, None, object]]) -> None:
+        if line in self._taken:
+            self._taken.discard(line)
+            await answer(line, where)
 
 
 class Line:
