@@ -27,6 +27,9 @@ from compactlib.runtime.observe import Observer, Progress
 MAX_EXPERIMENTS = 10_000
 """The most experiments of one comparison."""
 
+_COLUMNS = ("seed", "compactions", "refused", "settings", "of", "error")
+"""What a table has behind the labels of its rows."""
+
 PolicyT_contra = TypeVar("PolicyT_contra", contravariant=True)
 WorkloadT_contra = TypeVar("WorkloadT_contra", contravariant=True)
 PolicyT = TypeVar("PolicyT")
@@ -197,6 +200,9 @@ def sweep(make: Callable[..., PolicyT], parameters: Mapping[str, Sequence[Settin
         workload: what is asked.
         settings: what is replayed.
         seeds: of the workload.
+
+    Raises:
+        InvalidInput: as `grid`.
     """
     return grid(lambda **values: Experiment(policy=make(**values), workload=workload, settings=settings),
                 parameters, seeds=seeds)
@@ -210,8 +216,14 @@ def grid(make: Callable[..., Experiment], parameters: Mapping[str, Sequence[Sett
         make: makes the experiment of the parameters as keyword arguments; its seed and labels are set here.
         parameters: the values of each; they become columns.
         seeds: of the workload.
+
+    Raises:
+        InvalidInput: a parameter is called as a column that every table has.
     """
     names = tuple(parameters)
+    if hidden := [name for name in names if name in _COLUMNS]:
+        raise InvalidInput(f"the parameter {hidden[0]!r} would be hidden by the column of this name, which every table "
+                           f"has; call it otherwise: grid(lambda policy_seed: ..., {{'policy_seed': ...}})")
     combinations = [dict(zip(names, values, strict=True))
                     for values in itertools.product(*(parameters[name] for name in names))]
     return tuple(attrs.evolve(make(**values), seed=seed, labels=values) for values in combinations for seed in seeds)

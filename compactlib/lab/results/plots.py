@@ -46,20 +46,21 @@ def over_time(reports: Sequence[Report], figure: str = "write_amplification") ->
 
 
 def side_by_side(comparison: Comparison, figure: str = "write_amplification") -> Figure:
-    """What each policy came to on each workload: groups of bars.
+    """What each policy came to on each workload: groups of bars, each the mean of its seeds.
 
     Raises:
         InvalidInput: there is no such figure.
     """
     drawn, axes = _empty(_title(figure, comparison.figures))
     rows = comparison.to_dicts()
-    policies = list(dict.fromkeys(row["policy"] for row in rows))
-    workloads = list(dict.fromkeys(row["workload"] for row in rows))
+    of_policies, of_workloads = _told_apart(comparison, rows)
+    policies, workloads = list(dict.fromkeys(of_policies)), list(dict.fromkeys(of_workloads))
     width = 0.8 / max(len(policies), 1)
     for place, policy in enumerate(policies):
         heights = []
         for workload in workloads:
-            found = [row.get(figure) for row in rows if (row["policy"], row["workload"]) == (policy, workload)]
+            found = [row.get(figure) for row, *of in zip(rows, of_policies, of_workloads, strict=True)
+                     if of == [policy, workload]]
             heights.append(_mean(found))
         places = [at + place * width for at in range(len(workloads))]
         axes.bar(places, heights, width, label=policy)
@@ -156,6 +157,33 @@ def _empty(title: str) -> tuple[Figure, Any]:
     axes = figure.subplots()
     axes.set_ylabel(title)
     return figure, axes
+
+
+def _told_apart(comparison: Comparison, rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """A name for each row's policy, and one for its workload; the same only for what differs in nothing but the seed.
+    """
+    policies = _whole([str(each.policy) for each in comparison.experiments], [row["settings"] for row in rows])
+    workloads = _whole([str(each.workload) for each in comparison.experiments], [row["of"] for row in rows])
+    labels = [", ".join(f"{name}={value}" for name, value in each.labels.items()) for each in comparison.experiments]
+    pairs = list(zip(policies, workloads, strict=True))
+    if len(set(pairs)) < len(set(zip(pairs, labels, strict=True))):
+        # Setups, for one.
+        policies = [f"{policy}, {label}" if label else policy for policy, label in zip(policies, labels, strict=True)]
+    return (_short([row["policy"] for row in rows], policies), _short([row["workload"] for row in rows], workloads))
+
+
+def _whole(values: Sequence[str], told: Sequence[str | None]) -> list[str]:
+    """What a report says of each value; the value itself where none has come of it."""
+    known = {value: text for value, text in zip(values, told, strict=True) if text is not None}
+    return [known.get(value, value) for value in values]
+
+
+def _short(names: Sequence[str], whole: Sequence[str]) -> list[str]:
+    """The names, but the whole where one name stands for several."""
+    meant: dict[str, set[str]] = {}
+    for name, each in zip(names, whole, strict=True):
+        meant.setdefault(name, set()).add(each)
+    return [name if len(meant[name]) == 1 else each for name, each in zip(names, whole, strict=True)]
 
 
 def _title(figure: str, known: Mapping[str, str]) -> str:

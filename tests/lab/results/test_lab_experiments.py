@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,34 @@ def test_a_sweep_tries_every_combination(tmp_path: Path) -> None:
         (1, 0.0), (1, 0.8), (3, 0.0), (3, 0.8)]
     with pytest.raises(InvalidInput, match="no best"):
         table.best("beauty")
+
+
+@pytest.mark.parametrize("name", ["seed", "settings", "refused"])
+def test_a_parameter_that_a_column_of_every_table_would_hide_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match=name):
+        sweep(lambda **_: Greedy(), {"min_reclaimed_segments": [1], name: [1, 2]}, WORKLOADS[0], SETTINGS)
+
+
+def test_bars_stand_side_by_side_for_whatever_differs_by_more_than_its_seed() -> None:
+    pytest.importorskip("matplotlib")
+    from compactlib.lab.results import plots
+
+    policies = [Greedy(min_reclaimed_segments=least, min_used_fraction=0.0) for least in (1, 6)]
+    workloads = [Uniform(keys=500, writes=writes) for writes in (1_000, 3_000)]
+    setups = {"tight": BlobSettings.of_slots(40, 16), "wide": SETTINGS}
+    for table in (run_experiments(compare(policies, WORKLOADS, SETTINGS, seeds=(1, 2))),
+                  run_experiments(compare(policies[:1], WORKLOADS, setups)),
+                  run_experiments(compare(policies[:1], workloads, SETTINGS))):
+        drawn: Any = plots.side_by_side(table).axes[0]
+        bars = sorted(bar.get_height() for bar in drawn.patches)
+        assert len(bars) == len({(each.policy, each.workload, tuple(each.labels.items()))
+                                 for each in table.experiments})
+        seeds = len({each.seed for each in table.experiments})
+        rows = [row["write_amplification"] for row in table.to_dicts()]
+        means = sorted(sum(rows[at:at + seeds]) / seeds for at in range(0, len(rows), seeds))
+        assert bars == pytest.approx(means)
+        shown = [text.get_text() for text in (*drawn.get_legend().get_texts(), *drawn.get_xticklabels())]
+        assert len(set(shown)) == len(shown)
 
 
 class BadPolicy(Greedy):
