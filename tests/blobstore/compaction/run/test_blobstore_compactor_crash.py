@@ -387,7 +387,7 @@ def test_soak_crashes_of_recoveries_from_every_operation(name: str, part: int, t
     points = range(part, len(recording.operations) + 1, PARTS)
     report = explore_recovery(recording, story.recover, expected.check, rng=random.Random(part), recoveries=8,
                               limit_per_point=4, points=points)
-    assert report.recoveries == 8
+    assert report.recoveries >= min(8, len(points))
 
 
 @pytest.mark.soak
