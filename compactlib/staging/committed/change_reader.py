@@ -58,7 +58,7 @@ class ChangeReader:
         steps: list[ChangeBatch] = []
         count = size = 0
         while count < MAX_BATCH and size < MAX_BATCH_BYTES and not self._ended:
-            step = ChangeBatch.of(islice(self._source, _STEP), after=self._last)
+            step = ChangeBatch.of(_some(self._source), after=self._last)
             if not step:
                 self._ended = True
                 break
@@ -67,3 +67,18 @@ class ChangeReader:
             count += len(step)
             size += step.size_bytes
         self._batch, self._at = ChangeBatch.joined(steps), 0
+
+
+def _some(source: Iterator[tuple[bytes, Change]]) -> Iterator[tuple[bytes, Change]]:
+    """The next changes: so many at most, and none on top of so many bytes."""
+    left = MAX_BATCH_BYTES
+    for change in islice(source, _STEP):
+        yield change
+        try:
+            record = change[1]
+            if record is not None:
+                left -= len(record.data) + len(record.identity)
+        except (AttributeError, LookupError, TypeError):
+            continue  # What is no change, the batch's own check names.
+        if left <= 0:
+            return

@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 
 from compactlib.errors import BudgetSpent, CorruptData, InvalidInput
 from compactlib.objects import MemoryObjects, ObjectStoreFailed
 from compactlib.runtime.budget import Budget
+from compactlib.staging.committed.change_reader import MAX_BATCH_BYTES, ChangeReader
 from compactlib.staging.committed.committed_ranges import CommittedRanges
 from compactlib.staging.committed.formats.metarange import MetaRange
 from compactlib.staging.committed.formats.plain_format import MAGIC, PlainFormat, header_of
 from compactlib.staging.committed.formats.rows import RangeFormat
 from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.errors import DamagedRange, MergeConflict, MetaRangeNotFound, NewerFormat, RangeNotFound
-from compactlib.staging.model.values import MAX_KEY_BYTES, LiveMetaRanges, MetaRangeId, RangeEntry, Record
+from compactlib.staging.model.values import MAX_KEY_BYTES, Change, LiveMetaRanges, MetaRangeId, RangeEntry, Record
 from tests.staging.committed.plain_sets import RecordSet, committed, simple, written
 from tests.staging.committed.range_formats import FORMATS
 from tests.staging.hooked_objects import HookedObjects
@@ -32,6 +34,25 @@ ODD: RecordSet = {
 def replace(objects: MemoryObjects, key: str, data: bytes) -> None:
     objects.delete(key)
     objects.create(key, data)
+
+
+def test_large_changes_are_read_a_few_at_a_time_also_behind_small_ones() -> None:
+    """512 of them at once were more than an Arrow array takes, and than memory."""
+    large, pulled = Record(b"i", bytes(1 << 20)), 0
+
+    def changes() -> Iterator[tuple[bytes, Change]]:
+        nonlocal pulled
+        for number in range(600):
+            pulled += 1
+            yield b"%04d" % number, (None, Record(b"i", b"small"), large)[min(number // 20, 2)]
+
+    reader = ChangeReader(changes())
+    most, taken = 0, 0
+    while batch := reader.take(None):
+        most, taken = max(most, batch.size_bytes), taken + len(batch)
+        assert pulled == taken
+    assert taken == 600
+    assert most < 2 * MAX_BATCH_BYTES
 
 
 @both_formats
