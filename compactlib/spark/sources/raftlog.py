@@ -6,7 +6,6 @@ Payload bytes go from the file into the batch's buffer with one copy and no work
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, TypeAlias
@@ -35,6 +34,7 @@ from compactlib.spark.sources.table_source import DAMAGED, Columns, Option, Tabl
 MAX_BATCH_ROWS = 16_384
 """Rows in one batch. A batch also ends where a read does, which is after 1 MiB of payload or one larger entry."""
 
+_MAX_BATCH_BYTES = 1 << 20
 _LARGEST_LONG = (1 << 63) - 1
 _LARGEST_BINARY = (1 << 31) - 1
 _INDEX = "a log index, 0 to 2**64 - 1"
@@ -191,20 +191,24 @@ def _read_unflushed(part: UnflushedSlice, options: SourceOptions) -> Iterator[pa
     with LogReader(options.folder) as log:
         if _is_superseded(part, options):
             raise _stale(options.folder, "the write-ahead log")
-        answers = log.read_many(list(part.indexes))
-        while chunk := list(itertools.islice(answers, MAX_BATCH_ROWS)):
-            rows: list[dict[str, object]] = []
-            for answer in chunk:
-                if isinstance(answer, DamagedEntry):
-                    raise answer.error
-                if not isinstance(answer, Entry):
-                    # Taken back, or dead by a snapshot, since the plan.
-                    raise _stale(options.folder, f"entry {answer.index}")
-                if max(answer.index, answer.term) > _LARGEST_LONG or len(answer.payload) > _LARGEST_BINARY:
-                    raise Unsupported(f"{options.folder}: entry {answer.index} in term {answer.term} of "
-                                      f"{len(answer.payload)} bytes is larger than Spark's types hold; {_ADVICE}")
-                rows.append({"index": answer.index, "term": answer.term, "length": len(answer.payload),
-                             "live": state is None or not state.is_dead(answer.index), "payload": answer.payload})
+        rows: list[dict[str, object]] = []
+        size = 0
+        for answer in log.read_many(list(part.indexes)):
+            if isinstance(answer, DamagedEntry):
+                raise answer.error
+            if not isinstance(answer, Entry):
+                # Taken back, or dead by a snapshot, since the plan.
+                raise _stale(options.folder, f"entry {answer.index}")
+            if max(answer.index, answer.term) > _LARGEST_LONG or len(answer.payload) > _LARGEST_BINARY:
+                raise Unsupported(f"{options.folder}: entry {answer.index} in term {answer.term} of "
+                                  f"{len(answer.payload)} bytes is larger than Spark's types hold; {_ADVICE}")
+            if rows and (len(rows) == MAX_BATCH_ROWS or size + len(answer.payload) > _MAX_BATCH_BYTES):
+                yield pa.RecordBatch.from_pylist(rows, schema=schema)
+                rows, size = [], 0
+            size += len(answer.payload)
+            rows.append({"index": answer.index, "term": answer.term, "length": len(answer.payload),
+                         "live": state is None or not state.is_dead(answer.index), "payload": answer.payload})
+        if rows:
             yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
 

@@ -295,6 +295,18 @@ def test_a_dead_entry_that_became_a_hole_has_no_payload_and_no_error(tmp_path: P
             assert any(row["payload"] is None for row in found)
 
 
+def test_large_entries_of_a_write_ahead_log_come_in_many_batches(tmp_path: Path) -> None:
+    sizes = [0, 300_000, 400_000, 400_000, 0, 3_000_000, 1, 2]
+    with open_log(tmp_path / "store", StoreOptions(background=False)) as log:
+        log.append((index, 1, bytes(size)) for index, size in enumerate(sizes, 1))
+        log.sync()
+        asked = SourceOptions.parse({"path": str(tmp_path / "store/logs/log")})
+        [part] = plan_slices(asked)
+        batches = [batch.to_pylist() for batch in read_slice(part, asked)]
+    assert [[row["length"] for row in batch] for batch in batches] == [sizes[:3], sizes[3:5], sizes[5:6], sizes[6:]]
+    assert [row["payload"] for batch in batches for row in batch] == list(map(bytes, sizes))
+
+
 def test_what_is_in_a_stores_write_ahead_log_is_read_too(tmp_path: Path) -> None:
     """Entries that had been taken back were given as live, and the newest were left out."""
     options = StoreOptions(background=False, log=LogOptions(limits=SegmentLimits(max_entries=16)))
