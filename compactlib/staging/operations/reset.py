@@ -7,7 +7,7 @@ the staging token or in a new one, with what HEAD has; or all layers are dropped
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 from compactlib._arguments import require_type
@@ -29,6 +29,8 @@ from compactlib.staging.records.staged import Staged
 
 ResetOutcome: TypeAlias = Done[ResetStats] | Skipped
 """What a reset ends in."""
+
+_MAX_BATCH_BYTES = 8 << 20
 
 
 def reset(context: StagingContext, branch: str) -> ResetOutcome:
@@ -142,7 +144,7 @@ def _restore_prefix(view: BranchView, token: StagingToken, prefix: bytes, cache:
     restored = tombstones = 0
     changes = ((key, Staged(difference.left)) for key, difference in uncommitted_keys(view, cache, prefix=prefix)
                if difference is not None)
-    while batch := dict(islice(changes, MAX_BATCH_KEYS)):
+    for batch in _batches(changes):
         try:
             view.context.tokens.set_many(token, batch)
         except PartlyWritten as error:
@@ -151,3 +153,17 @@ def _restore_prefix(view: BranchView, token: StagingToken, prefix: bytes, cache:
         hidden = sum(staged.is_tombstone for staged in batch.values())
         restored, tombstones = restored + len(batch) - hidden, tombstones + hidden
     return ResetStats(records_restored=restored, tombstones=tombstones)
+
+
+def _batches(changes: Iterable[tuple[bytes, Staged]]) -> Iterator[dict[bytes, Staged]]:
+    """The changes, so many at once, and none on top of so many bytes."""
+    batch: dict[bytes, Staged] = {}
+    size = 0
+    for key, staged in changes:
+        batch[key] = staged
+        size += 0 if staged.record is None else len(staged.record.data) + len(staged.record.identity)
+        if len(batch) == MAX_BATCH_KEYS or size >= _MAX_BATCH_BYTES:
+            yield batch
+            batch, size = {}, 0
+    if batch:
+        yield batch

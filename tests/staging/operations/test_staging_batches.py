@@ -181,6 +181,21 @@ def test_a_reset_of_a_prefix_that_ends_in_the_middle_has_changed_nothing() -> No
     assert branch.get_many(KEYS) == {}
 
 
+def test_a_reset_of_a_prefix_writes_large_values_a_few_at_a_time() -> None:
+    world = World()
+    branch = world.repo.create_branch("main")
+    keys, large = KEYS[:30], bytes(1 << 20)
+    branch.put_many(dict.fromkeys(keys, large))
+    branch.commit("large")
+    branch.delete_many(keys)
+    before = len(world.store.operations)
+    branch.reset_prefix(b"0")
+    firsts = [each.key for each in world.store.operations[before:] if each.name == "transact"]
+    assert len(firsts) >= 3
+    assert not branch.is_dirty()
+    assert {record.data for record in branch.get_many(keys).values()} == {large}
+
+
 @pytest.mark.parametrize("transact", [0, 1, 3])
 @pytest.mark.parametrize("deletes", [False, True])
 def test_whatever_a_batch_meets_the_branch_has_what_it_said(transact: int, deletes: bool) -> None:
