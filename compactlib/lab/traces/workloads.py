@@ -222,7 +222,7 @@ class TtlMix(Uniform):
         lives_seconds: pairs of a share (they add up to at most 1) and a time to live; the rest lives until replaced.
 
     Raises:
-        InvalidInput: shares add up to more than 1, or a time is not above 0.
+        InvalidInput: shares add up to more than 1, one is negative, or a time is not above 0.
     """
 
     lives_seconds: tuple[tuple[float, float], ...] = ((0.1, 600.0), (0.3, 3_600.0))
@@ -231,9 +231,10 @@ class TtlMix(Uniform):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        if sum(share for share, _ in self.lives_seconds) > 1 or any(life <= 0 for _, life in self.lives_seconds):
-            raise InvalidInput(f"lives_seconds is {self.lives_seconds}; give shares that add up to at most 1, each "
-                               f"with a time above 0")
+        if sum(share for share, _ in self.lives_seconds) > 1 or not all(
+                share >= 0 and life > 0 for share, life in self.lives_seconds):
+            raise InvalidInput(f"lives_seconds is {self.lives_seconds}; give shares of at least 0 that add up to "
+                               f"at most 1, each with a time above 0")
 
     def lives(self, count: int, random: Random) -> array[int]:
         """See `Synthetic.lives`."""
@@ -427,6 +428,8 @@ class WithReads:
         random = Random(f"{seed} reads")
         keys, due, share = 0, 0.0, self.reads / (1 - self.reads)
         for piece in self.of.pieces(seed):
+            if not len(piece):
+                continue
             rows: list[tuple[int, int, int, int, int]] = []
             owners = array("i")
             for row, owner in zip(piece.rows(), piece.owners(), strict=True):

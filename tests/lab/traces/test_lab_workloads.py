@@ -117,6 +117,7 @@ def test_reads_come_in_between_and_change_nothing_else() -> None:
     lambda: Uniform(keys=0, writes=1), lambda: Uniform(keys=1, writes=-1), lambda: Uniform(keys=1, writes=1, spread=2),
     lambda: HotCold(keys=10, writes=1, hot_keys=0.0), lambda: Zipf(keys=1, writes=1, exponent=0),
     lambda: TtlMix(keys=1, writes=1, lives_seconds=((0.6, 1.0), (0.6, 2.0))),
+    lambda: TtlMix(keys=1, writes=1, lives_seconds=((0.6, 1.0), (-0.1, 2.0))),
     lambda: Expiring(keys=10, writes=1, containers=11), lambda: Expiring(keys=10, writes=1, shortest_seconds=31.0),
     lambda: Bursts(keys=10, writes=1, burst_keys=11), lambda: AppendMostly(keys=1, writes=1, deletes=1.5),
     lambda: Operations(kinds=b"\0\0", keys=[1], sizes=1, times_ms=[0, 0]),
