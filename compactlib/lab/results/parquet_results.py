@@ -6,7 +6,7 @@ One row an experiment, with the columns of `Comparison.to_dicts`, and:
 | column | what it is |
 |---|---|
 | `compactlib` | the version of the library that ran it |
-| `experiment` | JSON: policy, workload, settings, seed, labels, by class and field; of a trace its file's (folder's) SHA-256 |
+| `experiment` | JSON: policy, workload, settings, seed, labels, by class and field; of a trace its files' SHA-256 |
 | `report` | JSON: the report, or null |
 | `failure` | JSON: class and message of the error, or null |
 
