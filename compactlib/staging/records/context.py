@@ -9,7 +9,7 @@ from random import Random
 import attrs
 
 from compactlib.clock import Clock
-from compactlib.errors import Busy, StorageError
+from compactlib.errors import CompactlibError
 from compactlib.kv import KVStore
 from compactlib.runtime.observe import Observer, telling
 from compactlib.staging.committed.committed_ranges import CommittedRanges
@@ -85,6 +85,6 @@ class StagingContext:
         tokens = tuple(tokens)
         try:
             self.tokens.mark_dropped(dict.fromkeys(tokens, branch))
-        except (Busy, StorageError) as error:
+        except CompactlibError as error:
             self.observer.event("staging_tokens_not_marked", {"repository": self.repository, "branch": branch,
                                                               "tokens": list(tokens), "error": str(error)})

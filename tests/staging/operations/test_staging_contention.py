@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from compactlib.clock import ManualClock
+from compactlib.errors import Closed, CompactlibError, CorruptData
 from compactlib.kv import EXISTS, MemoryStore, OutcomeUnknown, SlowDown
 from compactlib.outcome import Done
 from compactlib.runtime.observe import RecordingObserver
@@ -202,11 +203,15 @@ def test_a_put_in_doubt_is_not_repeated() -> None:
     assert missing(main, b"k")
 
 
-def test_marks_that_cannot_be_written_do_not_undo_what_happened() -> None:
+@pytest.mark.parametrize("error", [None, Closed("the store was closed"), CorruptData(
+    path="the store", offset=0, expected="a page", found="another")])
+def test_marks_that_cannot_be_written_do_not_undo_what_happened(error: CompactlibError | None) -> None:
     world = World()
     main = world.branch({}, staged={"a": "1"})
 
     def choose(operation: KVOperation) -> KVFault | None:
+        if operation.key.startswith(b"dropped/") and error is not None:
+            raise error
         return KVFault.FAIL if operation.key.startswith(b"dropped/") else None
 
     observer = RecordingObserver()
