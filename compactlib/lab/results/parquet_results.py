@@ -77,7 +77,7 @@ def read(path: StrPath, classes: Iterable[type] = ()) -> Comparison:
 
     Raises:
         CorruptData: it is no file of results, or the file of a trace has other content than when it was replayed.
-        InvalidInput: it names a class that is neither the library's nor given.
+        InvalidInput: it names a class that is neither the library's nor given, or has other fields.
         Unsupported: it is of another format.
     """
     name = os.fspath(path)
@@ -92,17 +92,26 @@ def read(path: StrPath, classes: Iterable[type] = ()) -> Comparison:
         raise Unsupported(f"{name} has results in format {metadata[_FORMAT_KEY].decode()}; this release reads "
                           f"{_FORMAT.decode()}")
     known = {_class_name(each): each for each in classes}
-    experiments: list[Experiment] = []
-    outcomes: list[Any] = []
-    for number, row in enumerate(table.select(["experiment", "report", "failure"]).to_pylist()):
-        experiment = _restored(json.loads(row["experiment"]), known)
-        experiments.append(experiment)
-        if row["failure"] is None:
-            outcomes.append(experiment.settings.read_report(row["report"]))
-        else:
-            kind, told = json.loads(row["failure"])
-            outcomes.append(TaskFailed(told, task=f"experiment {number:05d}", kind=kind, detail=""))
-    return Comparison(tuple(experiments), tuple(outcomes), float(metadata[_SKIP_KEY]))
+    try:
+        found = [_outcome_of(row, number, known)
+                 for number, row in enumerate(table.select(["experiment", "report", "failure"]).to_pylist())]
+        skip = float(metadata[_SKIP_KEY])
+    except CompactlibError:
+        raise
+    except (LookupError, TypeError, ValueError) as error:
+        raise CorruptData(path=name, offset=0, expected="results of the lab", found=f"{type(error).__name__}: {error}",
+                          ) from error
+    return Comparison(tuple(experiment for experiment, _ in found), tuple(outcome for _, outcome in found), skip)
+
+
+def _outcome_of(row: Mapping[str, Any], number: int, known: Mapping[str, type]) -> tuple[Experiment, Any]:
+    experiment = _restored(json.loads(row["experiment"]), known)
+    if not isinstance(experiment, Experiment):
+        raise TypeError(f"{type(experiment).__name__} is no experiment")
+    if row["failure"] is None:
+        return experiment, experiment.settings.read_report(row["report"])
+    kind, told = json.loads(row["failure"])
+    return experiment, TaskFailed(told, task=f"experiment {number:05d}", kind=kind, detail="")
 
 
 def _column(values: Sequence[Any]) -> Any:
@@ -154,7 +163,12 @@ def _restored(told: Any, known: Mapping[str, type]) -> Any:
         case {"enum": name, "name": member}:
             return _class(name, known)[member]
         case {"class": name, "fields": fields}:
-            value = _class(name, known)(**{alias: _restored(each, known) for alias, each in fields.items()})
+            given = {alias: _restored(each, known) for alias, each in fields.items()}
+            try:
+                value = _class(name, known)(**given)
+            except TypeError as error:
+                raise InvalidInput(f"the results name the class {name} with the fields {', '.join(given)}, which it "
+                                   f"does not have here ({error}); read them with the release that wrote them") from error
             if "sha256" in told and os.path.exists(value.path) and (found := _sha256(value.path)) != told["sha256"]:
                 raise CorruptData(path=value.path, offset=0, expected=f"the SHA-256 {told['sha256']} of the trace that "
                                   f"was replayed", found=found)

@@ -104,6 +104,39 @@ def test_a_class_that_this_release_does_not_have_is_named(tmp_path: Path, name: 
         parquet_results.read(path)
 
 
+def test_a_class_that_another_release_made_of_other_fields_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "results.parquet"
+    parquet_results.write(run_experiments(EXPERIMENTS[2:3]), path)
+    table = parquet.read_table(path)
+    [told] = table["experiment"].to_pylist()
+    changed = told.replace('"snapshot_every"', '"snapshots_each"')
+    assert changed != told
+    parquet.write_table(table.set_column(table.schema.get_field_index("experiment"), "experiment", [[changed]]), path)
+    with pytest.raises(InvalidInput, match=r"RaftLogSettings.*snapshots_each"):
+        parquet_results.read(path)
+
+
+@pytest.mark.parametrize("damage", ["no column", "no skip", "no number", "no JSON", "no experiment", "no report"])
+def test_results_that_are_not_whole_are_corrupt(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "results.parquet"
+    parquet_results.write(run_experiments(EXPERIMENTS[2:3]), path)
+    table = parquet.read_table(path)
+    metadata = dict(table.schema.metadata)
+    columns = {"no JSON": ("experiment", "{"), "no experiment": ("experiment", "[1]"), "no report": ("report", "{}")}
+    if damage == "no column":
+        table = table.drop_columns(["failure"])
+    elif damage in columns:
+        name, text = columns[damage]
+        table = table.set_column(table.schema.get_field_index(name), name, [[text]])
+    else:
+        metadata |= {b"skip": b"much"}
+        if damage == "no skip":
+            del metadata[b"skip"]
+    parquet.write_table(table.replace_schema_metadata(metadata), path)
+    with pytest.raises(CorruptData, match="results"):
+        parquet_results.read(path)
+
+
 def test_a_trace_is_known_by_its_content(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("time,op,key,size,ttl\n0,put,a,20,\n1,put,b,20,60\n")
