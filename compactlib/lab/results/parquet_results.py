@@ -168,7 +168,7 @@ def _restored(told: Any, known: Mapping[str, type]) -> Any:
                 value = _class(name, known)(**given)
             except TypeError as error:
                 raise InvalidInput(f"the results name the class {name} with the fields {', '.join(given)}, which it "
-                                   f"does not have here ({error}); read them with the release that wrote them") from error
+                                   f"does not have here ({error}); read them with their own release") from error
             if "sha256" in told and os.path.exists(value.path) and (found := _sha256(value.path)) != told["sha256"]:
                 raise CorruptData(path=value.path, offset=0, expected=f"the SHA-256 {told['sha256']} of the trace that "
                                   f"was replayed", found=found)
