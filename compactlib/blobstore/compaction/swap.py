@@ -159,6 +159,14 @@ class CompactableStore(Shown, Protocol):
     def snapshot(self) -> Snapshot:
         """A frozen look at log and index."""
 
+    def make_durable(self) -> None:
+        """Sync what was written, if anything is not durable yet: what removes older records because of it, or tells a
+        peer its number, does so first.
+
+        Raises:
+            StorageError: the disk refused, now or before.
+        """
+
     def swap_segments(self, remove: Sequence[SegmentName], add: Sequence[SegmentName],
                       index_starts: Mapping[SegmentName, Sequence[int]] | None = None) -> None:
         """Answer from the segments `add` instead of `remove`, in one step. Changes nothing on the disk.

@@ -242,6 +242,8 @@ class HardDeleter:
 
     def _carry_out(self, erasures: Sequence[Erasure], sequence: int) -> int:
         store = self._store
+        # A delete that a crash takes must not be why content goes, nor count as looked at.
+        store.make_durable()
         # A batch that the disk refused half-way is finished first.
         redo_erasures(store.files, store.folder, self._mark_all)
         intent = attrs.evolve(self._state, erasures=tuple(erasures))

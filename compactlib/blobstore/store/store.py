@@ -454,9 +454,16 @@ class BlobStore(Closing):
     def entries_since(self, token: ReplicationToken | None = None, *, max_bytes: int | None = None) -> FoundEntries:
         """The blobs that have changed since a token, for a peer that follows this store.
 
-        At most `find_max_entries` records are looked at; ask again with the answer's token until `at_end`.
+        At most `find_max_entries` records are looked at; ask again with the answer's token until `at_end`. What is told
+        is durable: a crash would else give its numbers to other records, which the peer would take for known.
+
+        Raises:
+            InvalidInput: a limit is below 1, or something is of another type.
+            StorageError: the disk refused a sync.
         """
-        return entries_since(self.snapshot(), token, max_entries=self._config.find_max_entries, max_bytes=max_bytes)
+        snapshot = self.snapshot()
+        self.make_durable()
+        return entries_since(snapshot, token, max_entries=self._config.find_max_entries, max_bytes=max_bytes)
 
     # -------------------------------------------------------------------------------------------------- compactions
 
@@ -678,6 +685,14 @@ class BlobStore(Closing):
     def snapshot(self) -> LogSnapshot:
         """A frozen look at log and index. O(1), takes the lock for a moment."""
         return self._opened().snapshot()
+
+    def make_durable(self) -> None:
+        """See `swap.CompactableStore`."""
+        log = self._opened()
+        self._lock_file.require_mine()
+        with log.lock:
+            if not log.writer.all_synced:
+                log.flush()
 
     def swap_segments(self, remove: Sequence[SegmentName], add: Sequence[SegmentName],
                       index_starts: Mapping[SegmentName, Sequence[int]] | None = None) -> None:

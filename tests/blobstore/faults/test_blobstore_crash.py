@@ -13,11 +13,15 @@ from typing import Any
 import attrs
 import pytest
 
+from compactlib.blobstore.compaction.plan.policies.compact_all import CompactAll
 from compactlib.blobstore.config import BlobStoreConfig, Durability
 from compactlib.blobstore.model.values import Answer, Blob, Deleted
+from compactlib.blobstore.store.operations import draft_put
+from compactlib.blobstore.store.state import blob_state
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.files import Files
+from compactlib.outcome import Done
 from compactlib.testing import explore, explore_recovery
 from compactlib.testing.crash.recorder import RecordingFiles
 
@@ -158,6 +162,35 @@ def test_what_a_store_answers_after_a_kill_stays_after_a_crash(tmp_path: Path) -
         assert state_of(store) == states[2]
         files.acknowledge(2)
     explore(files.recording(), Checker("interval", states, None), rng=random.Random(1))
+
+
+@pytest.mark.parametrize("durability", ["group", "interval"])
+def test_a_compaction_removes_nothing_because_of_what_a_crash_takes(durability: Durability, tmp_path: Path) -> None:
+    """The old content of a blob is garbage as soon as the new one is written; the new one is not durable yet."""
+    config = attrs.evolve(config_of(durability), journal_max_entries=0)
+    files = RecordingFiles(tmp_path)
+    with BlobStore(tmp_path / "store", config, files=files, clock=ManualClock(NOW)) as store:
+        store.put(b"a", b"old" * 100)
+        store.put(b"b", b"b" * 500)
+        store.close_active_segment()
+        files.acknowledge("old")
+
+        def answers(folder: Path, acknowledged: Sequence[Any]) -> None:
+            with BlobStore(folder / "store", config, clock=ManualClock(NOW)) as again:
+                found = again.get(b"a")
+                assert isinstance(found, Blob), found
+                assert found.content in (b"old" * 100, b"new" * 100)
+
+        with store._log.lock:  # noqa: SLF001 - as between the writing of a record and its sync, with "group"
+            draft = draft_put(b"a", blob_state(store._log.contents.find(b"a")), content_bytes=300,  # noqa: SLF001
+                              now_ms=int(NOW * 1000), ttl_seconds=None, account=0, container=0, replace=True)
+            store._log.append(draft, b"new" * 100)  # noqa: SLF001
+        began = len(files.recording().operations)
+        outcome = store.compact(policy=CompactAll(min_used_fraction=0.0))
+        assert isinstance(outcome, Done)
+        assert outcome.stats.copied_records == 1
+        recording = files.recording()
+    explore(recording, answers, points=range(began, len(recording.operations) + 1), rng=random.Random(1))
 
 
 @attrs.frozen

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,18 @@ from compactlib.blobstore.store.replication import ReplicationToken, bytes_after
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput
-from compactlib.files import LocalFiles
+from compactlib.files import Files, LocalFiles
+from compactlib.testing import explore
+from compactlib.testing.crash.operations import Recording
+from compactlib.testing.crash.recorder import RecordingFiles
 from tests.blobstore.compaction_stores import RETENTION, START, compact_all, garbage_store
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 10, index_max_entries=3, journal_max_entries=0,
                          find_max_entries=5, ttl_update_buffer_seconds=1)
 
 
-def opened(folder: Path, config: BlobStoreConfig = CONFIG) -> BlobStore:
-    return BlobStore(folder, config, clock=ManualClock(1000.0))
+def opened(folder: Path, config: BlobStoreConfig = CONFIG, files: Files | None = None) -> BlobStore:
+    return BlobStore(folder, config, files=files, clock=ManualClock(1000.0))
 
 
 def followed(store: BlobStore, token: ReplicationToken | None = None) -> tuple[list[bytes], ReplicationToken]:
@@ -109,6 +113,39 @@ def test_records_that_a_crash_has_lost_do_not_hide_those_that_come_after(scratch
         store.put(b"new", b"3")
         assert followed(store, token)[0] == [b"new"]
         assert store.status().next_sequence > MAX_UNSYNCED_RECORDS
+
+
+@pytest.mark.parametrize("kept", [[], [b"kept"]])
+def test_what_a_peer_was_told_no_crash_takes_away(kept: list[bytes], tmp_path: Path) -> None:
+    """Twice something is written and a peer told of it, and then the power fails; what is written after that is told,
+    too: no number that the peer has seen is given again."""
+    config = attrs.evolve(CONFIG, durability="interval", sync_interval_seconds=1e6, index_max_entries=100)
+    with opened(tmp_path / "store", config) as store:
+        for key in kept:
+            store.put(key, b"1")
+
+    def told(folder: Path) -> Recording:
+        """One life; its crashes are those after the peer was told."""
+        files = RecordingFiles(folder)
+        store = opened(folder / "store", config, files)
+        for number in range(2):
+            store.put(b"%d of %d" % (number, store.status().next_sequence), b"2")
+        files.acknowledge(followed(store)[1])
+        recording = files.recording()
+        store.close()
+        return recording
+
+    def fails_again(folder: Path, acknowledged: Sequence[Any]) -> None:
+        again = told(folder)
+        explore(again, lambda last, tokens: goes_on(last, [*acknowledged, *tokens]), points=[len(again.operations)])
+
+    def goes_on(folder: Path, tokens: Sequence[Any]) -> None:
+        with opened(folder / "store", config) as store:
+            store.put(b"new", b"3")
+            assert all(b"new" in followed(store, token)[0] for token in tokens)
+
+    first = told(tmp_path)
+    explore(first, fails_again, points=[len(first.operations)])
 
 
 def test_a_token_of_another_incarnation_begins_anew(scratch: Path) -> None:

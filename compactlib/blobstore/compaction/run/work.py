@@ -253,6 +253,8 @@ class CompactionWork:
         now_ms = milliseconds(self._store.clock.now())
         config = self._store.config
         snapshot = self._store.snapshot()
+        # What a crash may take must not be why an older record goes.
+        self._store.make_durable()
         if self._files_of_victims is None:
             # Once: nothing but this compaction removes segments.
             unknown = next((name for name in sorted(base.remaining) if not snapshot.has(name)), None)
