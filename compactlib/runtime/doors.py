@@ -26,6 +26,8 @@ MAX_HELLO_BYTES = 1024
 """The longest first frame of a connection, its length not counted."""
 _LENGTH_BYTES = 4
 _BUFFER_BYTES = 16 << 10
+_BACKLOG = 100
+"""Connections that may wait to be taken."""
 _LONGEST_PAUSE_SECONDS = 1.0
 """Between two tries to accept, while the process has no descriptor left, for example."""
 
@@ -198,7 +200,7 @@ class Listener:
             found = await asyncio.get_running_loop().getaddrinfo(host or None, port, type=socket.SOCK_STREAM,
                                                                  flags=socket.AI_PASSIVE)
             for family, at in dict.fromkeys((family, at) for family, *_, at in found):
-                made = socket.create_server(at, family=family, backlog=100)
+                made = socket.create_server(at, family=family, backlog=_BACKLOG)
                 made.setblocking(False)
                 self._listening.append((made, self._work.keep_on(
                     partial(self._accept, made, answer), "listening", longest_pause_seconds=_LONGEST_PAUSE_SECONDS)))
@@ -233,11 +235,12 @@ class Listener:
                       answer: Callable[[socket.socket, str], Coroutine[None, None, object]]) -> None:
         # Not by asyncio, which loses a connection that it has taken while its caller is cancelled.
         await spoken(listening)
-        try:
-            line, where = listening.accept()
-        except BlockingIOError:
-            # It was gone before it could be taken.
-            return
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(_BACKLOG):
+                self._take(*listening.accept(), answer)
+
+    def _take(self, line: socket.socket, where: object,
+              answer: Callable[[socket.socket, str], Coroutine[None, None, object]]) -> None:
         self._taken.add(line)
         try:
             line.setblocking(False)
