@@ -271,6 +271,10 @@ class LiveLog:
             raise PlanDoesNotFit(f"segment {name} is not a sealed segment of this store; plan again")
         self.contents = self.contents.replaced([name], [loaded])
 
+    def has(self, name: SegmentName) -> bool:
+        """Whether a segment is in the log now. O(log n)."""
+        return self.contents.segment(name) is not None
+
     def snapshot(self) -> LogSnapshot:
         """A frozen look at log and index."""
         with self.lock:

@@ -264,7 +264,7 @@ class BlobReader(Closing):
 
     def _file(self, name: SegmentName) -> SegmentFile:
         try:
-            return self._files.get(name)
+            return self._files.get(name, lambda listed: self._look.snapshot.has(listed))
         except StorageError:
             # One that a commit has put in force may not have its name yet.
             path = segment_path(self._folder, name)

@@ -855,7 +855,7 @@ class BlobStore(Closing):
         return state.put if here > there else None
 
     def _read(self, entry: IndexEntry) -> bytes:
-        return content_of(self._log.segments.get(entry.segment), entry, self._salt)
+        return content_of(self._log.segments.get(entry.segment, self._log.has), entry, self._salt)
 
     def _opened(self) -> LiveLog:
         if self._closed:

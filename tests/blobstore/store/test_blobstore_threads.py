@@ -11,10 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from compactlib.blobstore.compaction.plan.policies.compact_all import CompactAll
 from compactlib.blobstore.config import BlobStoreConfig, Durability
 from compactlib.blobstore.errors import BlobExists
 from compactlib.blobstore.model.values import Blob, Deleted, Missing
+from compactlib.blobstore.segment import open_segments
+from compactlib.blobstore.segment.reader import SegmentFile, SegmentHeader
 from compactlib.blobstore.store.store import BlobStore
+from compactlib.clock import ManualClock
+from compactlib.files.disk import StrPath
+from compactlib.outcome import Done
 from tests.open_files import open_files
 
 
@@ -112,3 +118,29 @@ def test_a_group_of_writers_shares_its_syncs(scratch: Path) -> None:
 
         in_threads([partial(put, number) for number in range(8)])
         assert not store.status().unsynced
+
+
+def test_a_get_beside_a_compaction_keeps_no_file_that_this_has_removed(scratch: Path,
+                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compaction comes between the look at the index, or the opening of the file, and its being kept."""
+    config = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=0)
+    with BlobStore(scratch / "store", config, clock=ManualClock(1000.0)) as store:
+        store.put(b"a", b"a" * 1000)
+        store.put(b"b", b"b" * 1000)
+        store.put(b"b", b"c" * 1000, replace=True)
+        store.close_active_segment()
+        compacted: list[object] = []
+
+        def opened(path: StrPath, header: SegmentHeader | None = None) -> SegmentFile:
+            file = SegmentFile(path, header)
+            if not compacted:
+                compacted.append(None)
+                compacted.append(store.compact(policy=CompactAll(min_used_fraction=0.0)))
+            return file
+
+        monkeypatch.setattr(open_segments, "SegmentFile", opened)
+        assert isinstance(store.get(b"a"), Blob)
+        assert isinstance(compacted[1], Done)
+        assert not [path for path in open_files(scratch) if path.endswith(" (deleted)")]
+        assert isinstance(store.get(b"a"), Blob)
+        assert len(store._log.segments) == 1  # noqa: SLF001 - what is in the log is kept
