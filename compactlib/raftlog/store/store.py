@@ -52,7 +52,7 @@ from compactlib.raftlog.store.protocols import SnapshotStore
 from compactlib.raftlog.store.raft_log import RaftLog
 from compactlib.raftlog.store.removal import begin_removal, finish_removals
 from compactlib.raftlog.wal.batch import Confirmed
-from compactlib.raftlog.wal.recovery import RecoveredWal, recover_wal
+from compactlib.raftlog.wal.recovery import RecoveredWal, recover_wal, without_repeats
 from compactlib.raftlog.wal.wal import ClosedFile, Wal, WalOptions
 from compactlib.report import Finding, VerifyReport
 from compactlib.runtime.budget import Budget
@@ -289,7 +289,7 @@ class RaftLogStore(Closing):
     def _open_wal(self, folder: str, found: RecoveredWal, memtables: dict[str, Memtable]) -> Wal:
         options = WalOptions(max_bytes=self._options.max_wal_bytes, files=self._files, clock=self._options.log.clock)
         # What the WAL has of a log that cannot be opened stays, until it can be or is removed.
-        held = [logged for logged in found.frames if logged.log_id in self._damaged]
+        held = without_repeats(logged for logged in found.frames if logged.log_id in self._damaged)
         lasts = {log_id: memtable.last for log_id, memtable in memtables.items()}
         lasts.update({log_id: found.lasts.get(log_id, -1) for log_id in {logged.log_id for logged in held}})
         unproven = found.frames[len(found.frames) - found.unproven:]

@@ -8,8 +8,8 @@ have a torn end; its last batch, of which nothing says that it was durable, is w
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby, pairwise
 
 import attrs
 
@@ -22,10 +22,11 @@ from compactlib.raftlog.wal.scan import ScannedFile, scan_file
 
 @attrs.frozen
 class LoggedFrame:
-    """A frame and the log it belongs to."""
+    """A frame, the log it belongs to, and the number of the file it was found in."""
 
     log_id: str
     frame: Frame
+    file: int
 
 
 @attrs.frozen
@@ -78,7 +79,7 @@ def recover_wal(files: Files, folder: StrPath) -> RecoveredWal:
         counts_to = None if newest else headers[place + 1].previous_end
         path = os.path.join(folder, wal_name(number))
         scanned = scan_file(_read(path), headers[place], path, counts_to=counts_to)
-        logged = list(_logged(scanned.frames, lasts, path))
+        logged = list(_logged(scanned.frames, lasts, path, number))
         frames.extend(each for each in logged if each.frame.kind != FrameKind.LOG)
         if newest:
             unproven = _writes(scanned, scanned.proven)
@@ -90,7 +91,29 @@ def _writes(scanned: ScannedFile, start: int) -> int:
     return sum(frame.kind != FrameKind.LOG for frame in scanned.frames[start:])
 
 
-def _logged(frames: tuple[Frame, ...], lasts: dict[str, int], path: str) -> Iterator[LoggedFrame]:
+def without_repeats(frames: Iterable[LoggedFrame]) -> list[LoggedFrame]:
+    """The frames of logs that could not be opened, once: each file begins with all that those before it have of them.
+
+    What a file repeats takes the place of what was found before. Those of one log stay in order. O(bytes).
+    """
+    kept: dict[str, list[LoggedFrame]] = {}
+    for _, in_file in groupby(frames, key=lambda each: each.file):
+        found: dict[str, list[LoggedFrame]] = {}
+        for each in in_file:
+            found.setdefault(each.log_id, []).append(each)
+        for log_id, here in found.items():
+            before = kept.get(log_id, [])
+            repeats = list(map(_written, here[:len(before)])) == list(map(_written, before))
+            kept[log_id] = here if repeats else [*before, *here]
+    return list(chain.from_iterable(kept.values()))
+
+
+def _written(logged: LoggedFrame) -> Frame:
+    """The frame without what depends on the place it has in its file."""
+    return attrs.evolve(logged.frame, log=0, synced_end=0)
+
+
+def _logged(frames: tuple[Frame, ...], lasts: dict[str, int], path: str, file: int) -> Iterator[LoggedFrame]:
     ids: dict[int, str] = {}
     for frame in frames:
         if frame.kind == FrameKind.LOG:
@@ -99,7 +122,7 @@ def _logged(frames: tuple[Frame, ...], lasts: dict[str, int], path: str) -> Iter
         elif frame.log not in ids:
             raise CorruptData(path=path, offset=FILE_HEADER_BYTES, expected="frames of the logs that the file names",
                               found=f"one of log number {frame.log}")
-        yield LoggedFrame(ids[frame.log], frame)
+        yield LoggedFrame(ids[frame.log], frame, file)
         lasts[ids[frame.log]] = last_index_after(frame, lasts[ids[frame.log]])
 
 

@@ -724,6 +724,26 @@ def test_a_log_that_cannot_be_opened_keeps_no_other_back_and_loses_nothing(kind:
             store.flush()
 
 
+@pytest.mark.parametrize("writes", [0, 1, 3])
+def test_what_is_held_of_a_log_that_cannot_be_opened_is_held_once(writes: int, tmp_path: Path) -> None:
+    """Each opening begins a file that repeats it, and until a flush all these files are there."""
+    folder = tmp_path / "s"
+    with_two_logs(folder)
+    mend = damage(folder / "logs/a", DAMAGES[0])
+    sizes: list[int] = []
+    for _ in range(12):
+        with RaftLogStore(folder, PLAIN) as store:
+            sizes.append(store.status().wal_bytes)
+            for _ in range(writes):
+                store.log("b").append(rows(store.log("b").last_index + 1, store.log("b").last_index + 1, 3))
+                store.sync()
+    assert max(sizes) < 1.5 * sizes[0], sizes
+    mend()
+    with RaftLogStore(folder, PLAIN) as store:
+        assert indexes(store.log("a")) == [3, *range(6, 13)]
+        assert store.log("b").last_index == 12 + 12 * writes
+
+
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_a_log_that_cannot_be_opened_can_be_removed(kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "s"
