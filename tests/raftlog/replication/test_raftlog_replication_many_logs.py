@@ -93,7 +93,7 @@ def nodes(folder: Path, names: Sequence[str]) -> Any:
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(story(), 120))
+    asyncio.run(asyncio.wait_for(story(), 600))
 
 
 async def send_all(client: SnapshotClient, leader: Node, names: Sequence[str], term: int = 1) -> list[TransferOutcome]:
