@@ -408,10 +408,13 @@ class RaftLogStore(Closing):
         self._require_open()
         self._lock.require_mine()
         logs = os.path.join(self._folder, LOGS_FOLDER)
-        self._wal.forget(log_id)
         self.flush()
-        if log_id in self._found.logs:
+        # The WAL holds what it has of the log until its folder is gone: if that is refused, nothing was removed.
+        if log_id in self._found.logs and os.path.isdir(self._log_folder(log_id)):
             begin_removal(self._files, logs, log_id)
+        self._wal.forget(log_id)
+        # No other log may take the name while a WAL file speaks of this one.
+        self.flush()
         del self._damaged[log_id]
         finish_removals(self._files, logs)
 

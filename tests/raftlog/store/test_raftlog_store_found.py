@@ -765,6 +765,26 @@ def test_a_log_that_cannot_be_opened_can_be_removed(kind: str, tmp_path: Path) -
         assert list((tmp_path / "away").glob("*.segment"))
 
 
+def test_a_damaged_log_whose_removal_was_refused_keeps_all_it_held(tmp_path: Path) -> None:
+    folder, armed = tmp_path / "s", [True]
+    with_two_logs(folder)
+    mend = damage(folder / "logs/a", "segment")
+
+    def look(operation: str, path: str) -> None:
+        if armed[0] and operation == "rename" and ".removed-" in path:
+            raise DiskFull(operation=operation, path=path, errno=errno.ENOSPC)
+
+    with RaftLogStore(folder, StoreOptions(background=False, log=LogOptions(files=WatchedFiles(look)))) as store:
+        with pytest.raises(DiskFull):
+            store.remove("a")
+        store.flush()
+        assert store.status().damaged == ("a",)
+    mend()
+    with RaftLogStore(folder, PLAIN) as store:
+        assert indexes(store.log("a", create=False)) == [3, *range(6, 13)]
+        assert indexes(store.log("b")) == list(range(1, 13))
+
+
 def test_a_crash_while_a_log_cannot_be_opened_loses_nothing_of_it(tmp_path: Path) -> None:
     def prepare(folder: Path) -> None:
         folder.mkdir()
