@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
@@ -51,6 +51,7 @@ from compactlib.runtime.owned_lock import OwnedLock
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+_T = TypeVar("_T")
 _BATCH_BYTES = 1 << 20
 
 
@@ -101,8 +102,18 @@ class SnapshotFolder:
             StorageError: the disk refused.
         """
         self._sync_names()
-        manifest = self.manifest
-        return None if manifest is None else SnapshotMeta(manifest.index, manifest.term, self.live_set(manifest))
+        return self._read_in_force(lambda found: SnapshotMeta(found.index, found.term, self.live_set(found)))
+
+    def _read_in_force(self, read: Callable[[SnapshotManifest], _T]) -> _T | None:
+        """Read what belongs to the newest snapshot; `None` before the first."""
+        while True:
+            manifest = self.manifest
+            try:
+                return None if manifest is None else read(manifest)
+            except CorruptData:
+                # It may have been removed meanwhile, since a newer one is in force.
+                if self.manifest == manifest:
+                    raise
 
     def _sync_names(self) -> None:
         """Sync the folder if the disk refused that when a snapshot was put in force: a reported one is durable."""
@@ -140,10 +151,13 @@ class SnapshotFolder:
             CorruptData: the state is missing or not of the size that was written.
             StorageError: the disk refused.
         """
-        wanted = self.manifest if manifest is None else manifest
-        if wanted is None:
+        def opened(wanted: SnapshotManifest) -> StateReader:
+            return StateReader(self._path(wanted, STATE_SUFFIX), wanted)
+
+        found = self._read_in_force(opened) if manifest is None else opened(manifest)
+        if found is None:
             raise NotFound(f"{self._folder} holds no snapshot yet; take one first")
-        return StateReader(self._path(wanted, STATE_SUFFIX), wanted)
+        return found
 
     # -- taking one
 

@@ -30,6 +30,7 @@ from compactlib.raftlog import LiveTracker, SnapshotFolder
 from compactlib.raftlog.errors import LiveAboveSnapshot, LiveSetLost
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import Entry
+from compactlib.raftlog.snapshots import folder as snapshot_folder
 from compactlib.raftlog.snapshots.files_format import (
     LIVE_HEAD,
     PART_HEAD_BYTES,
@@ -526,3 +527,25 @@ def test_what_is_in_force_can_be_asked_while_it_changes(tmp_path: Path) -> None:
         assert manifest.index >= newest
         newest = manifest.index
     writing.join()
+
+
+@pytest.mark.parametrize("read", ["read_live_set", "StateReader"])
+def test_a_snapshot_that_is_replaced_while_it_is_read_is_no_damage(read: str, tmp_path: Path,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread asks what is in force, just as the log puts a newer one in force and removes the older."""
+    folder = SnapshotFolder(tmp_path / "snapshots")
+    folder.write(SnapshotMeta(1, 1, IndexSet()), [b"old"])
+    original = getattr(snapshot_folder, read)
+
+    def replaced(*arguments: Any) -> Any:
+        if len(written) < 1:
+            written.append(2)
+            folder.write(SnapshotMeta(2, 1, IndexSet()), [b"new"])
+            folder.remove_older()
+        return original(*arguments)
+
+    written: list[int] = []
+    monkeypatch.setattr(snapshot_folder, read, replaced)
+    assert folder.latest() == SnapshotMeta(2 if written else 1, 1, IndexSet())
+    with folder.open_state() as state:
+        assert list(state.pieces()) == [b"new"]
