@@ -177,10 +177,15 @@ class RaftLogStore(Closing):
                 self._flusher.attempt()
             # From here on each log closes its own segments: those that are removed are not kept until the end.
             stack.pop_all()
-        if self._options.sync_by_itself:
-            self._committer.start()
-        if self._options.background:
-            self._flusher.start()
+        try:
+            if self._options.sync_by_itself:
+                self._committer.start()
+            if self._options.background:
+                self._flusher.start()
+        except BaseException:
+            # A thread that runs already would keep the store, and its lock, for ever.
+            self.close()
+            raise
 
     def _turns(self, turn: Callable[[], float | None], name: str, event: str) -> Turns:
         return Turns(turn, name=name, event=event, clock=self._options.log.clock, observer=self._observer)

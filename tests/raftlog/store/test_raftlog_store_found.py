@@ -9,6 +9,7 @@ import gc
 import os
 import random
 import shutil
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -384,6 +385,26 @@ def test_any_printable_character_in_an_id_is_taken_or_refused_by_name(tmp_path: 
     with RaftLogStore(tmp_path, PLAIN) as store:
         assert store.log_ids == ids
         assert all(indexes(store.log(log_id)) == [1] for log_id in ids)
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+def test_a_store_whose_threads_cannot_be_started_lets_everything_go(refused: int, tmp_path: Path,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if len(started) + 1 == refused:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+        started.append(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", limited)
+        with pytest.raises(RuntimeError, match="can't start"):
+            RaftLogStore(tmp_path, StoreOptions(sync_by_itself=True))
+    assert not any(thread.is_alive() for thread in started)
+    RaftLogStore(tmp_path, StoreOptions(sync_by_itself=True)).close()
 
 
 # -- removed logs
