@@ -115,4 +115,5 @@ def class_of(placement: SurvivorPlacement, record: Survivor, now_ms: int) -> int
 
 
 def _step_of(span_ms: int, step: float) -> int:
-    return int(math.log(max(span_ms, 1), step))
+    # With a step barely above 1 the last class takes the longest spans.
+    return min(int(math.log(max(span_ms, 1), step)), CLASSES // 4)

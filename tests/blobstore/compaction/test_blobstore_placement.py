@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from compactlib.blobstore.compaction.rewrite.packing import Packing
-from compactlib.blobstore.model.placement import CLASSES, ByAge, ByEnd, Survivor
+from compactlib.blobstore.model.placement import CLASSES, ByAge, ByEnd, Survivor, class_of
 from compactlib.blobstore.model.values import MAX_TIME_MS
 from compactlib.blobstore.store.verify import StorePicture
 from compactlib.clock import ManualClock
@@ -85,6 +85,8 @@ def test_schemes_tell_records_apart_by_age_or_by_what_is_left() -> None:
     by_end = [ByEnd().place(survivor(age, left), now) for age, left in (
         (9_000, 1), (5, 5_000), (70, 900_000), (3, None), (70_000, None))]
     assert by_end == sorted(set(by_end))
+    for scheme in (ByAge(step=1 + 1e-9), ByEnd(step=1 + 1e-9)):
+        assert [class_of(scheme, survivor(now, left), now) < CLASSES for left in (70_000, None)] == [True, True]
 
 
 @pytest.mark.parametrize("make", [lambda: ByAge(step=1.0), lambda: ByEnd(step=float("inf")),
