@@ -489,7 +489,7 @@ def read_along(folder: Path, seed: int, lines: int) -> None:
             assert not reader.damage
             gone = judge(reader, live, deleted)
             # It tells what it is about to do, so that whatever was seen has been told.
-            writer.hear()
+            heard += writer.hear()
             assert gone <= promised.unsure | promised.deleted
             reader.plan(Greedy(min_used_fraction=0.0))
     finally:
