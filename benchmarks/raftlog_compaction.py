@@ -180,7 +180,7 @@ def rewrite_figures(name: str, scratch: Path, segments: int, run: int, runs: int
              for group in sample.done]
     megabytes = sum(sizes) / 1e6
     live_bytes = scratch / "live-bytes"
-    live_bytes.write_bytes(random.Random(2).randbytes(sum(sizes)))
+    live_bytes.write_bytes(os.urandom(sum(sizes)))  # `randbytes` makes at most 256 MiB
     cpu: list[float] = []
     plain_cpu: list[float] = []
 
