@@ -10,6 +10,8 @@ import os
 import secrets
 import signal
 import ssl
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import attrs
 
@@ -20,10 +22,13 @@ from compactlib.hosting.http.server import HttpServer
 from compactlib.kv import KVStore, PredicateFailed, SqliteStore
 from compactlib.runtime.doors import Address
 from compactlib.runtime.observe import Observer, PrometheusObserver
-from compactlib.scheduler import StoredScheduler
+from compactlib.scheduler import BlockMeta, PollRequest, SchedulerService, StoredScheduler
 from compactlib.scheduler.fences.token import TokenSealer
+from compactlib.scheduler.model.poll import PollResponse
+from compactlib.scheduler.model.update import BlocksAdded
 from compactlib.scheduler.service.store import stored_machine
 
+AnswerT = TypeVar("AnswerT")
 _SEALS = b"scheduler/seals"
 _SEAL = b"key"
 _SEAL_BYTES = 32
@@ -65,19 +70,48 @@ def serve(settings: ServeSettings) -> int:
     # What strangers send that is no HTTP is answered, and is no news.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     with contextlib.closing(SqliteStore(settings.path, files=LocalFiles(private=True))) as kv, \
-            contextlib.closing(opened(kv, observer)) as scheduler:
-        application = SchedulerApplication(scheduler, tokens=tokens, sealer=TokenSealer({"serve": _seal_key(kv)}),
+            contextlib.ExitStack() as open_last:
+        served = _OpenedLast(kv, observer, open_last)
+        application = SchedulerApplication(served, tokens=tokens, sealer=TokenSealer({"serve": _seal_key(kv)}),
                                            metrics=observer, insecure=settings.insecure, observer=observer)
         server = HttpServer(application, listen=listen, tls=tls, insecure=settings.insecure, observer=observer)
-        asyncio.run(_until_told(server, settings.path, "http" if tls is None else "https"))
+        asyncio.run(_until_told(server, served, settings.path, "http" if tls is None else "https"))
     return 0
 
 
-async def _until_told(server: HttpServer, path: str, scheme: str) -> None:
+class _OpenedLast:
+    """What is served, opened once the server listens: opening takes the store over, and what refuses to serve it after
+    that would have stopped another server for nothing."""
+
+    def __init__(self, kv: KVStore, observer: Observer, until: contextlib.ExitStack) -> None:
+        self._kv = kv
+        self._observer = observer
+        self._until = until
+        self._scheduler: StoredScheduler
+
+    def open(self) -> None:
+        """Take the store over; nothing is asked before, since the event loop waits for it."""
+        self._scheduler = self._until.enter_context(contextlib.closing(opened(self._kv, self._observer)))
+
+    def poll(self, request: PollRequest) -> PollResponse:
+        """See `Served.poll`."""
+        return self._scheduler.poll(request)
+
+    def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
+        """See `Served.add_blocks`."""
+        return self._scheduler.add_blocks(blocks)
+
+    def look(self, at: Callable[[SchedulerService], AnswerT]) -> AnswerT:
+        """See `Served.look`."""
+        return self._scheduler.look(at)
+
+
+async def _until_told(server: HttpServer, served: _OpenedLast, path: str, scheme: str) -> None:
     told = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
     async with server:
+        served.open()
         host, port = server.address
         print(f"{path} is served at {scheme}://{f'[{host}]' if ':' in host else host}:{port}/", flush=True)
         await told.wait()

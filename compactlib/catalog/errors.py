@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from compactlib.errors import Busy, Conflict, CorruptData, InvalidInput, NotFound, Stale, Unsupported
+from compactlib.files.record_frame import other_version
 
 
 class CatalogVersionNotFound(NotFound):
@@ -116,18 +117,17 @@ class RecordTooNew(Unsupported):
     """
 
     def __init__(self, *, key: str, found: int, supported: int) -> None:
-        super().__init__(f"{key} has format version {found}; this release reads up to {supported}: upgrade")
+        super().__init__(other_version(key, "catalog record", found, supported))
         self.key = key
         self.found = found
         self.supported = supported
 
 
 class RecordTooLarge(InvalidInput):
-    """A record would exceed what the log accepts; nothing was written. Split the batch, or raise the limit."""
+    """A record would exceed what the log accepts; nothing was written. The message says which setting decides."""
 
-    def __init__(self, *, key: str, size: int, limit: int) -> None:
-        super().__init__(f"the record for {key} would take {size} bytes; the limit is {limit}: split the batch, or "
-                         f"raise the limit")
+    def __init__(self, *, key: str, size: int, limit: int, advice: str) -> None:
+        super().__init__(f"the record for {key} would take {size} bytes; the limit is {limit}: {advice}")
         self.key = key
         self.size = size
         self.limit = limit

@@ -22,9 +22,14 @@ from compactlib.errors import CorruptData, Unsupported
 from compactlib.files.checksum import crc32
 
 
+def other_version(place: str, name: str, found: int, known: int) -> str:
+    """What every error says of a format's version that is not the one that is read."""
+    return (f"{place}: {name} version {found}; this release reads {known}: "
+            f"{'upgrade' if found > known else 'use the release that wrote it'}")
+
+
 def _refused(place: str, name: str, found: int, known: int) -> Unsupported:
-    return Unsupported(f"{place}: {name} version {found}; this release reads {known}: "
-                       f"{'upgrade' if found > known else 'use the release that wrote it'}")
+    return Unsupported(other_version(place, name, found, known))
 
 
 class RecordFrame:

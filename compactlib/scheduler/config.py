@@ -32,11 +32,13 @@ def _of_types(check: Callable[[SelfT], None]) -> Callable[[SelfT], None]:
         for field in attrs.fields(type(self)):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             is_left_out = value is None and field.type != "int"
+            if field.type == "bool" and (not isinstance(value, int) or value not in (0, 1)):
+                raise BadConfig(f"{field.name} is {value!r:.100}; give True or False")
             if str(field.type).startswith("int") and not isinstance(value, int) and not is_left_out:
                 raise BadConfig(f"{field.name} is {value!r:.100}; give a whole number")
         try:
             check(self)
-        except (TypeError, AttributeError) as error:
+        except (TypeError, AttributeError, OverflowError) as error:
             raise BadConfig(f"{self!r:.500}: {error}; give values of the types that the settings have") from error
 
     return checked

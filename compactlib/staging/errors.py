@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from compactlib.errors import Busy, Conflict, CorruptData, InvalidInput, NotFound, Stale, Unsupported
+from compactlib.files.record_frame import other_version
 
 # ------------------------------------------------------------------------------------------- the committed layer
 
@@ -70,7 +71,7 @@ class DamagedRange(CorruptData):
 
 
 class NewerFormat(Unsupported):
-    """A range or metarange file was written by a newer release. Read it with that release.
+    """A range or metarange file was written by a newer release. Upgrade.
 
     Attributes:
         path: the file.
@@ -79,8 +80,7 @@ class NewerFormat(Unsupported):
     """
 
     def __init__(self, *, path: str, version: int, newest: int) -> None:
-        super().__init__(f"{path!r} has version {version}, and this release reads versions up to {newest}; "
-                         f"read it with the release that wrote it")
+        super().__init__(other_version(path, "file format", version, newest))
         self.path = path
         self.version = version
         self.newest = newest

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import attrs
@@ -14,7 +16,7 @@ from compactlib.app.cli import main
 from compactlib.app.serve import address_of, opened, tokens_of
 from compactlib.errors import InvalidInput, StorageError
 from compactlib.hosting.http.client import SchedulerClient
-from compactlib.kv import MemoryStore
+from compactlib.kv import MemoryStore, SqliteStore
 from compactlib.runtime import Observer
 from compactlib.runtime.doors import TurnedAway
 from compactlib.scheduler import LevelConfig, SchedulerConfig, StoredScheduler
@@ -73,6 +75,20 @@ def test_a_scheduler_that_was_there_goes_on_under_its_settings() -> None:
     StoredScheduler(kv, config).apply(Configure(attrs.evolve(config, max_failures=8)))
     for _ in range(2):
         assert opened(kv, Observer()).service.config == attrs.evolve(config, max_failures=8)
+
+
+@pytest.mark.parametrize(("address", "why"), [("0.0.0.0:0", "stay on 127.0.0.1"), ("127.0.0.1:", "in use")])
+def test_what_cannot_be_served_is_not_taken_over_from_a_server_that_runs(address: str, why: str, tmp_path: Path
+                                                                         ) -> None:
+    path = str(tmp_path / "jobs.sqlite")
+    with closing(SqliteStore(path)) as kv, socket.create_server(("127.0.0.1", 0)) as taken:
+        first = StoredScheduler(kv)
+        where = f"{address}{taken.getsockname()[1]}" if address.endswith(":") else address
+        second = subprocess.run([sys.executable, "-m", "compactlib", "serve", path, where], capture_output=True,
+                                text=True, check=False, timeout=120)
+        assert (second.returncode, why in second.stderr) == (2, True)
+        first.add_blocks(())
+        first.audit()
 
 
 def test_with_tokens_and_a_certificate_it_listens_for_those_who_have_both(tmp_path: Path) -> None:

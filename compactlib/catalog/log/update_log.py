@@ -268,7 +268,7 @@ class UpdateLog:
         update = attrs.evolve(update, writer=self._token())
         key = keys.update_key(update.version)
         record = encode_update(key, update)
-        self._check_size(key, record)
+        self._check_size(key, record, "split the batch, or raise max_record_bytes of the log")
         puts = [self._put(key, record), self._put(keys.LATEST, seal_fields(
             keys.LATEST, RecordType.LATEST, {"version": update.version}))]
         unknown: OutcomeUnknown | None = None
@@ -323,9 +323,9 @@ class UpdateLog:
     def _token(self) -> str:
         return f"{self._rng.getrandbits(4 * _TOKEN_CHARS):0{_TOKEN_CHARS}x}"
 
-    def _check_size(self, key: bytes, record: bytes) -> None:
+    def _check_size(self, key: bytes, record: bytes, advice: str) -> None:
         if len(record) > self._max_record_bytes:
-            raise RecordTooLarge(key=key.decode(), size=len(record), limit=self._max_record_bytes)
+            raise RecordTooLarge(key=key.decode(), size=len(record), limit=self._max_record_bytes, advice=advice)
 
     # --- snapshots ----------------------------------------------------------------------------------------------
 
@@ -363,7 +363,6 @@ class UpdateLog:
         writer = self._token()
         key = keys.update_key(catalog.version)
         payload = encode_catalog(catalog, writer)
-        self._check_size(key, payload)
         record, chunks, staged = self._staged(key, cut, writer, payload)
         cut.pace(len(key) + len(record))
         unknown: OutcomeUnknown | None = None
@@ -436,14 +435,16 @@ class UpdateLog:
         """A snapshot as it is stored: its record, and its pieces by key if it has to be split.
 
         Raises:
-            RecordTooLarge: it has more pieces than the store changes in one step.
+            RecordTooLarge: it exceeds the limit, or has more pieces than the store changes in one step.
         """
+        self._check_size(key, payload, "a snapshot holds the whole catalog: raise max_record_bytes of the log")
         if len(payload) <= self._chunk_bytes:
             return seal(key, RecordType.SNAPSHOT, payload), {}
         parts = [payload[at:at + self._chunk_bytes] for at in range(0, len(payload), self._chunk_bytes)]
         limit = self.store.limits.max_transact - 8
         if len(parts) > limit:
-            raise RecordTooLarge(key=key.decode(), size=len(payload), limit=limit * self._chunk_bytes)
+            raise RecordTooLarge(key=key.decode(), size=len(payload), limit=limit * self._chunk_bytes,
+                                 advice=f"the store takes {limit} pieces in one step: raise chunk_bytes of the log")
         chunks = [keys.chunk_key(version, writer, number) for number in range(len(parts))]
         fields = {"version": version, "writer": writer, "chunks": len(parts), "bytes": len(payload),
                   "crc": crc32(payload)}

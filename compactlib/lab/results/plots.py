@@ -17,6 +17,7 @@ from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.files.disk import Files, LocalFiles, write_durably
 from compactlib.lab.results.experiments import Comparison
 from compactlib.lab.results.reports import Report
+from compactlib.report import Setting
 
 try:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -73,15 +74,21 @@ def side_by_side(comparison: Comparison, figure: str = "write_amplification") ->
     return drawn
 
 
-def along(comparison: Comparison, parameter: str, figure: str = "write_amplification") -> Figure:
+def along(comparison: Comparison, parameter: str, figure: str = "write_amplification", *,
+          held: Mapping[str, Setting] | None = None) -> Figure:
     """How a figure depends on a setting that was swept: one line a workload.
 
+    Args:
+        comparison: what was run.
+        parameter: the setting.
+        figure: what depends on it.
+        held: by column, which value is drawn of whatever else the experiments differ in.
+
     Raises:
-        InvalidInput: there is no such figure, or an experiment without that setting.
+        InvalidInput: there is no such figure, an experiment without that setting, or what else differs is not held.
     """
     drawn, axes = _empty(_title(figure, comparison.figures))
-    rows = comparison.to_dicts()
-    _has(rows, parameter)
+    rows = _rows_of(comparison, (parameter, "workload"), held)
     for workload in dict.fromkeys(row["workload"] for row in rows):
         points = sorted((row[parameter], row[figure]) for row in rows
                         if row["workload"] == workload and row.get(figure) is not None)
@@ -108,17 +115,23 @@ def trade_off(comparison: Comparison, x: str = "space_amplification", y: str = "
     return drawn
 
 
-def heat_map(comparison: Comparison, x: str, y: str, figure: str = "write_amplification") -> Figure:
+def heat_map(comparison: Comparison, x: str, y: str, figure: str = "write_amplification", *,
+             held: Mapping[str, Setting] | None = None) -> Figure:
     """How a figure depends on two settings that were swept together: a field for each pair, the mean of its seeds.
 
+    Args:
+        comparison: what was run.
+        x: the one setting.
+        y: the other.
+        figure: what depends on them.
+        held: see `along`.
+
     Raises:
-        InvalidInput: there is no such figure, or an experiment without one of the settings.
+        InvalidInput: as `along`.
     """
     drawn, axes = _empty(y)
-    rows = comparison.to_dicts()
     title = _title(figure, comparison.figures)
-    for parameter in (x, y):
-        _has(rows, parameter)
+    rows = _rows_of(comparison, (x, y), held)
     columns, lines = (sorted({row[name] for row in rows}) for name in (x, y))
     fields = [[_mean([row.get(figure) for row in rows if (row[x], row[y]) == (column, line)]) for column in columns]
               for line in lines]
@@ -193,9 +206,26 @@ def _title(figure: str, known: Mapping[str, str]) -> str:
     return known[figure]
 
 
-def _has(rows: Sequence[Mapping[str, Any]], parameter: str) -> None:
-    if any(parameter not in row for row in rows):
-        raise InvalidInput(f"an experiment has no setting {parameter!r}; make them with sweep()")
+def _rows_of(comparison: Comparison, place: Sequence[str], held: Mapping[str, Setting] | None
+             ) -> list[dict[str, Any]]:
+    """The experiments with the values that are held; those with one place in the plot differ in the seed alone."""
+    rows = comparison.to_dicts()
+    labels = dict.fromkeys(name for each in comparison.experiments for name in each.labels)
+    for name in (*place, *(held or ())):
+        if any(name not in row for row in rows):
+            raise InvalidInput(f"an experiment has no setting {name!r}; make them with sweep()")
+    rows = [row for row in rows if all(row[name] == value for name, value in (held or {}).items())]
+    for name in (*labels, "workload", "policy", "of", "settings"):
+        found: dict[tuple[Any, ...], set[Any]] = {}
+        for row in rows:
+            found.setdefault(tuple(row[each] for each in place), set()).add(row.get(name))
+        if values := next((known for each in found.values() if len(known := each - {None}) > 1), None):
+            given = sorted(map(repr, values))
+            raise InvalidInput(f"the experiments differ in {name!r}, too: {', '.join(given)}; say of which the plot "
+                               f"is: held={{{name!r}: {given[0]}}}")
+    if not rows:
+        raise InvalidInput(f"no experiment has {held}; there is nothing to draw")
+    return rows
 
 
 def _mean(values: Sequence[float | None]) -> float:

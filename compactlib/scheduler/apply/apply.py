@@ -10,11 +10,8 @@ See `docs/design/scheduler.md` for how Pyroscope does it, and for the difference
 
 from __future__ import annotations
 
-import math
-
 import attrs
 
-from compactlib.errors import InvalidInput
 from compactlib.scheduler.apply.complete import complete, queue_block, refuse_outputs
 from compactlib.scheduler.apply.effects import JOB_REASSIGNED, Effects
 from compactlib.scheduler.model.poll import Assignment, PollResponse, StatusAnswer, Verdict
@@ -24,7 +21,6 @@ from compactlib.scheduler.model.update import (
     ApplyResult,
     AssignedJob,
     BlocksAdded,
-    Configure,
     Configured,
     EvictedJob,
     NewJob,
@@ -40,30 +36,12 @@ from compactlib.scheduler.model.update import (
     UpdatedJob,
 )
 from compactlib.scheduler.model.values import BlockMeta, JobPlan, JobStatus
-from compactlib.scheduler.persistence.plain import misfit
 from compactlib.scheduler.persistence.state_rows import under
 from compactlib.scheduler.queue.block_queue import Pushed
 from compactlib.scheduler.queue.metadata_index import AddOutcome
 
 _IN_PROGRESS = JobStatus.IN_PROGRESS
 _FATES = {Pushed.QUEUED: "queued", Pushed.DUPLICATE: "duplicate", Pushed.TERMINAL: "terminal"}
-
-
-def check_operation(operation: Operation) -> None:
-    """Raise `InvalidInput` unless it is one that can be carried out; what `prepare` made is trusted. O(parts)."""
-    if type(operation) is PlanUpdate or type(operation) is Tick:
-        return
-    problem: str | None = f"a {type(operation).__name__} is no operation"
-    if type(operation) is AddBlocks:
-        # BlockMeta looks after itself.
-        fits = type(operation.blocks) is tuple and all(type(block) is BlockMeta for block in operation.blocks)
-        problem = None if fits else f"AddBlocks.blocks cannot be {operation.blocks!r:.200}"
-    elif type(operation) in (Retain, Requeue, Configure):
-        problem = misfit(operation, type(operation))
-        if type(operation) is Retain and problem is None and not math.isfinite(operation.before):
-            problem = f"Retain.before cannot be {operation.before}"
-    if problem is not None:
-        raise InvalidInput(f"{problem}; nothing was changed")
 
 
 def carry_out(effects: Effects, operation: Operation) -> ApplyResult:

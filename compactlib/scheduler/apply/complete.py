@@ -41,8 +41,7 @@ def complete(effects: Effects, item: CompletedJob) -> None:
     state.jobs.complete(job)
     if gone:
         effects.verdicts[name] = Verdict.SOURCES_GONE
-        settle_orphans(effects, job, ())
-        effects.throw_away(name, results.new_blocks)
+        effects.throw_away(name, (*job.orphans, *results.new_blocks))
         _queue_survivors(effects, job)
         return
     if results.source_blocks and (results.new_blocks or results.no_output is NoOutput.EMPTY):
@@ -50,6 +49,9 @@ def complete(effects: Effects, item: CompletedJob) -> None:
     effects.completed(job, results.new_blocks)
     settle_orphans(effects, job, results.new_blocks)
     unread = unread_sources(job, results) if effects.limits.checks_results else ()
+    if state.index is not None:
+        # What retention has removed meanwhile is missed by nobody.
+        unread = tuple(block.id for block in state.index.find(job.tenant, job.shard, unread))
     if unread:
         effects.quarantine(attrs.evolve(job.plan(), source_blocks=unread, tombstones=()),
                            "the worker did not find these sources", job.state.failures)

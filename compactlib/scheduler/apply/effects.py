@@ -51,6 +51,7 @@ class Effects:
         self.verdicts: dict[str, Verdict] = {}
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.expiry: float = command.appended_at
+        self._refused = 0
 
     def delete_later(self, tombstone: Tombstone) -> None:
         """Add a tombstone."""
@@ -67,7 +68,8 @@ class Effects:
         unowned = tuple(block for block in blocks if index.get(block.tenant, block.shard, block.id) is None
                         and not tombstones.exists(block.tenant, block.shard, block.id))
         for (tenant, shard, level), ids in by_place(unowned).items():
-            name = f"{job} refused at {self.command.index} ({tenant} {level})"
+            self._refused += 1
+            name = f"{job} refused at {self.command.index} ({tenant} {level} {self._refused})"
             self.delete_later(BlockTombstones(name=name, tenant=tenant, shard=shard, level=level, blocks=tuple(ids)))
         if unowned:
             self.events.append(("scheduler_outputs_refused", {"job": job, "blocks": len(unowned)}))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Iterable
+from sys import float_info
 from typing import Any, TypeAlias
 
 from compactlib._arguments import refuses_misfits
@@ -13,9 +14,18 @@ from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.record_frame import RecordFrame
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model.poll import PollRequest, PollResponse
-from compactlib.scheduler.model.update import BlocksAdded, Operation
-from compactlib.scheduler.model.values import Command
-from compactlib.scheduler.persistence.plain import Plain, from_plain, to_plain
+from compactlib.scheduler.model.update import (
+    AddBlocks,
+    BlocksAdded,
+    Configure,
+    Operation,
+    PlanUpdate,
+    Requeue,
+    Retain,
+    Tick,
+)
+from compactlib.scheduler.model.values import BlockMeta, Command
+from compactlib.scheduler.persistence.plain import Plain, from_plain, misfit, to_plain
 
 MAGIC = b"CLSCHED\0"
 VERSION = 5
@@ -26,6 +36,9 @@ Change: TypeAlias = Operation | SchedulerConfig
 """What a command carries: an operation, or the settings that hold from there on."""
 Message: TypeAlias = PollRequest | PollResponse | BlocksAdded | Change
 """What a transport carries, and a host's own log: a request, an answer, an operation or settings."""
+
+_SAID = frozenset({PollRequest, PollResponse, BlocksAdded, SchedulerConfig})
+"""Messages that are no operations."""
 
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
@@ -86,14 +99,34 @@ def is_opening(data: bytes) -> bool:
     return data[len(MAGIC) + 2:RECORDS.header_bytes] == RecordKind.OPENING.to_bytes(2, "little")
 
 
+def check_operation(operation: Operation) -> None:
+    """Raise `InvalidInput` unless it is one that can be carried out; what `prepare` made is trusted. O(parts)."""
+    if type(operation) is PlanUpdate or type(operation) is Tick:
+        return
+    problem: str | None = f"a {type(operation).__name__} is no operation"
+    if type(operation) is AddBlocks:
+        # BlockMeta looks after itself.
+        fits = type(operation.blocks) is tuple and all(type(block) is BlockMeta for block in operation.blocks)
+        problem = None if fits else f"AddBlocks.blocks cannot be {operation.blocks!r:.200}"
+    elif type(operation) in (Retain, Requeue, Configure):
+        problem = misfit(operation, type(operation))
+        if type(operation) is Retain and problem is None and not abs(operation.before) <= float_info.max:
+            problem = f"Retain.before cannot be {operation.before}"
+    if problem is not None:
+        raise InvalidInput(f"{problem}; nothing was changed")
+
+
 def encode_command(command: Command, change: Change) -> bytes:
     """A command and what it does, for a replicated log or a journal. O(size).
 
     Raises:
         InvalidInput: a number in it is infinite or none, or it holds what has no stored form.
     """
-    kind = RecordKind.OPENING if isinstance(change, SchedulerConfig) else RecordKind.COMMAND
-    return encode_record(kind, [_plain(command), _plain(change)])
+    if isinstance(change, SchedulerConfig):
+        return encode_record(RecordKind.OPENING, [_plain(command), _plain(change)])
+    # What a log holds is carried out by whoever reads it, for ever.
+    check_operation(change)
+    return encode_record(RecordKind.COMMAND, [_plain(command), _plain(change)])
 
 
 def _plain(value: Any) -> Plain:
@@ -129,6 +162,8 @@ def encode_message(message: Message) -> bytes:
     Raises:
         InvalidInput: a number in it is infinite or none, or it holds what has no stored form.
     """
+    if type(message) not in _SAID:
+        check_operation(message)  # type: ignore[arg-type]
     return encode_record(RecordKind.MESSAGE, [_plain(message)])
 
 

@@ -95,7 +95,7 @@ def decode_state(data: bytes, place: str) -> SchedulerState:
 def under(state: SchedulerState, config: SchedulerConfig) -> SchedulerState:
     """The state as it goes on under other settings; the very same if they are no others. O(everything).
 
-    Blocks of levels that were not compacted before, and are now, are queued.
+    Blocks of levels that were not compacted before, and are now, are queued; batches that are full now are flushed.
     """
     if config == state.config:
         return state
@@ -108,6 +108,7 @@ def under(state: SchedulerState, config: SchedulerConfig) -> SchedulerState:
     for block in again.unaccounted_blocks():
         if block.level >= len(state.config.levels):
             again.blocks.push_meta(block, now)
+    again.blocks.flush_full()
     return again
 
 

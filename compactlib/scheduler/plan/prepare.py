@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import attrs
+
 from compactlib.errors import InvalidInput
 from compactlib.scheduler.apply.complete import sources_gone
 from compactlib.scheduler.errors import CommandOutOfOrder
@@ -75,7 +77,8 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest,
 
 
 def _prepare(state: SchedulerState, command: Command, request: PollRequest, policy: AssignmentPolicy) -> PlanUpdate:
-    if request.job_capacity < 0:
+    room: object = request.job_capacity
+    if not isinstance(room, int) or room < 0:
         raise InvalidInput(f"job_capacity is {request.job_capacity}; a worker has room for 0 jobs or more")
     if max(len(request.status_updates), len(request.deleted_tombstones)) > MAX_UPDATES:
         raise InvalidInput(f"{len(request.status_updates)} updates, {len(request.deleted_tombstones)} confirmations; a "
@@ -136,6 +139,11 @@ class _Poll:
     # ------------------------------------------------------------------------------------------ what workers say
 
     def _take(self, said: StatusUpdate) -> None:
+        if type(said.name) is not str or type(said.reason) is not str or said.compacted_blocks is not None:
+            # This is recorded, and must be read again.
+            problem = misfit(said, StatusUpdate)
+            if problem is not None:
+                raise InvalidInput(f"this is no request: {problem}")
         job = self._schedule.check(said.name, said.token, said.status)
         if isinstance(job, Verdict):
             self._refuse(said, job)
@@ -198,14 +206,19 @@ class _Poll:
         created: list[NewJob] = []
         evicted: list[EvictedJob] = []
         while len(created) < capacity and (plan := cursor.next_job()) is not None:
-            if state.jobs.get(plan.name) is not None:
+            job, given_up = state.jobs.get(plan.name), state.quarantine.get(plan.name)
+            if job is not None and job.has_sources(plan.source_blocks):
                 continue  # its blocks were pushed a second time; they wait until the job is done
+            if job is not None or plan.name in state.tombstones or (
+                    given_up is not None and given_up.plan.source_blocks != plan.source_blocks):
+                # Other sources, whose ids read the same one after the other.
+                plan = attrs.evolve(plan, name=f"{plan.name}-{self._command.index}")
             while (gone := schedule.evict_job()) is not None:
                 evicted.append(gone)
-            job = schedule.add_job(plan)
-            if job is None:
+            new = schedule.add_job(plan)
+            if new is None:
                 break
-            created.append(job)
+            created.append(new)
         return tuple(created), tuple(evicted)
 
     def _riding(self, capacity: int) -> Iterator[Tombstone]:

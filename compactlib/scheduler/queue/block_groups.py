@@ -125,6 +125,12 @@ class QueueLevel:
             group.staged_as = place
 
 
+def is_full(limits: LevelConfig, batch: Batch) -> bool:
+    """Whether a staged batch is to be flushed, whatever the time. O(1)."""
+    return batch.live >= limits.max_blocks or (
+        limits.max_job_bytes is not None and batch.size_bytes >= limits.max_job_bytes)
+
+
 def is_ripe(limits: LevelConfig, group: Group) -> bool:
     """Whether a plan would make a job of the group's oldest flushed blocks, whatever the time. O(max_blocks)."""
     if group.live >= limits.max_blocks:

@@ -31,6 +31,7 @@ from compactlib.scheduler.queue.block_groups import (
     audit_group,
     drop_batch,
     dump_batch,
+    is_full,
     is_ripe,
     load_batch,
 )
@@ -122,10 +123,8 @@ class BlockQueue:
         group.members[block.id] = batch
         if batch.live == 1:
             level.place_staged(group)
-        limits = level.config
-        if (batch.live >= limits.max_blocks
-                or (limits.max_age_seconds and group.updated_at - batch.created_at > limits.max_age_seconds)
-                or (limits.max_job_bytes is not None and batch.size_bytes >= limits.max_job_bytes)):
+        age = level.config.max_age_seconds
+        if is_full(level.config, batch) or (age and group.updated_at - batch.created_at > age):
             self._flush(level, group)
         self._flush_oldest(level, now)
         return Pushed.QUEUED
@@ -141,6 +140,13 @@ class BlockQueue:
             for group in list(level.due(now)):
                 self._make_ripe(level, group)
         return flushed
+
+    def flush_full(self) -> None:
+        """Flush every staged batch that is full, as one may be under other limits than before. O(keys)."""
+        for level in self.levels:
+            for group in level.groups.values():
+                if is_full(level.config, group.staging):
+                    self._flush(level, group)
 
     def has_old(self, now: float) -> bool:
         """Whether `tick` would flush anything. O(levels)."""

@@ -19,13 +19,14 @@ import attrs
 from compactlib._arguments import refuses_misfits, require_policy, require_type
 from compactlib.report import Table
 from compactlib.runtime.observe import Observer, telling
-from compactlib.scheduler.apply.apply import carry_out, check_operation
+from compactlib.scheduler.apply.apply import carry_out
 from compactlib.scheduler.apply.effects import Effects
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.errors import JobNotFound
 from compactlib.scheduler.model.poll import PollRequest, PollResponse
 from compactlib.scheduler.model.update import AlreadyApplied, Applied, ApplyResult, Operation, PlanUpdate, TermChanged
 from compactlib.scheduler.model.values import Command, JobPhase, JobPlan, JobState, check_command
+from compactlib.scheduler.persistence.codec import check_operation
 from compactlib.scheduler.plan.policies.by_priority import ByPriority
 from compactlib.scheduler.plan.policy import AssignmentPolicy
 from compactlib.scheduler.plan.prepare import prepare

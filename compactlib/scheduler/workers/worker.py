@@ -30,6 +30,7 @@ from compactlib.runtime.services.work_service import Job, WorkService, ended_in,
 from compactlib.scheduler.errors import FencedOff, JobLost, ReleaseJob
 from compactlib.scheduler.model.poll import PollResponse
 from compactlib.scheduler.model.values import CompactedBlocks, Tombstone
+from compactlib.scheduler.persistence.plain import misfit
 from compactlib.scheduler.workers.running_job import Cleanup, Execute, RunningJob
 from compactlib.scheduler.workers.transport import Transport
 from compactlib.scheduler.workers.worker_core import (
@@ -53,6 +54,8 @@ _LOOK_AGAIN_SECONDS = 0.1
 _POLLS = "polls"
 _LEASE_PARTS = 3
 """A lease is renewed when a third of it is over, so that one lost poll does not cost it."""
+_LEAST_SECONDS = 0.1
+"""Between two polls, however soon a lease ends, unless the worker polls more often anyway."""
 _BACKLOG = 64
 """Tombstones that wait for a thread, for each one: what is not taken comes back only when its own lease has ended."""
 
@@ -369,7 +372,7 @@ class Worker(ServiceFace):
             # More often while a lease is running out; no more so once that has not helped.
             left = deadline - self._clock.monotonic()
             if left > 0:
-                pause = min(pause, max(left / _LEASE_PARTS, options.poll_seconds / 10))
+                pause = min(pause, max(left / _LEASE_PARTS, min(options.poll_seconds / 10, _LEAST_SECONDS)))
         return pause
 
     def _keep_leases(self) -> None:
@@ -438,9 +441,11 @@ class Worker(ServiceFace):
             if not interrupted:
                 with self._mark.inside():
                     job.check()
-                    results: object = self._execute(job)
-                outcome = (Finished(results) if isinstance(results, CompactedBlocks) else Crashed(
-                    f"the execute returned a {type(results).__name__}; it must return CompactedBlocks"))
+                    results = self._execute(job)
+                # What cannot be said would keep every poll of this worker from being answered.
+                problem = misfit(results, CompactedBlocks)
+                outcome = Finished(results) if problem is None else Crashed(
+                    f"the execute must return CompactedBlocks, of Python's own numbers, texts and tuples: {problem}")
         except (ReleaseJob, JobLost, FencedOff) as released:
             # What a fence refuses went to another worker, which is no failure of the job; if the scheduler does not
             # know of another worker, one should try again.

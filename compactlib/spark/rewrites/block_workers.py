@@ -16,13 +16,16 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 from pyspark import TaskContext
 
-from compactlib.errors import CompactlibError, CorruptData
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput
 from compactlib.objects import ObjectExists, ObjectStore
 
 SHARE_DDL: Final = "key string, size_bytes bigint, share int, shares int, part int"
 """A share of the row groups of a block that is to be read, and which part of all reading it belongs to."""
 WRITTEN_DDL: Final = "number bigint, rows bigint, size_bytes bigint, begin double, end double"
 """A block that was written."""
+
+NOT_HELD: Final = "Spark holds times in microseconds, from the year 1 to 9999"
+"""What the error of a block says with a value that would come out as another one."""
 
 _BATCH_ROWS: Final = 8192
 _BATCH_BYTES: Final = 16 << 20
@@ -123,7 +126,11 @@ class ReadBlocks:
     schema: pa.Schema
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Rows of `schema` for those of `SHARE_DDL`."""
+        """Rows of `schema` for those of `SHARE_DDL`.
+
+        Raises:
+            InvalidInput: Spark does not hold a value.
+        """
         names = self.schema.names
         with self.open_objects() as objects:
             for share in (share for batch in batches for share in batch.to_pylist()):
@@ -134,7 +141,10 @@ class ReadBlocks:
                         group = file.metadata.row_group(number)
                         rows = _BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)
                         for batch in file.iter_batches(min(_BATCH_ROWS, max(1, rows)), [number], names, False):
-                            yield batch.select(names).cast(self.schema)
+                            try:
+                                yield batch.select(names).cast(self.schema)
+                            except pa.ArrowInvalid as error:
+                                raise InvalidInput(f"{share['key']}: {error}; {NOT_HELD}") from error
 
 
 @attrs.frozen

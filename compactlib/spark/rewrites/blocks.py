@@ -32,6 +32,7 @@ from compactlib.spark.executors.packing import packed
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
 _SAMPLES_PER_BLOCK = 200
 _SHARE_BYTES = 128 << 20
@@ -157,7 +158,8 @@ class MergeBlocks:
         Raises:
             FencedOff: the job went to another worker; nothing of this attempt is left.
             JobLost: likewise, as the worker found out.
-            InvalidInput: the sources' columns differ, or a key is not among them.
+            InvalidInput: the sources' columns differ, a key is not among them, or Spark does not hold a
+                value, such as a time finer than microseconds.
             CorruptData: a source is damaged, or rows were lost on the way.
             ObjectStoreFailed, StorageError: the object store cannot be asked, or the disk refused.
             OutcomeUnknown: the fence cannot say whether it has committed the list of blocks; they stay, in case it has.
@@ -188,13 +190,18 @@ class MergeBlocks:
 
     def _merge(self, objects: ObjectStore, job: RunningJob, sources: Sequence[_Source], schema: pa.Schema,
                rows: int) -> tuple[BlockMeta, ...]:
+        from compactlib.spark.rewrites.block_workers import NOT_HELD
+
         made: list[str] = []
         try:
             try:
                 blocks = self._written(objects, job, sources, schema, rows, made)
-            except Exception:
+            except Exception as error:
                 # Spark says that something cannot be read; the files say which, and why.
                 _read_footers(objects, sources)
+                if NOT_HELD in str(error):
+                    raise InvalidInput(f"a value of {', '.join(source.id for source in sources)} would come out as "
+                                       f"another one: {NOT_HELD}; write finer ones as whole numbers") from error
                 raise
             count = sum(block.rows or 0 for block in blocks)
             if count != rows:
@@ -230,10 +237,9 @@ class MergeBlocks:
         frame = self._frame(sources, schema)
         first = f.struct(*(key.alias(f"c{place}") for place, key in enumerate(keys)))
         frame = frame.repartitionById(len(cuts) + 1, _part(first, cuts, 0)) if cuts else frame.coalesce(1)
-        # Within equal keys by the rest of the row, so that blocks do not depend on who was faster. Maps have no hash.
-        has_maps = any("map<" in str(field.type) for field in schema)
-        rest = [] if has_maps else [f.xxhash64(*(f"c{place}" for place in range(len(schema))))]
-        ordered = frame.sortWithinPartitions(*(key.asc_nulls_first() for key in keys), *rest)
+        # Within equal keys by the rest of the row, so that blocks do not depend on who was faster.
+        rest = f.xxhash64(*(_hashable(f.col(field.name), field.dataType) for field in frame.schema))
+        ordered = frame.sortWithinPartitions(*(key.asc_nulls_first() for key in keys), rest)
         ids = [job.output_id(number=number) for number in range(len(cuts) + 1)]
         outputs = tuple(self._folder.key_of(plan.tenant, plan.shard, each) for each in ids)
         for key in outputs:
@@ -356,6 +362,22 @@ def _part(key: Column, cuts: Sequence[Column], first: int) -> Column:
     middle = len(cuts) // 2
     return f.when(key >= cuts[middle], _part(key, cuts[middle + 1:], first + middle + 1)).otherwise(
         _part(key, cuts[:middle], first))
+
+
+def _hashable(column: Column, kind: DataType) -> Column:
+    """The column with its maps, which have no hash, as lists of their entries."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if "map<" not in kind.simpleString():
+        return column
+    if isinstance(kind, MapType):
+        entry = StructType().add("key", kind.keyType).add("value", kind.valueType)
+        return _hashable(f.map_entries(column), ArrayType(entry))
+    if isinstance(kind, ArrayType):
+        return f.transform(column, lambda each: _hashable(each, kind.elementType))
+    assert isinstance(kind, StructType), "nothing else holds a map"
+    return f.struct(*(_hashable(column.getField(field.name), field.dataType) for field in kind))
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -75,12 +75,15 @@ class SegmentSlice:
     """What is read of one segment (`ref`: the segment, and the range to read), as it was when planned.
 
     Attributes:
-        newest: whether it was the log's newest, whose end may still grow.
+        newest: whether it was the log's newest, whose end may still grow, or be taken back.
+        last_term: of the newest, the term of its last entry that is read: with another one, or none, what is there was
+            written after the plan. `None` if the entry is damaged, dead or in a gap.
         snapshot: the snapshot that decides, with the live indexes of this range only; `None` if there was none.
     """
 
     ref: SegmentRef
     newest: bool
+    last_term: int | None
     inode: int
     size_bytes: int
     snapshot: SnapshotMeta | None
@@ -90,10 +93,12 @@ class SegmentSlice:
 class UnflushedSlice:
     """What is read of the write-ahead log of the log's store: entries that no segment holds yet.
 
-    Its size is that of a partition of its own: reading a part of the write-ahead log reads all of it.
+    Its size is that of a partition of its own: reading a part of the write-ahead log reads all of it. `last_term` as in
+    a `SegmentSlice`.
     """
 
     indexes: IndexSet
+    last_term: int | None
     snapshot: SnapshotMeta | None
     size_bytes: int
 
@@ -102,7 +107,7 @@ LogSlice: TypeAlias = SegmentSlice | UnflushedSlice
 
 
 def plan_slices(options: SourceOptions) -> list[LogSlice]:
-    """What to read: segments, oldest first, and what a write-ahead log adds. Reads no payload of a segment.
+    """What to read: segments, oldest first, and what a write-ahead log adds. Reads no payload but the last ones.
 
     Raises:
         NotALog, CorruptData, Unsupported, StorageError: as for `LogReader`.
@@ -128,11 +133,18 @@ def plan_slices(options: SourceOptions) -> list[LogSlice]:
             part = SegmentRef(ref.number, max(ref.first, first), min(ref.last, last))
             file = os.stat(os.path.join(options.folder, segment_name(ref.number)))
             slices.append(SegmentSlice(ref=part, newest=ref == refs[-1], inode=file.st_ino, size_bytes=file.st_size,
+                                       last_term=_term_of(log, part.last) if ref == refs[-1] else None,
                                        snapshot=state_between(part.first, part.last)))
         if unflushed := log.unflushed.between(first, last):
             slices.append(UnflushedSlice(indexes=unflushed, snapshot=state_between(unflushed.first, unflushed.last),
-                                         size_bytes=options.partition_bytes))
+                                         last_term=_term_of(log, unflushed.last), size_bytes=options.partition_bytes))
         return slices
+
+
+def _term_of(log: LogReader, index: int) -> int | None:
+    """The term of an entry that can be read. In Raft it tells, with the index, all that is before."""
+    [answer] = log.read_many([index])
+    return answer.term if isinstance(answer, Entry) else None
 
 
 def _state_of(log: LogReader, options: SourceOptions) -> SnapshotMeta | None:
@@ -159,7 +171,7 @@ def read_slice(part: LogSlice, options: SourceOptions) -> Iterator[pa.RecordBatc
 
     Raises:
         CorruptData: an entry is damaged and `options.errors` is off, or the segment's index is damaged.
-        Stale: the log went on to a later snapshot and was compacted since the slice was planned.
+        Stale: since the slice was planned the log was taken back, or went on to a later snapshot and was compacted.
         LiveIndexMissing: the segment lacks an entry that is live.
         Unsupported: an index or a term is 2**63 or more, or a payload 2 GiB or more, which Spark's types cannot hold.
     """
@@ -176,6 +188,10 @@ def read_slice(part: LogSlice, options: SourceOptions) -> Iterator[pa.RecordBatc
         is_planned = file.st_ino == part.inode and (part.newest or file.st_size == part.size_bytes)
         if not is_planned and _is_superseded(part, options):
             raise _stale(options.folder, f"segment {part.ref.number}")
+        if part.last_term is not None and file.st_ino == part.inode:
+            last = reader.index.find(part.ref.last)
+            if last < 0 or reader.index.columns.terms[last] != part.last_term:
+                raise _stale(options.folder, f"segment {part.ref.number}")
         positions = reader.index.positions_between(part.ref.first, part.ref.last)
         _require_representable(reader, positions, options)
         live = bytearray(len(positions))
@@ -196,7 +212,8 @@ def _read_unflushed(part: UnflushedSlice, options: SourceOptions) -> Iterator[pa
         for answer in log.read_many(list(part.indexes)):
             if isinstance(answer, DamagedEntry):
                 raise answer.error
-            if not isinstance(answer, Entry):
+            if not isinstance(answer, Entry) or (answer.index == part.indexes.last
+                                                 and answer.term != (part.last_term or answer.term)):
                 # Taken back, or dead by a snapshot, since the plan.
                 raise _stale(options.folder, f"entry {answer.index}")
             if max(answer.index, answer.term) > _LARGEST_LONG or len(answer.payload) > _LARGEST_BINARY:

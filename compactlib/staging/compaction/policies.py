@@ -7,10 +7,10 @@ from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
+from compactlib._arguments import is_whole
 from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
 from compactlib.staging.compaction.plan import CLEAN, StagingChoice, StagingView
-from compactlib.staging.compaction.sense_policies import positive
 
 StagingPolicy: TypeAlias = Policy[StagingView, StagingChoice]
 """Decides, from what lies on a branch, whether it is compacted."""
@@ -72,8 +72,8 @@ class TombstoneCostPolicy:
     """
 
     name: ClassVar[str] = "tombstone_cost"
-    long_run: int = attrs.field(default=1000, validator=positive)
-    many_sealed: int = attrs.field(default=8, validator=positive)
+    long_run: int = attrs.field(default=1000, validator=is_whole(1))
+    many_sealed: int = attrs.field(default=8, validator=is_whole(1))
     bytes_per_tombstone: float = attrs.field(default=4096.0, validator=_not_negative)
     window_seconds: float = attrs.field(default=DEFAULT_WINDOW_SECONDS, validator=_not_negative)
 

@@ -12,9 +12,8 @@ from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
-from compactlib._arguments import require_policy, require_type
+from compactlib._arguments import is_whole, require_policy, require_type
 from compactlib.contract import Policy
-from compactlib.errors import InvalidInput
 from compactlib.report import Printed
 from compactlib.staging.compaction.plan import StagingChoice
 
@@ -38,12 +37,6 @@ SensePolicy: TypeAlias = Policy[BranchPressure, StagingChoice]
 """Decides, from counts alone, whether a branch should be looked at."""
 
 
-def positive(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """A validator: a number of at least 1."""
-    if not isinstance(value, int | float) or not value >= 1:
-        raise InvalidInput(f"{attribute.name} is {value!r}; give at least 1")
-
-
 def _policies(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     require_type("policies", value, tuple)
     for policy in value:
@@ -65,7 +58,7 @@ class DeletesPolicy:
     """
 
     name: ClassVar[str] = "deletes"
-    threshold: int = attrs.field(default=1000, validator=positive)
+    threshold: int = attrs.field(default=1000, validator=is_whole(1))
 
     def choose(self, view: BranchPressure, now: float) -> StagingChoice:
         """See `Policy.choose`."""
@@ -81,7 +74,7 @@ class SealedTokensPolicy:
     """
 
     name: ClassVar[str] = "sealed tokens"
-    threshold: int = attrs.field(default=8, validator=positive)
+    threshold: int = attrs.field(default=8, validator=is_whole(1))
 
     def choose(self, view: BranchPressure, now: float) -> StagingChoice:
         """See `Policy.choose`."""
@@ -100,7 +93,7 @@ class ListingCostPolicy:
     """
 
     name: ClassVar[str] = "listing cost"
-    threshold: int = attrs.field(default=10_000, validator=positive)
+    threshold: int = attrs.field(default=10_000, validator=is_whole(1))
 
     def choose(self, view: BranchPressure, now: float) -> StagingChoice:
         """See `Policy.choose`."""

@@ -308,6 +308,7 @@ def test_a_record_above_the_limit_is_refused() -> None:
     with pytest.raises(RecordTooLarge) as caught:
         log.append(update(1, *(PutObject(Schema(number, f"schema {number}")) for number in range(100))))
     assert caught.value.limit == 1024
+    assert "split the batch, or raise max_record_bytes" in str(caught.value)
     assert log.state() is None
 
 
@@ -336,9 +337,22 @@ def test_a_store_that_changes_too_few_keys_is_refused() -> None:
 
 def test_a_snapshot_of_more_pieces_than_a_step_takes_is_refused() -> None:
     log = filled(60, small_steps(10), chunk_bytes=1024)
-    with pytest.raises(RecordTooLarge):
+    with pytest.raises(RecordTooLarge, match="in one step: raise chunk_bytes"):
         cut(log, 60)
     assert log_state(log) == (1, 60)
+
+
+def test_a_snapshot_above_the_limit_is_refused_with_advice_that_can_be_followed() -> None:
+    store = MemoryStore()
+    filled(60, store)
+    with pytest.raises(RecordTooLarge, match="whole catalog: raise max_record_bytes") as caught:
+        cut(UpdateLog(store, max_record_bytes=1024), 60)
+    assert "split" not in str(caught.value)
+    small = UpdateLog(store, max_record_bytes=1024)
+    catalog = recover_history(small).catalog(60)
+    with pytest.raises(RecordTooLarge, match="raise max_record_bytes"):
+        small.snapshot_bytes(catalog)
+    cut(UpdateLog(store, max_record_bytes=caught.value.size), 60)
 
 
 def test_a_snapshot_above_the_latest_version_is_refused() -> None:
@@ -462,6 +476,7 @@ def test_each_record_of_a_newer_format_is_named(key: bytes) -> None:
     error = damaged(a_store(), key, newer + crc32(newer, crc32(key)).to_bytes(4, "little"))
     assert isinstance(error, RecordTooNew)
     assert (error.found, error.supported) == (2, 1)
+    assert str(error) == f"{key.decode()}: catalog record version 2; this release reads 1: upgrade"
 
 
 def test_a_record_at_another_key_is_damaged() -> None:

@@ -9,11 +9,27 @@ import pytest
 from hypothesis import given, strategies as st
 
 from compactlib.scheduler import LevelConfig, SchedulerConfig
-from compactlib.scheduler.model.values import BlockEntry
+from compactlib.scheduler.model.poll import Verdict
+from compactlib.scheduler.model.update import BlocksAdded
+from compactlib.scheduler.model.values import BlockEntry, BlockTombstones
 from compactlib.scheduler.plan.planner import PlanCursor, job_name
 from compactlib.scheduler.plan.xxh64 import xxh64
 from compactlib.scheduler.queue.block_queue import NO_TIME, BlockQueue, ulid_seconds
-from tests.scheduler.build import CFG3, batches, cursor, drained, lenient, levels, planned, push, queue_of
+from tests.scheduler.build import (
+    CFG3,
+    Host,
+    S,
+    batches,
+    cursor,
+    drained,
+    lenient,
+    levels,
+    output,
+    planned,
+    push,
+    queue_of,
+    say,
+)
 from tests.scheduler.plan.model_planner import Block, model_jobs
 
 KEYS = {"A0": ("A", 0, 0), "A1": ("A", 1, 0), "B2": ("B", 2, 0)}
@@ -212,3 +228,24 @@ def test_the_planner_gives_what_the_plain_model_gives(seed: int) -> None:
         expected = model_jobs(queue, config, at)
         assert [list(job.source_blocks) for job in drained(PlanCursor(queue, config, at))] == expected
     assert planned(queue, CFG3, now) == planned(queue, CFG3, now)
+
+
+def test_jobs_whose_sources_read_the_same_one_after_the_other_are_two() -> None:
+    host = Host(SchedulerConfig(levels=(LevelConfig(max_blocks=2),)))
+    for pair in (("1", "23"), ("12", "3")):
+        host.add(*pair)
+        answer = host.assigned()
+        assert answer.compaction_jobs[0].source_blocks == pair
+        done = host.poll(0, say(answer, S, results=output(answer.compaction_jobs[0], f"of {pair}")))
+        assert done.answers[0].verdict is Verdict.ACCEPTED
+    waiting = [entry.tombstone for entry in host.service.state.tombstones]
+    assert [each.blocks for each in waiting if isinstance(each, BlockTombstones)] == [("1", "23"), ("12", "3")]
+    assert host.add("12") == BlocksAdded(tombstoned=("12",))
+
+
+def test_jobs_whose_sources_read_the_same_wait_side_by_side() -> None:
+    host = Host(SchedulerConfig(levels=(LevelConfig(max_blocks=2),)))
+    host.add("1", "23", "12", "3")
+    for _ in range(2):
+        host.poll(2)
+    assert sorted(job.source_blocks for job in host.service.state.jobs) == [("1", "23"), ("12", "3")]

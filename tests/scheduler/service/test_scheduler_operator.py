@@ -12,9 +12,13 @@ import pytest
 from compactlib.errors import InvalidInput
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.scheduler import (
+    AddBlocks,
+    BlockMeta,
+    CompactedBlocks,
     FencedOff,
     JobStatus,
     MemoryFence,
+    NoOutput,
     PollRequest,
     SchedulerConfig,
     SchedulerService,
@@ -22,8 +26,17 @@ from compactlib.scheduler import (
 )
 from compactlib.scheduler.errors import BadConfig
 from compactlib.scheduler.model.poll import PollResponse, Verdict
-from compactlib.scheduler.model.update import Applied, Configure, Configured, PlanUpdate, Requeue, Requeued, Tick
-from compactlib.scheduler.model.values import JobPhase
+from compactlib.scheduler.model.update import (
+    Applied,
+    Configure,
+    Configured,
+    PlanUpdate,
+    Requeue,
+    Requeued,
+    Retain,
+    Tick,
+)
+from compactlib.scheduler.model.values import BlockTombstones, JobPhase
 from compactlib.scheduler.persistence.state_rows import decode_state, encode_state
 from compactlib.scheduler.service.machine import SchedulerMachine
 from tests.scheduler.build import Host, levels, output, say
@@ -326,3 +339,55 @@ def test_what_are_no_settings_is_refused(given: Any) -> None:
     with pytest.raises(InvalidInput, match="nothing was changed"):
         host.apply(Configure(given))
     assert host.service.config == CONFIG
+
+
+# ------------------------------------------------------------------------------------------- removed while it runs
+
+
+def old(*ids: str) -> AddBlocks:
+    return AddBlocks(tuple(BlockMeta(id=name, tenant="A", shard=1, level=0, min_time=1.0, max_time=2.0)
+                           for name in ids))
+
+
+def test_what_two_workers_wrote_of_sources_that_are_gone_is_all_deleted() -> None:
+    host = Host(CONFIG)
+    host.apply(old("a", "b"))
+    late = host.assigned()
+    host.now += 20
+    holder = host.poll(1)
+    host.poll(0, say(late, JobStatus.SUCCESS, results=output(late.compaction_jobs[0], "late")))
+    host.apply(Retain(1e6))
+    done = host.poll(0, say(holder, JobStatus.SUCCESS, results=output(holder.compaction_jobs[0], "own")))
+    assert done.answers[0].verdict is Verdict.SOURCES_GONE
+    waiting = [entry.tombstone for entry in host.service.state.tombstones]
+    assert [each.blocks for each in waiting if isinstance(each, BlockTombstones)] == [("late", "own")]
+
+
+def test_what_was_written_for_a_job_that_nobody_knows_is_deleted_whatever_is_said_of_it() -> None:
+    host = Host(CONFIG)
+    said = [StatusUpdate("none", 1, JobStatus.SUCCESS, CompactedBlocks(
+        tenant="A", shard=1, source_blocks=("a",),
+        new_blocks=tuple(BlockMeta(id=f"{name}{shard}", tenant="A", shard=shard, level=1) for shard in (1, 2))))
+        for name in "xy"]
+    host.poll(0, *said)
+    waiting = [entry.tombstone for entry in host.service.state.tombstones]
+    assert sorted(each.blocks for each in waiting if isinstance(each, BlockTombstones)) == [
+        ("x1",), ("x2",), ("y1",), ("y2",)]
+
+
+def test_sources_that_retention_has_removed_are_missed_by_nobody() -> None:
+    host = Host(CONFIG)
+    host.apply(old("a", "b"))
+    given = host.assigned()
+    host.apply(Retain(1e6))
+    missing = CompactedBlocks(tenant="A", shard=1, source_blocks=(), no_output=NoOutput.MISSING)
+    assert host.poll(0, say(given, JobStatus.SUCCESS, results=missing)).answers[0].verdict is Verdict.ACCEPTED
+    assert (host.service.quarantine(), len(host.service.state.jobs)) == ((), 0)
+
+
+def test_a_batch_that_is_full_under_other_limits_is_planned() -> None:
+    host = Host(SchedulerConfig(levels=levels((10, 0))))
+    host.add(*"abcde")
+    host.apply(Configure(SchedulerConfig(levels=levels((2, 0)))))
+    given = host.assigned(9)
+    assert [plan.source_blocks for plan in given.compaction_jobs] == [("a", "b"), ("c", "d")]

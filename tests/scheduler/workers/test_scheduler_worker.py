@@ -7,7 +7,9 @@ import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import attrs
 import pytest
 
 from compactlib.clock import ManualClock
@@ -142,7 +144,42 @@ def test_an_execute_that_returns_something_else_has_failed() -> None:
     desk = Desk("a")
     with working(desk, lambda job: None):  # type: ignore[arg-type, return-value]
         desk.wait_for(lambda: desk.reports)
-    assert desk.reports["a"] == (JobStatus.FAILED, "the execute returned a NoneType; it must return CompactedBlocks")
+    status, reason = desk.reports["a"]
+    assert status is JobStatus.FAILED
+    assert "must return CompactedBlocks" in reason
+    assert "NoneType" in reason
+
+
+def test_results_that_cannot_be_said_are_a_failure_and_keep_no_other_job_from_being_reported() -> None:
+    desk = Desk("bad", "good")
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        results = nothing(job)
+        listed: Any = [*results.source_blocks]
+        return attrs.evolve(results, source_blocks=listed) if job.plan.name == "bad" else results
+
+    with working(desk, execute):
+        desk.wait_for(lambda: len(desk.reports) == 2)
+    assert desk.reports["good"] == (JobStatus.SUCCESS, "")
+    status, reason = desk.reports["bad"]
+    assert (status, "source_blocks cannot be ['1']" in reason) == (JobStatus.FAILED, True)
+
+
+def test_a_lease_is_renewed_in_time_by_a_worker_that_polls_seldom() -> None:
+    desk, clock = Desk("a", lease_seconds=15.0), ManualClock()
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        for _ in range(10):
+            clock.advance(6.0)
+            job.check()
+            assert job.lease_seconds_left > 0
+        return nothing(job)
+
+    options = WorkerOptions(poll_seconds=300.0, max_poll_seconds=300.0, jitter=0)
+    worker = Worker(desk, execute, options=options, clock=clock)
+    worker.run_pending()
+    assert desk.reports["a"] == (JobStatus.SUCCESS, "")
+    worker.stop()
 
 
 def test_a_job_whose_lease_was_lost_is_stopped_and_not_reported() -> None:

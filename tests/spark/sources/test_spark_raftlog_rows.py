@@ -253,6 +253,25 @@ class TestBesideACompaction:
         assert rows(wanted, planned) == before
 
 
+    @pytest.mark.parametrize("last", [None, 70])
+    def test_after_a_take_back_the_plan_is_stale(self, tmp_path: Path, last: int | None) -> None:
+        """Rows from before it and from after it came together."""
+        with SegmentLog(tmp_path / "log", LogOptions(limits=LIMITS)) as writer:
+            writer.extend((index, 1, b"") for index in range(1, 81))
+            writer.sync()
+            wanted = options(tmp_path / "log", **({} if last is None else {"last": str(last)}))
+            planned = plan_slices(wanted)
+            writer.extend((index, 2, b"other") for index in range(40, 91))
+            writer.sync()
+            with pytest.raises(Stale, match="taken back after this read was planned; load the log again"):
+                rows(wanted, planned)
+            assert [row["term"] for row in rows(wanted)] == [1] * 39 + [2] * ((last or 90) - 39)
+            after = plan_slices(wanted)
+            writer.append(91, 2, b"later")
+            writer.sync()
+            assert rows(wanted, after)[-1]["index"] == (last or 90)
+
+
 class TestOptions:
     @pytest.mark.parametrize(("given", "told"), [
         ({"paylod": "false"}, "unknown option 'paylod'"),
@@ -328,6 +347,22 @@ def test_what_is_in_a_stores_write_ahead_log_is_read_too(tmp_path: Path) -> None
             list(read_slice(parts[-1], asked))
     log_only = rows(SourceOptions.parse({"path": str(tmp_path / "store/logs/log"), "last": "44"}))
     assert all(row["segment"] is not None for row in log_only)
+
+
+def test_what_was_taken_back_in_a_write_ahead_log_makes_the_plan_stale(tmp_path: Path) -> None:
+    options = StoreOptions(background=False, log=LogOptions(limits=SegmentLimits(max_entries=16)))
+    with open_log(tmp_path / "store", options) as log:
+        log.append((index, 1, b"x") for index in range(1, 21))
+        log.flush()
+        log.append((index, 1, b"x") for index in range(21, 31))
+        log.sync()
+        asked = SourceOptions.parse({"path": str(tmp_path / "store/logs/log")})
+        parts = plan_slices(asked)
+        log.append_entries(10, 1, ((index, 2, b"y") for index in range(11, 41)))
+        log.sync()
+        with pytest.raises(Stale, match="taken back"):
+            rows(asked, parts)
+        assert [row["term"] for row in rows(asked)] == [1] * 10 + [2] * 30
 
 
 # ------------------------------------------------------------------------------------------------------- time travel

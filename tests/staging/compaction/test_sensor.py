@@ -257,6 +257,8 @@ def test_policies_are_pure_and_refuse_nonsense() -> None:
     for policy in (DeletesPolicy, SealedTokensPolicy, ListingCostPolicy):
         with pytest.raises(InvalidInput, match="at least 1"):
             policy(0)
+        with pytest.raises(InvalidInput, match=r"threshold is 2\.5; it must be a whole number"):
+            policy(2.5)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="at least 1"):
         CompactionSensor(buffer=0)
 
