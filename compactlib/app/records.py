@@ -20,7 +20,7 @@ from compactlib.catalog import CatalogPlan, CatalogService, HybridClock, UpdateL
 from compactlib.catalog.log import keys
 from compactlib.catalog.model.timestamp import to_seconds
 from compactlib.clock import SystemClock
-from compactlib.errors import CompactlibError, InvalidInput, NotFound, Unsupported
+from compactlib.errors import AuditFailed, CorruptData, InvalidInput, NotFound, Unsupported
 from compactlib.files.disk import list_folder
 from compactlib.kv import SqliteStore
 from compactlib.kv.snapshots import HEAD_KEY
@@ -289,8 +289,9 @@ class SchedulerAt(KVStoreAt):
             sizes = [len(entry.key) + len(entry.value) for entry in entries]
         try:
             self._machine().service.audit()
-        except CompactlibError as error:
-            return VerifyReport((Finding("damage", self.path, str(error), error),), len(sizes), sum(sizes))
+        except (CorruptData, AuditFailed, Unsupported) as error:
+            kind = "format" if isinstance(error, Unsupported) else "damage"
+            return VerifyReport((Finding(kind, self.path, str(error), error),), len(sizes), sum(sizes))
         return VerifyReport((), len(sizes), sum(sizes))
 
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import attrs
 
 from compactlib.app.terminal import Answer, waiting
+from compactlib.errors import Unsupported
 from compactlib.files.disk import local_path
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.report import Table, VerifyReport
@@ -138,8 +139,10 @@ class StoreAt(ABC):
         """Everything read, and what is damaged; the exit code is 1 if anything is."""
         with waiting("verifying"):
             report = self.verified()
-        bad = sum(not finding.is_harmless for finding in report.findings)
-        said = (f"{self.path}: {bad:,} damaged or missing; restore the files from a copy" if bad
+        found = [finding.error for finding in report.findings if not finding.is_harmless]
+        bad, others = len(found), sum(isinstance(error, Unsupported) for error in found)
+        said = (f"{self.path}: {bad:,} damaged or missing; restore the files from a copy" if bad > others
+                else f"{self.path}: {bad:,} written by another release; nothing is known to be damaged" if bad
                 else f"{self.path}: {self.counted(report)} in {report.bytes_read:,} bytes, all as they were written")
         return Answer(report.to_dicts(), (*((report.table(),) if report.findings else ()), said), int(bad > 0))
 

@@ -26,6 +26,7 @@ from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, D
 from compactlib.catalog import CatalogService, CreateSchema, HybridClock, UpdateLog
 from compactlib.clock import ManualClock, SystemClock
 from compactlib.errors import Unsupported
+from compactlib.files.record_frame import RecordFrame
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.outcome import Done
@@ -33,6 +34,7 @@ from compactlib.raftlog import RaftLogStore, SeedPolicy, SegmentLog
 from compactlib.runtime import OnRequest
 from compactlib.runtime.observe import Observer, Progress
 from compactlib.scheduler import AddBlocks, BlockMeta, LevelConfig, PollRequest, SchedulerConfig, StoredScheduler
+from compactlib.scheduler.persistence.codec import MAGIC, RECORDS, VERSION
 from compactlib.staging import CommittedRanges, Repository, SplitRule
 from tests.app.log_folders import contents, flip_byte, make_log
 
@@ -253,6 +255,24 @@ def test_damage_of_an_sqlite_file_is_found(tmp_path: Path, capsys: pytest.Captur
     code, out, err = answer(capsys, "verify", path)
     assert code in (1, 2)
     assert "checksum" in out + err
+
+
+def test_a_scheduler_of_a_newer_release_is_not_called_damaged(tmp_path: Path,
+                                                             capsys: pytest.CaptureFixture[str]) -> None:
+    """It was told to restore the files from a copy."""
+    path, newer = scheduler(tmp_path), RecordFrame("scheduler record", MAGIC, VERSION + 1, "<HH")
+    with contextlib.closing(SqliteStore(path)) as store:
+        with store.scan(b"scheduler") as entries:
+            values = {entry.key: entry.value for entry in entries}
+        records = [key for key, value in values.items() if value.startswith(MAGIC)]
+        for key in records:
+            kind, body = RECORDS.decode(values[key], "here")
+            store.set(b"scheduler", key, newer.encode(kind, body=bytes(body)))
+    assert records
+    code, out, _ = answer(capsys, "verify", path)
+    assert code == 1
+    assert out.endswith(f"{path}: 1 written by another release; nothing is known to be damaged\n")
+    assert json.loads(answer(capsys, "verify", path, "--json")[1])[0]["kind"] == "format"
 
 
 def test_a_file_with_several_stores_lists_them_and_asks_which(tmp_path: Path,

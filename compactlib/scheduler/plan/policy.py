@@ -208,7 +208,8 @@ class AssignmentPolicy(Protocol):
 
 
 Order: TypeAlias = Callable[[LevelView], Iterator[tuple[WaitingJob, Turn | None]]]
-"""The ready jobs of a level in a policy's order, each with the turn that its assignment takes, if it takes one."""
+"""The ready jobs of a level in a policy's order, each with the turn that its assignment takes, if it takes one. Jobs of
+`LevelView.again` may stand among them; the rest of those follows."""
 
 
 def choose_by_level(view: AssignmentView, order: Order, why: str, higher_level_share: float) -> JobChoice:
@@ -241,7 +242,14 @@ def in_order(levels: Iterable[Iterable[Iterable[ItemT]]]) -> Iterator[ItemT]:
 
 
 def _parts(level: LevelView, order: Order) -> tuple[Iterator[tuple[WaitingJob, Turn | None]], ...]:
-    return order(level), ((job, None) for job in level.again)
+    taken: set[str] = set()
+
+    def in_its_order() -> Iterator[tuple[WaitingJob, Turn | None]]:
+        for job, turn in order(level):
+            taken.add(job.name)
+            yield job, turn
+
+    return in_its_order(), ((job, None) for job in level.again if job.name not in taken)
 
 
 def _shared_out(view: AssignmentView, order: Order, share: float,

@@ -81,6 +81,16 @@ def test_the_order_of_a_policy(policy: AssignmentPolicy, order: list[str]) -> No
     assert list(policy.choose(attrs.evolve(view, capacity=3), 100.0).jobs) == order[:3]
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_of_the_smallest_a_job_that_came_back_and_waited_too_long_goes_first(share: float) -> None:
+    """Under a steady inflow it was never given out again."""
+    old, fresh = waiting("failed", 9, added_at=10.0), waiting("failed later", 9, added_at=90.0)
+    policy = SmallestFirst(max_wait_seconds=60.0, higher_level_share=share)
+    ready = [waiting("new", 7, added_at=95.0), waiting("newer", 7, added_at=99.0)]
+    assert policy.choose(view_of(ready, [fresh, old]), 100.0).jobs == ("failed", "new", "newer", "failed later")
+    assert policy.choose(view_of([], [fresh, old]), 100.0).jobs == ("failed", "failed later")
+
+
 def test_without_sizes_the_one_with_the_fewest_blocks_is_the_smallest() -> None:
     view = view_of([waiting("three", blocks=3), waiting("two", blocks=2), waiting("ten", blocks=10)])
     assert SmallestFirst().choose(view, 100.0).jobs == ("two", "three", "ten")

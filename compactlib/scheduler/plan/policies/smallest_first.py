@@ -25,7 +25,7 @@ class SmallestFirst:
     """An `AssignmentPolicy`: as `ByPriority`, but inside a level the job with the fewest bytes goes first.
 
     Where the blocks' sizes were not given, the one with the fewest blocks. A job that has waited for long goes before
-    all others of its level, so that none waits for ever.
+    all others of its level, also if it failed before, so that none waits for ever.
 
     Attributes:
         max_wait_seconds: a job that is older than this goes first whatever its size, > 0.
@@ -56,6 +56,8 @@ class SmallestFirst:
     def choose(self, view: AssignmentView, now: float) -> JobChoice:
         """See `AssignmentPolicy.choose`. O(window * log window) for each level that is looked at."""
         def by_size(level: LevelView) -> Iterator[tuple[WaitingJob, Turn | None]]:
+            yield from ((job, None) for job in islice(level.again, self.window)
+                        if now - job.added_at > self.max_wait_seconds)
             left = iter(level.ready)
             while window := list(islice(left, self.window)):
                 # Sorting is stable: of equal ones the oldest goes first, and so do those that have waited for long.
