@@ -161,7 +161,12 @@ class RaftLog(Closing):
         if worker is not None:
             self._stop_worker()
             self._worker = made = worker(self)
-            made.start()
+            try:
+                made.start()
+            except BaseException:
+                # What it has begun does not go on.
+                self._stop_worker()
+                raise
             row = self.state
             if row.index >= 0:
                 # What an earlier life had left dead does not wait for this one's first snapshot.

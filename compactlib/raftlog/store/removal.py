@@ -12,8 +12,14 @@ _REMOVED_PREFIX = ".removed-"
 
 
 def begin_removal(files: Files, logs: StrPath, log_id: str) -> None:
-    """Take a log's folder out of the list, durably. It must not be open."""
-    files.rename(os.path.join(logs, log_id), os.path.join(logs, _REMOVED_PREFIX + log_id))
+    """Take a log's folder out of the list, durably; again, where that was refused half way. It must not be open."""
+    path, removed = os.path.join(logs, log_id), os.path.join(logs, _REMOVED_PREFIX + log_id)
+    if os.path.lexists(removed):
+        # An earlier one of this name; its files go only where it is out of the list for certain.
+        files.sync_folder(logs)
+        finish_removals(files, logs)
+    if os.path.isdir(path):
+        files.rename(path, removed)
     files.sync_folder(logs)
 
 

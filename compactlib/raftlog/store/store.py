@@ -415,7 +415,7 @@ class RaftLogStore(Closing):
         logs = os.path.join(self._folder, LOGS_FOLDER)
         self.flush()
         # The WAL holds what it has of the log until its folder is gone: if that is refused, nothing was removed.
-        if log_id in self._found.logs and os.path.isdir(self._log_folder(log_id)):
+        if log_id in self._found.logs:
             begin_removal(self._files, logs, log_id)
         self._wal.forget(log_id)
         # No other log may take the name while a WAL file speaks of this one.

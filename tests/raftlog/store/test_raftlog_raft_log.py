@@ -224,6 +224,25 @@ def test_a_worker_is_told_what_has_changed(log: RaftLog) -> None:
     assert workers[0].noted == ["started", 8, "flushed 10", "stopped"]
 
 
+def test_a_worker_that_cannot_be_started_is_stopped_and_let_go(log: RaftLog) -> None:
+    class Unwilling(NotingWorker):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    made: list[Unwilling] = []
+
+    def make(checked: ReplicatedLog) -> Unwilling:
+        made.append(Unwilling(checked))
+        return made[-1]
+
+    with pytest.raises(RuntimeError, match="can't start"):
+        log.attach(worker=make)
+    log.append(rows(1, 10))
+    log.snapshot(8)
+    log.flush()
+    assert made[0].noted == ["stopped"]
+
+
 def test_a_snapshot_ends_neither_in_a_gap_nor_behind_one(tmp_path: Path) -> None:
     """Nobody has applied what is missing, and a snapshot would be sent to others as the truth."""
     with open_log(tmp_path, SMALL) as log:

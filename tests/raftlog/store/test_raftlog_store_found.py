@@ -50,7 +50,7 @@ from compactlib.testing import explore
 from compactlib.testing.crash.recorder import RecordingFiles
 from compactlib.testing.kit.forks import in_a_fork
 from tests.raftlog.raft_host import indexes, overwrite, rows
-from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
+from tests.raftlog.wrapped_files import LocksAsideFiles, UnsyncedFiles, WatchedFiles
 
 HIGHEST = (1 << 64) - 1
 PLAIN = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=8), keep_links_seconds=0.0, files=UnsyncedFiles()),
@@ -446,6 +446,31 @@ def test_a_log_whose_removal_was_refused_is_there_with_all_it_held(tmp_path: Pat
         assert store.log_ids == ()
 
 
+def refusing_once(armed: list[bool]) -> Callable[[str, str], None]:
+    """The first sync of the logs' names while it is armed."""
+
+    def look(operation: str, path: str) -> None:
+        if operation == "sync folder" and path.endswith("/logs") and armed:
+            armed.clear()
+            raise DiskFull(operation=operation, path=path, errno=errno.ENOSPC)
+
+    return look
+
+
+def test_a_log_that_takes_the_name_of_one_whose_removal_was_refused_half_way_can_be_removed(tmp_path: Path) -> None:
+    armed: list[bool] = []
+    options = StoreOptions(background=False, log=LogOptions(files=WatchedFiles(refusing_once(armed))))
+    with RaftLogStore(tmp_path, options) as store:
+        store.log("a").append(rows(1, 9))
+        armed.append(True)
+        with pytest.raises(DiskFull):
+            store.remove("a")
+        store.log("a").append(rows(1, 2))
+        store.remove("a")
+        assert store.log_ids == ()
+    assert list((tmp_path / "logs").iterdir()) == []
+
+
 # -- what was queued and is not durable
 
 
@@ -804,6 +829,34 @@ def test_a_damaged_log_whose_removal_was_refused_keeps_all_it_held(tmp_path: Pat
     with RaftLogStore(folder, PLAIN) as store:
         assert indexes(store.log("a", create=False)) == [3, *range(6, 13)]
         assert indexes(store.log("b")) == list(range(1, 13))
+
+
+def test_a_crash_after_a_damaged_logs_removal_was_refused_half_way_leaves_all_or_nothing(tmp_path: Path) -> None:
+    lived = tmp_path / "lived"
+    lived.mkdir()
+    with_two_logs(lived / "s")
+    index = next((lived / "s/logs/a").glob("*.segment"))
+    whole = index.read_bytes()
+    index.write_bytes(b"\xff" * len(whole))
+    armed: list[bool] = []
+    files = RecordingFiles(lived)
+
+    def check(folder: Path, acknowledged: Sequence[int]) -> None:
+        damaged = folder / "s/logs/a" / index.name
+        if not damaged.exists():
+            return
+        damaged.write_bytes(whole)
+        with RaftLogStore(folder / "s", PLAIN) as store:
+            assert indexes(store.log("a", create=False)) == [3, *range(6, 13)]
+
+    log = LogOptions(keep_links_seconds=0.0, files=WatchedFiles(refusing_once(armed), LocksAsideFiles(files)))
+    with RaftLogStore(lived / "s", StoreOptions(background=False, log=log)) as store:
+        assert store.status().damaged == ("a",)
+        armed.append(True)
+        with pytest.raises(DiskFull):
+            store.remove("a")
+        store.remove("a")
+    explore(files.recording(), check, rng=random.Random(3), limit_per_point=3)
 
 
 def test_a_crash_while_a_log_cannot_be_opened_loses_nothing_of_it(tmp_path: Path) -> None:
