@@ -85,9 +85,13 @@ class LocalLog(Closing):
         self._first = 1 if snapshot is None else snapshot.index + 1
         self._last = max(self._log.last_index or 0, self._first - 1)
         self._durable = self._last
-        # Term and time of the last entry, as far as it was read.
-        self._term, self._last_time = (0, None) if snapshot is None else self._stamp_at(snapshot.index)
         self._clock: SteadyClock | None = None
+        try:
+            # Term and time of the last entry, as far as it was read.
+            self._term, self._last_time = (0, None) if snapshot is None else self._stamp_at(snapshot.index)
+        except BaseException:
+            self._log.close()
+            raise
 
     # -- starting
 
@@ -98,7 +102,7 @@ class LocalLog(Closing):
             OutOfStep: see `CommandLog.start`.
             CorruptData: one of the commands that follow is damaged or missing.
             Unsupported: a command was written by a later release.
-            StorageError: the new term could not be noted.
+            StorageError: the new term could not be noted; close the log, and open it again.
         """
         require_method("machine", machine, "apply")
         with self._in_order():
@@ -115,8 +119,12 @@ class LocalLog(Closing):
             self._term += 1
             self._last += 1
             # Not refused whatever the clock says: an opening is no command.
-            self._log.append(self._last, self._term, _HEAD.pack(_OPENING, round(self._clock.steady() * 1e9)))
-            self._log.sync()
+            try:
+                self._log.append(self._last, self._term, _HEAD.pack(_OPENING, round(self._clock.steady() * 1e9)))
+                self._log.sync()
+            except BaseException as error:
+                self._break(f"the opening could not be noted: {error!r}")
+                raise
             self._durable = self._last
             self._machine = machine
         self._observer.deliver()

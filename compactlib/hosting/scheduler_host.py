@@ -134,9 +134,13 @@ class SchedulerHost(Closing):
         if self._snapshots is not None:
             self.machine.restore(self._snapshots)
         log.start(_Driven(self.machine))
-        with contextlib.suppress(Busy):
-            # Where this node does not lead, or its clock is in doubt: with the first command.
-            self._decide(lambda command: None)
+        try:
+            with contextlib.suppress(Busy):
+                # Where this node does not lead, or its clock is in doubt: with the first command.
+                self._decide(lambda command: None)
+        except BaseException:
+            log.close()
+            raise
 
     # -- what changes the state
 

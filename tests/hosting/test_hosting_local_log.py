@@ -16,7 +16,7 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, StorageError, Unsupported
 from compactlib.files import Files
-from compactlib.hosting import LocalLog, LogBroken, NotStarted
+from compactlib.hosting import LocalLog, LogBroken, NotStarted, SchedulerHost
 from compactlib.hosting.errors import OutOfStep
 from compactlib.outcome import Done, Skipped
 from compactlib.raftlog import LogReader, SegmentLog
@@ -392,3 +392,50 @@ def test_after_a_failed_sync_nothing_is_acknowledged_and_reopening_mends_it(tmp_
     log, machine = opened(tmp_path / "log")
     assert machine.payloads[0] == b"good"
     log.close()
+
+
+def test_a_log_that_cannot_be_opened_keeps_no_lock(tmp_path: Path) -> None:
+    """From the second time on it was told to be open in this very process."""
+    log, _ = opened(tmp_path / "log")
+    for number in range(5):
+        log.propose(b"command %d" % number)
+    log.compact(4)
+    log.close()
+    for path in (tmp_path / "log").glob("*.segment"):
+        path.write_bytes(path.read_bytes().replace(b"command 2", b"command X"))
+    for _ in range(2):
+        with pytest.raises(CorruptData, match="index 4"):
+            LocalLog(tmp_path / "log", options())
+
+
+def test_a_start_that_the_disk_refused_breaks_the_log_and_is_no_damage(tmp_path: Path) -> None:
+    refused: list[bool] = []
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "sync" and refused and path.endswith(".segment"):
+            raise StorageError(operation="sync", path=path, errno=errno.EIO)
+
+    opened(tmp_path / "log")[0].close()
+    with LocalLog(tmp_path / "log", options(files=WatchedFiles(refuse))) as log:
+        refused.append(True)
+        with pytest.raises(StorageError):
+            log.start(Journal())
+        refused.clear()
+        with pytest.raises(LogBroken, match="open the log again"):
+            log.start(Journal())
+    opened(tmp_path / "log")[0].close()
+
+
+def test_a_host_that_cannot_be_made_closes_its_log(tmp_path: Path) -> None:
+    syncs: list[str] = []
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "sync" and path.endswith(".segment"):
+            syncs.append(path)
+            # The first one is that of the opening, the next one that of the settings.
+            if len(syncs) == 2:
+                raise StorageError(operation="sync", path=path, errno=errno.EIO)
+
+    with pytest.raises(LogBroken):
+        SchedulerHost(LocalLog(tmp_path / "log", options(files=WatchedFiles(refuse))))
+    SchedulerHost(LocalLog(tmp_path / "log", options())).close()
