@@ -208,19 +208,17 @@ class AssignmentPolicy(Protocol):
 
 
 Order: TypeAlias = Callable[[LevelView], Iterator[tuple[WaitingJob, Turn | None]]]
-"""The ready jobs of a level in a policy's order, each with the turn that its assignment takes, if it takes one. Jobs of
-`LevelView.again` may stand among them; the rest of those follows."""
+"""The jobs of a level in a policy's order, each with the turn that its assignment takes, if it takes one."""
 
 
 def choose_by_level(view: AssignmentView, order: Order, why: str, higher_level_share: float) -> JobChoice:
     """A choice level by level: the lowest with a job is next, unless its turn goes to the ones above.
 
-    In a level, ready jobs go first, in the policy's order, then those that were assigned before. O(1) for each job
-    beside what `order` costs.
+    O(1) for each job beside what `order` costs.
 
     Args:
         view: what there is.
-        order: of a level's ready jobs.
+        order: of a level's jobs.
         why: by what rule, for the choice.
         higher_level_share: the share of assignments that goes past a level to the ones above, if they have any.
     """
@@ -228,7 +226,7 @@ def choose_by_level(view: AssignmentView, order: Order, why: str, higher_level_s
     turns: dict[tuple[int, str], Turn] = {}
     shared: dict[int, int] = {}
     chosen = (_shared_out(view, order, higher_level_share, shared) if higher_level_share
-              else in_order(_parts(level, order) for level in view.levels))
+              else chain.from_iterable(order(level) for level in view.levels))
     for job, turn in islice(chosen, view.capacity):
         jobs.append(job.name)
         if turn is not None:
@@ -236,27 +234,11 @@ def choose_by_level(view: AssignmentView, order: Order, why: str, higher_level_s
     return JobChoice(tuple(jobs), why if jobs else view.why_nothing(), tuple(shared.items()), tuple(turns.values()))
 
 
-def in_order(levels: Iterable[Iterable[Iterable[ItemT]]]) -> Iterator[ItemT]:
-    """The jobs level by level: in each those that were never assigned, then the others."""
-    return chain.from_iterable(chain.from_iterable(levels))
-
-
-def _parts(level: LevelView, order: Order) -> tuple[Iterator[tuple[WaitingJob, Turn | None]], ...]:
-    taken: set[str] = set()
-
-    def in_its_order() -> Iterator[tuple[WaitingJob, Turn | None]]:
-        for job, turn in order(level):
-            taken.add(job.name)
-            yield job, turn
-
-    return in_its_order(), ((job, None) for job in level.again if job.name not in taken)
-
-
 def _shared_out(view: AssignmentView, order: Order, share: float,
                 shared: dict[int, int]) -> Iterator[tuple[WaitingJob, Turn | None]]:
     """The jobs, each of the level whose turn it is; notes in `shared` how many each has shared with those above."""
     left = [(level, jobs, first) for level in view.levels
-            if (first := next(jobs := in_order([_parts(level, order)]), None)) is not None]
+            if (first := next(jobs := order(level), None)) is not None]
     while left:
         place = 0
         # The highest level has no other to share with.

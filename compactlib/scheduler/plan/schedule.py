@@ -10,7 +10,7 @@ See `docs/design/scheduler.md` for how Pyroscope does it, and for the difference
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 from compactlib.errors import InvalidInput
@@ -27,7 +27,6 @@ from compactlib.scheduler.plan.policy import (
     LevelView,
     TenantLine,
     WaitingJob,
-    in_order,
 )
 from compactlib.scheduler.queue.job import Job
 from compactlib.scheduler.queue.job_queue import JobLevel, JobQueue
@@ -172,8 +171,9 @@ class Schedule:
         """
         if type(policy) is ByPriority and not policy.higher_level_share:
             # Without a view of what there is to choose from.
-            levels = ((self._untouched(level.ready), self._once_more(level)) for level in self._queue.levels.values())
-            jobs = list(islice(in_order(levels), capacity))
+            levels = (chain(self._untouched(level.ready), self._once_more(level))
+                      for level in self._queue.levels.values())
+            jobs = list(islice(chain.from_iterable(levels), capacity))
             why = BY_AGE if jobs else self.view(capacity).why_nothing()
             return tuple([self._given(job) for job in jobs]), JobChoice(tuple([job.state.name for job in jobs]), why)
         choice: object = policy.choose(self.view(capacity), self._command.appended_at)

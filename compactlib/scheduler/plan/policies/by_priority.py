@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import attrs
 
@@ -50,4 +51,4 @@ class ByPriority:
 
 
 def _by_age(level: LevelView) -> Iterator[tuple[WaitingJob, Turn | None]]:
-    return ((job, None) for job in level.ready)
+    return ((job, None) for job in chain(level.ready, level.again))

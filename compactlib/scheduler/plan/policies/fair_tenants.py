@@ -83,3 +83,4 @@ class FairTenants:
                 after = before + _STRIDE // weights.get(tenant, self.default_weight)
                 yield job, (level.level, tenant, before, after)
                 heapq.heappush(again, (after, tenant, jobs))
+        yield from ((job, None) for job in level.again)

@@ -55,14 +55,19 @@ class SmallestFirst:
 
     def choose(self, view: AssignmentView, now: float) -> JobChoice:
         """See `AssignmentPolicy.choose`. O(window * log window) for each level that is looked at."""
+        def is_overdue(job: WaitingJob) -> bool:
+            return now - job.added_at > self.max_wait_seconds
+
         def by_size(level: LevelView) -> Iterator[tuple[WaitingJob, Turn | None]]:
-            yield from ((job, None) for job in islice(level.again, self.window)
-                        if now - job.added_at > self.max_wait_seconds)
+            again = iter(level.again)
+            looked_at = list(islice(again, self.window))
+            yield from ((job, None) for job in looked_at if is_overdue(job))
             left = iter(level.ready)
             while window := list(islice(left, self.window)):
                 # Sorting is stable: of equal ones the oldest goes first, and so do those that have waited for long.
-                window.sort(key=lambda job: ((0, 0) if now - job.added_at > self.max_wait_seconds
-                                             else (1 + job.size_bytes, job.blocks)))
+                window.sort(key=lambda job: (0, 0) if is_overdue(job) else (1 + job.size_bytes, job.blocks))
                 yield from ((job, None) for job in window)
+            yield from ((job, None) for job in looked_at if not is_overdue(job))
+            yield from ((job, None) for job in again)
 
         return choose_by_level(view, by_size, "by level, then the smallest", self.higher_level_share)
