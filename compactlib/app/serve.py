@@ -71,7 +71,7 @@ def serve(settings: ServeSettings) -> int:
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     with contextlib.closing(SqliteStore(settings.path, files=LocalFiles(private=True))) as kv, \
             contextlib.ExitStack() as open_last:
-        served = _OpenedLast(kv, observer, open_last)
+        served = _OpenedLast(lambda: open_last.enter_context(contextlib.closing(opened(kv, observer))))
         application = SchedulerApplication(served, tokens=tokens, sealer=TokenSealer({"serve": _seal_key(kv)}),
                                            metrics=observer, insecure=settings.insecure, observer=observer)
         server = HttpServer(application, listen=listen, tls=tls, insecure=settings.insecure, observer=observer)
@@ -83,15 +83,13 @@ class _OpenedLast:
     """What is served, opened once the server listens: opening takes the store over, and what refuses to serve it after
     that would have stopped another server for nothing."""
 
-    def __init__(self, kv: KVStore, observer: Observer, until: contextlib.ExitStack) -> None:
-        self._kv = kv
-        self._observer = observer
-        self._until = until
+    def __init__(self, take_over: Callable[[], StoredScheduler]) -> None:
+        self._take_over = take_over
         self._scheduler: StoredScheduler
 
     def open(self) -> None:
         """Take the store over; nothing is asked before, since the event loop waits for it."""
-        self._scheduler = self._until.enter_context(contextlib.closing(opened(self._kv, self._observer)))
+        self._scheduler = self._take_over()
 
     def poll(self, request: PollRequest) -> PollResponse:
         """See `Served.poll`."""

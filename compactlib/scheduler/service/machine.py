@@ -16,7 +16,7 @@ from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model.poll import PollRequest, PollResponse
 from compactlib.scheduler.model.update import AlreadyApplied, ApplyResult, Operation, PlanUpdate
 from compactlib.scheduler.model.values import Command
-from compactlib.scheduler.persistence.codec import Change, decode_message, encode_message
+from compactlib.scheduler.persistence.codec import Change, check_operation, decode_message, encode_message
 from compactlib.scheduler.persistence.state_rows import decode_state, encode_state, under
 from compactlib.scheduler.plan.policy import AssignmentPolicy
 from compactlib.scheduler.queue.metadata_index import MetadataIndex
@@ -71,7 +71,12 @@ class SchedulerMachine:
         return update
 
     def encode(self, operation: Operation) -> bytes:
-        """The operation as a command. The machine remembers the last one, so that `apply` need not read it again."""
+        """The operation as a command. The machine remembers the last one, so that `apply` need not read it again.
+
+        Raises:
+            InvalidInput: it is none that can be carried out; a log that held it could not be read again.
+        """
+        check_operation(operation)
         payload = encode_message(operation)
         self._encoded = payload, operation
         return payload

@@ -144,10 +144,8 @@ def test_an_execute_that_returns_something_else_has_failed() -> None:
     desk = Desk("a")
     with working(desk, lambda job: None):  # type: ignore[arg-type, return-value]
         desk.wait_for(lambda: desk.reports)
-    status, reason = desk.reports["a"]
-    assert status is JobStatus.FAILED
-    assert "must return CompactedBlocks" in reason
-    assert "NoneType" in reason
+    assert desk.reports["a"] == (JobStatus.FAILED, "the execute must return CompactedBlocks, of Python's own numbers, "
+                                 "texts and tuples: a NoneType stands where a CompactedBlocks belongs")
 
 
 def test_results_that_cannot_be_said_are_a_failure_and_keep_no_other_job_from_being_reported() -> None:
