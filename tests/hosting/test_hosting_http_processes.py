@@ -69,6 +69,10 @@ def test_a_scheduler_in_a_file_is_killed_and_its_worker_goes_on(tmp_path: Path) 
             assert client.status()["quarantine_count"] == 0
             exported = httpcore.request("GET", url + "/metrics")
             assert 'compactlib_scheduler_jobs{level="0",phase="unassigned"}' in exported.content.decode()
+            # First, since it says how its jobs ended before it ends, and waits for an answer.
+            assert worker.stdin is not None
+            worker.stdin.close()
+            assert worker.wait(60) == 0
             scheduler.terminate()
             assert scheduler.wait(60) == 0
 
