@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from hypothesis import settings
 
@@ -13,6 +15,13 @@ settings.register_profile("everyday", deadline=None, print_blob=True, derandomiz
 settings.register_profile("fresh", deadline=None, print_blob=True)
 settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5_000)
 settings.load_profile("everyday")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: no collection of garbage looks at it again, nor copies it in a fork."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(params=[pytest.param(False, id="little"), pytest.param(True, id="full", marks=pytest.mark.soak)])
