@@ -34,7 +34,7 @@ from compactlib.errors import (
 )
 from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.kv import KeyNotFound, KVStore, Put, SlowDown, SqliteStore
-from compactlib.kv.errors import ConnectFailed, DamagedStore, NotAStore
+from compactlib.kv.errors import ConnectFailed, DamagedStore, NotAStore, StoreFailed
 from compactlib.testing import KVStoreConformance
 from compactlib.testing.kit.forks import in_a_fork
 from compactlib.testing.stores.kv_machine import kv_machine
@@ -218,6 +218,28 @@ def test_a_child_of_fork_must_open_its_own(tmp_path: Path) -> None:
         assert in_a_fork(functools.partial(refused, store)) is True
         store.set(b"p", b"k", b"x")
         store.audit()
+
+
+# -- a disk that does not answer
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the descriptors of a file by /proc")
+def test_what_the_disk_said_is_told_also_of_many_reads_at_once(tmp_path: Path) -> None:
+    """SQLite ends the transaction that an I/O error breaks; that it cannot be taken back then is nobody's news."""
+    with contextlib.closing(SqliteStore(tmp_path / "kv")) as store:
+        for number in range(60):
+            store.set(b"p", b"%d" % number, b"v" * 100_000)
+        write_only = os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT)
+        for descriptor in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{descriptor}") in (str(tmp_path / "kv"), str(tmp_path / "kv-wal")):
+                    os.dup2(write_only, int(descriptor), inheritable=False)
+        os.close(write_only)
+        for call in (lambda: store.get(b"p", b"3"), lambda: store.get_many([(b"p", b"3")]),
+                     lambda: store.set(b"p", b"3", b"")):
+            with pytest.raises(StoreFailed) as failed:
+                call()
+            assert failed.value.detail == "disk I/O error"
 
 
 # -- locks

@@ -139,24 +139,21 @@ class SqliteStore(TransactionalStore):
 
     def audit(self) -> None:
         """See `KVStore.audit`: SQLite's own integrity check, every row's checksum, and the write counter."""
-        with self._reading("audit") as connection:
+        with self._reading("audit") as connection, _rolled_back(connection):
             connection.execute("BEGIN")
-            try:
-                findings = [text for text, in connection.execute("PRAGMA integrity_check")]
-                if findings != ["ok"]:
-                    raise DamagedStore(path=self._path, detail="; ".join(findings)[:1000])
-                counter = counter_of(connection, self._path)
-                versions = set()
-                rows = connection.execute("SELECT partition, key, value, version, checksum FROM cells")
-                for partition, key, value, version, checksum in rows:
-                    require_sound(self._path, partition, key, value, version, checksum)
-                    if version > counter:
-                        raise AuditFailed(f"key {key!r} has version {version}, the counter stands at {counter}")
-                    if version in versions:
-                        raise AuditFailed(f"version {version} was given out twice, to {key!r} last")
-                    versions.add(version)
-            finally:
-                connection.execute("ROLLBACK")
+            findings = [text for text, in connection.execute("PRAGMA integrity_check")]
+            if findings != ["ok"]:
+                raise DamagedStore(path=self._path, detail="; ".join(findings)[:1000])
+            counter = counter_of(connection, self._path)
+            versions = set()
+            rows = connection.execute("SELECT partition, key, value, version, checksum FROM cells")
+            for partition, key, value, version, checksum in rows:
+                require_sound(self._path, partition, key, value, version, checksum)
+                if version > counter:
+                    raise AuditFailed(f"key {key!r} has version {version}, the counter stands at {counter}")
+                if version in versions:
+                    raise AuditFailed(f"version {version} was given out twice, to {key!r} last")
+                versions.add(version)
 
     def __repr__(self) -> str:
         return f"SqliteStore({self._path!r}, synchronous={self._synchronous!r})"
@@ -174,13 +171,10 @@ class SqliteStore(TransactionalStore):
                            f"again")
 
     def _find_many(self, cells: Sequence[Cell]) -> list[Versioned | None]:
-        with self._reading("get_many") as connection:
-            # One read transaction, for one lock: SQLite is in this process, so more statements cost no round trips.
+        # One read transaction, for one lock: SQLite is in this process, so more statements cost no round trips.
+        with self._reading("get_many") as connection, _rolled_back(connection):
             connection.execute("BEGIN")
-            try:
-                return [self._versioned(cell, connection.execute(_GET, cell).fetchone()) for cell in cells]
-            finally:
-                connection.execute("ROLLBACK")
+            return [self._versioned(cell, connection.execute(_GET, cell).fetchone()) for cell in cells]
 
     def _load_page(self, partition: bytes, position: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
         if keys_only:
@@ -215,16 +209,12 @@ class SqliteStore(TransactionalStore):
         with self._connections.lent() as connection:
             with named_errors("begin", self._path):
                 connection.execute("BEGIN IMMEDIATE")
-            try:
+            with _rolled_back(connection):
                 with named_errors("write", self._path):
                     work = _Work(connection, counter_of(connection, self._path))
                     answers: list[Exception | None] = [work.carry_out(transaction) for transaction in batch]
                     connection.execute("UPDATE counter SET version = ?", (work.version,))
                 self._finish(connection)
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
         return answers
 
     def _finish(self, connection: sqlite3.Connection) -> None:
@@ -255,12 +245,9 @@ class SqliteStore(TransactionalStore):
         try:
             with named_errors("open", self._path), self._connections.lent() as connection:
                 # In one read transaction: another process may be setting the file up right now.
-                connection.execute("BEGIN")
-                try:
+                with _rolled_back(connection):
+                    connection.execute("BEGIN")
                     ready = is_ready(connection, self._path)
-                finally:
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
                 if self._read_only and not ready:
                     raise NotAStore(f"{self._path} is an SQLite database without a key-value store; check the path",
                                     path=self._path)
@@ -268,16 +255,13 @@ class SqliteStore(TransactionalStore):
                     self._switch_to_wal(connection)
                 if ready:
                     return
-                connection.execute("BEGIN IMMEDIATE")
-                try:
+                with _rolled_back(connection):
+                    connection.execute("BEGIN IMMEDIATE")
                     # Another process may have been faster.
                     if not is_ready(connection, self._path):
                         for statement in CREATE:
                             connection.execute(statement)
                     connection.execute("COMMIT")
-                finally:
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
         except DamagedStore as error:
             if _has_other_header(self._path):
                 raise NotAStore(f"{self._path} is not an SQLite database; name another file, or restore it if it once "
@@ -299,6 +283,16 @@ class SqliteStore(TransactionalStore):
         if mode != "wal":
             raise Unsupported(f"{self._path} is on a file system where SQLite cannot use WAL (it offers {mode!r}); put "
                               f"it on a disk of this machine")
+
+
+@contextlib.contextmanager
+def _rolled_back(connection: sqlite3.Connection) -> Iterator[None]:
+    """What has begun is taken back, unless the body commits it; after an I/O error SQLite has done so itself."""
+    try:
+        yield
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 @attrs.define
