@@ -14,6 +14,7 @@ Without one, only loopback addresses are taken. Tried with pysyncobj 0.3.17.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -143,7 +144,7 @@ class RaftCommandLog(Closing):
         self._settings = settings
         self._run = new_attempt_id()
         self._lock = threading.Lock()
-        self._count = 0
+        self._numbers = itertools.count(1)
         self._deciders: dict[int, Callable[[Command], bytes | None]] = {}
         self._node: Any = None
         self._replica: _Replica | None = None
@@ -200,23 +201,18 @@ class RaftCommandLog(Closing):
         if len(payload) > _MAX_PAYLOAD_BYTES:
             raise InvalidInput(f"a command of {len(payload)} bytes was given, this log takes at most "
                                f"{_MAX_PAYLOAD_BYTES}; split it")
-        return self._carry(payload, self._next_ticket())
+        return self._carry(payload, (self._run, next(self._numbers)))
 
     def decide(self, make: Callable[[Command], bytes | None]) -> Any:
         """See `CommandLog.decide`: `make` runs in pysyncobj's thread. Two rounds to a majority, one for no command."""
         require_method("make", make, "__call__")
-        ticket = self._next_ticket()
-        self._deciders[ticket[1]] = make
+        number = next(self._numbers)
+        self._deciders[number] = make
         try:
-            payload = self._carry(None, ticket)
+            payload = self._carry(None, (self._run, number))
         finally:
-            self._deciders.pop(ticket[1], None)
+            self._deciders.pop(number, None)
         return None if payload is None else self.propose(payload)
-
-    def _next_ticket(self) -> tuple[str, int]:
-        with self._lock:
-            self._count += 1
-            return self._run, self._count
 
     def _decided_at(self, ticket: tuple[str, int], command: Command) -> _Answer:
         run, number = ticket
@@ -290,12 +286,14 @@ class RaftCommandLog(Closing):
         Raises:
             Busy: called from within a command; nothing was done.
         """
+        if self._pid != os.getpid():
+            return
         self._require_outside()
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-        if self._node is not None and self._pid == os.getpid():
+        if self._node is not None:
             self._node.destroy_synchronous()
 
     def audit(self) -> None:

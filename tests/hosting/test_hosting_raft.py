@@ -363,6 +363,8 @@ def test_a_fork_of_a_node_is_refused_and_the_node_goes_on() -> None:
             return True
 
         assert in_a_fork(refused) is True
+        with log._lock:  # noqa: SLF001 - held by a thread that a fork does not have
+            assert in_a_fork(refused, hangs_after_seconds=10.0) is True
         log.propose(b"z")
         log.audit()
 
