@@ -425,6 +425,9 @@ class WorkService:
 
     def _take(self, lane: str | None) -> Job | None:
         with self._changed:
+            if lane is not None and not ((turns := self._lanes.get(lane)) and turns.is_mine):
+                # The thread of a start that is over: `stop` waits for it, and not for what came after.
+                return None
             turn = self._agenda.take(self._now(), lane)
             if turn is None:
                 return None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from contextvars import copy_context
@@ -609,3 +610,36 @@ def test_stopping_waits_for_nothing_that_a_later_start_began() -> None:
     let_go["b"].set()
     assert isinstance(service.stop(), Done)
     service.audit()
+
+
+def test_a_thread_that_was_slow_to_begin_takes_nothing_that_a_later_start_began() -> None:
+    """Else `stop`, which waits for that thread, waits for work of the later start."""
+    took: list[threading.Thread] = []
+
+    def work(job: Job) -> Outcome[Any]:
+        took.append(threading.current_thread())
+        return Done(job.turn.name)
+
+    for _ in range(20):
+        service = WorkService("the test", event="test_failed")
+        service.add("a", work, lane="a")
+        with service._changed:  # noqa: SLF001 - so that the thread stands where it is about to take its turn
+            service.start()
+            [slow] = [turns._thread for turns in service._lanes.values()]  # noqa: SLF001
+            assert slow is not None
+            while not is_in(slow, "_take"):
+                slow.join(0.001)
+            assert isinstance(service.stop(wait_seconds=0), Failed), "it still runs"
+            service.start()
+            service.request("a")
+        service.wait_until_idle()
+        assert isinstance(service.stop(), Done)
+        assert took.pop() is not slow
+        assert not took
+
+
+def is_in(thread: threading.Thread, function: str) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - there is no other way to ask
+    while frame is not None and frame.f_code.co_name != function:
+        frame = frame.f_back
+    return frame is not None
