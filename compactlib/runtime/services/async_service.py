@@ -308,7 +308,7 @@ class AsyncWork:
         if not self.is_running or self._loop is None:
             raise Closed(f"{self._what} does not run: start it first")
         with self._mark.inside():
-            return self._loop.call_later(max(seconds, 0.0), self._guarded, function, what)
+            return self._loop.call_later(max(seconds, 0.0), self._guarded, self._threads, function, what)
 
     def hand_in(self, function: Callable[[], object], what: str) -> None:
         """Call a function in the service's loop, from whichever thread: at once if this is it. Errors are noted.
@@ -316,7 +316,7 @@ class AsyncWork:
         Raises:
             Closed: the service does not run, or stops.
         """
-        loop = self._loop
+        loop, threads = self._loop, self._threads
         if not self.is_running or loop is None:
             raise Closed(f"{self._what} does not run: start it first")
         try:
@@ -324,10 +324,10 @@ class AsyncWork:
         except RuntimeError:
             is_here = False
         if is_here:
-            self._guarded(function, what)
+            self._guarded(threads, function, what)
             return
         try:
-            loop.call_soon_threadsafe(self._guarded, function, what)
+            loop.call_soon_threadsafe(self._guarded, threads, function, what)
         except RuntimeError as error:
             raise Closed(f"the event loop of {self._what} was closed; start it in another one") from error
 
@@ -370,8 +370,9 @@ class AsyncWork:
     async def _kept(self, coroutine: Coroutine[Any, Any, object], what: str) -> None:
         await self._attempt(lambda: coroutine, what)
 
-    def _guarded(self, function: Callable[[], object], what: str) -> None:
-        if not self.is_running:
+    def _guarded(self, threads: DaemonThreads | None, function: Callable[[], object], what: str) -> None:
+        # Those of another start: what was to come in that one is over.
+        if not self.is_running or threads is not self._threads:
             return
         with self._mark.inside():
             try:

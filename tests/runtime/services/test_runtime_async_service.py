@@ -360,6 +360,23 @@ def test_timers_and_what_is_handed_in_run_in_the_loop_and_their_errors_are_noted
     run(main())
 
 
+def test_what_was_to_come_later_does_not_come_after_a_later_start() -> None:
+    async def main() -> None:
+        shop = Shop()
+        told: list[str] = []
+        ended = asyncio.Event()
+        await shop.start()
+        shop.work.later(0.01, lambda: told.append("timer"), "timer")
+        await shop.stop()
+        await shop.start()
+        shop.work.later(0.02, ended.set, "the end")
+        await ended.wait()
+        assert told == []
+        await shop.stop()
+
+    asyncio.run(main())
+
+
 def test_run_pending_answers_what_it_raises() -> None:
     class Failing(Shop):
         async def _pending(self) -> Sequence[Outcome[Any]]:
