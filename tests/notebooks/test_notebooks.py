@@ -15,7 +15,12 @@ from tests.notebooks.reading import ROOT, check_kept, check_run, notebooks
 WITHOUT_SPARK, WITH_SPARK = notebooks(with_spark=False), notebooks(with_spark=True)
 
 
-@pytest.mark.parametrize("path", WITHOUT_SPARK, ids=lambda path: path.stem)
+# Half of the time of all of them together: those of placement and policies, which replay long loads.
+LONG = ("lab-placement", "blobstore-policies")
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, marks=pytest.mark.cluster) if path.stem in LONG else path
+                                  for path in WITHOUT_SPARK], ids=lambda path: path.stem)
 def test_a_run_from_top_to_bottom_gives_what_is_kept(path: Path, tmp_path: Path) -> None:
     check_run(path, tmp_path)
 

@@ -27,6 +27,7 @@ from compactlib.staging.records.staged import Staged
 from compactlib.testing.interleave import explore_schedules, sample_schedules
 from compactlib.testing.interleave.failure import InterleavingFailed
 from compactlib.testing.interleave.history import ABSENT, HistoryOperation
+from tests.effort import Effort
 from tests.staging.branch_oracle import check
 from tests.staging.branch_world import (
     MAIN,
@@ -69,7 +70,8 @@ def test_diffs_and_the_other_ways_to_compact_under_every_schedule(other: str) ->
         explore_programs(setup, ["put_if_exists"], [other])
 
 
-@pytest.mark.parametrize("setup", ["clean+cas", "staged+cas", "compacted+cas"])
+@pytest.mark.parametrize("setup", ["staged+cas", *(pytest.param(each, marks=pytest.mark.soak)
+                                                   for each in ("clean+cas", "compacted+cas"))])
 def test_pairs_on_a_store_that_compares_values_one_key_at_a_time(setup: str) -> None:
     for name in ("put_if", "put_if_exists"):
         for other in (*REQUIRED, "put_if_exists"):
@@ -79,21 +81,21 @@ def test_pairs_on_a_store_that_compares_values_one_key_at_a_time(setup: str) -> 
 
 @pytest.mark.parametrize("operation", ["commit", "compact"])
 @pytest.mark.parametrize("name", [*REQUIRED, "diff"])
-def test_an_operation_against_a_rewrite_and_the_cleanup_after_it(operation: str, name: str) -> None:
+def test_an_operation_against_a_rewrite_and_the_cleanup_after_it(operation: str, name: str, effort: Effort) -> None:
     """The cleanup empties tokens that the operation has yet to read: nothing may be taken for "nothing there"."""
     if name in ("commit", "compact", "cleanup"):
         # Thousands of schedules: the first few hundred here, all of them in the soak.
         actors = actors_of([name], [operation, "cleanup"])
         explore_schedules(actors, world_of("staged", actors), check, max_schedules=150)
     else:
-        for setup in ("staged", "hidden"):
+        for setup in ("staged", "hidden") if effort.full else ("staged" if operation == "compact" else "hidden",):
             explore_programs(setup, [name], [operation, "cleanup"])
 
 
 @pytest.mark.parametrize("name", [*REQUIRED, "diff"])
-def test_an_operation_against_a_garbage_collection(name: str) -> None:
+def test_an_operation_against_a_garbage_collection(name: str, effort: Effort) -> None:
     """What is collected may be just what the operation makes again, under the same name."""
-    for setup in ("garbage", "compacted"):
+    for setup in ("garbage", "compacted")[:effort(1, 2)]:
         actors = actors_of([name], ["collect"])
         # A commit tries ten times against the collection, which makes more schedules than can be run.
         report = explore_schedules(actors, world_of(setup, actors), check,
@@ -138,7 +140,7 @@ def run_random(seed: int, programs: int, schedules: int) -> None:
 
 
 def test_three_and_four_actors_under_random_schedules() -> None:
-    run_random(1, 60, 10)
+    run_random(1, 40, 10)
 
 
 @pytest.mark.soak

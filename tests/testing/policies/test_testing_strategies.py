@@ -69,6 +69,7 @@ def test_fault_plans_shrink_to_the_fewest_and_earliest_faults() -> None:
     assert crash == FaultPlan.of({5: Fault.CRASH_AFTER})
 
 
+@pytest.mark.soak
 def test_reports_shrink_to_a_node_that_needs_and_hosts_nothing() -> None:
     plain = smallest(strategies.node_reports(), lambda report: True)
     assert (plain.floors, plain.unavailable, plain.transactions_from, len(plain.hosted)) == ((), (), 1, 0)
@@ -76,6 +77,7 @@ def test_reports_shrink_to_a_node_that_needs_and_hosts_nothing() -> None:
     assert len(smallest(strategies.catalog_histories(), lambda view: True)) == 1
 
 
+@pytest.mark.soak
 def test_histories_shrink_to_the_steps_that_matter() -> None:
     def kinds(history: tuple[object, ...]) -> list[type]:
         return [type(step) for step in history]
