@@ -63,7 +63,8 @@ def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStor
         StoreFull: the copy has too little capacity.
         BlobTooLarge: a record does not fit into a segment of the copy.
         BudgetSpent: the budget ended.
-        StorageError: the disk refused. After each of these errors there is no copy.
+        StorageError: the disk refused. After each of these errors there is no copy; if the disk refuses even that, it
+            is left, whole or with `.copying` behind it.
     """
     require_type("source", source, (BlobStore, BlobReader), "a BlobStore or a BlobReader")
     require_type("config", config, BlobStoreConfig, "a BlobStoreConfig")
@@ -76,16 +77,23 @@ def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStor
             raise InvalidInput(f"{name} exists; a store is copied into a folder that does not: remove it, or give "
                                f"another one")
     config.check_capacity()
+    done: StoreCopy | None = None
+    # What another copy makes meanwhile is not this one's to remove.
+    disk.make_folder(unfinished)
     try:
         quiet = attrs.evolve(config, durability="interval", triggers=())
         with BlobStore(unfinished, quiet, files=disk, clock=clock) as copy:
             done = _copied(source, copy, Budget() if budget is None else budget)
             copy.flush()
         disk.rename(unfinished, path)
+        disk.sync_folder(os.path.dirname(path))
     except BaseException:
+        if done is not None and not os.path.lexists(unfinished):
+            # It has its name already, and a crash on the way must not leave half of it there.
+            with contextlib.suppress(StorageError):
+                disk.rename(path, unfinished)
         _remove(disk, unfinished)
         raise
-    disk.sync_folder(os.path.dirname(path))
     return done
 
 

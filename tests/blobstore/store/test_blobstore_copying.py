@@ -14,15 +14,16 @@ import pytest
 from compactlib.blobstore import BlobReader, CompactAll, StoreFull
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import BlobTooLarge
-from compactlib.blobstore.model.values import Deleted, GetOptions, RecordFlag
+from compactlib.blobstore.model.values import Blob, Deleted, GetOptions, RecordFlag
 from compactlib.blobstore.store.copying import copy_store
 from compactlib.blobstore.store.replication import records_after
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
-from compactlib.errors import BudgetSpent, CorruptData, InvalidInput, StorageError
+from compactlib.errors import BudgetSpent, Busy, CorruptData, InvalidInput, StorageError
+from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.outcome import Done, Skipped
 from compactlib.runtime.budget import Budget
-from compactlib.testing import FailingFiles
+from compactlib.testing import FailingFiles, Fault
 from tests.blobstore.compaction_stores import flip
 
 ONE = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 16, deleted_retention_seconds=10.0, max_blob_bytes=0,
@@ -131,6 +132,38 @@ def test_a_failure_leaves_no_copy(case: str, tmp_path: Path) -> None:
         assert [path.name for path in tmp_path.iterdir() if path.name == "many"] == []
         if case != "refused":
             assert [path.name for path in tmp_path.iterdir()] == ["one"]
+
+
+@pytest.mark.parametrize("carried_out", [True, False], ids=["its name", "its sync"])
+def test_a_copy_whose_last_step_is_refused_is_not_there(carried_out: bool, tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    counted = FailingFiles()
+    with built(tmp_path / "one", clock) as store:
+        copy_store(store, tmp_path / "counted", MANY, clock=clock, files=counted)
+        last, fault = (counted.count - 1, Fault.UNKNOWN_DONE) if carried_out else (counted.count, Fault.REFUSED)
+        refusing = FailingFiles(faults=lambda number: fault if number == last else None)
+        with pytest.raises(StorageError):
+            copy_store(store, tmp_path / "many", MANY, clock=clock, files=refusing)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["counted", "one"]
+        copy_store(store, tmp_path / "many", MANY, clock=clock)
+
+
+def test_a_copy_that_another_one_overtakes_leaves_it_alone(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    others: list[BlobStore] = []
+
+    class Overtaken(LocalFiles):
+        def make_folder(self, path: StrPath) -> None:
+            others.append(BlobStore(path, MANY, clock=clock))
+            others[0].put("theirs", b"content")
+            super().make_folder(path)
+
+    with built(tmp_path / "one", clock) as store:
+        with pytest.raises((StorageError, Busy)):
+            copy_store(store, tmp_path / "many", MANY, clock=clock, files=Overtaken())
+        others[0].close()
+        with BlobStore(tmp_path / "many.copying", MANY, clock=clock) as other:
+            assert isinstance(other.get("theirs"), Blob)
 
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
