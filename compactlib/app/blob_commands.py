@@ -22,8 +22,9 @@ from compactlib.blobstore import (
     StatsBased,
 )
 from compactlib.blobstore.log.kept_settings import kept_retention
+from compactlib.blobstore.store.hard_delete import with_reclaim
 from compactlib.blobstore.store.requests import ask_owner
-from compactlib.errors import Busy, InvalidInput
+from compactlib.errors import BudgetSpent, Busy, InvalidInput
 from compactlib.outcome import Outcome
 from compactlib.report import Table, VerifyReport
 from compactlib.runtime.budget import Budget
@@ -75,6 +76,8 @@ class BlobStoreAt(StoreAt):
         """By the process that has it open, else by this one."""
         try:
             return super().compact()
+        except BudgetSpent:
+            raise
         except Busy as busy:
             given = self.asked.given
             if given:
@@ -107,9 +110,8 @@ class BlobStoreAt(StoreAt):
             # It will not be open for long enough to see whether the clock is right.
             store.accept_clock()
             with started_executor(asked) as executor:
-                outcome = store.compact(executor=executor, budget=budget)
-                store.reclaim(budget=budget)
-                return outcome
+                return with_reclaim(store.compact(executor=executor, budget=budget),
+                                    lambda: store.reclaim(budget=budget))
 
     def verified(self) -> VerifyReport:
         """Every record of every segment."""

@@ -16,6 +16,7 @@ from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.report import Table, VerifyReport
 
 _SHOWN_NAMES = 5
+_CHANGED = {"partly": "what was done before stays", "unknown": "it is not known whether the last step was carried out"}
 
 
 def _path(given: str) -> str:
@@ -133,6 +134,8 @@ class StoreAt(ABC):
         parts: tuple[str | Table, ...] = (
             (f"skipped: {outcome.reason}",) if isinstance(outcome, Skipped)
             else () if report is None else (report.table() if hasattr(report, "table") else outcome.table(),))
+        if isinstance(outcome, Failed):
+            parts = (*parts, f"failed, and {_CHANGED[outcome.changed]}: {outcome.error}")
         return Answer(outcome.to_dicts(), parts, int(isinstance(outcome, Failed)))
 
     def verify(self) -> Answer:

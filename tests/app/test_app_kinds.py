@@ -408,6 +408,31 @@ def test_a_blob_store_without_its_owner_is_compacted_by_the_retention_that_it_ha
     assert answer(capsys, "compact", folder, "--retention", "0", "--policy", "compact_all")[0] == 0
 
 
+@pytest.mark.parametrize(("most", "code"), [(2_000, 2), (8_000, 1)])
+def test_a_budget_that_ends_a_compaction_is_told_and_no_other_process_is_named(
+        most: int, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = blob_store(tmp_path / "blobs")
+    ended, out, err = answer(capsys, "compact", folder, "--policy", "compact_all", "--max-bytes", str(most))
+    assert ended == code
+    assert ("what was done before stays" in out) == (code == 1)
+    assert f"exceed the total of {most} bytes" in out + err
+    assert "that process" not in out + err
+
+
+def test_what_the_reclaim_after_a_compaction_did_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, clock = tmp_path / "blobs", ManualClock(1_000.0)
+    with BlobStore(folder, CONFIG, clock=clock, policy=CompactAll(min_used_fraction=0.0)) as store:
+        for number in range(20):
+            store.put(b"%d" % number, b"x" * 900)
+        for number in range(0, 20, 9):
+            store.delete(b"%d" % number)
+            store.close_active_segment()
+            assert isinstance(store.compact(), Done)
+    code, out, err = answer(capsys, "compact", folder)
+    assert (code, err) == (0, "")
+    assert "reclaim of blobs: 2 files" in out
+
+
 def test_a_blob_store_that_is_open_is_compacted_by_its_owner(tmp_path: Path,
                                                              capsys: pytest.CaptureFixture[str]) -> None:
     folder = blob_store(tmp_path / "blobs")

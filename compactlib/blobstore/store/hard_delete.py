@@ -17,12 +17,17 @@ is opened: `recover_compaction` calls `redo_erasures`.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
 from compactlib.blobstore.compaction.run.events import StoreEvents
-from compactlib.blobstore.compaction.run.report import BlobReclaimReport, HardDeleteReport
+from compactlib.blobstore.compaction.run.report import (
+    BlobCompactionOutcome,
+    BlobCompactionReport,
+    BlobReclaimReport,
+    HardDeleteReport,
+)
 from compactlib.blobstore.compaction.run.store_compactions import OwnedStore
 from compactlib.blobstore.compaction.swap import Snapshot
 from compactlib.blobstore.index.index_file import write_index
@@ -88,6 +93,17 @@ def reclaim(store: OwnedStore, budget: Budget | None, *, erases: bool) -> Outcom
                        f"compaction is older than compaction_history_seconds="
                        f"{store.config.compaction_history_seconds}{waits}")
     return Done(BlobReclaimReport(store=store.name, removed=removed, bytes_freed=freed, erased=erased))
+
+
+def with_reclaim(outcome: BlobCompactionOutcome, reclaimed: Callable[[], Outcome[BlobReclaimReport]]
+                 ) -> Outcome[BlobCompactionReport] | Outcome[BlobReclaimReport]:
+    """What a compaction and the reclaim after it came to together; none follows if it failed, or the store is busy."""
+    if isinstance(outcome, Failed) or (isinstance(outcome, Skipped) and outcome.is_busy):
+        return outcome
+    after = reclaimed()
+    if isinstance(outcome, Done):
+        return Failed(after.error, "partly") if isinstance(after, Failed) else outcome
+    return outcome if isinstance(after, Skipped) else after
 
 
 def hard_delete(store: OwnedStore, budget: Budget | None) -> Outcome[HardDeleteReport]:

@@ -30,6 +30,7 @@ from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobView
 from compactlib.blobstore.compaction.run.report import BlobCompactionReport, BlobReclaimReport
 from compactlib.blobstore.compaction.run.store_compactions import OwnedStore
 from compactlib.blobstore.model.names import SOCKET_NAME
+from compactlib.blobstore.store.hard_delete import with_reclaim
 from compactlib.contract import Compaction
 from compactlib.errors import Busy, CompactlibError, InvalidInput, StorageError, Unsupported
 from compactlib.outcome import Done, Failed, Outcome, Skipped
@@ -224,15 +225,11 @@ class RequestDoor:
         outcome: Outcome[Any] | None = None
         try:
             outcome = self._store.compact()
-            if isinstance(outcome, Done) or (isinstance(outcome, Skipped) and not outcome.is_busy):
-                reclaimed = self._store.reclaim()
-                if isinstance(outcome, Skipped) and not isinstance(reclaimed, Skipped):
-                    return reclaimed
+            return with_reclaim(outcome, self._store.reclaim)
         except CompactlibError as error:
             return Failed(error, "partly") if isinstance(outcome, Done) else Failed(error)
         except Exception as error:  # what a policy of the host's raises: the other side gets it
             return Failed(CompactlibError(f"{type(error).__name__}: {error}"))
-        return outcome
 
     def _end(self, line: socket.socket) -> None:
         line.close()

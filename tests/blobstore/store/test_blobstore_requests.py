@@ -29,8 +29,9 @@ from compactlib.blobstore import BlobStore, BlobStoreConfig, StatsBased
 from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobView
 from compactlib.blobstore.log.kept_settings import FILE_NAME, kept_retention
 from compactlib.blobstore.model.names import SOCKET_NAME
+from compactlib.blobstore.segment.erasure import STATE_NAME
 from compactlib.blobstore.store.requests import OwnerAnswer, ask_owner, user_at
-from compactlib.errors import Busy, CompactlibError, CorruptData, DiskFull, InvalidInput, Unsupported
+from compactlib.errors import Busy, CompactlibError, CorruptData, DiskFull, InvalidInput, StorageError, Unsupported
 from compactlib.files import LocalFiles
 from compactlib.files.disk import OutFile, StrPath
 from compactlib.runtime import OnRequest
@@ -430,3 +431,22 @@ def test_the_name_of_the_note_is_no_way_out_of_the_folder(scratch: Path) -> None
     with pytest.raises(InvalidInput, match="not an ordinary file"):
         BlobStore(scratch / "store", quiet)
     shutil.rmtree(scratch / "store")
+
+
+def test_who_asks_is_told_of_the_hard_delete_that_the_disk_refused_after_the_compaction(scratch: Path) -> None:
+    class Refusing(LocalFiles):
+        def create(self, path: StrPath) -> OutFile:
+            if STATE_NAME in os.fspath(path):
+                raise StorageError(operation="create", path=path, errno=5)
+            return super().create(path)
+
+    with BlobStore(scratch / "store", attrs.evolve(CONFIG, hard_delete=True), policy=POLICY,
+                   files=Refusing()) as store:
+        fill(store)
+        before = store.status().segments
+        answer = ask_owner(str(scratch / "store"))
+        assert store.status().segments < before
+    assert answer is not None
+    assert answer.outcome == "failed"
+    assert "HARD_DELETE" in answer.told
+    assert answer.rows[0]["changed"] == "partly"
