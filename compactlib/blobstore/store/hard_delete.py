@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
+from compactlib.blobstore.compaction.commit.publish import bytes_of, remove_file
 from compactlib.blobstore.compaction.run.events import StoreEvents
 from compactlib.blobstore.compaction.run.report import (
     BlobCompactionOutcome,
@@ -67,11 +68,19 @@ def reclaim(store: OwnedStore, budget: Budget | None, *, erases: bool) -> Outcom
     with compactions.running(budget, is_brief=True) as run:
         if run is None:
             return compactions.busy()
+        gone: list[str] = []
         try:
             run.budget.check()
-            removed, freed = compactions.reclaim()
+            names = compactions.reclaimable()
+            freed = bytes_of(store.folder, names)
+            for name in names:
+                remove_file(store.files, store.folder, name)
+                gone.append(name)
+            if names:
+                store.files.sync_folder(store.folder)
         except CompactlibError as error:
-            return Failed(error)
+            return Failed(error, "partly") if gone else Failed(error)
+        removed = tuple(gone)
     erased: HardDeleteReport | None = None
     if erases:
         limit = Budget(clock=store.clock) if budget is None else budget
@@ -147,6 +156,7 @@ class HardDeleter:
         limit = Budget(bytes_per_second=store.config.hard_delete_bytes_per_second,
                        clock=store.clock) if budget is None else budget
         records = written = batches = 0
+        is_unsure = False
         lent = limit.lend()
         try:
             store.require_mine()
@@ -164,10 +174,12 @@ class HardDeleter:
                             return attrs.evolve(refused, reason=refused.reason + before)
                         # What was found may have moved, or another one have been here, while the budget let us wait.
                         if self._still_there(erasures) and self._stored().sequence == self._state.sequence:
+                            is_unsure = True
                             written += self._carry_out(erasures, sequence)
+                            is_unsure = False
                             records += len(erasures)
         except CompactlibError as error:
-            return Failed(error, "partly" if records else "no")
+            return Failed(error, "partly" if records else "unknown" if is_unsure else "no")
         finally:
             if records:
                 self._events.contents_erased(records, written)

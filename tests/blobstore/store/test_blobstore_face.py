@@ -8,6 +8,7 @@ import inspect
 import os
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.testing.compactions.factory import folder_contents
-from tests.blobstore.compaction_stores import RETENTION, answers, done, fill, garbage_store, open_store, strays
+from compactlib.testing.faults.plan import FailingFiles, Fault
+from tests.blobstore.compaction_stores import RETENTION, START, answers, done, fill, garbage_store, open_store, strays
 
 # ---------------------------------------------------------------------------------------------------------- wrong types
 
@@ -275,6 +277,34 @@ def test_a_reclaim_whose_budget_is_spent_has_done_nothing(folder: Path, clock: M
         assert isinstance(outcome, Failed)
         assert outcome.changed == "no"
         assert folder_contents(folder) == before
+
+
+@pytest.mark.parametrize(("left", "expected"), [
+    (2, ["no", "partly", "partly", "done"]),
+    (0, ["unknown"] * 8)])
+def test_a_reclaim_that_the_disk_refused_says_whether_anything_has_changed(left: int, expected: list[str],
+                                                                           tmp_path: Path) -> None:
+    told: list[str] = []
+    for step in range(1, len(expected) + 1):
+        folder, refused = tmp_path / str(step), set[int]()
+        files = FailingFiles(faults=partial(_refused, refused))
+        with garbage_store(folder, ManualClock(START), files=files, hard_delete=not left,
+                           hard_delete_bytes_per_second=None) as store:
+            for number in range(left):
+                (folder / f"9_{number}.80.index").write_bytes(b"no segment has it")
+            store.flush()
+            before = folder_contents(folder)
+            refused.add(files.count + step)
+            outcome = store.reclaim()
+            told.append(outcome.changed if isinstance(outcome, Failed) else "done")
+            assert told[-1] != "no" or folder_contents(folder) == before
+            assert not isinstance(store.reclaim(), Failed)
+            assert store.verify().is_sound
+    assert told == expected
+
+
+def _refused(numbers: set[int], number: int) -> Fault | None:
+    return Fault.REFUSED if number in numbers else None
 
 
 # ---------------------------------------------------------------------------------------------------- what a store says

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
-from compactlib.blobstore.compaction.commit.publish import bytes_of, remove_names
+from compactlib.blobstore.compaction.commit.publish import remove_names
 from compactlib.blobstore.compaction.commit.recover import leftovers
 from compactlib.blobstore.compaction.plan.eviction import choose_eviction
 from compactlib.blobstore.compaction.plan.plan import BlobPlan, plan_for, plan_for_choice
@@ -275,20 +275,14 @@ class StoreCompactions:
         work.events.done(log.number, [str(name) for name in log.victims], report.freed_segments, log.copied_bytes)
         return report
 
-    def reclaim(self) -> tuple[tuple[str, ...], int]:
-        """Remove what attempts have left and logs that are old enough; their names, and how many bytes they had.
+    def reclaimable(self) -> tuple[str, ...]:
+        """What attempts have left and logs that are old enough: names in the folder.
 
         Raises:
-            StorageError: the disk refused; call again.
+            StorageError: the folder cannot be read.
         """
-        store = self._store
-        names = tuple(leftovers(store.folder, self.log))
-        old = outdated_history(store.folder, self._history_begins(store.clock.now()))
-        freed = bytes_of(store.folder, (*names, *old))
-        remove_names(store.files, store.folder, (*names, *old))
-        if names or old:
-            store.files.sync_folder(store.folder)
-        return (*names, *old), freed
+        folder = self._store.folder
+        return (*leftovers(folder, self.log), *outdated_history(folder, self._history_begins(self._store.clock.now())))
 
     def _prune_history(self, now: float) -> None:
         store = self._store
