@@ -179,6 +179,10 @@ def _setting(value: Any) -> Setting:
     return str(PolicyRecord.of(value)) if hasattr(value, "choose") and hasattr(value, "name") else str(value)
 
 
+def _without_frames(error: CompactlibError | None) -> CompactlibError | None:
+    return None if error is None else error.with_traceback(None)
+
+
 @attrs.frozen
 class Finding:
     """Something that a store's `verify` found not to be as it should.
@@ -188,13 +192,13 @@ class Finding:
             next compaction.
         place: file and offset, key, or version.
         what: one sentence.
-        error: what reading it would raise, if it would.
+        error: what reading it would raise, if it would; without the frames that found it, whose files it would keep.
     """
 
     kind: str
     place: str
     what: str
-    error: CompactlibError | None = None
+    error: CompactlibError | None = attrs.field(default=None, converter=_without_frames)
 
     @property
     def is_harmless(self) -> bool:

@@ -28,6 +28,11 @@ from compactlib.errors import CorruptData, StorageError, Unsupported
 from compactlib.files.disk import Files
 
 
+def _without_frames(errors: Iterable[CorruptData]) -> tuple[CorruptData, ...]:
+    """Kept for as long as the store is, they would keep the files open that the frames had open."""
+    return tuple(error.with_traceback(None) for error in errors)
+
+
 @attrs.frozen
 class BlobRecoveryReport:
     """What opening a store found out of order. All empty after a clean close.
@@ -38,7 +43,7 @@ class BlobRecoveryReport:
         cut_bytes: bytes behind the last whole record that were cut off: writes that were never acknowledged.
     """
 
-    damage: tuple[CorruptData, ...] = ()
+    damage: tuple[CorruptData, ...] = attrs.field(default=(), converter=_without_frames)
     rebuilt: tuple[SegmentName, ...] = ()
     cut_bytes: int = 0
 

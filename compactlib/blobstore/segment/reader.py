@@ -134,10 +134,14 @@ class SegmentFile:
         self._descriptor = -1
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            data = b"" if header else read_exactly(self._descriptor, SEGMENT_HEADER_BYTES, 0)
-        except OSError as error:
-            raise StorageError.from_os(error, "open", path) from error
-        self.header: SegmentHeader = header or decode_header(data, self.path)
+            self.header: SegmentHeader = header or decode_header(
+                read_exactly(self._descriptor, SEGMENT_HEADER_BYTES, 0), self.path)
+        except BaseException as error:
+            # Whoever keeps the error keeps this object.
+            self.close()
+            if isinstance(error, OSError):
+                raise StorageError.from_os(error, "open", path) from error
+            raise
 
     @property
     def name(self) -> SegmentName:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import random
 import shutil
 from collections.abc import Iterator, Mapping
@@ -11,12 +13,15 @@ from typing import Any, Literal
 
 import pytest
 
+from compactlib.blobstore import BlobReader
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.model.values import Answer, Blob, Deleted, IndexEntry, Missing
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, CorruptData
 from compactlib.runtime.observe import Observer
+from compactlib.testing.compactions.kit import open_files
+from tests.blobstore.compaction_stores import flip
 from tests.blobstore.plain_store import told
 
 KEYS = [b"blob %d" % number for number in range(9)]
@@ -237,3 +242,26 @@ def test_a_tail_that_is_cut_is_told(scratch: Path) -> None:
     with BlobStore(scratch / "store", observer=Told()) as store:
         assert store.recovery.cut_bytes == 13
     assert events == [("blobstore_tail_cut", 13)]
+
+
+@pytest.mark.parametrize(("what", "place"), [("*_0.log", 20), ("*.index", 30)], ids=["headers", "indexes"])
+@pytest.mark.parametrize("is_reader", [False, True], ids=["store", "reader"])
+def test_what_is_told_of_damage_keeps_no_file_open(what: str, place: int, is_reader: bool, tmp_path: Path) -> None:
+    filled(tmp_path, "closed")
+    folder, clock = tmp_path / "store", ManualClock(1000.0)
+    sealed = sorted(folder.glob(what))[:2]
+    for path in sealed:
+        flip(path, place)
+    gc.disable()
+    try:
+        with BlobReader(folder, CONFIG, clock=clock) if is_reader else BlobStore(folder, CONFIG, clock=clock) as opened:
+            active = opened.snapshot().segments[-1].name.log_file
+            held = {os.path.basename(name) for name in open_files(folder)}
+            assert held <= {active, "LOCK"}
+            damage = opened.damage if isinstance(opened, BlobReader) else opened.recovery.damage
+            assert len(damage) == len(sealed)
+            verified = opened.verify()
+        assert verified is not None
+        assert open_files(folder) == []
+    finally:
+        gc.enable()

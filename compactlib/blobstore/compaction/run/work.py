@@ -378,7 +378,7 @@ class CompactionWork:
         base = self.log.restart_copy() if self.log.phase is Phase.COPY else self.log
         if segment is None or segment not in base.remaining:
             raise error
-        self.damage.append(error)
+        self.damage.append(error.with_traceback(None))
         self.events.damage_found(str(segment), error)
         self.log = base.leave_out(segment)
         self._write_log()
