@@ -390,6 +390,8 @@ class BlobReplay:
         if not self._has_room_for(size, placed):
             self._count_refused(0)
             return
+        # It may have expired while room was made: then its number is the next one's to be given.
+        old = current[key]
         current[key] = log.append(size, at, until, key, placed)
         self._counts["user_bytes"] += size
         if old >= 0:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -196,3 +197,14 @@ def test_layouts_that_cannot_be_are_refused(changed: dict[str, Any]) -> None:
         BlobSettings.of_slots(int(changed.get("segments", 10)), 16, **more)
 
 
+def test_what_replaces_a_record_that_expired_while_room_was_made_lives() -> None:
+    for seed in range(60):
+        drawn, at, ends = random.Random(seed), 0, dict[int, int]()
+        replay = BlobReplay(Greedy(min_used_fraction=0, min_reclaimed_segments=1), BlobSettings.of_slots(8, 2))
+        for _ in range(60):
+            at, key, life = at + 2 * drawn.randrange(1, 25), drawn.randrange(8), drawn.choice([61, 201, 100_001])
+            replay.feed(one(PUT, key, life=life, at=at))
+            ends[key] = at + life
+            assert replay.report("").total.refused == 0
+            assert replay.log.live_bytes == sum(end > at for end in ends.values()), (seed, at)
+            replay.log.audit()
