@@ -70,7 +70,8 @@ class BlobSettings:
             holds is dead in segments that are closed; 0 to 1, 1: not by that.
         placement: which open segment a record goes to (`compactlib.lab.blobstore.placement`); survivors then go on in
             segments that stay open between compactions, and what is replaced is dead at once. `None`: as in a store,
-            what users write goes to one segment, and survivors into segments that each compaction closes at its end.
+            what users write goes to one segment, and survivors into segments that each compaction closes at its end,
+            and a write that is refused replaces nothing; with a placement, what it would have replaced is dead.
         survivors: which survivors share a segment, as `BlobStoreConfig.placement`; only without a placement.
         copies_renew: whether a copy counts as a write for `SegmentView.last_modified`. In a store it does not.
 
@@ -383,7 +384,8 @@ class BlobReplay:
         placed = 0
         if self._watched:
             log.advance(at)
-            if old >= 0:
+            if old >= 0 and log.placer is not None:
+                # A placement chooses by what is left.
                 self._leave(old, at)
                 old = current[key] = -1
             placed = log.place(key, size, at, until)

@@ -208,3 +208,12 @@ def test_what_replaces_a_record_that_expired_while_room_was_made_lives() -> None
             assert replay.report("").total.refused == 0
             assert replay.log.live_bytes == sum(end > at for end in ends.values()), (seed, at)
             replay.log.audit()
+
+
+@pytest.mark.parametrize("most_dead", [0.2, 1.0])
+def test_a_write_that_is_refused_replaces_nothing(most_dead: float) -> None:
+    full = BlobSettings.of_slots(46, 16, max_dead_fraction=most_dead)
+    total = replay_blobs(HotCold(keys=700, writes=6_000), Greedy(min_used_fraction=0, min_reclaimed_segments=30),
+                         full).total
+    assert total.refused > 1_000
+    assert total.live_bytes == 700
