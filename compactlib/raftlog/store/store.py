@@ -223,7 +223,8 @@ class RaftLogStore(Closing):
                 found[log_id] = stack.enter_context(made)
             except (CorruptData, Unsupported, NotALog) as error:
                 self._without_row.pop(log_id, None)
-                self._damaged[log_id] = error
+                # Without the frames, which would keep its files open for as long as the store is.
+                self._damaged[log_id] = error.with_traceback(None)
         return found
 
     def _lost_row(self, log_id: str, error: CorruptData) -> _LostRow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import random
 import threading
@@ -28,6 +29,7 @@ from compactlib.raftlog.errors import LogStopped
 from compactlib.testing import explore, record
 from compactlib.testing.crash.recorder import RecordingFiles
 from compactlib.testing.faults.plan import FailingFiles
+from tests.open_files import open_files
 from tests.raftlog.raft_host import SMALL, indexes, rows
 from tests.raftlog.raft_world import check_log
 from tests.raftlog.reading import PlainLog
@@ -322,3 +324,19 @@ def test_a_log_that_is_gone_while_the_wal_names_it_is_named(tmp_path: Path) -> N
         with pytest.raises(CorruptData, match="expected the segments of log 'a', which the WAL names"):
             store.log("a")
         assert store.status().damaged == ("a",)
+
+
+def test_what_is_told_of_a_damaged_log_keeps_no_file_of_it_open(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, SMALL) as store:
+        store.log("a").append(rows(1, 30))
+    for path in (tmp_path / "logs" / "a").glob("*.segment"):
+        data = bytearray(path.read_bytes())
+        data[10] ^= 1
+        path.write_bytes(bytes(data))
+    gc.disable()
+    try:
+        with RaftLogStore(tmp_path, SMALL) as store:
+            assert store.status().damaged == ("a",)
+            assert open_files(tmp_path / "logs" / "a") == []
+    finally:
+        gc.enable()
