@@ -153,6 +153,8 @@ class TcpTransport:
     async def _begin(self, receive: Receive) -> None:
         if self._closed:
             raise Closed("the transport was closed; make a new one")
+        # An event loop that ended without a word has left links that send nothing.
+        self._links.clear()
         await self._door.listen(self._listen, partial(self._serve, receive))
 
     def send(self, to: str, message: Message) -> None:

@@ -104,6 +104,29 @@ def test_a_node_that_restarts_is_reached_again() -> None:
     run(story)
 
 
+def test_a_transport_that_was_not_closed_begins_anew_in_another_loop() -> None:
+    one, found = Node("a"), [LOOPBACK]
+
+    async def is_heard() -> None:
+        async with Node("b", listen=found[0]) as other:
+            found[0] = other.transport.address
+            await one.transport.start(lambda sender, told: None)
+            one.knows(b=other)
+            for _ in range(500):
+                one.transport.send("b", message(1))
+                await asyncio.sleep(0.02)
+                if not other.heard.empty():
+                    return
+            raise AssertionError("nothing was sent")
+
+    async def again() -> None:
+        await is_heard()
+        await one.transport.close()
+
+    run(is_heard)
+    run(again)
+
+
 def test_what_cannot_be_sent_is_lost_counted_and_told() -> None:
     async def story() -> None:
         async with Node("a") as one:
