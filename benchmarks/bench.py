@@ -77,14 +77,15 @@ class Row:
         missed = "" if told["met"] else ", **missed**"
         cells = [self.script, f"`{told['figure']}`", f"{told['value']:,.4g} {told['unit']}",
                  f"{told['reference_value']:,.4g}, {told['reference']}", f"{told['ratio']:.3g}",
-                 f"{told['worst']:.3g}", f"{told['spread']:.0%}", f"{told['goal']}{missed}", self.measured]
+                 *((f"{told['worst']:.3g}", f"{told['spread']:.0%}") if len(self.found) > 1 else ("", "")),
+                 f"{told['goal']}{missed}", self.measured]
         return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |\n"
 
 
 def run(script: str, times: int, *, quick: bool) -> list[Row]:
     """The figures of a script, run so many times; none, and a line that says why, if a run wrote none."""
-    size, began = "quick" if quick else "full size", time.perf_counter()
-    measured = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, {size}, {times} run{'s' * (times > 1)}"
+    began = time.perf_counter()
+    measured = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}{', quick' * quick}, {times} run{'s' * (times > 1)}"
     found: dict[str, list[dict[str, object]]] = {}
     with tempfile.TemporaryDirectory(prefix="compactlib-bench-") as folder:
         for number in range(times):
