@@ -11,6 +11,8 @@ from sys import float_info
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import attrs
+
 from compactlib.errors import CompactlibError, InvalidInput
 
 AnswerT = TypeVar("AnswerT")
@@ -151,14 +153,15 @@ def refuses_misfits(call: Callable[ParamsP, AnswerT]) -> Callable[ParamsP, Answe
 def _misfit(call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Which argument does not fit; `None` if all do, or if that is unknown."""
     checks_fields = call.__name__ == "__attrs_post_init__"
+    fields = {field.name: field.type for field in attrs.fields(type(args[0]))} if checks_fields else {}
     try:
-        given = ({name: getattr(args[0], name) for name in type(args[0]).__annotations__} if checks_fields
+        given = ({name: getattr(args[0], name) for name in fields} if checks_fields
                  else signature(call).bind(*args, **kwargs).arguments)
         hints = get_type_hints(type(args[0]) if checks_fields else call)
     except (TypeError, NameError, AttributeError):
         # Called with too many or too few arguments, or annotated with what only type checkers import.
         return None
-    wanted = type(args[0]).__annotations__ if checks_fields else call.__annotations__
+    wanted = fields or call.__annotations__
     for name, value in given.items():
         if name in hints and not _fits(value, hints[name]):
             return f"{name} is {value!r:.100}; give {wanted.get(name)}"

@@ -18,6 +18,7 @@ from typing import Any
 
 import attrs
 
+from compactlib._arguments import refuses_misfits
 from compactlib.errors import InvalidInput
 from compactlib.report import Printed
 
@@ -38,6 +39,7 @@ class SparkCosts:
     task_seconds: float = 0.0
     commit_seconds: float = 0.0
 
+    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         for name, value in attrs.asdict(self).items():
             if not value >= 0:

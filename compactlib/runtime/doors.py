@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 import attrs
 
+from compactlib._arguments import refuses_misfits
 from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError
 from compactlib.runtime.services.async_service import AsyncWork, KeptTask
 
@@ -67,6 +68,7 @@ class DoorLimits:
     frame_seconds: float = 60.0
     idle_seconds: float = 600.0
 
+    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         for name, value in attrs.asdict(self).items():
             if not value > 0:

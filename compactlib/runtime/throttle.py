@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import attrs
 
+from compactlib._arguments import refuses_misfits
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput
 
@@ -34,6 +35,7 @@ class TokenBucket:
     level: float
     at: float
 
+    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         for value in (self.bytes_per_second, self.burst_bytes):
             if not (value > 0 and math.isfinite(value)):

@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import attrs
 import pytest
 
+import compactlib
 from compactlib.blobstore.compaction.plan.policy import SegmentView
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.errors import InvalidInput
+from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.hosting.raftlog_execute import TheseSegments
 from compactlib.kv.store import KVLimits
 from compactlib.raftlog.compaction.plan.view import LogView
@@ -45,3 +50,45 @@ def test_a_field_of_another_type_is_refused(make: Callable[..., Any], given: dic
                 continue
             with pytest.raises(InvalidInput):
                 make(**{**given, name: strange})
+
+
+TAKEN = frozenset({"BlobChoice.weighted_cost", "BlockEntry.appended_at", "BlockEntry.index", "BlockEntry.time",
+                   "ListRequest.max_scanned", "SourceOptions.as_of", "SourceOptions.first", "SourceOptions.last",
+                   "SourceOptions.partition_bytes", "TokenBucket.at", "TokenBucket.level"})
+"""What the library fills in itself, or checks where it is used."""
+GIVEN = {"int": 1, "float": 1.0, "str": "a"}
+
+
+def numbers_of_values() -> Iterator[tuple[type, dict[str, Any], str]]:
+    """Each field that is a number, of each value that checks its own fields and can be made of numbers and text."""
+    for module in pkgutil.walk_packages(compactlib.__path__, "compactlib."):
+        for name, made in vars(importlib.import_module(module.name)).items():
+            if not (inspect.isclass(made) and made.__module__ == module.name and attrs.has(made)
+                    and "__attrs_post_init__" in dir(made) and not name.startswith("_")
+                    and not inspect.isabstract(made)):
+                continue
+            fields = [field for field in attrs.fields(made) if field.init]
+            needed = [field for field in fields if field.default is attrs.NOTHING]
+            if all(str(field.type) in GIVEN for field in needed):
+                given = {str(field.alias): GIVEN[str(field.type)] for field in needed}
+                yield from ((made, given, str(field.alias)) for field in fields
+                            if "int" in str(field.type) or "float" in str(field.type))
+
+
+def test_no_setting_that_is_a_number_is_taken_as_something_else_or_refused_without_a_name() -> None:
+    wrong: list[str] = []
+    tried = 0
+    for made, given, name in numbers_of_values():
+        for strange in ("x", [1], float("nan")):
+            tried += 1
+            try:
+                made(**{**given, name: strange})
+            except CompactlibError:
+                continue
+            except Exception as error:
+                wrong.append(f"{made.__name__}({name}={strange!r}) raises {type(error).__name__}")
+            else:
+                if f"{made.__name__}.{name}" not in TAKEN:
+                    wrong.append(f"{made.__name__}({name}={strange!r}) is taken")
+    assert not wrong, "\n".join(wrong)
+    assert tried > 600

@@ -99,6 +99,7 @@ class HttpLimits:
     idle_seconds: float = 600.0
     threads: int = 16
 
+    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         for name, value in attrs.asdict(self).items():
             if not value > 0:

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from compactlib._arguments import refuses_misfits
 from compactlib.errors import InvalidInput
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model.poll import PollRequest, StatusUpdate, Verdict
@@ -55,12 +56,13 @@ class SchedulerLoad:
     hang_rate: float = 0.0
     failure_rate: float = 0.0
 
+    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         for name in ("blocks", "blocks_per_second", "burst_blocks", "tenants", "block_bytes", "kept_part", "workers",
                      "bytes_per_second", "poll_seconds", "tick_seconds"):
-            if getattr(self, name) <= 0:
+            if not getattr(self, name) > 0:
                 raise InvalidInput(f"{name} is {getattr(self, name)}; give a number above 0")
-        if self.hang_rate < 0 or self.failure_rate < 0 or self.hang_rate + self.failure_rate >= 1:
+        if not (self.hang_rate >= 0 and self.failure_rate >= 0 and self.hang_rate + self.failure_rate < 1):
             raise InvalidInput(f"hang_rate is {self.hang_rate} and failure_rate {self.failure_rate}; a part of the "
                                f"jobs hangs, another fails, and together they are less than 1")
 

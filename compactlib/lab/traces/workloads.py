@@ -13,6 +13,7 @@ from typing import ClassVar, Protocol
 
 import attrs
 
+from compactlib._arguments import refuses_misfits
 from compactlib.errors import InvalidInput
 from compactlib.lab.traces.operations import DELETE, FOREVER, MAX_KEYS, PUT, READ, Operations
 
@@ -60,13 +61,17 @@ class Synthetic(ABC):
 
     name: ClassVar[str]
 
+    @refuses_misfits
     def __attrs_post_init__(self) -> None:
-        if not 1 <= self.keys <= MAX_KEYS or self.writes < 0 or self.record_bytes < 1:
+        self._check()
+
+    def _check(self) -> None:
+        if not (1 <= self.keys <= MAX_KEYS and self.writes >= 0 and self.record_bytes >= 1):
             raise InvalidInput(f"{self.keys} keys, {self.writes} writes of {self.record_bytes} bytes: give at least 1 "
                                f"key, no negative number and records of at least 1 byte")
-        if not 0 <= self.spread <= 1 or self.per_second <= 0:
-            raise InvalidInput(f"spread is {self.spread} and per_second {self.per_second}; a spread lies between 0 and "
-                               f"1, a rate above 0")
+        if not (0 <= self.spread <= 1 and self.per_second > 0 and math.isfinite(self.start)):
+            raise InvalidInput(f"spread is {self.spread}, per_second {self.per_second} and start {self.start}; a "
+                               f"spread lies between 0 and 1, a rate above 0, and a start is a time")
 
     @property
     def operations(self) -> int:
@@ -159,8 +164,8 @@ class HotCold(Synthetic):
 
     name: ClassVar[str] = "hot_cold"
 
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
+    def _check(self) -> None:
+        super()._check()
         if not 0 < self.hot_keys < 1 or not 0 <= self.hot_writes <= 1 or not 1 <= self._hot < self.keys:
             raise InvalidInput(f"{self.hot_keys} of {self.keys} keys hot with {self.hot_writes} of the writes; both "
                                f"kinds need a key, and writes are a part of the whole")
@@ -197,9 +202,9 @@ class Zipf(Synthetic):
 
     name: ClassVar[str] = "zipf"
 
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        if self.exponent <= 0:
+    def _check(self) -> None:
+        super()._check()
+        if not self.exponent > 0:
             raise InvalidInput(f"exponent is {self.exponent}; give a number above 0, or take Uniform")
 
     def sampler(self, random: Random) -> _Draw:
@@ -229,8 +234,8 @@ class TtlMix(Uniform):
 
     name: ClassVar[str] = "ttl_mix"
 
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
+    def _check(self) -> None:
+        super()._check()
         if sum(share for share, _ in self.lives_seconds) > 1 or not all(
                 share >= 0 and life > 0 for share, life in self.lives_seconds):
             raise InvalidInput(f"lives_seconds is {self.lives_seconds}; give shares of at least 0 that add up to "
@@ -271,8 +276,8 @@ class Expiring(Zipf):
 
     name: ClassVar[str] = "expiring"
 
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
+    def _check(self) -> None:
+        super()._check()
         if not 0 <= self.share <= 1 or not 1 <= self.containers <= self.keys:
             raise InvalidInput(f"share is {self.share} with {self.containers} containers; a part lies between 0 and 1, "
                                f"and there are at most {self.keys} containers")
@@ -317,9 +322,9 @@ class Bursts(Uniform):
 
     name: ClassVar[str] = "bursts"
 
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        if self.every < 1 or not 1 <= self.burst_keys <= self.keys:
+    def _check(self) -> None:
+        super()._check()
+        if not self.every >= 1 or not 1 <= self.burst_keys <= self.keys:
             raise InvalidInput(f"bursts of {self.burst_keys} keys every {self.every} operations; give at least 1 of "
                                f"each, and at most {self.keys} keys")
 
@@ -366,8 +371,8 @@ class AppendMostly(Synthetic):
 
     name: ClassVar[str] = "append_mostly"
 
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
+    def _check(self) -> None:
+        super()._check()
         if not 0 <= self.deletes <= 1 or self.keys + self.writes > MAX_KEYS:
             raise InvalidInput(f"deletes is {self.deletes} with {self.keys + self.writes} operations; a part lies "
                                f"between 0 and 1, and there are at most {MAX_KEYS} keys")
@@ -409,6 +414,7 @@ class WithReads:
     of: Workload
     reads: float = 0.1
 
+    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         if not 0 <= self.reads < 1:
             raise InvalidInput(f"reads is {self.reads}; a part of the operations reads, 0 to less than 1")

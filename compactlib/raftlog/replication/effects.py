@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import attrs
 
+from compactlib._arguments import refuses_misfits
 from compactlib.errors import InvalidInput
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
@@ -45,6 +46,7 @@ class TransferLimits:
     sender_seconds: float = 120.0
     receiver_seconds: float = 300.0
 
+    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         for name, value in attrs.asdict(self).items():
             if not value > 0:

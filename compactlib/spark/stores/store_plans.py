@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
+from compactlib._arguments import refuses_misfits
 from compactlib.errors import InvalidInput
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import LogPolicy, LogReader, SeedPolicy, SegmentLimits
@@ -41,12 +42,14 @@ class StoreWork:
         InvalidInput: the weight is negative or not a number.
     """
 
-    weight: float = attrs.field(converter=float)
+    weight: float
     reason: str = ""
 
+    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         if not self.weight >= 0:
             raise InvalidInput(f"the weight of a store's work is {self.weight}; give 0 or more")
+        object.__setattr__(self, "weight", float(self.weight))
 
 
 PlanStore: TypeAlias = Callable[[str], StoreWork | Skipped]

@@ -21,6 +21,7 @@ from typing import TypeAlias
 
 import attrs
 
+from compactlib._arguments import refuses_misfits
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 
@@ -85,6 +86,7 @@ class ClockScript:
     events: tuple[ClockEvent, ...] = ()
     oversleep_seconds: float = 0.0
 
+    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         numbers = [self.skew_seconds, self.oversleep_seconds, *(number for event in self.events
                                                                 for number in attrs.astuple(event))]

@@ -23,6 +23,7 @@ from itertools import pairwise
 
 import attrs
 
+from compactlib._arguments import refuses_misfits
 from compactlib.errors import InvalidInput
 from compactlib.files.disk import Files
 from compactlib.kv.store import KVStore
@@ -54,6 +55,7 @@ class FaultPlan:
 
     faults: tuple[tuple[int, Fault], ...] = ()
 
+    @refuses_misfits
     def __attrs_post_init__(self) -> None:
         numbers = [0, *(number for number, _ in self.faults)]
         if any(number >= after for number, after in pairwise(numbers)):
