@@ -24,7 +24,8 @@ from typing import Self
 
 import attrs
 
-from compactlib.errors import BudgetSpent, InvalidInput, TaskFailed
+from compactlib._arguments import require_seconds, require_whole
+from compactlib.errors import BudgetSpent, TaskFailed
 from compactlib.executors.process_worker import READY, Order, Report, Steering
 from compactlib.executors.process_workers import Job, KeptWorkers, Worker, exit_text
 from compactlib.executors.tasks import checked_names, foreign_error, new_attempt_id
@@ -62,17 +63,14 @@ class ProcessExecutor:
         attempt_id: gives each attempt its id; for tests that need names to repeat.
 
     Raises:
-        InvalidInput: `workers` or `max_attempts` is less than 1, or `grace_seconds` is negative.
+        InvalidInput: `workers` or `max_attempts` is no number from 1 on, or `grace_seconds` no time to wait.
     """
 
     def __init__(self, workers: int, *, max_attempts: int = 3, grace_seconds: float = 5.0,
                  attempt_id: Callable[[], str] = new_attempt_id) -> None:
-        if workers < 1:
-            raise InvalidInput(f"an executor needs at least one worker, found {workers}")
-        if max_attempts < 1:
-            raise InvalidInput(f"a task needs at least one attempt, found {max_attempts}")
-        if not grace_seconds >= 0:
-            raise InvalidInput(f"grace_seconds is {grace_seconds}; give 0 or more")
+        require_whole("workers", workers, 1)
+        require_whole("max_attempts", max_attempts, 1)
+        require_seconds("grace_seconds", grace_seconds)
         self._workers = workers
         self._max_attempts = max_attempts
         self._grace_seconds = grace_seconds

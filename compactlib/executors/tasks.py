@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from compactlib._arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits, require_whole
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError, InvalidInput, TaskFailed
 from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
@@ -117,14 +117,13 @@ class LocalExecutor:
         clock: lent to the attempts, for the seconds in their results.
 
     Raises:
-        InvalidInput: `workers` is less than 1.
+        InvalidInput: `workers` is no number from 1 on.
     """
 
     @refuses_misfits
     def __init__(self, workers: int = 1, *, attempt_id: Callable[[], str] = new_attempt_id,
                  clock: Clock | None = None) -> None:
-        if workers < 1:
-            raise InvalidInput(f"an executor needs at least one worker, found {workers}")
+        require_whole("workers", workers, 1)
         self._workers = workers
         self._attempt_id = attempt_id
         self._clock: Clock = SystemClock() if clock is None else clock

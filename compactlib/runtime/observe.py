@@ -23,6 +23,7 @@ from typing import Any
 
 import attrs
 
+from compactlib._arguments import require_whole
 from compactlib._closing import Closing
 from compactlib.errors import InvalidInput, MissingDependency
 
@@ -197,6 +198,9 @@ class RecordingObserver(Observer):
         measured: (name, sorted labels) to all values, in order.
         events: (name, fields), in order.
         dropped: how many calls found their list full.
+
+    Raises:
+        InvalidInput: `limit` is no number from 0 on.
     """
 
     def __init__(self, *, limit: int = 100_000, dumps: Callable[[object], bytes] | None = None) -> None:
@@ -205,6 +209,7 @@ class RecordingObserver(Observer):
         self.measured: dict[tuple[str, tuple[tuple[str, str], ...]], list[float]] = {}
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.dropped: int = 0
+        require_whole("limit", limit)
         self._limit = limit
         self._dumps = dumps
         self._measurements = 0
@@ -406,8 +411,7 @@ class PrometheusObserver(Observer):
             import prometheus_client
         except ImportError:
             raise MissingDependency(package="prometheus_client", extra="prometheus", purpose="metrics") from None
-        if max_series < 1:
-            raise InvalidInput(f"max_series is {max_series}; a name has at least 1 set of label values")
+        require_whole("max_series", max_series, 1)
         bounds = tuple(buckets)
         if not bounds or not all(isinstance(bound, int | float) for bound in bounds) or any(
                 first >= second for first, second in pairwise(bounds)):

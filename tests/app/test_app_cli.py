@@ -372,8 +372,8 @@ def test_arguments_that_make_no_sense_are_refused(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize(("arguments", "told"), [(("--rate", "0"), "bytes_per_second is 0"),
-                                                (("--workers", "0"), "at least one worker"),
-                                                (("--workers", "0", "--executor", "process"), "at least one worker")])
+                                                (("--workers", "0"), "workers is 0"),
+                                                (("--workers", "0", "--executor", "process"), "workers is 0")])
 def test_numbers_that_are_out_of_range_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str],
                                                    arguments: tuple[str, ...], told: str) -> None:
     assert told in refusal(capsys, "compact", make_log(tmp_path / "log"), *arguments)

@@ -396,9 +396,9 @@ def test_an_observer_that_interrupts_ends_the_run_and_its_workers(tmp_path: Path
 
 
 def test_impossible_numbers_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="at least one worker"):
+    with pytest.raises(InvalidInput, match="workers is 0; it must be a whole number, at least 1"):
         ProcessExecutor(0)
-    with pytest.raises(InvalidInput, match="at least one attempt"):
+    with pytest.raises(InvalidInput, match="max_attempts is 0; it must be a whole number, at least 1"):
         ProcessExecutor(1, max_attempts=0)
     with pytest.raises(InvalidInput, match="grace_seconds"):
         ProcessExecutor(1, grace_seconds=-1)

@@ -253,7 +253,7 @@ def test_names_have_a_length(workers: int, name: str) -> None:
 
 
 def test_no_workers_no_executor() -> None:
-    with pytest.raises(InvalidInput, match="at least one worker"):
+    with pytest.raises(InvalidInput, match="workers is 0; it must be a whole number, at least 1"):
         LocalExecutor(0)
     assert repr(LocalExecutor(4)) == "LocalExecutor(workers=4)"
 

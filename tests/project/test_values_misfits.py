@@ -11,16 +11,21 @@ from typing import Any
 
 import attrs
 import pytest
+from prometheus_client import CollectorRegistry
 
 import compactlib
 from compactlib.blobstore.compaction.plan.policy import SegmentView
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.executors import LocalExecutor, ProcessExecutor
 from compactlib.hosting.raftlog_execute import TheseSegments
+from compactlib.kv import DynamoStore, EtcdStore, MemoryStore
 from compactlib.kv.store import KVLimits
 from compactlib.raftlog.compaction.plan.view import LogView
 from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.raftlog.snapshots.model import SnapshotManifest
+from compactlib.runtime.observe import PrometheusObserver, RecordingObserver
+from compactlib.staging.committed.formats.parquet import ParquetFormat
 from tests.core.misfits import STRANGE
 
 LIMITS = dict.fromkeys(("max_partition_bytes", "max_key_bytes", "max_value_bytes", "max_transact"), 1)
@@ -92,3 +97,16 @@ def test_no_setting_that_is_a_number_is_taken_as_something_else_or_refused_witho
                     wrong.append(f"{made.__name__}({name}={strange!r}) is taken")
     assert not wrong, "\n".join(wrong)
     assert tried > 600
+
+
+@pytest.mark.parametrize("make", [
+    lambda strange: ProcessExecutor(strange), lambda strange: ProcessExecutor(1, max_attempts=strange),
+    lambda strange: ProcessExecutor(1, grace_seconds=strange), lambda strange: LocalExecutor(strange),
+    lambda strange: MemoryStore(page_size=strange), lambda strange: EtcdStore(page_size=strange),
+    lambda strange: DynamoStore("table", page_size=strange), lambda strange: RecordingObserver(limit=strange),
+    lambda strange: PrometheusObserver(CollectorRegistry(), max_series=strange),
+    lambda strange: ParquetFormat(rows_per_group=strange)], ids=range(10))
+def test_a_number_of_an_executor_a_store_an_observer_or_a_format_is_one(make: Callable[[Any], object]) -> None:
+    for strange in (*(each for each in STRANGE if not isinstance(each, int | float)), "x", [1], float("nan"), -1):
+        with pytest.raises(InvalidInput):
+            make(strange)

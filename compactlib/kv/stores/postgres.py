@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import attrs
 
-from compactlib._arguments import require_seconds
+from compactlib._arguments import require_seconds, require_whole
 from compactlib.errors import AuditFailed, CompactlibError, InvalidInput, MissingDependency, Unsupported
 from compactlib.kv.errors import (
     ConnectFailed,
@@ -25,7 +25,7 @@ from compactlib.kv.errors import (
     SlowDown,
     StoreFailed,
 )
-from compactlib.kv.parts.arguments import Transaction, checked_cell, checked_page_size
+from compactlib.kv.parts.arguments import Transaction, checked_cell
 from compactlib.kv.parts.connections import Connections
 from compactlib.kv.parts.transactional import TransactionalStore
 from compactlib.kv.store import EXISTS, Cell, KVEntry, KVLimits, Predicate, Versioned
@@ -79,7 +79,7 @@ class PostgresStore(TransactionalStore):
             raise InvalidInput(f"table is {table!r}; give lower-case letters, digits and underscores, and at most one "
                                f"dot after a schema")
         require_seconds("busy_seconds", busy_seconds)
-        checked_page_size(page_size, page_size)
+        require_whole("page_size", page_size, 1)
         self._psycopg = psycopg
         self._conninfo = conninfo
         self._table = table

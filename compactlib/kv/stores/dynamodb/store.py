@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from compactlib._arguments import require_seconds
+from compactlib._arguments import require_seconds, require_whole
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput, MissingDependency
 from compactlib.kv.errors import (
@@ -107,6 +107,7 @@ class DynamoStore:
         if not _TABLE.fullmatch(table):
             raise InvalidInput(f"table is {table!r}; give 3 to 255 letters, digits or any of '_.-'")
         require_seconds("timeout_seconds", timeout_seconds, above_zero=True)
+        require_whole("page_size", page_size, 1)
         require_seconds("busy_seconds", busy_seconds)
         self._table = table
         self._busy_seconds = busy_seconds

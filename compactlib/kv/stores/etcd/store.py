@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compactlib._arguments import require_seconds
+from compactlib._arguments import require_seconds, require_whole
 from compactlib.errors import AuditFailed, InvalidInput, MissingDependency, Unsupported
 from compactlib.kv.errors import ConnectFailed, DamagedStore, KeyNotFound, PredicateFailed, StoreFailed, TooLarge
 from compactlib.kv.parts.arguments import (
@@ -81,6 +81,7 @@ class EtcdStore:
         if not root:
             raise InvalidInput("the root is empty; name what the store's keys in etcd begin with")
         require_seconds("timeout_seconds", timeout_seconds, above_zero=True)
+        require_whole("page_size", page_size, 1)
         self._path = f"{protocol}://{host}:{port}/{root!r}"
         self._keys = wire.KeySpace(root)
         self._page_size = page_size

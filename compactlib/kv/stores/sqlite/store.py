@@ -17,12 +17,12 @@ from urllib.parse import quote
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_seconds
+from compactlib._arguments import refuses_misfits, require_seconds, require_whole
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Busy, InvalidInput, ReadOnly, StorageError, Unsupported
 from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, sync_names
 from compactlib.kv.errors import DamagedStore, KeyNotFound, NotAStore, OutcomeUnknown, PredicateFailed
-from compactlib.kv.parts.arguments import Transaction, checked_cell, checked_page_size
+from compactlib.kv.parts.arguments import Transaction, checked_cell
 from compactlib.kv.parts.connections import Connections
 from compactlib.kv.parts.transactional import TransactionalStore
 from compactlib.kv.store import EXISTS, Cell, KVEntry, KVLimits, Predicate, Versioned
@@ -83,7 +83,7 @@ class SqliteStore(TransactionalStore):
         require_seconds("busy_seconds", busy_seconds)
         if synchronous not in ("full", "normal"):
             raise InvalidInput(f'synchronous is {synchronous!r}; give "full" or "normal"')
-        checked_page_size(page_size, page_size)
+        require_whole("page_size", page_size, 1)
         self._path = local_path(path, "the file")
         self._synchronous = synchronous
         self._read_only = read_only

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, Self, TypeAlias
 
+from compactlib._arguments import require_whole
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
@@ -235,8 +236,7 @@ class ParquetFormat:
     empty: Rows = ArrowRows(*(pa.array([], pa.binary()) for _ in COLUMNS))
 
     def __init__(self, *, compression: Compression = "zstd", rows_per_group: int = 16_384) -> None:
-        if rows_per_group < 1:
-            raise InvalidInput(f"rows_per_group is {rows_per_group}; give at least 1")
+        require_whole("rows_per_group", rows_per_group, 1)
         self._compression: Compression = compression
         self._rows_per_group = rows_per_group
 
