@@ -103,11 +103,13 @@ def _released(opening: asyncio.Future[_Source]) -> None:
 class _Line:
     """The connection to one follower, opened again when it breaks, while transfers go over it."""
 
-    def __init__(self, address: Address, hello: bytes, follower: str | None, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, address: Address, hello: bytes, follower: str | None, tls: ssl.SSLContext | None,
+                 patience: float) -> None:
         self._address = address
         self._hello = hello
         self._follower = follower
         self._tls = tls
+        self._patience = patience
         self._writer: asyncio.StreamWriter | None = None
         # One message at a time, so that each transfer has its turn.
         self._saying: asyncio.Lock = asyncio.Lock()
@@ -133,8 +135,13 @@ class _Line:
         self._hang_up()
         await asyncio.wait([self._connecting])
         if writer is not None:
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+            try:
+                with contextlib.suppress(OSError):
+                    async with asyncio.timeout(_MAX_PAUSE_SECONDS):
+                        await writer.wait_closed()
+            finally:
+                # A follower that reads no more would keep what is unsent, and the socket, for ever.
+                writer.transport.abort()
 
     async def _stay_connected(self) -> None:
         pause = _MIN_PAUSE_SECONDS
@@ -171,8 +178,10 @@ class _Line:
                 return
             try:
                 writer.write(encode(message))
-                await writer.drain()
+                async with asyncio.timeout(self._patience):
+                    await writer.drain()
             except OSError:
+                writer.transport.abort()
                 if self._writer is writer:
                     self._hang_up()
 
@@ -350,7 +359,8 @@ class SnapshotClient:
 
     async def _carried_out(self, sender: SnapshotSender, source: _Source, transfer: int) -> TransferOutcome:
         if self._line is None:
-            self._line = _Line(self._address, self._hello, self._follower, self._tls)
+            self._line = _Line(self._address, self._hello, self._follower, self._tls,
+                               (self._limits or TransferLimits()).sender_seconds)
         line = self._line
         line.transfers[transfer] = made = _Transfer(sender, source, self._clock, line)
         try:

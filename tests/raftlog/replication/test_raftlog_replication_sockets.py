@@ -645,6 +645,43 @@ def test_a_sender_whose_line_ends_with_a_bug_says_so(tmp_path: Path, monkeypatch
     asyncio.run(run())
 
 
+def test_a_follower_that_reads_no_more_ends_the_transfer(tmp_path: Path) -> None:
+    async def run() -> None:
+        patience = TransferLimits(window_bytes=64 << 20, resend_seconds=0.3, sender_seconds=0.6)
+        stuck = asyncio.Event()
+        with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "f"), SMALL) as follower:
+            for number in range(24):
+                leader.put(f"key {number}", bytes(1 << 20))
+            leader.snapshot()
+            async with serving(follower) as (server, _):
+                async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                    there, back = await asyncio.open_connection(*server.address)
+
+                    async def answers() -> None:
+                        while data := await there.read(4096):
+                            writer.write(data)
+
+                    answering = asyncio.create_task(answers())
+                    for _ in range(8):
+                        back.write(await reader.read(4096))
+                    await stuck.wait()
+                    for line in (back, writer):
+                        line.transport.abort()
+                    await asyncio.wait([answering])
+
+                listener = await asyncio.start_server(pass_on, "127.0.0.1", 0, limit=4096)
+                client = SnapshotClient(listener.sockets[0].getsockname()[:2], limits=patience)
+                try:
+                    async with asyncio.timeout(20):
+                        outcome = await client.send(leader.log, leader.snapshots, term=1)
+                finally:
+                    stuck.set()
+                    listener.close()
+            assert error_of(outcome).reason is AbortReason.TIMED_OUT
+
+    asyncio.run(run())
+
+
 def test_a_follower_whose_worker_writes_snapshots_meanwhile_takes_those_of_its_leader(tmp_path: Path) -> None:
     """Whichever comes first, row and snapshot store stay together, and nothing fails."""
     async def run() -> None:
