@@ -29,6 +29,8 @@ _LENGTH_BYTES = 4
 _BUFFER_BYTES = 16 << 10
 _BACKLOG = 100
 """Connections that may wait to be taken."""
+_LAST_WORDS_SECONDS = 2.0
+"""How long a connection that is closed waits for the other side to take the rest."""
 _LONGEST_PAUSE_SECONDS = 1.0
 """Between two tries to accept, while the process has no descriptor left, for example."""
 
@@ -458,10 +460,36 @@ class Door:
 
 
 async def hang_up(writer: asyncio.StreamWriter) -> None:
-    """Close a connection, also one that is gone already."""
+    """Close a connection, also one that is gone already; what the other side does not take soon is lost."""
     writer.close()
-    with contextlib.suppress(OSError, ssl.SSLError):
-        await writer.wait_closed()
+    try:
+        async with asyncio.timeout(_LAST_WORDS_SECONDS):
+            # Shielded: to cancel it would cancel what everybody who waits for this end waits for.
+            await asyncio.shield(asyncio.ensure_future(writer.wait_closed()))
+    except TimeoutError:
+        # One that reads no more would keep what is unsent, and the socket, for ever.
+        writer.transport.abort()
+    except (OSError, ssl.SSLError):
+        pass
+    except BaseException:
+        writer.transport.abort()
+        raise
+
+
+async def drained(writer: asyncio.StreamWriter, seconds: float) -> None:
+    """Wait until the other side has taken what was written, but for a buffer full.
+
+    Raises:
+        TimeoutError: it reads no more; the connection is ended.
+        OSError: the connection broke.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            await writer.drain()
+    except TimeoutError:
+        if not writer.is_closing():
+            writer.transport.abort()
+        raise
 
 
 async def spoken(line: socket.socket) -> None:

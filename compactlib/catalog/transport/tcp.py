@@ -34,6 +34,7 @@ from compactlib.runtime.doors import (
     DoorLimits,
     Line,
     TurnedAway,
+    drained,
     hang_up,
     require_guarded,
     require_mutual,
@@ -325,7 +326,7 @@ class _Link:
             while not hung_up.done():
                 while self._queue:
                     writer.write(self._queue.popleft())
-                    await writer.drain()
+                    await drained(writer, self._transport._options.frame_seconds)
                 self._filled.clear()
                 filled = loop.create_task(self._filled.wait())
                 try:

@@ -33,8 +33,10 @@ from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.staging import IncomingState
 from compactlib.raftlog.snapshots.state_reader import StateReader
 from compactlib.raftlog.store.protocols import ReplicatedLog
+from compactlib.runtime.doors import drained
 from compactlib.runtime.services.async_service import AsyncWork, KeptTask
 
+_ANSWER_SECONDS = 10.0
 _LOOK_AGAIN_SECONDS = 0.05
 _MAX_PAUSE_SECONDS = 60.0
 
@@ -320,4 +322,4 @@ async def reply(line: asyncio.StreamWriter, message: TransferMessage) -> None:
     if not line.is_closing():
         with contextlib.suppress(OSError):
             line.write(encode(message))
-            await line.drain()
+            await drained(line, _ANSWER_SECONDS)

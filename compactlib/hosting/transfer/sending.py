@@ -36,7 +36,15 @@ from compactlib.raftlog.snapshots.folder import SnapshotFolder
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.state_reader import StateReader
 from compactlib.raftlog.store.protocols import PinnedEntries, ReplicatedLog
-from compactlib.runtime.doors import Address, TurnedAway, require_guarded, require_mutual, require_name
+from compactlib.runtime.doors import (
+    Address,
+    TurnedAway,
+    drained,
+    hang_up,
+    require_guarded,
+    require_mutual,
+    require_name,
+)
 
 _LOOKS = 10
 _MIN_PAUSE_SECONDS = 0.05
@@ -135,13 +143,7 @@ class _Line:
         self._hang_up()
         await asyncio.wait([self._connecting])
         if writer is not None:
-            try:
-                with contextlib.suppress(OSError):
-                    async with asyncio.timeout(_MAX_PAUSE_SECONDS):
-                        await writer.wait_closed()
-            finally:
-                # A follower that reads no more would keep what is unsent, and the socket, for ever.
-                writer.transport.abort()
+            await hang_up(writer)
 
     async def _stay_connected(self) -> None:
         pause = _MIN_PAUSE_SECONDS
@@ -178,10 +180,8 @@ class _Line:
                 return
             try:
                 writer.write(encode(message))
-                async with asyncio.timeout(self._patience):
-                    await writer.drain()
+                await drained(writer, self._patience)
             except OSError:
-                writer.transport.abort()
                 if self._writer is writer:
                     self._hang_up()
 
