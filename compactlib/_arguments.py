@@ -90,6 +90,17 @@ def require_whole(name: str, value: object, least: int = 0, *, or_none: bool = F
                            + ", or None" * or_none)
 
 
+def require_above_zero(numbers: attrs.AttrsInstance) -> None:
+    """Return if every field of a value is a number above 0.
+
+    Raises:
+        InvalidInput: one is not; it is named.
+    """
+    for name, value in attrs.asdict(numbers).items():
+        if not isinstance(value, int | float) or not value > 0:
+            raise InvalidInput(f"{name} is {value!r:.100}; give a number above 0")
+
+
 def is_whole(least: int = 0, *, or_none: bool = False) -> Callable[[object, Any, Any], None]:
     """`require_whole` as a validator of `attrs`."""
     return lambda _, field, value: require_whole(field.name, value, least, or_none=or_none)

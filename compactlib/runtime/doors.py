@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
+from compactlib._arguments import require_above_zero
 from compactlib.errors import Closed, CompactlibError, InvalidInput, StorageError
 from compactlib.runtime.services.async_service import AsyncWork, KeptTask
 
@@ -70,11 +70,8 @@ class DoorLimits:
     frame_seconds: float = 60.0
     idle_seconds: float = 600.0
 
-    @refuses_misfits
     def __attrs_post_init__(self) -> None:
-        for name, value in attrs.asdict(self).items():
-            if not value > 0:
-                raise InvalidInput(f"{name} is {value}; give a number above 0")
+        require_above_zero(self)
 
 
 def require_guarded(what: str, host: str, *, guard: str, is_guarded: bool, insecure: bool) -> None:

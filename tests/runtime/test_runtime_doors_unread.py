@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -22,10 +23,14 @@ from compactlib.runtime.observe import RecordingObserver
 PLENTY = bytes(8 << 20)
 
 
-async def line_that_is_not_read() -> tuple[asyncio.StreamWriter, socket.socket]:
+@contextlib.asynccontextmanager
+async def unread() -> AsyncIterator[tuple[asyncio.StreamWriter, socket.socket]]:
+    """A connection on which more was said than anybody has read, and its other end."""
     ours, theirs = socket.socketpair()
-    _, writer = await asyncio.open_connection(sock=ours)
-    return writer, theirs
+    with theirs:
+        _, writer = await asyncio.open_connection(sock=ours)
+        writer.write(PLENTY)
+        yield writer, theirs
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
@@ -36,9 +41,7 @@ def test_hanging_up_on_who_reads_no_more_ends(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(doors, "_LAST_WORDS_SECONDS", 0.05)
 
     async def story() -> None:
-        writer, theirs = await line_that_is_not_read()
-        with theirs:
-            writer.write(PLENTY)
+        async with unread() as (writer, theirs):
             await hang_up(writer)
             assert len(theirs.recv(len(PLENTY))) < len(PLENTY)
             await hang_up(writer)
@@ -48,25 +51,21 @@ def test_hanging_up_on_who_reads_no_more_ends(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_is_read_in_time_arrives_whole_although_it_is_hung_up() -> None:
     async def story() -> None:
-        writer, theirs = await line_that_is_not_read()
-        theirs.setblocking(False)
-        writer.write(PLENTY)
-        ending = asyncio.create_task(hang_up(writer))
-        got = 0
-        while data := await asyncio.get_running_loop().sock_recv(theirs, 1 << 20):
-            got += len(data)
-        await ending
-        theirs.close()
-        assert got == len(PLENTY)
+        async with unread() as (writer, theirs):
+            theirs.setblocking(False)
+            ending = asyncio.create_task(hang_up(writer))
+            got = 0
+            while data := await asyncio.get_running_loop().sock_recv(theirs, 1 << 20):
+                got += len(data)
+            await ending
+            assert got == len(PLENTY)
 
     run(story)
 
 
 def test_a_cancelled_hanging_up_lets_the_connection_go() -> None:
     async def story() -> None:
-        writer, theirs = await line_that_is_not_read()
-        with theirs:
-            writer.write(PLENTY)
+        async with unread() as (writer, theirs):
             ending = asyncio.create_task(hang_up(writer))
             await asyncio.sleep(0)
             ending.cancel()
@@ -80,9 +79,7 @@ def test_a_cancelled_hanging_up_lets_the_connection_go() -> None:
 
 def test_who_takes_nothing_is_waited_for_so_long_and_no_longer() -> None:
     async def story() -> None:
-        writer, theirs = await line_that_is_not_read()
-        with theirs:
-            writer.write(PLENTY)
+        async with unread() as (writer, _):
             with pytest.raises(TimeoutError):
                 await drained(writer, 0.05)
             await hang_up(writer)
@@ -94,9 +91,7 @@ def test_a_sender_that_reads_no_answers_holds_nobody_up(monkeypatch: pytest.Monk
     monkeypatch.setattr(receiving, "_ANSWER_SECONDS", 0.05)
 
     async def story() -> None:
-        writer, theirs = await line_that_is_not_read()
-        with theirs:
-            writer.write(PLENTY)
+        async with unread() as (writer, _):
             await receiving.reply(writer, Unknown(Envelope(transfer=1, attempt=1, term=1)))
             assert writer.is_closing()
             await hang_up(writer)

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_method, require_type
+from compactlib._arguments import refuses_misfits, require_above_zero, require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, Closed, CompactlibError, Conflict, InvalidInput, Stale, Unsupported
 from compactlib.hosting.errors import NotLeader
@@ -99,11 +99,8 @@ class HttpLimits:
     idle_seconds: float = 600.0
     threads: int = 16
 
-    @refuses_misfits
     def __attrs_post_init__(self) -> None:
-        for name, value in attrs.asdict(self).items():
-            if not value > 0:
-                raise InvalidInput(f"{name} is {value}; give a number above 0")
+        require_above_zero(self)
 
 
 class SchedulerApplication:

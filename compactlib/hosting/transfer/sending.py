@@ -291,7 +291,7 @@ class SnapshotClient:
         self._hello = Hello(cluster, me).encode()
         self._follower = follower
         self._tls = tls
-        self._limits = limits
+        self._limits = TransferLimits() if limits is None else limits
         self._clock: Clock = SystemClock() if clock is None else clock
         self._rng: random.Random = random.SystemRandom() if rng is None else rng
         self._max_transfers = max_transfers
@@ -359,8 +359,7 @@ class SnapshotClient:
 
     async def _carried_out(self, sender: SnapshotSender, source: _Source, transfer: int) -> TransferOutcome:
         if self._line is None:
-            self._line = _Line(self._address, self._hello, self._follower, self._tls,
-                               (self._limits or TransferLimits()).sender_seconds)
+            self._line = _Line(self._address, self._hello, self._follower, self._tls, self._limits.sender_seconds)
         line = self._line
         line.transfers[transfer] = made = _Transfer(sender, source, self._clock, line)
         try:

@@ -11,8 +11,7 @@ from typing import TypeAlias
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
-from compactlib.errors import InvalidInput
+from compactlib._arguments import require_above_zero
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.model.values import Entry
@@ -46,11 +45,8 @@ class TransferLimits:
     sender_seconds: float = 120.0
     receiver_seconds: float = 300.0
 
-    @refuses_misfits
     def __attrs_post_init__(self) -> None:
-        for name, value in attrs.asdict(self).items():
-            if not value > 0:
-                raise InvalidInput(f"{name} is {value}; give a number above 0")
+        require_above_zero(self)
 
 
 @attrs.frozen(kw_only=True)

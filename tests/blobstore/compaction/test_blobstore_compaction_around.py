@@ -130,7 +130,7 @@ def kills(scratch: Path, *, limit: int, points: list[int] | None = None,
 
 
 def test_what_a_compactions_successor_acknowledges_survives_a_power_failure(scratch: Path) -> None:
-    assert kills(scratch, limit=2, points=[98]).distinct >= 50
+    assert kills(scratch, limit=2, points=[14, 98]).distinct >= 100
 
 
 @pytest.mark.soak

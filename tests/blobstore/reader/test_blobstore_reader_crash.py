@@ -96,7 +96,7 @@ def test_a_reader_sees_what_is_whole_of_a_log_that_was_cut_off_at_any_step(tmp_p
     def check(folder: Path, _: Sequence[Any]) -> None:
         same_as_the_owner(folder / "store", ManualClock(THEN), KEYS, lambda: opened(folder, "interval"))
 
-    assert explore(files.recording(), check, limit_per_point=20).points > 30
+    assert explore(files.recording(), check, limit_per_point=40).points > 30
 
 
 def test_contents_that_a_crash_left_half_overwritten_are_gone(tmp_path: Path) -> None:

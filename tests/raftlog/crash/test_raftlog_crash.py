@@ -146,8 +146,8 @@ def test_a_crash_of_the_recovery_loses_nothing(name: str, tmp_path: Path) -> Non
     story = STORIES[name]
     recording, expected, final = recorded(story, tmp_path)
     report = explore_recovery(recording, story.recover, checker(story, expected, final), rng=random.Random(1),
-                              recoveries=2, limit_per_point=6)
-    assert report.recoveries == 2
+                              recoveries=4, limit_per_point=6)
+    assert report.recoveries == 4
 
 
 def leased(folder: Path, files: Files) -> None:
