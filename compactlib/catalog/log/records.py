@@ -134,7 +134,10 @@ def fields_of(key: bytes, payload: bytes, *names: str) -> list[Any]:
         RecordDamaged: the payload is something else.
     """
     try:
-        fields = _JSON.decode(payload.decode())
+        text = payload.decode()
+        fields, end = _JSON.raw_decode(text)
+        if end != len(text):
+            raise ValueError(f"{len(text) - end} characters too many")
     except (ValueError, RecursionError) as error:
         raise _malformed(key, "JSON", str(error)) from None
     try:

@@ -143,11 +143,14 @@ class Catalog:
         for change in changes:
             match change:
                 case PutObject(descriptor):
-                    self._put(_stamped(descriptor, self.commit, self.activation))
+                    self._put(self._stamped(descriptor))
                 case DropObject(kind, object_id):
                     self._drop(kind, object_id)
                 case SetDefaultZone(zone_id):
                     self._set(default_zone=zone_id)
+
+    def _stamped(self, new: _DescriptorT) -> _DescriptorT:
+        return attrs.evolve(new, created_at=new.created_at or self.activation, updated_at=self.commit)
 
     def _set(self, **fields: object) -> None:
         """Change what nobody else has seen yet: one copy serves all changes of a version."""
@@ -272,6 +275,8 @@ EMPTY = Catalog(version=0, commit=LOWEST, activation=LOWEST)
 @attrs.frozen(kw_only=True, repr=False, eq=False)
 class GrowingCatalog(Catalog):
     """A catalog that `apply` changes in place: for one who replays a history, and shows nobody but what is `settled`.
+
+    The descriptors of its changes are its own from then on, so only what nobody else holds may be given.
     """
 
     @classmethod
@@ -286,6 +291,12 @@ class GrowingCatalog(Catalog):
         self._take(changes)
         return self
 
+    def _stamped(self, new: _DescriptorT) -> _DescriptorT:
+        if not new.created_at:
+            object.__setattr__(new, "created_at", self.activation)
+        object.__setattr__(new, "updated_at", self.commit)
+        return new
+
     def settled(self) -> Catalog:
         """The catalog as it is now. O(objects)."""
         return Catalog(**_with_maps(self, PersistentMap.of))
@@ -299,7 +310,3 @@ def _with_maps(catalog: Catalog, made: Callable[[Any], Any]) -> dict[str, Any]:
 
 def _by_id(objects: PersistentMap[int, _DescriptorT]) -> list[_DescriptorT]:
     return [one for _, one in sorted(objects.items())]
-
-
-def _stamped(new: Descriptor, commit: Timestamp, activation: Timestamp) -> Descriptor:
-    return attrs.evolve(new, created_at=new.created_at or activation, updated_at=commit)
