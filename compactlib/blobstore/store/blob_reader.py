@@ -22,7 +22,6 @@ from compactlib.blobstore.compaction.sense.look import view_of
 from compactlib.blobstore.compaction.sense.statistics import log_statistics, slices_by_hash
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.log.contents import LogSnapshot
-from compactlib.blobstore.model.breather import Breather
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import (
     Answer,
@@ -48,6 +47,7 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError
 from compactlib.files.disk import LocalFiles, StrPath, local_path
 from compactlib.report import Finding, Printed, VerifyReport
+from compactlib.runtime.breather import Breather
 from compactlib.runtime.budget import Budget
 
 _PLAIN = GetOptions()

@@ -33,7 +33,6 @@ from compactlib.blobstore.compaction.run.store_compactions import OwnedStore
 from compactlib.blobstore.compaction.swap import Snapshot
 from compactlib.blobstore.index.index_file import write_index
 from compactlib.blobstore.index.index_segment import IndexSegment
-from compactlib.blobstore.model.breather import Breather
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry, RecordFlag, RecordKind, milliseconds
 from compactlib.blobstore.segment.erasure import (
@@ -50,6 +49,7 @@ from compactlib.blobstore.segment.records import content_range, encode_head
 from compactlib.blobstore.validity.verdicts import BlobEnd
 from compactlib.errors import AuditFailed, CompactlibError, CorruptData
 from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.runtime.breather import Breather
 from compactlib.runtime.budget import Budget
 
 MAX_BATCH_RECORDS = 64

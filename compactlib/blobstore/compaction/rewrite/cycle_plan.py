@@ -22,12 +22,12 @@ import attrs
 
 from compactlib.blobstore.compaction.rewrite.packing import Packing
 from compactlib.blobstore.compaction.swap import Snapshot
-from compactlib.blobstore.model.breather import Breather, unhurried
 from compactlib.blobstore.model.names import LogPosition, SegmentName
 from compactlib.blobstore.model.values import IndexEntry, RecordKind
 from compactlib.blobstore.validity.verdicts import Rules, Verdict, judge
 from compactlib.errors import CorruptData
 from compactlib.files.checksum import crc32
+from compactlib.runtime.breather import Breather, unhurried
 
 Classify: TypeAlias = Callable[[IndexEntry, Sequence[IndexEntry]], int]
 

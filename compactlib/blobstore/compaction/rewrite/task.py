@@ -23,7 +23,6 @@ from collections.abc import Iterable, Iterator
 import attrs
 
 from compactlib.blobstore.compaction.rewrite.cycle_plan import Picked
-from compactlib.blobstore.model.breather import Breather
 from compactlib.blobstore.model.names import UNPUBLISHED_SUFFIX, SegmentName
 from compactlib.blobstore.model.pace import Pace, PaceKeeper
 from compactlib.blobstore.segment.reader import (
@@ -38,6 +37,7 @@ from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles, OutFile, read_into
 from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
+from compactlib.runtime.breather import Breather
 from compactlib.runtime.observe import Progress
 
 _CRC = struct.Struct("<I")

@@ -35,7 +35,6 @@ from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.index.index_file import encode_index
 from compactlib.blobstore.index.index_segment import IndexSegment
-from compactlib.blobstore.model.breather import Breather
 from compactlib.blobstore.model.names import LOG_SUFFIX, UNPUBLISHED_SUFFIX, SegmentName, segment_of_log_file
 from compactlib.blobstore.model.pace import Pace
 from compactlib.blobstore.model.placement import Survivor, class_of
@@ -46,6 +45,7 @@ from compactlib.errors import CompactlibError, Conflict, CorruptData, InvalidInp
 from compactlib.files.disk import list_folder
 from compactlib.files.freeing import Freeing
 from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult
+from compactlib.runtime.breather import Breather
 from compactlib.runtime.budget import Budget
 
 Question: TypeAlias = Callable[[IndexEntry], bool]

@@ -8,12 +8,12 @@ import attrs
 from compactlib.blobstore.compaction.sense.buckets import BucketStatistics
 from compactlib.blobstore.compaction.sense.statistics import all_lifetimes
 from compactlib.blobstore.compaction.swap import Snapshot
-from compactlib.blobstore.model.breather import Breather
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.validity.lifetimes import lifetimes
 from compactlib.blobstore.validity.verdicts import PurgeRules
 from compactlib.errors import AuditFailed, Stale
+from compactlib.runtime.breather import Breather
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.throttle import Throttle
 

@@ -16,11 +16,11 @@ from compactlib.blobstore.compaction.sense.kept_statistics import BucketSettings
 from compactlib.blobstore.compaction.sense.statistics import LogStatistics, log_statistics
 from compactlib.blobstore.compaction.swap import CompactableStore, Shown, Snapshot
 from compactlib.blobstore.index.index_file import index_file_bytes
-from compactlib.blobstore.model.breather import Breather
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.validity.verdicts import PurgeRules
 from compactlib.errors import CompactlibError, CorruptData
+from compactlib.runtime.breather import Breather
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.ownership import Ownership
 from compactlib.runtime.throttle import Throttle

@@ -22,12 +22,12 @@ from compactlib.blobstore.compaction.plan.policy import ValidRecords
 from compactlib.blobstore.compaction.swap import Snapshot
 from compactlib.blobstore.index.entry_columns import PackedIds
 from compactlib.blobstore.index.index_segment import IndexSegment
-from compactlib.blobstore.model.breather import Breather, unhurried
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry, RecordKind, milliseconds
 from compactlib.blobstore.validity.lifetimes import Lifetime, lifetimes
 from compactlib.blobstore.validity.verdicts import FOREVER, PurgeRules, expiry, nobody
 from compactlib.report import Printed
+from compactlib.runtime.breather import Breather, unhurried
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.throttle import Throttle
 

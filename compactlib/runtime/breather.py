@@ -2,8 +2,9 @@
 """Letting other threads have the interpreter while one computes in Python.
 
 A thread that runs Python code gives the interpreter up when another has waited `sys.getswitchinterval()` for it, 5 ms.
-A get asks for it several times (after each system call), so that one look into a store costs 10 ms while a compaction
-decides, builds an index or counts. A nap now and then, as short as the system has them, gives it up much earlier.
+Who reads or syncs asks for it after each system call, so that one look into a store costs 10 ms while a compaction
+decides, builds an index or counts, and an append 5 ms while a flush runs. A nap now and then, as short as the system
+has them, gives it up much earlier.
 Giving it up without a nap does not help: the same thread has it back before another is awake.
 """
 
@@ -13,7 +14,7 @@ from compactlib.clock import Clock
 from compactlib.runtime.budget import Budget
 
 WORK_SECONDS = 0.0002
-"""How long is computed at a stretch: what a get may wait. The naps between take a quarter of the time."""
+"""How long is computed at a stretch: what another thread may wait. The naps between take a quarter of the time."""
 NAP_SECONDS = 0.000_001
 """Systems make some 60 us of it."""
 _LOOK_EVERY = 512
