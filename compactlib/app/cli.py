@@ -154,7 +154,7 @@ def _add_workers(parser: argparse.ArgumentParser) -> None:
 
 
 def _size(text: str) -> int:
-    match = re.fullmatch(r"([0-9][0-9_]*(?:\.[0-9]+)?)([kmgt]i?|)b?", text.strip().lower())
+    match = re.fullmatch(r"([0-9][0-9_]{0,99}(?:\.[0-9]+)?)([kmgt]i?|)b?", text.strip().lower())
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no size; write bytes, or for example 64MB or 1GiB")
     return round(float(match[1]) * _UNITS[match[2]])

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import secrets
 import signal
 import ssl
@@ -122,11 +123,10 @@ def opened(kv: KVStore, observer: Observer) -> StoredScheduler:
 
 def address_of(text: str) -> Address:
     """`HOST:PORT` or `[HOST]:PORT`, taken apart; raises `InvalidInput`."""
-    host, _, port = text.rpartition(":")
-    is_port = port.isascii() and port.isdigit() and int(port) <= 65535
-    if not is_port or not host or (":" in host and not host.startswith("[")):
+    match = re.fullmatch(r"(?:([^][:]+)|\[([^][]+)\]):([0-9]{1,5})", text)
+    if match is None or int(match[3]) > 65535:
         raise InvalidInput(f"{text!r} is no address to listen on; give HOST:PORT, for example 127.0.0.1:8080")
-    return host.strip("[]"), int(port)
+    return match[1] or match[2], int(match[3])
 
 
 def tokens_of(path: str) -> dict[str, str]:

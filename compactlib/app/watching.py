@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from compactlib._arguments import require_seconds, require_whole
 from compactlib.app.kinds import store_at
 from compactlib.app.stores import Asked
 from compactlib.app.terminal import short_number
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Busy, InvalidInput
+from compactlib.errors import Busy
 
 _LINES_BETWEEN_HEADINGS = 20
 
@@ -28,12 +29,11 @@ def watch(asked: Asked, *, times: int | None, every_seconds: float, as_json: boo
         clock: dates the looks, and waits.
 
     Raises:
-        InvalidInput: there is no look, or a wait below 0.
+        InvalidInput: there is no look, or a wait that is none.
         CompactlibError: the store cannot be read.
     """
-    if (times is not None and times < 1) or not every_seconds >= 0:
-        raise InvalidInput(f"--times is {times} and --every {every_seconds}; give 1 or more looks, 0 or more seconds "
-                           f"between them")
+    require_whole("--times", times, 1, or_none=True)
+    require_seconds("--every", every_seconds)
     clock = SystemClock() if clock is None else clock
     looks = 0
     try:

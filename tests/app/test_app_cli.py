@@ -243,6 +243,14 @@ def test_interrupted_in_mid_copy_the_log_is_as_before(tmp_path: Path) -> None:
 # -- verify
 
 
+@pytest.mark.parametrize("size", ["", "-1", "1e9", "nan", "64 QB", "9" * 400])
+def test_a_size_that_is_none_is_refused(size: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["compact", str(make_log(tmp_path / "log")), f"--rate={size}"])
+    assert ended.value.code == 2
+    assert "is no size; write bytes, or for example 64MB or 1GiB" in capsys.readouterr().err
+
+
 def test_verify_says_that_all_is_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_log(tmp_path / "log")
     size = sum(path.stat().st_size for path in folder.glob("*.segment"))

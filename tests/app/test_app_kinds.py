@@ -355,7 +355,10 @@ def test_watching_ends_with_an_interrupt_and_all_is_well(tmp_path: Path, capsys:
     heading, row = capsys.readouterr().out.splitlines()
     assert heading.split()[:3] == ["time", "segments", "entries"]
     assert len(row) == len(heading) <= 80
-    assert answer(capsys, "watch", folder, "--times", "0")[0] == 2
+    for option, number in (("--times", "0"), ("--times", "-1"), ("--every", "-1"), ("--every", "nan"),
+                           ("--every", "inf"), ("--every", "1e300")):
+        code, _, told = answer(capsys, "watch", folder, option, number)
+        assert (code, told.startswith(f"compactlib: {option} is ")) == (2, True), told
 
 
 @pytest.mark.parametrize("command", ["inspect", "plan", "why", "verify"])

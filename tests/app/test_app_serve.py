@@ -33,7 +33,7 @@ def test_an_address_is_a_host_and_a_port(text: str, address: tuple[str, int]) ->
 
 
 @pytest.mark.parametrize("text", ["", "8080", ":8080", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "::1:80", "a:65536",
-                                  "127.0.0.1:\u00b2"])
+                                  "127.0.0.1:\u00b2", "[::1", "[::1:80", "::1]:80", "[]:80", "[a]b]:80"])
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="no address to listen on; give HOST:PORT"):
         address_of(text)
