@@ -46,7 +46,7 @@ Contents = dict[bytes, bytes]
 
 
 class LoggedStore(MemoryStore):
-    """Remembers the cells, so that a world can be made anew from them at little cost."""
+    """Shows its cells, so that a world can be made anew from them, and two be compared, at little cost."""
 
     def cells(self) -> list[tuple[bytes, bytes, bytes]]:
         return [(partition, key, cell.value) for partition, cells in self._partitions.items()
@@ -148,10 +148,10 @@ _CONTENTS: dict[MetaRangeId | None, Contents] = {None: {}}
 
 
 _LIMITS = MemoryStore().limits
-_STORES: dict[str, Callable[[], MemoryStore]] = {
-    "": MemoryStore,
+_STORES: dict[str, Callable[[], LoggedStore]] = {
+    "": LoggedStore,
     # One key at a time, as some stores do; and a state that comes back with the same bytes (ABA).
-    "cas": lambda: MemoryStore(limits=attrs.evolve(_LIMITS, max_transact=0), predicates="value"),
+    "cas": lambda: LoggedStore(limits=attrs.evolve(_LIMITS, max_transact=0), predicates="value"),
 }
 
 
@@ -176,7 +176,14 @@ class World:
         self.contexts = {name: context_over(self.store, self.objects, 100 + number)
                          for number, name in enumerate(names)}
         self.behind = context_over(store, objects, 99)
+        self._stored = store, objects
         self.store.records.append((0, self.behind.branches.read(MAIN).record))
+
+    def state(self) -> int:
+        """A hash of all that is stored; of worlds in equal states, what is read and committed next is equal."""
+        store, objects = self._stored
+        files = frozenset((each.key, objects.get(each.key)) for each in objects.list())
+        return hash((self.setup, frozenset(store.cells()), files))
 
     def contents(self, metarange_id: MetaRangeId | None) -> Contents:
         if metarange_id not in _CONTENTS:
