@@ -71,7 +71,8 @@ class Journal:
     def _after(self, count: int) -> dict[int, int]:
         terms = dict(self.durable)
         for index, term in self.pending[:count]:
-            terms = {other: known for other, known in terms.items() if other < index}
+            if next(reversed(terms), -1) >= index:  # they ascend
+                terms = {other: known for other, known in terms.items() if other < index}
             terms[index] = term
         return terms
 
