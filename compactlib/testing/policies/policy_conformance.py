@@ -34,7 +34,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
-from unittest import mock
 
 import attrs
 
@@ -198,19 +197,23 @@ def _choice(policy: Any, view: Any, now: float, at: str) -> Any:
 @contextlib.contextmanager
 def _nothing_hidden() -> Iterator[None]:
     """Inside the `with` this process's clocks and shared generator raise."""
-    with contextlib.ExitStack() as patched:
-        for module, name in _HIDDEN:
-            patched.enter_context(mock.patch.object(module, name, _refusing(module, name)))
+    real = [(module, name, getattr(module, name)) for module, name in _HIDDEN]
+    try:
+        for module, name, call in real:
+            setattr(module, name, _refusing(f"{module.__name__}.{name}", call))
         yield
+    finally:
+        for module, name, call in real:
+            setattr(module, name, call)
 
 
-def _refusing(module: Any, name: str) -> Callable[..., Any]:
-    asking, real = threading.get_ident(), getattr(module, name)
+def _refusing(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    asking = threading.get_ident()
 
     def refuse(*given: object, **named: object) -> object:
         if threading.get_ident() != asking:
             return real(*given, **named)
-        raise HiddenInput(f"{module.__name__}.{name}() was called")
+        raise HiddenInput(f"{name}() was called")
 
     return refuse
 
