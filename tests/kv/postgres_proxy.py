@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import threading
 from pathlib import Path
@@ -20,6 +21,7 @@ class PostgresProxy:
         word: break the connection when the client sends this; `None`: never.
         times: how many connections to break so.
         carried_out: whether the server still gets what the word is in, and has answered before the connection breaks.
+        interrupts: the word breaks nothing; it has Ctrl-C pressed instead.
     """
 
     def __init__(self, uri: str, folder: Path) -> None:
@@ -28,6 +30,7 @@ class PostgresProxy:
         self.word: bytes | None = None
         self.times = 1
         self.carried_out = False
+        self.interrupts = False
         self.conninfo = make_conninfo(uri, host=str(folder), port=5432)
         self._target = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host, port)
         self._listener = socket.socket(socket.AF_UNIX)
@@ -63,6 +66,10 @@ class PostgresProxy:
                     self.times -= 1
                     if self.times <= 0:
                         self.word = None
+                    if self.interrupts:
+                        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                        server.sendall(data)
+                        continue
                     if self.carried_out:
                         # The server says it all, then finds that nobody listens.
                         client.shutdown(socket.SHUT_WR)

@@ -86,7 +86,7 @@ class PostgresStore(TransactionalStore):
         self._busy_seconds = busy_seconds
         self._sql = _Statements.of(table)
         self._connections: Connections[psycopg.Connection[Any]] = Connections(
-            f"table {table}", self._connect, lambda connection: not connection.broken, self._is_alive)
+            f"table {table}", self._connect, self._is_usable, self._is_alive)
         super().__init__(_LIMITS, page_size)
         try:
             self._set_up()
@@ -235,10 +235,20 @@ class PostgresStore(TransactionalStore):
             connection: psycopg.Connection[Any] = self._psycopg.connect(self._conninfo, autocommit=True)
         except self._psycopg.Error as error:
             raise ConnectFailed(operation="connect", path=self._table, detail=str(error).strip()) from error
-        with self._named("connect"):
-            connection.isolation_level = self._psycopg.IsolationLevel.SERIALIZABLE
-            connection.execute("SELECT set_config('lock_timeout', %s, false)", (f"{int(self._busy_seconds * 1000)}ms",))
+        # PostgreSQL takes 0 ms for no bound at all.
+        patience = max(1, int(self._busy_seconds * 1000))
+        try:
+            with self._named("connect"):
+                connection.isolation_level = self._psycopg.IsolationLevel.SERIALIZABLE
+                connection.execute("SELECT set_config('lock_timeout', %s, false)", (f"{patience}ms",))
+        except BaseException:
+            connection.close()
+            raise
         return connection
+
+    def _is_usable(self, connection: psycopg.Connection[Any]) -> bool:
+        """Whether it is whole, and no interrupt has left a transaction open: within that, nothing is committed."""
+        return connection.pgconn.transaction_status == self._psycopg.pq.TransactionStatus.IDLE
 
     def _is_alive(self, connection: psycopg.Connection[Any]) -> bool:
         """Whether the server has not hung up while the connection was idle, as far as its last words have arrived."""
@@ -249,7 +259,7 @@ class PostgresStore(TransactionalStore):
                     connection.pgconn.consume_input()
         except (self._psycopg.Error, OSError):
             return False
-        return not connection.broken
+        return self._is_usable(connection)
 
     def _set_up(self) -> None:
         with self._connections.lent() as connection, self._named("set up"):

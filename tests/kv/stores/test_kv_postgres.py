@@ -236,6 +236,41 @@ def test_a_commit_whose_answer_is_lost_is_of_unknown_outcome(server: str, carrie
     direct.close()
 
 
+@pytest.mark.parametrize("word", [b"BEGIN", b"nextval", b"COMMIT"])
+def test_what_is_written_after_an_interrupt_is_committed(server: str, word: bytes) -> None:
+    """Not within the transaction that the interrupt has left open, which nobody ends."""
+    table = new_table()
+    direct = PostgresStore(server, table=table)
+    with TemporaryDirectory(prefix="pg-") as folder, PostgresProxy(server, Path(folder)) as proxy:
+        store = PostgresStore(proxy.conninfo, table=table)
+        proxy.word, proxy.interrupts = word, True
+        with pytest.raises(KeyboardInterrupt):
+            store.set(P, b"k", b"interrupted")
+        store.set(P, b"k", b"acknowledged")
+        assert direct.get(P, b"k").value == b"acknowledged"
+        store.close()
+    direct.close()
+
+
+def test_nothing_is_written_within_a_transaction_that_was_left_open(store: PostgresStore, server: str) -> None:
+    """As older releases of psycopg leave one after an interrupt while it begins."""
+    with store._connections.lent() as connection:  # noqa: SLF001
+        connection.execute("BEGIN")
+    store.set(P, b"k", b"acknowledged")
+    other = PostgresStore(server, table=store.table)
+    assert other.get(P, b"k").value == b"acknowledged"
+    other.close()
+
+
+@pytest.mark.parametrize("seconds", [0, 0.0004])
+def test_a_store_with_hardly_any_patience_waits_for_no_lock(store: PostgresStore, server: str, seconds: float) -> None:
+    """PostgreSQL takes 0 ms for no bound at all; here its own bound ends what would wait for ever."""
+    impatient = PostgresStore(server + "%20-cstatement_timeout%3D5s", table=store.table, busy_seconds=seconds)
+    with locked(server, store.table), pytest.raises(SlowDown, match="lock timeout"):
+        impatient.set(P, b"k", b"v")
+    impatient.close()
+
+
 def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConnectFailed, match="check the address"):
         PostgresStore(f"host={tmp_path} dbname=none connect_timeout=2")
