@@ -48,6 +48,7 @@ from compactlib.scheduler import (
     SchedulerConfig,
     SchedulerService,
     StatusUpdate,
+    StoredScheduler,
 )
 from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.state_rows import dump_rows
@@ -304,6 +305,13 @@ def scheduler_dump(n: int, folder: Path, watch: Stopwatch) -> None:
         list(dump_rows(service.state))
 
 
+def scheduler_stored(n: int, folder: Path, watch: Stopwatch) -> None:
+    scheduler = StoredScheduler(MemoryStore(), SchedulerConfig(max_queue_size=0))
+    with watch:
+        for number in range(n):
+            scheduler.add_blocks([BlockMeta(id=f"{number:012}", tenant="", shard=number % 16, level=0)])
+
+
 def scheduler_scrapes(n: int, folder: Path, watch: Stopwatch) -> None:
     service = _jobs_of(n)
     with watch:
@@ -437,6 +445,7 @@ STEPS: dict[str, tuple[Step, int, str]] = {
     "blob store: plan": (blob_plan, 50, "segments"),
     "index sets": (index_set_algebra, 20_000, "indexes"), "scheduler: jobs": (scheduler_jobs, 1000, "blocks"),
     "scheduler: cycle": (scheduler_cycle, 1000, "blocks"), "scheduler: dump": (scheduler_dump, 1000, "blocks"),
+    "scheduler: stored commands": (scheduler_stored, 2000, "blocks"),
     "scheduler: a tenth as many scrapes": (scheduler_scrapes, 1000, "blocks"),
     "raft log store: logs": (store_of_logs, 32, "logs"),
     "catalog: execute": (catalog_execute, 250, "versions"), "catalog: open": (catalog_open, 500, "versions"),

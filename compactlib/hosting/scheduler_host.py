@@ -94,7 +94,8 @@ class SchedulerHost(Closing):
             that this host proposes. The same as before leaves alone what `configure` has changed since. In a group the
             leader's holds; give every node the same.
         partition: of the store, for this scheduler's snapshots alone.
-        snapshot_every: commands after which a snapshot is taken, in the thread of the poll at hand; 0 for never.
+        snapshot_every: commands after which a snapshot is taken, in the thread of the poll at hand; one for each KiB of
+            the state, if that is more; 0 for never.
         with_index: whether a new scheduler has a metadata index.
         policy: which job a poll gives out first; no part of what is ordered or stored, so that each node may have its
             own, and the leader's counts.
@@ -291,7 +292,7 @@ class SchedulerHost(Closing):
         return Done(index)
 
     def _snapshot_if_due(self) -> None:
-        if self._snapshots is not None and self._every and self.log.last_index - self._snapshots.index >= self._every:
+        if self._snapshots is not None and self._every and self._snapshots.is_due(self.log.last_index, self._every):
             # Whether it succeeds or not, the command is done; a snapshot that failed is tried again with the next.
             self.snapshot()
 

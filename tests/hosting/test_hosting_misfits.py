@@ -72,7 +72,7 @@ FACE: list[tuple[Callable[[], Any], Calls]] = [
     (machine, {"encode": (Tick(),), "apply": (Command(1, 1, 0.0), encode_message(Tick())), "load": (b"x",),
                "prepare": (Command(1, 1, 0.0), PollRequest()), "carry_out": (Command(1, 1, 0.0), Tick()),
                "restore": (SnapshotStore(MemoryStore(), b"p"),)}),
-    (lambda: SnapshotStore(MemoryStore(), b"p"), {"save": (1, b"x")}),
+    (lambda: SnapshotStore(MemoryStore(), b"p"), {"save": (1, b"x"), "is_due": (1, 1)}),
 ]
 FUNCTIONS: dict[Callable[..., Any], Callable[[], tuple[Any, ...]]] = {
     LocalLog: lambda: (folder(),), SchedulerHost: lambda: (log(), MemoryStore()),

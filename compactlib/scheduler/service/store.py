@@ -78,7 +78,7 @@ class StoredScheduler:
         clock: stamps the commands, held against the monotonic clock (`SteadyClock`; give one of your own for other
             bounds, or to `accept` a jump).
         rng: distinguishes two processes that open the store at once; give each its own seed.
-        checkpoint_every: commands after which the state is written anew, >= 1.
+        checkpoint_every: commands after which the state is written anew, >= 1; one for each KiB of it, if that is more.
         with_index: whether a new scheduler has a metadata index; a stored one keeps what it has.
         policy: which job a poll gives out first; no part of what is stored.
         observer: notified of what happens as commands are applied, after each call and outside of any lock; a replay
@@ -281,7 +281,7 @@ class StoredScheduler:
         record = encode_command(command, operation)
         found = self._write_entry(record, command, operation)
         result = self._adopt(found)
-        if self._machine.applied_index - self._snapshots.index >= self._every:
+        if self._snapshots.is_due(self._machine.applied_index, self._every):
             try:
                 self._checkpoint()
             except CompactlibError as error:

@@ -463,13 +463,32 @@ def test_rows_that_make_no_sense_are_corrupt(damage: Any) -> None:
         opened(kv)
 
 
-def test_a_state_of_many_chunks() -> None:
-    kv, clock = MemoryStore(), ManualClock(1000.0)
-    scheduler = opened(kv, clock, checkpoint_every=2)
+def of_many_chunks(kv: KVStore, clock: ManualClock, **settings: Any) -> StoredScheduler:
+    scheduler = opened(kv, clock, **settings)
     for number in range(4):
         scheduler.apply(AddBlocks(tuple(BlockMeta(id=f"{number}-{place}", tenant="A" * 200, shard=0, level=0)
                                         for place in range(500))))
+    return scheduler
+
+
+def test_a_state_of_many_chunks() -> None:
+    kv, clock = MemoryStore(), ManualClock(1000.0)
+    scheduler = of_many_chunks(kv, clock)
+    scheduler.checkpoint()
     assert len(list(kv.scan(PARTITION, prefix=b"chunk/"))) > 2
+    assert rows(opened(kv, clock)) == rows(scheduler)
+
+
+def test_a_large_state_is_written_after_as_many_more_commands() -> None:
+    kv, clock = MemoryStore(), ManualClock(1000.0)
+    scheduler = of_many_chunks(kv, clock, checkpoint_every=1)
+    scheduler.checkpoint()
+    size = sum(len(entry.value) for entry in kv.scan(PARTITION, prefix=b"chunk/"))
+    written = set[bytes]()
+    for number in range(2 * size // 1024):
+        scheduler.add_blocks([BlockMeta(id=f"b{number}", tenant="A", shard=0, level=0)])
+        written.add(kv.get(PARTITION, HEAD_KEY).value)
+    assert 1 < len(written) < 5
     assert rows(opened(kv, clock)) == rows(scheduler)
 
 
