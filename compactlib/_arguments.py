@@ -67,6 +67,17 @@ def require_callable(name: str, value: object) -> None:
         raise InvalidInput(f"{name} is {value!r:.100}; give a function")
 
 
+def require_id(name: str, value: object, length: int) -> bytes:
+    """`value`, which the function of this name gave, if it is so many bytes: stored forms have room for that.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    if not isinstance(value, bytes) or len(value) != length:
+        raise InvalidInput(f"{name} gave {value!r:.100}; it must give {length} bytes, never the same")
+    return value
+
+
 def require_seconds(name: str, value: object, *, above_zero: bool = False) -> None:
     """Return if `value` is a time that a call can wait: systems count it in milliseconds of 32 bits.
 

@@ -53,7 +53,7 @@ class ProcessExecutor:
     * **errors** come back with all their fields; one that cannot be pickled comes as `TaskFailed` with its text.
 
     Used as a context manager, it keeps its workers from one run to the next, and ends them when the `with` is left;
-    otherwise each run starts its own. Threads may use one executor at once.
+    otherwise each run starts its own. Threads may use one executor at once. A fork of the process has its own workers.
 
     Args:
         workers: how many processes run at once, >= 1.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from typing import TYPE_CHECKING, Any
@@ -94,17 +95,24 @@ class KeptWorkers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._limit = 0
         self._idle: list[Worker] = []
 
+    def _here(self) -> threading.Lock:
+        """The lock; in a fork a new one, and none of the workers, which are children of its parent."""
+        if self._process != os.getpid():
+            self._lock, self._limit, self._idle, self._process = threading.Lock(), 0, [], os.getpid()
+        return self._lock
+
     def keep(self, limit: int) -> None:
         """From now on keep up to `limit` workers."""
-        with self._lock:
+        with self._here():
             self._limit = limit
 
     def take(self) -> Worker | None:
         """One that is alive, or `None`."""
-        with self._lock:
+        with self._here():
             while self._idle:
                 worker = self._idle.pop()
                 if worker.process.is_alive():
@@ -114,7 +122,7 @@ class KeptWorkers:
 
     def put(self, worker: Worker) -> bool:
         """Keep a worker that has nothing to do; whether there was room."""
-        with self._lock:
+        with self._here():
             has_room = len(self._idle) < self._limit
             if has_room:
                 self._idle.append(worker)
@@ -122,7 +130,7 @@ class KeptWorkers:
 
     def end(self, patience_seconds: float) -> None:
         """End them all, and keep none from now on."""
-        with self._lock:
+        with self._here():
             self._limit = 0
             idle, self._idle = self._idle, []
         for worker in idle:

@@ -26,6 +26,7 @@ from typing import Any, Self, TypeAlias
 
 import attrs
 
+from compactlib._arguments import require_whole
 from compactlib.clock import Clock
 from compactlib.contract import CommitFence, Compaction, Policy
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, StorageError, Unsupported
@@ -274,8 +275,7 @@ class ObjectFolder:
 
     def __init__(self, objects: ObjectStore, prefix: str, *, heads: Heads = no_heads, files: Files | None = None,
                  part_bytes: int = DEFAULT_PART_BYTES, clock: Clock | None = None) -> None:
-        if part_bytes < 1:
-            raise InvalidInput(f"part_bytes is {part_bytes}; give at least 1")
+        require_whole("part_bytes", part_bytes, 1)
         self._register = ObjectRegister(objects, f"{prefix}/manifest", clock=clock)
         self._objects = objects
         self._prefix = prefix
@@ -367,7 +367,10 @@ class ObjectFolder:
             fence: as for `commit`.
             scratch: where the working copy is made; the system's own place if `None`.
         """
-        made = tempfile.mkdtemp(prefix="compactlib-folder-", dir=scratch)
+        try:
+            made = tempfile.mkdtemp(prefix="compactlib-folder-", dir=scratch)
+        except OSError as error:
+            raise StorageError.from_os(error, "make a folder in", scratch or tempfile.gettempdir()) from error
         try:
             held = os.path.join(made, ".held") if only_heads else None
             if held is not None:

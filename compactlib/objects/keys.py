@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a key is made of: the part that local folders, S3, GCS and Azure all take as it is."""
+"""What a key is made of: the part that local folders, S3, GCS and Azure all take as it is; prefixes, ranges."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
+from compactlib._arguments import require_whole
 from compactlib.errors import InvalidInput
 from compactlib.objects.errors import BadKey
 
@@ -36,13 +37,34 @@ def check_key(key: str) -> None:
                          f"of '._=+@,-' that do not begin with a dot", key=key)
 
 
+def check_keys(keys: Iterable[str]) -> None:
+    """Pass several keys, unseen; one key alone would be read as one for each of its letters.
+
+    Raises:
+        InvalidInput: they are one, or none.
+    """
+    if isinstance(keys, str) or not isinstance(keys, Iterable):
+        raise InvalidInput(f"keys is {keys!r:.100}; give a list of keys")
+
+
+def check_range(start: int, length: int) -> None:
+    """Pass a range of an object.
+
+    Raises:
+        InvalidInput: a number is none, or negative.
+    """
+    require_whole("start", start)
+    require_whole("length", length)
+
+
 def checked_deletes(keys: Iterable[str]) -> list[str]:
     """The keys of one `delete_many`.
 
     Raises:
         BadKey: one is no key.
-        InvalidInput: there are more than `MAX_DELETES`.
+        InvalidInput: there are more than `MAX_DELETES`, or `keys` is no list.
     """
+    check_keys(keys)
     checked = list(keys)
     for key in checked:
         check_key(key)
@@ -52,11 +74,15 @@ def checked_deletes(keys: Iterable[str]) -> list[str]:
     return checked
 
 
-def check_prefix(prefix: str) -> None:
-    """Pass a prefix of a key, the empty one included.
+def check_prefix(prefix: str, after: str = "") -> None:
+    """Pass a prefix of a key, the empty one included, and any text after which to begin.
 
     Raises:
-        BadKey: no key can begin with it.
+        BadKey: no key can begin with it, or it is no text.
     """
+    for text in (prefix, after):
+        if not isinstance(text, str):
+            raise BadKey(f"a prefix, and what to begin after, is text, found {type(text).__name__}",
+                         key=repr(text)[:100])
     if prefix:
         check_key(prefix + "x" if prefix.endswith("/") else prefix)

@@ -11,12 +11,12 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 
 from compactlib._closing import Closing
-from compactlib.errors import Closed, InvalidInput, ReadOnly, StorageError
+from compactlib.errors import Closed, ReadOnly, StorageError
 from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, read_exactly, sync_names
 from compactlib.objects.audit import audit_listing
 from compactlib.objects.digest import size_and_digest
 from compactlib.objects.errors import BadKey, ForeignFile, ObjectExists, ObjectNotFound
-from compactlib.objects.keys import check_key, check_prefix, checked_deletes
+from compactlib.objects.keys import check_key, check_prefix, check_range, checked_deletes
 from compactlib.objects.store import ObjectInfo, ObjectRef
 
 _INCOMING = ".incoming"
@@ -197,11 +197,12 @@ class LocalObjects(Closing):
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`."""
-        if start < 0 or length < 0:
-            raise InvalidInput(f"{length} bytes from {start} were asked for; give no negative numbers")
+        check_range(start, length)
         descriptor = self._open(key)
         try:
-            return read_exactly(descriptor, length, start)
+            # Room for all that is asked for is taken before it is read.
+            length = min(length, os.fstat(descriptor).st_size - start)
+            return read_exactly(descriptor, length, start) if length > 0 else b""
         except OSError as error:
             raise StorageError.from_os(error, "read", self._path(key)) from error
         finally:
@@ -248,7 +249,7 @@ class LocalObjects(Closing):
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         """See `ObjectStore.list`. Looks only into folders that can hold such keys, and passes over links and pipes."""
         self._require_open()
-        check_prefix(prefix)
+        check_prefix(prefix, after)
         return self._walk("", prefix, after)
 
     def _walk(self, above: str, prefix: str, after: str) -> Iterator[ObjectInfo]:

@@ -10,11 +10,11 @@ from sortedcontainers import SortedDict
 
 from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Closed, InvalidInput
+from compactlib.errors import Closed
 from compactlib.objects.audit import audit_listing
 from compactlib.objects.digest import size_and_digest
 from compactlib.objects.errors import ObjectExists, ObjectNotFound
-from compactlib.objects.keys import check_key, check_prefix, checked_deletes
+from compactlib.objects.keys import check_key, check_prefix, check_range, checked_deletes
 from compactlib.objects.store import ObjectInfo, ObjectRef
 
 
@@ -44,8 +44,7 @@ class MemoryObjects(Closing):
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`."""
-        if start < 0 or length < 0:
-            raise InvalidInput(f"{length} bytes from {start} were asked for; give no negative numbers")
+        check_range(start, length)
         return self._found(key)[0][start:start + length]
 
     def info(self, key: str) -> ObjectInfo:
@@ -56,7 +55,7 @@ class MemoryObjects(Closing):
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         """See `ObjectStore.list`. What is there when it is called."""
         self._require_open()
-        check_prefix(prefix)
+        check_prefix(prefix, after)
         with self._lock:
             # After its keys sorts whatever begins with the prefix and one more of the highest character.
             keys = self._objects.irange(max(prefix, after), prefix + "\U0010ffff")

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import attrs
 
+from compactlib._arguments import require_id, require_type
 from compactlib.clock import Clock
 from compactlib.errors import Busy, CorruptData, Stale
 from compactlib.files.record_frame import RecordFrame
@@ -93,14 +94,16 @@ class ObjectRegister:
         A write without an answer is tried again until its outcome is seen.
 
         Raises:
+            InvalidInput: the value, or what `new_id` gave, is not bytes of the right length; nothing was changed.
             Stale: there is another version by now; this one does not count, and never will.
             AccessDenied: the store does not let these credentials write; nothing was changed.
             ObjectStoreFailed: the store is away. If that is said of the operation `create`, the outcome is unknown.
         """
+        require_type("value", value, (bytes, bytearray, memoryview), "bytes")
         number, follows = (1, _NO_ID) if seen is None else (seen.number + 1, seen.id)
         if (self._newest() or 0) >= number:
             raise self._lost(number)
-        version = Version(number, self._new_id(), follows, value)
+        version = Version(number, require_id("new_id", self._new_id(), _ID_BYTES), follows, value)
         data = _FRAME.encode(number, version.id, follows, body=value)
         unknown = ObjectStoreFailed(operation="create", key=self._key(number),
                                     detail="it was written, and whether it counts cannot be seen")

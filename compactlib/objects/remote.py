@@ -13,7 +13,7 @@ from compactlib.errors import Closed, InvalidInput, MissingDependency
 from compactlib.objects.audit import audit_listing
 from compactlib.objects.digest import size_and_digest
 from compactlib.objects.errors import AccessDenied, ConditionsIgnored, ObjectExists, ObjectNotFound, ObjectStoreFailed
-from compactlib.objects.keys import check_key, check_prefix, checked_deletes
+from compactlib.objects.keys import check_key, check_prefix, check_range, checked_deletes
 from compactlib.objects.store import ObjectInfo, ObjectRef
 
 if TYPE_CHECKING:
@@ -122,8 +122,7 @@ class RemoteObjects(Closing):
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`. Two requests where it may reach beyond the end."""
-        if start < 0 or length < 0:
-            raise InvalidInput(f"{length} bytes from {start} were asked for; give no negative numbers")
+        check_range(start, length)
         size = self.info(key).size_bytes
         stop = min(size, start + length)
         if stop <= start:
@@ -144,7 +143,7 @@ class RemoteObjects(Closing):
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         """See `ObjectStore.list`. Pages of a thousand, asked for as they are needed."""
         self._require_open()
-        check_prefix(prefix)
+        check_prefix(prefix, after)
         return self._pages(prefix, after)
 
     def _pages(self, prefix: str, after: str) -> Iterator[ObjectInfo]:

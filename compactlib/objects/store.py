@@ -16,7 +16,7 @@ import attrs
 
 from compactlib.objects.digest import Digest
 from compactlib.objects.errors import BadDigest
-from compactlib.objects.keys import MAX_DELETES
+from compactlib.objects.keys import MAX_DELETES, check_keys
 
 
 @attrs.frozen
@@ -80,7 +80,7 @@ class ObjectStore(Protocol):
 
         Raises:
             ObjectNotFound: there is none.
-            InvalidInput: `start` or `length` is negative.
+            InvalidInput: `start` or `length` is negative, or no whole number.
         """
 
     def info(self, key: str) -> ObjectInfo:
@@ -127,7 +127,7 @@ class MultiDelete(Protocol):
 
         Raises:
             ObjectStoreFailed: some may be gone; the same call may be made again.
-            InvalidInput: there are more.
+            InvalidInput: there are more, or `keys` is one alone.
         """
 
 
@@ -135,8 +135,10 @@ def delete_many(store: ObjectStore, keys: Iterable[str]) -> None:
     """Remove objects: `MAX_DELETES` in one request if the store is a `MultiDelete`, else each by itself.
 
     Raises:
+        InvalidInput: `keys` is one alone.
         CompactlibError: what the store raises; some may be gone, and the same call may be made again.
     """
+    check_keys(keys)
     waiting = iter(keys)
     while part := list(islice(waiting, MAX_DELETES)):
         if len(part) > 1 and isinstance(store, MultiDelete):

@@ -30,6 +30,7 @@ from compactlib.testing.executors.conformance import (
     error_of,
     result_of,
 )
+from compactlib.testing.kit.forks import in_a_fork
 from tests.executors.process_tasks import (
     EndlessTask,
     EndTask,
@@ -378,6 +379,21 @@ def test_held_open_runs_at_once_have_workers_of_their_own_and_only_so_many_are_k
         assert list(other) == []
         assert len(list(one)) == 1
         assert len(workers_alive()) == 1
+
+
+def test_held_open_a_fork_has_workers_of_its_own(tmp_path: Path) -> None:
+    """And ends none of its parent's, whose children they are."""
+    with ProcessExecutor(1) as executor:
+        ran(executor, [WriteTask("a", str(tmp_path))])
+        first = {worker.pid for worker in workers_alive()}
+
+        def beside() -> str:
+            with executor:
+                return result_of(ran(executor, [WriteTask("b", str(tmp_path))])["b"]).task
+
+        assert in_a_fork(beside) == "b"
+        ran(executor, [WriteTask("c", str(tmp_path))])
+        assert {worker.pid for worker in workers_alive()} == first
 
 
 def test_an_observer_that_interrupts_ends_the_run_and_its_workers(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotFound, Stale, Unsupported
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotFound, Stale, StorageError, Unsupported
 from compactlib.objects import Digest, MemoryObjects, ObjectRef, ObjectStore, ObjectStoreFailed
 from compactlib.objects.folder import Contents, ObjectFolder, WorkingCopy, contents_of
 from compactlib.objects.stored_file import StoredFile
@@ -195,6 +195,12 @@ def test_a_fence_is_asked_at_the_commit(tmp_path: Path) -> None:
     with pytest.raises(FencedOff), folder_in(objects).opened(fence=TokenFence(fence, "one", 4)) as copy:
         (Path(copy.folder) / "new").write_bytes(b"")
     assert folder_in(objects).read() == first
+
+
+def test_a_place_for_working_copies_that_is_not_there_is_named(tmp_path: Path) -> None:
+    folder = ObjectFolder(MemoryObjects(), "store")
+    with pytest.raises(StorageError, match="make a folder in /"), folder.opened(scratch=f"{tmp_path}/nowhere"):
+        pass
 
 
 def test_what_is_no_file_is_refused_and_a_socket_is_left_out(tmp_path: Path) -> None:

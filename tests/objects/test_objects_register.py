@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import CorruptData, Stale, Unsupported
+from compactlib.errors import CorruptData, InvalidInput, Stale, Unsupported
 from compactlib.objects import BadKey, LocalObjects, MemoryObjects, ObjectStore, ObjectStoreFailed
 from compactlib.objects.errors import AccessDenied
 from compactlib.objects.register import ObjectRegister, Version
@@ -200,6 +200,20 @@ def test_a_name_that_is_none_is_refused() -> None:
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "objects-folder.md"
 GOLDEN = Path(__file__).parent / "golden" / "register-v1.bin"
 KEY = f"value/{10 ** 20 - 1 - 7:020}"
+
+
+@pytest.mark.parametrize("length", [0, 8, 32])
+def test_an_id_of_another_length_is_refused_before_anything_is_written(length: int) -> None:
+    """It would be cut to its place, and the writer would not know its own version again."""
+    store = MemoryObjects()
+    with pytest.raises(InvalidInput, match="16 bytes"):
+        ObjectRegister(store, "r", new_id=lambda: b"i" * length).replace(b"value", None)
+    assert list(store.list()) == []
+
+
+def test_a_value_that_is_not_bytes_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="give bytes"):
+        ObjectRegister(MemoryObjects(), "r").replace("value", None)  # type: ignore[arg-type]
 
 
 def test_the_golden_version_is_read_and_written() -> None:

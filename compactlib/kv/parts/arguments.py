@@ -48,7 +48,13 @@ def checked_cells(cells: Iterable[tuple[bytes, bytes]], limits: KVLimits) -> lis
     Raises:
         MissingPartitionKey, MissingKey, InvalidInput, TooLarge, BatchSizeTooBig: see `MultiGet.get_many`.
     """
-    checked = [checked_cell(partition, key, limits) for partition, key in cells]
+    if not isinstance(cells, Iterable):
+        raise InvalidInput(f"{cells!r:.100} was given; give a list of (partition, key)")
+    checked: list[tuple[bytes, bytes]] = []
+    for cell in cells:
+        if not _is_pair(cell):
+            raise InvalidInput(f"{cell!r:.100} was given among the cells to read; give (partition, key)")
+        checked.append(checked_cell(*cell, limits))
     if len(checked) > limits.max_get_many:
         raise BatchSizeTooBig(size=len(checked), limit=limits.max_get_many)
     if len(set(checked)) < len(checked):
@@ -153,6 +159,10 @@ def _all_of(kind: type[PartT], parts: Iterable[PartT]) -> Iterator[PartT]:
         if not isinstance(part, kind):
             raise InvalidInput(f"{part!r} was given among the parts of a transaction; give a {kind.__name__}")
         yield part
+
+
+def _is_pair(cell: object) -> bool:
+    return isinstance(cell, tuple | list) and len(cell) == 2
 
 
 def _require(name: bytes | None, missing: type[InvalidInput], message: str) -> None:

@@ -795,6 +795,10 @@ class KVStoreConformance(ConformanceKit):
                                    ([(P, b"a"), (P, b"a")], InvalidInput), (too_many, BatchSizeTooBig)):
                 with expect(refused):
                     reader.get_many(wrong)
+            shapeless: tuple[Any, ...] = (None, 5, "ab", [5], [(P,)], [(P, b"a", b"b")])
+            for none_at_all in shapeless:
+                with expect(InvalidInput):
+                    reader.get_many(none_at_all)
             store.close()
             with expect(Closed):
                 reader.get_many(cells)

@@ -7,6 +7,7 @@ know a transaction's token again. What DynamoDB says then is put between by a pr
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import random
@@ -125,6 +126,13 @@ def test_a_token_never_holds_again(store: DynamoStore) -> None:
         change()
         with pytest.raises(PredicateFailed):
             store.set_if(P, b"k", b"v2", old)
+
+
+@pytest.mark.parametrize("token", [b"", b"x" * 32, "x" * 16])
+def test_a_token_that_no_item_has_is_refused(token: Any) -> None:
+    """It would be written, and no reader would take it."""
+    with contextlib.closing(make(new_version=lambda: token)) as store, pytest.raises(InvalidInput, match="16 bytes"):
+        store.set(P, b"k", b"v")
 
 
 def test_the_largest_item_is_taken_and_a_larger_one_is_named(store: DynamoStore) -> None:

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from compactlib._arguments import require_seconds, require_whole
+from compactlib._arguments import require_id, require_seconds, require_whole
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput, MissingDependency
 from compactlib.kv.errors import (
@@ -114,7 +114,7 @@ class DynamoStore:
         self._page_size = page_size
         self._clock: Clock = SystemClock() if clock is None else clock
         self._rng: random.Random = random.Random() if rng is None else rng
-        self._new_version: Callable[[], bytes] = new_version
+        self._new_version: Callable[[], bytes] = lambda: require_id("new_version", new_version(), wire.VERSION_BYTES)
         self._state = OpenState(f"table {table}")
         self._exceptions: Any = exceptions
         self._garbled: Any = parsers.ResponseParserError
