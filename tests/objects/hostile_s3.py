@@ -29,6 +29,7 @@ class Manner(enum.Enum):
     DAMAGES = "gives out bytes that are not those that were put"
     LISTS_IN_DISORDER = "lists in no order"
     KEEPS_THE_LAST = "answers a request to delete several with an error for the last of them"
+    LOSES_THE_FIRST_ANSWER = "carries the first put out, and answers it with an internal error"
     FAILS_TO_LIST = "answers a listing with an internal error"
 
 
@@ -62,8 +63,12 @@ def _handler(manner: Manner) -> type[BaseHTTPRequestHandler]:
             elif manner is not Manner.OVERWRITES and self.headers.get("If-None-Match") and self.key in objects:
                 self.fail(412, "PreconditionFailed")
             else:
+                is_first = not objects
                 objects[self.key] = body
-                self.answer(200, b"", {"ETag": _tag(body)})
+                if manner is Manner.LOSES_THE_FIRST_ANSWER and is_first:
+                    self.fail(500, "InternalError")
+                else:
+                    self.answer(200, b"", {"ETag": _tag(body)})
 
         def do_GET(self) -> None:
             query = parse_qs(urlsplit(self.path).query, keep_blank_values=True)

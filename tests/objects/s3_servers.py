@@ -65,10 +65,10 @@ def make_bucket(address: str, name: str) -> None:
         client.close()
 
 
-def bucket(address: str, name: str) -> S3Store:
-    """A bucket of a server as obstore sees it, without retries."""
+def bucket(address: str, name: str, retries: int = 0) -> S3Store:
+    """A bucket of a server as obstore sees it, which asks so often again by itself."""
     return S3Store(name, endpoint=address, region="us-east-1", client_options={"allow_http": True},
-                   conditional_put="etag", retry_config={"max_retries": 0}, virtual_hosted_style_request=False,
+                   conditional_put="etag", retry_config={"max_retries": retries}, virtual_hosted_style_request=False,
                    access_key_id=_SECRET, secret_access_key=_SECRET)
 
 

@@ -99,6 +99,22 @@ def test_a_server_that_refuses_conditions_is_named() -> None:
         RemoteObjects(s3_servers.bucket(address, "hostile"))
 
 
+def test_a_client_that_tries_again_by_itself_opens_a_store_and_leaves_nothing() -> None:
+    """It finds its own probe there, of which only the answer was lost."""
+    with hostile(Manner.LOSES_THE_FIRST_ANSWER) as address:
+        bucket = s3_servers.bucket(address, "hostile", retries=2)
+        with RemoteObjects(bucket):
+            assert [found for page in bucket.list() for found in page] == []
+
+
+def test_a_probe_whose_answer_is_lost_is_removed() -> None:
+    with hostile(Manner.LOSES_THE_FIRST_ANSWER) as address:
+        bucket = s3_servers.bucket(address, "hostile")
+        with pytest.raises(ObjectStoreFailed, match="500|InternalError"):
+            RemoteObjects(bucket)
+        assert [found for page in bucket.list() for found in page] == []
+
+
 def test_an_object_is_told_to_be_there_only_if_it_is_seen() -> None:
     """S3 answers 409 while another create or delete of the key is under way, which may leave nothing there."""
     with hostile(Manner.CONFLICTS) as address:
