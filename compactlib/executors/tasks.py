@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from compactlib._arguments import refuses_misfits, require_whole
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError, InvalidInput, TaskFailed
-from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
+from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, TellingObserver, telling
+from compactlib.runtime.observe import Observer, TellingObserver, tell, telling
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -103,6 +103,35 @@ def checked_names(tasks: Iterable[RewriteTask]) -> Sequence[RewriteTask]:
             raise InvalidInput(f"two tasks are named {name!r}; outcomes are matched by name, rename one")
         seen.add(name)
     return listed
+
+
+def answers_of(executor: Executor, tasks: Sequence[RewriteTask], *, budget: Budget | None = None,
+               observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
+    """What any executor answers, held against its tasks: an outcome of each, once; for those that call executors.
+
+    A task without an answer has failed with `InvalidInput`. What the executor began ends when this is closed.
+
+    Raises:
+        InvalidInput: it answers something else, or for another task, or twice.
+        Exception: whatever the executor raises.
+    """
+    waiting = dict.fromkeys(task.name for task in tasks)
+    given: object = executor.run(tasks, budget=budget, observer=observer)
+    try:
+        for outcome in given if isinstance(given, Iterable) else [given]:
+            if not isinstance(outcome, RewriteResult | RewriteFailure) or outcome.task not in waiting:
+                raise InvalidInput(f"the executor {executor!r} answered {outcome!r:.200}; it must give one outcome for "
+                                   f"each of the tasks it was given: see Executor.run")
+            del waiting[outcome.task]
+            yield outcome
+    finally:
+        # Not every iterator can be left.
+        close = getattr(given, "close", None)
+        if close is not None:
+            tell(close)
+    for name in waiting:
+        yield RewriteFailure(name, InvalidInput(f"the executor {executor!r} gave no outcome for the task {name!r}; it "
+                                                f"must give one for each: see Executor.run"))
 
 
 class LocalExecutor:

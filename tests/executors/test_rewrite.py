@@ -7,7 +7,7 @@ import itertools
 import pickle
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import attrs
@@ -20,10 +20,12 @@ from compactlib.executors.tasks import (
     MAX_DETAIL_CHARS,
     MAX_MESSAGE_CHARS,
     MAX_NAME_CHARS,
+    answers_of,
     attempt_task,
     foreign_error,
     portable,
 )
+from compactlib.rewrite import RewriteOutcome, RewriteTask
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.testing.executors.conformance import (
@@ -34,6 +36,7 @@ from compactlib.testing.executors.conformance import (
     known_errors,
     result_of,
 )
+from compactlib.testing.kit.contract_actors import ExecutorBy, garbage_executors
 
 
 class TestOneWorker(ExecutorConformance):
@@ -301,6 +304,44 @@ def test_an_outcome_that_cannot_travel_becomes_text() -> None:
     assert isinstance(error, TaskFailed)
     assert (error.task, error.kind) == ("t", "UnpicklableLibraryError")
     assert "it holds a lock" in str(error)
+
+
+@pytest.mark.parametrize(("name", "executor"), garbage_executors().items())
+def test_what_is_no_outcome_of_a_task_is_named(name: str, executor: ExecutorBy) -> None:
+    tasks = [CallTask("a", lambda attempt: None), CallTask("b", lambda attempt: None)]
+    if name == "answers for no task at all":
+        told = list(answers_of(executor, tasks))
+        assert [outcome.task for outcome in told] == ["a", "b"]
+        assert all("gave no outcome for the task" in str(error_of(outcome)) for outcome in told)
+    else:
+        with pytest.raises(InvalidInput, match=r"it must give one outcome for each of the tasks .*: see Executor\.run"):
+            list(answers_of(executor, tasks))
+
+
+def test_a_task_is_answered_once() -> None:
+    twice = ExecutorBy(lambda tasks, budget, observer: (outcome for task in tasks for outcome in
+                                                        2 * [RewriteFailure(task.name, InvalidInput("no"))]))
+    answers = answers_of(twice, [CallTask("a", lambda attempt: None)])
+    assert error_of(next(answers)).args == ("no",)
+    with pytest.raises(InvalidInput, match=r"see Executor\.run"):
+        next(answers)
+
+
+def test_what_an_executor_began_ends_with_its_answers() -> None:
+    ended: list[str] = []
+
+    def run(tasks: Iterable[RewriteTask], *_: object) -> Iterator[RewriteOutcome]:
+        try:
+            for task in tasks:
+                yield RewriteFailure(task.name, InvalidInput("no"))
+        finally:
+            ended.append("run")
+
+    answers = answers_of(ExecutorBy(run), [CallTask("a", lambda attempt: None), CallTask("b", lambda attempt: None)])
+    next(answers)
+    assert ended == []
+    answers.close()
+    assert ended == ["run"]
 
 
 def test_an_attempt_waits_for_its_budget_and_asks_it_before_it_begins() -> None:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 import attrs
 
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
-from compactlib.executors.tasks import LocalExecutor, own_error
+from compactlib.executors.tasks import LocalExecutor, answers_of, own_error
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import LocalFiles, local_path, write_durably
 from compactlib.lab.results.reports import Report
@@ -280,7 +280,7 @@ def _elsewhere(experiments: Sequence[Experiment], folder: str | os.PathLike[str]
     tasks = [ReplayTask(_task_name(number), each, local_path(folder)) for number, each in enumerate(experiments)]
     setups = {task.name: task.experiment.settings for task in tasks}
     found: dict[str, Report | CompactlibError] = {}
-    for outcome in executor.run(tasks, observer=observer):
+    for outcome in answers_of(executor, tasks, observer=observer):
         found[outcome.task] = outcome.error if isinstance(outcome, RewriteFailure) else _read(
             outcome.files[0], setups[outcome.task])
         observer.progress(Progress("experiments", len(found), len(tasks), "experiments"))

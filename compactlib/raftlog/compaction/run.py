@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Literal
 
 import attrs
@@ -19,7 +19,7 @@ import attrs
 from compactlib.clock import Clock
 from compactlib.contract import CommitFence
 from compactlib.errors import Busy, CompactlibError, InvalidInput, NotFound, StorageError
-from compactlib.executors.tasks import own_error
+from compactlib.executors.tasks import answers_of, own_error
 from compactlib.files.disk import Files, list_folder
 from compactlib.files.freeing import Freeing
 from compactlib.raftlog.compaction.commit import finish_group, place_leader
@@ -36,11 +36,9 @@ from compactlib.raftlog.segment.known import KnownSegment, file_bytes, is_commit
 from compactlib.raftlog.segment.segment_set import SegmentSet, open_segment
 from compactlib.rewrite import Executor, RewriteFailure, RewriteResult
 from compactlib.runtime.budget import spent_at_once
-from compactlib.runtime.observe import Observer, Progress, tell
+from compactlib.runtime.observe import Observer, Progress
 from compactlib.runtime.owned_lock import OwnedLock
 from compactlib.runtime.ownership import Run
-
-_END = object()
 
 
 @attrs.frozen
@@ -273,18 +271,15 @@ class Compactor:
         """Have the groups rewritten and commit each; those that the executor never answers for have failed."""
         error: CompactlibError | None = None
         left = run.budget.remaining.total_bytes
-        with contextlib.closing(_asked(executor, tasks, run, observer)) as outcomes:
+        with contextlib.closing(answers_of(executor, tasks, budget=run.budget, observer=observer)) as outcomes:
             while error is None:
                 try:
-                    outcome = next(outcomes, _END)
-                    if outcome is _END:
-                        break
-                    if not isinstance(outcome, RewriteResult | RewriteFailure) or outcome.task not in waiting:
-                        raise InvalidInput(f"the executor {executor!r} answered {outcome!r:.200}; it must give one "
-                                           f"outcome for each of the tasks it was given: see Executor.run")
+                    outcome = next(outcomes, None)
                 except Exception as raised:  # whatever a host's executor raises
                     error = own_error("compact", raised)
                     break
+                if outcome is None:
+                    return
                 group = waiting.pop(outcome.task)
                 if isinstance(outcome, RewriteFailure):
                     failure, needed = outcome.error, group.live_bytes
@@ -304,9 +299,7 @@ class Compactor:
                     done.append(GroupFailed(group.numbers, error, refused.changed))
                 yield from done
         for group in waiting.values():
-            yield GroupFailed(group.numbers, error or InvalidInput(
-                f"the executor {executor!r} gave no outcome for this group; it must give one for each task: see "
-                f"Executor.run"))
+            yield GroupFailed(group.numbers, error)
 
     def _taken_back(self, outcome: GroupOutcome) -> GroupFailed | None:
         """The outcome of a group that found no file because it was taken back meanwhile, which is no failure."""
@@ -405,16 +398,3 @@ def _fenced(fence: CommitFence | None) -> Iterator[None]:
             stack.close()
         except CompactlibError as error:
             raise _Refused(error, "partly") from error
-
-
-def _asked(executor: Executor, tasks: Sequence[CompactSegments], run: Run,
-           observer: Observer) -> Generator[object, None, None]:
-    """The executor's outcomes; what it raises by itself comes when they are asked for."""
-    outcomes: Iterable[object] = executor.run(tasks, budget=run.budget, observer=observer)
-    try:
-        yield from outcomes
-    finally:
-        # So that nothing it began runs on; not every iterator can be left.
-        close = getattr(outcomes, "close", None)
-        if close is not None:
-            tell(close)

@@ -24,7 +24,7 @@ from compactlib.blobstore.model.names import place_of_index_file, segment_of_log
 from compactlib.blobstore.segment.descriptor import read_descriptor
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Unsupported
-from compactlib.executors.tasks import checked_names, new_attempt_id
+from compactlib.executors.tasks import answers_of, checked_names, new_attempt_id
 from compactlib.files.disk import Files, LocalFiles, list_folder
 from compactlib.objects import ObjectStore
 from compactlib.objects.folder import WorkingCopy
@@ -300,14 +300,11 @@ class ObjectsExecutor:
                     carried.append(CarriedTask(
                         name=task.name, task=task, kind=kind, inputs=inputs, outputs=outputs,
                         open_store=self._open_store, part_bytes=self._part_bytes, scratch=self._scratch))
-                outcomes = self._executor.run(carried, budget=budget, observer=observer)
-                try:
+                # Where the caller leaves early: what runs has to end before its objects go.
+                with contextlib.closing(answers_of(self._executor, carried, budget=budget,
+                                                   observer=observer)) as outcomes:
                     for outcome in outcomes:
                         yield self._taken(store, outcome, folders[outcome.task])
-                finally:
-                    # Where the caller leaves early: what runs has to end before its objects go.
-                    if isinstance(outcomes, Generator):
-                        outcomes.close()
             finally:
                 self._delete_all(store, run, observer)
 

@@ -25,10 +25,10 @@ import attrs
 
 from compactlib.contract import CommitFence
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.executors.tasks import LocalExecutor, foreign_error
+from compactlib.executors.tasks import LocalExecutor, answers_of, own_error
 from compactlib.kv import OutcomeUnknown, PredicateFailed
 from compactlib.outcome import Done, Failed
-from compactlib.rewrite import Executor, RewriteResult
+from compactlib.rewrite import Executor, RewriteFailure
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from compactlib.staging.compaction.outcome import CompactionOutcome, CompactionStats, LostRace
@@ -187,14 +187,11 @@ class Compactor:
 def _rewritten(task: CompactTokens, executor: Executor, budget: Budget, observer: Observer) -> Applied:
     """Step 2."""
     try:
-        for outcome in executor.run([task], budget=budget, observer=observer):
-            if isinstance(outcome, CompactedTokens):
-                return outcome.applied
-            if isinstance(outcome, RewriteResult):
-                raise InvalidInput(f"the executor gave {outcome!r} for a compaction; expected CompactedTokens")
-            raise outcome.error
-    except CompactlibError:
-        raise
+        [outcome] = answers_of(executor, [task], budget=budget, observer=observer)
     except Exception as error:  # whatever a host's executor raises
-        raise foreign_error(task.name, error) from error
-    raise InvalidInput(f"the executor {executor!r} gave no outcome for its task")
+        raise own_error(task.name, error) from error
+    if isinstance(outcome, RewriteFailure):
+        raise outcome.error
+    if not isinstance(outcome, CompactedTokens):
+        raise InvalidInput(f"the executor gave {outcome!r} for a compaction; expected CompactedTokens")
+    return outcome.applied

@@ -760,7 +760,7 @@ class CompactionConformance(ConformanceKit):
         """Whether it raises, fails a task, answers garbage or forgets a task: `Failed`, and the next one goes on.
 
         To do: catch Exception around the executor as TaskFailed, check that each task was answered exactly once and by
-        a RewriteResult or a RewriteFailure, and release the run in a `finally`.
+        a RewriteResult or a RewriteFailure (`executors.tasks.answers_of` does), and release the run in a `finally`.
         """
         raised = raising_executors(Surprise("the executor's own bug"))
         refused = Conflict("the task's own refusal")

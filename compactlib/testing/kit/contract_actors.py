@@ -181,12 +181,12 @@ class ExecutorBy:
         self.tasks: int = 0
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
-            observer: Observer | None = None) -> Iterator[RewriteOutcome]:
+            observer: Observer | None = None) -> Any:
         """See `Executor.run`."""
         listed = list(tasks)
         self.runs += 1
         self.tasks += len(listed)
-        return iter(self._run(listed, budget or Budget(), observer or Observer()))
+        return self._run(listed, budget or Budget(), observer or Observer())
 
 
 def soundly(tasks: Sequence[RewriteTask], budget: Budget, observer: Observer) -> Iterator[RewriteOutcome]:

@@ -14,6 +14,7 @@ from compactlib.executors import LocalExecutor, ProcessExecutor
 from compactlib.lab import BlobSettings, HotCold, Uniform, compare, replay_blobs, run_experiments, sweep
 from compactlib.lab.results.experiments import Comparison
 from compactlib.runtime.observe import RecordingObserver
+from compactlib.testing.kit.contract_actors import ExecutorBy
 
 SETTINGS = BlobSettings.of_slots(60, 16)
 POLICIES: list[BlobPolicy] = [Greedy(min_used_fraction=0.5, min_reclaimed_segments=2),
@@ -24,6 +25,15 @@ WORKLOADS = [Uniform(keys=500, writes=2_000), HotCold(keys=500, writes=2_000)]
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     return run_experiments(compare(POLICIES, WORKLOADS, SETTINGS, seeds=(1, 2)), tmp_path_factory.mktemp("here"))
+
+
+def test_an_executor_that_forgets_an_experiment_is_named(tmp_path: Path) -> None:
+    forgets = ExecutorBy(lambda tasks, budget, observer: LocalExecutor().run(list(tasks)[1:]))
+    table = run_experiments(compare(POLICIES, WORKLOADS[:1], SETTINGS), tmp_path, executor=forgets)
+    (experiment, error), = table.failures
+    assert experiment.policy == POLICIES[0]
+    assert "gave no outcome for the task 'experiment 00000'" in str(error)
+    assert len(table.reports) == 1
 
 
 def test_every_pair_is_run_and_leaves_no_file(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
@@ -31,7 +31,7 @@ from compactlib.blobstore.compaction.run.store_compactions import OwnedStore
 from compactlib.blobstore.compaction.run.work import CompactionWork
 from compactlib.blobstore.errors import StoreFull
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
-from compactlib.executors.tasks import LocalExecutor, own_error
+from compactlib.executors.tasks import LocalExecutor, answers_of, own_error
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.rewrite import Executor, RewriteFailure, RewriteOutcome
 from compactlib.runtime.budget import Budget
@@ -338,10 +338,9 @@ class _Rounds:
             for active in self.active:
                 stack.enter_context(active.store.compactions.ownership.cancels(shared))
             try:
-                outcomes = self.executor.run(tasks, budget=shared, observer=observer)
+                outcomes = answers_of(self.executor, tasks, budget=shared, observer=observer)
                 # Nothing that it runs here goes on when this is left.
-                if isinstance(outcomes, Generator):
-                    stack.callback(outcomes.close)
+                stack.callback(outcomes.close)
                 for outcome in outcomes:
                     active = owners[outcome.task]
                     if active not in self.active:

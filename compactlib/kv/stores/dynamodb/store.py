@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from compactlib._arguments import require_id, require_seconds, require_whole
@@ -156,13 +156,13 @@ class DynamoStore:
         checked = checked_cells(cells, _LIMITS)
         self._state.require()
         found: dict[Cell, Versioned] = {}
-        keys = [wire.key_of(*cell) for cell in checked]
+        keys: Sequence[Any] = [wire.key_of(*cell) for cell in checked]
         while keys:
             reply = self._ask("get_many", "batch_get_item", of_table=False, RequestItems={
                 self._table: {"Keys": keys, "ConsistentRead": True}})
             for item in reply["Responses"].get(self._table, ()):
                 found[bytes(item["p"]["B"]), bytes(item["k"]["B"])] = self._read(wire.cell_in, item)
-            keys = reply.get("UnprocessedKeys", {}).get(self._table, {}).get("Keys", ())
+            keys = self._keys_in(reply.get("UnprocessedKeys"))
         return [found.get(cell) for cell in checked]
 
     def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
@@ -342,7 +342,6 @@ class DynamoStore:
         exceptions = self._exceptions
         try:
             reply: dict[str, Any] = getattr(self._client, method)(**arguments)
-            return reply
         except exceptions.ClientError as error:
             response: dict[str, Any] = error.response
             reasons = {reason.get("Code") for reason in response.get("CancellationReasons", ())}
@@ -361,3 +360,12 @@ class DynamoStore:
         except exceptions.BotoCoreError as error:
             # Credentials, region: nothing was sent.
             raise StoreFailed(operation=operation, path=self._table, detail=str(error)) from error
+        left = self._keys_in(reply.get("UnprocessedKeys"))
+        if left and len(left) == len(self._keys_in(arguments["RequestItems"])):
+            # Throttled, in an answer of its own kind.
+            raise SlowDown(operation=operation, detail=f"DynamoDB has left all {len(left)} keys for later")
+        return reply
+
+    def _keys_in(self, items: Mapping[str, Any] | None) -> Sequence[Any]:
+        keys: Sequence[Any] = (items or {}).get(self._table, {}).get("Keys", ())
+        return keys
