@@ -110,7 +110,7 @@ def test_a_client_that_tries_again_by_itself_opens_a_store_and_leaves_nothing() 
 def test_a_probe_whose_answer_is_lost_is_removed() -> None:
     with hostile(Manner.LOSES_THE_FIRST_ANSWER) as address:
         bucket = s3_servers.bucket(address, "hostile")
-        with pytest.raises(ObjectStoreFailed, match="500|InternalError"):
+        with pytest.raises(ObjectStoreFailed, match=r"500|InternalError"):
             RemoteObjects(bucket)
         assert [found for page in bucket.list() for found in page] == []
 
