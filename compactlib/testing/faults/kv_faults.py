@@ -31,7 +31,7 @@ import attrs
 
 from compactlib.errors import Closed, CompactlibError
 from compactlib.kv.errors import OutcomeUnknown, PredicateFailed, SlowDown, StoreFailed
-from compactlib.kv.parts.arguments import checked_partition
+from compactlib.kv.parts.arguments import checked_cells, checked_partition
 from compactlib.kv.parts.entries import PagedEntries
 from compactlib.kv.store import (
     Cell,
@@ -153,9 +153,9 @@ class FaultyStore:
 
     def get_many(self, cells: Sequence[Cell]) -> Sequence[Versioned | None]:
         """See `MultiGet.get_many`."""
-        partition, key = cells[0] if cells else (b"", b"")
-        with self._step("get_many", partition, key):
-            return cast("MultiGet", self._store).get_many(cells)
+        checked = checked_cells(cells, self.limits)
+        with self._step("get_many", *(checked[0] if checked else (b"", b""))):
+            return cast("MultiGet", self._store).get_many(checked)
 
     def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
         """See `KVStore.set`."""

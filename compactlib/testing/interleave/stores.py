@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from compactlib.errors import CompactlibError
-from compactlib.kv.parts.arguments import checked_partition
+from compactlib.kv.parts.arguments import checked_cells, checked_partition
 from compactlib.kv.parts.entries import PagedEntries
 from compactlib.kv.store import (
     Cell,
@@ -64,8 +64,9 @@ class SteppedStore:
 
     def get_many(self, cells: Sequence[Cell]) -> Sequence[Versioned | None]:
         """See `MultiGet.get_many`."""
-        access = Access("get_many", tuple(self._cell(*each, writes=False) for each in cells))
-        return self._step(access, lambda: cast("MultiGet", self._store).get_many(cells))
+        checked = checked_cells(cells, self.limits)
+        access = Access("get_many", tuple(self._cell(*each, writes=False) for each in checked))
+        return self._step(access, lambda: cast("MultiGet", self._store).get_many(checked))
 
     def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
         """See `KVStore.set`."""
