@@ -26,7 +26,7 @@ from typing import Any, Self, TypeAlias
 
 import attrs
 
-from compactlib._arguments import require_whole
+from compactlib._arguments import require_method, require_whole
 from compactlib.clock import Clock
 from compactlib.contract import CommitFence, Compaction, Policy
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, StorageError, Unsupported
@@ -345,6 +345,7 @@ class ObjectFolder:
             StorageError: the disk refused; nothing was changed.
             ObjectStoreFailed: the store does; see `ObjectRegister.replace`.
         """
+        require_method("fence", fence, "guard", or_none=True)
         contents = copy.put(self._heads)
         if copy.version is None or contents != copy.contents:
             guard: AbstractContextManager[object] = nullcontext() if fence is None else fence.guard()

@@ -100,6 +100,7 @@ class ObjectRegister:
             ObjectStoreFailed: the store is away. If that is said of the operation `create`, the outcome is unknown.
         """
         require_type("value", value, (bytes, bytearray, memoryview), "bytes")
+        require_type("seen", seen, Version, or_none=True)
         number, follows = (1, _NO_ID) if seen is None else (seen.number + 1, seen.id)
         if (self._newest() or 0) >= number:
             raise self._lost(number)

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from compactlib._arguments import require_callable
 from compactlib._closing import Closing
 from compactlib.errors import Closed, InvalidInput, MissingDependency
 from compactlib.objects.audit import audit_listing
@@ -41,6 +42,7 @@ class RemoteObjects(Closing):
         new_name: gives the probe its name.
 
     Raises:
+        InvalidInput: this is none of obstore's stores, or another argument is of another type.
         ConditionsIgnored: the store overwrites what it was asked to create only.
         AccessDenied: the credentials may not write there.
         ObjectStoreFailed: the store cannot be asked.
@@ -51,6 +53,7 @@ class RemoteObjects(Closing):
                  new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
         if conditions not in ("probe", "trusted", "unchecked"):
             raise InvalidInput(f"conditions is {conditions!r}; give 'probe', 'trusted' or 'unchecked'")
+        require_callable("new_name", new_name)
         try:
             import obstore
             from obstore import exceptions
@@ -201,6 +204,8 @@ class RemoteObjects(Closing):
             raise ObjectExists(key=key) from None
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise AccessDenied(operation=operation, key=key, detail=_first_line(error)) from error
+        except ValueError as error:
+            raise InvalidInput(f"obstore takes no {self._store!r:.100} for a store: {_first_line(error)}") from error
         except (exceptions.BaseError, OSError) as error:
             raise ObjectStoreFailed(operation=operation, key=key, detail=_first_line(error)) from error
 

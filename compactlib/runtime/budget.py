@@ -180,7 +180,7 @@ class Budget:
         """
         # As `refuses_misfits` would have it, without a call around what is asked before every chunk.
         try:
-            may_be_spent = not size < 0
+            may_be_spent = size >= 0
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"size is {size!r:.100}; give int") from error
         if not may_be_spent:
@@ -220,7 +220,7 @@ class Budget:
         Raises:
             InvalidInput: `size` is negative.
         """
-        if size < 0:
+        if not size >= 0:
             raise InvalidInput(f"{size} bytes cannot be charged; give 0 or more")
         with self._account.lock:
             self._account.charged_bytes += size

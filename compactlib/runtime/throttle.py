@@ -42,6 +42,7 @@ class TokenBucket:
                 raise InvalidInput(f"a throttle needs a positive, finite rate and burst, found "
                                    f"{self.bytes_per_second} B/s and {self.burst_bytes} B")
 
+    @refuses_misfits
     def take(self, size: int, now: float) -> tuple[TokenBucket, float]:
         """Take `size` bytes at monotonic time `now`: the next state, and the seconds to wait before using them.
 
@@ -50,13 +51,14 @@ class TokenBucket:
         Raises:
             InvalidInput: `size` is negative.
         """
-        if size < 0:
+        if not size >= 0:
             raise InvalidInput(f"{size} bytes cannot be taken; give back what was not used with give_back()")
         refilled = self.level + max(0.0, now - self.at) * self.bytes_per_second
         level = min(self.burst_bytes, refilled) - size
         wait = max(0.0, -level / self.bytes_per_second)
         return TokenBucket(self.bytes_per_second, self.burst_bytes, level, max(self.at, now)), wait
 
+    @refuses_misfits
     def give_back(self, size: int) -> TokenBucket:
         """The state after `size` bytes that were taken turned out not to be needed."""
         return attrs.evolve(self, level=min(self.burst_bytes, self.level + size))
@@ -77,6 +79,7 @@ class Throttle:
         InvalidInput: the rate or the burst is not positive and finite, or `saved_bytes` not in 0 .. burst.
     """
 
+    @refuses_misfits
     def __init__(self, bytes_per_second: float, *, burst_bytes: float | None = None,
                  saved_bytes: float | None = None, clock: Clock | None = None) -> None:
         burst = bytes_per_second / 10 if burst_bytes is None else burst_bytes

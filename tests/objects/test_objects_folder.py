@@ -197,6 +197,14 @@ def test_a_fence_is_asked_at_the_commit(tmp_path: Path) -> None:
     assert folder_in(objects).read() == first
 
 
+def test_what_is_no_fence_is_refused_before_anything_is_put(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    (tmp_path / "file").write_bytes(b"data")
+    with pytest.raises(InvalidInput, match="fence is 5"):
+        ObjectFolder(objects, "store").put(tmp_path, fence=5)  # type: ignore[arg-type]
+    assert list(objects.list()) == []
+
+
 def test_a_place_for_working_copies_that_is_not_there_is_named(tmp_path: Path) -> None:
     folder = ObjectFolder(MemoryObjects(), "store")
     with pytest.raises(StorageError, match="make a folder in /"), folder.opened(scratch=f"{tmp_path}/nowhere"):

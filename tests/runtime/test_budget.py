@@ -114,6 +114,7 @@ def test_the_deadline_is_the_first_moment_of_refusal() -> None:
     lambda: Budget(bytes_per_second=math.inf), lambda: Budget(deadline=math.nan),
     lambda: BudgetLimits(total_bytes=-1), lambda: BudgetLimits(bytes_per_second=-5.0),
     lambda: BudgetLimits().share(0), lambda: Budget().spend(-1), lambda: Budget().charge(-1),
+    lambda: Budget(total_bytes=9).spend(math.nan), lambda: Budget().charge(math.nan),  # type: ignore[arg-type]
 ])
 def test_impossible_numbers_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(InvalidInput):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import attrs
 
-from compactlib._arguments import require_seconds, require_whole
+from compactlib._arguments import refuses_misfits, require_seconds, require_whole
 from compactlib.errors import AuditFailed, CompactlibError, InvalidInput, MissingDependency, Unsupported
 from compactlib.kv.errors import (
     ConnectFailed,
@@ -63,12 +63,13 @@ class PostgresStore(TransactionalStore):
 
     Raises:
         ConnectFailed: the server cannot be reached, or refuses these credentials.
-        InvalidInput: the table's name is none.
+        InvalidInput: the table's name is none, or an argument is of another type.
         Unsupported: the table was written by a later release.
         StoreFailed: the database refused; a table of this name holds something else, for example.
         MissingDependency: psycopg is not installed.
     """
 
+    @refuses_misfits
     def __init__(self, conninfo: str, *, table: str = "compactlib_kv", busy_seconds: float = 10.0,
                  page_size: int = 1000) -> None:
         try:

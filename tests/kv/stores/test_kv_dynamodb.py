@@ -128,6 +128,12 @@ def test_a_token_never_holds_again(store: DynamoStore) -> None:
             store.set_if(P, b"k", b"v2", old)
 
 
+@pytest.mark.parametrize("wrong", [{"table": None}, {"endpoint_url": "localhost:8000"}, {"session": 5}])
+def test_arguments_that_make_no_client_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        DynamoStore(**{"table": "kv", "region": "eu-west-1", **wrong})
+
+
 @pytest.mark.parametrize("token", [b"", b"x" * 32, "x" * 16])
 def test_a_token_that_no_item_has_is_refused(token: Any) -> None:
     """It would be written, and no reader would take it."""

@@ -201,8 +201,17 @@ def test_arguments_that_make_no_sense() -> None:
     for seconds in (0.0, -1.0, float("inf")):
         with pytest.raises(InvalidInput, match="timeout_seconds is"):
             EtcdStore(timeout_seconds=seconds)
+    for wrong in ({"root": "text"}, {"host": None}):
+        with pytest.raises(InvalidInput, match=f"{next(iter(wrong))} is"):
+            EtcdStore(**wrong)
     with pytest.raises(ConnectFailed, match="check the address"):
         EtcdStore("127.0.0.1", servers.free_port())
+
+
+@pytest.mark.parametrize("files", [{"ca_cert": "/no/such/file"}, {"cert": ("/no/such/file", "/no/such/file")}])
+def test_certificates_that_are_not_there_are_named(files: dict[str, Any]) -> None:
+    with pytest.raises(StoreFailed, match="/no/such/file"):
+        EtcdStore("127.0.0.1", servers.free_port(), protocol="https", **files)
 
 
 def test_processes_count_together() -> None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import psycopg
 import pytest
@@ -295,6 +296,12 @@ def test_a_table_that_holds_something_else_is_refused(server: str) -> None:
 def test_odd_table_names_are_refused(table: str) -> None:
     with pytest.raises(InvalidInput, match="table is"):
         PostgresStore("host=/nowhere", table=table)
+
+
+@pytest.mark.parametrize("wrong", [{"table": 5}, {"conninfo": 5}])
+def test_arguments_of_another_type_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="is 5; give str"):
+        PostgresStore(**{"conninfo": "host=/no/such/folder", **wrong})
 
 
 def test_audit_finds_a_version_given_out_twice(store: PostgresStore, server: str) -> None:

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from compactlib._arguments import require_id, require_seconds, require_whole
+from compactlib._arguments import require_id, require_seconds, require_type, require_whole
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput, MissingDependency
 from compactlib.kv.errors import (
@@ -87,7 +87,7 @@ class DynamoStore:
 
     Raises:
         ConnectFailed: DynamoDB cannot be reached.
-        InvalidInput: the table's name is none.
+        InvalidInput: the table's name is none, or an argument is of another type.
         NotAStore: the table holds something else, or is absent although `create` is `False`.
         SlowDown: the table is not ready after two minutes.
         StoreFailed: DynamoDB refused: credentials, rights.
@@ -104,6 +104,7 @@ class DynamoStore:
             from botocore import config, exceptions, parsers
         except ImportError:
             raise MissingDependency(package="boto3", extra="dynamodb", purpose="a store in DynamoDB") from None
+        require_type("table", table, str)
         if not _TABLE.fullmatch(table):
             raise InvalidInput(f"table is {table!r}; give 3 to 255 letters, digits or any of '_.-'")
         require_seconds("timeout_seconds", timeout_seconds, above_zero=True)
@@ -126,6 +127,10 @@ class DynamoStore:
                 "dynamodb", region_name=region, endpoint_url=endpoint_url, config=settings)
         except exceptions.BotoCoreError as error:
             raise StoreFailed(operation="set up", path=table, detail=str(error)) from error
+        except (TypeError, AttributeError, ValueError) as error:
+            raise InvalidInput(f"region {region!r}, endpoint_url {endpoint_url!r} and session {session!r:.100} make no "
+                               f"client: {error}; give an address with http:// or https://, and a session of boto3's"
+                               ) from error
         self._client.meta.events.register("response-received.dynamodb", self._require_whole)
         try:
             self._set_up(create)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compactlib._arguments import require_seconds, require_whole
+from compactlib._arguments import refuses_misfits, require_seconds, require_whole
 from compactlib.errors import AuditFailed, InvalidInput, MissingDependency, Unsupported
 from compactlib.kv.errors import ConnectFailed, DamagedStore, KeyNotFound, PredicateFailed, StoreFailed, TooLarge
 from compactlib.kv.parts.arguments import (
@@ -69,12 +69,13 @@ class EtcdStore:
 
     Raises:
         ConnectFailed: the server cannot be reached.
-        InvalidInput: the root is empty, or the time is none to wait.
+        InvalidInput: the root is empty, the time is none to wait, or an argument is of another type.
         Unsupported: the store was written by a later release.
         StoreFailed: the server refused.
         MissingDependency: etcd3gw is not installed.
     """
 
+    @refuses_misfits
     def __init__(self, host: str = "localhost", port: int = 2379, *, root: bytes = b"compactlib/",
                  protocol: str = "http", ca_cert: str | None = None, cert: tuple[str, str] | None = None,
                  timeout_seconds: float = 10.0, page_size: int = 1000) -> None:
@@ -299,7 +300,8 @@ class _Gateway:
             if _never_sent(error):
                 raise ConnectFailed(operation=operation, path=self.path, detail=text) from error
             raise lost(operation, self.path, text, writes=writes, unreachable=True) from error
-        except RequestException as error:
+        except OSError as error:
+            # Those of requests; and, as they are, of files with certificates, which it looks at each time.
             raise lost(operation, self.path, str(error), writes=writes, unreachable=False) from error
 
     def close(self) -> None:
