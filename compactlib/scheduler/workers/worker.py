@@ -341,8 +341,10 @@ class Worker(ServiceFace):
             return Skipped(f"there is nothing to say, and no room for a job: capacity={self._options.capacity}")
         try:
             response: object = self._transport.poll(request)
-            if not isinstance(response, PollResponse):
-                raise InvalidInput(f"the transport answered a {type(response).__name__}; it must answer a PollResponse")
+            # All of it before any: a job that only the half of an answer has begun would never run.
+            problem = misfit(response, PollResponse)
+            if problem is not None or not isinstance(response, PollResponse):
+                raise InvalidInput(f"the transport must answer a PollResponse: {problem}")
         except Exception as error:
             self._unanswered += 1
             self._service.note(error)

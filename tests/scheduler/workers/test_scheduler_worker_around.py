@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import threading
 from typing import Any
 
+import attrs
 import pytest
 
 from compactlib.errors import Busy, CompactlibError, InvalidInput
@@ -151,17 +153,34 @@ def test_a_transport_that_answers_nonsense_is_asked_again(nonsense: Any) -> None
     assert "PollResponse" in told.wait_for("scheduler_poll_failed")["error"]
 
 
+@pytest.mark.parametrize("wrong", [{"tombstones": ("x",)}, {"answers": (5,)}, {"assignments": None}, {"now": "0"},
+                                   {"compaction_jobs": (5,)}])
+def test_an_answer_with_something_wrong_in_it_begins_nothing(wrong: dict[str, Any]) -> None:
+    desk, told = Desk("a"), RecordingObserver()
+
+    class Strange:
+        def poll(self, request: PollRequest) -> PollResponse:
+            return attrs.evolve(desk.poll(request), **wrong)
+
+    worker = Worker(Strange(), nothing, observer=told)
+    [outcome] = worker.run_pending()
+    assert isinstance(outcome, Failed)
+    assert f"PollResponse.{next(iter(wrong))} cannot be" in str(outcome.error)
+    assert (worker.jobs, worker.is_idle) == ((), True)
+    worker.audit()
+
+
 def test_what_nobody_expected_in_the_polling_thread_is_kept_and_told_and_the_worker_goes_on() -> None:
     desk, told = Desk("a"), Waiting()
 
-    class Broken:
-        """Answers without an answer to its last update, and with one that has no name."""
+    class Broken(random.Random):
+        left = 1
 
-        def poll(self, request: PollRequest) -> PollResponse:
-            response = desk.poll(request)
-            return PollResponse(response.compaction_jobs, (None,)) if len(desk.polls) == 1 else response  # type: ignore[arg-type]
+        def random(self) -> float:
+            self.left -= 1
+            return super().random() if self.left < 0 else self.nothing  # type: ignore[attr-defined]
 
-    worker = Worker(Broken(), nothing, options=FAST, observer=told)
+    worker = Worker(desk, nothing, options=FAST, observer=told, rng=Broken())
     worker.start()
     assert told.wait_for("scheduler_worker_failed")["message"].startswith("the work polls ended in AttributeError")
     assert isinstance(worker.last_error, AttributeError)
