@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
 from inspect import signature
 from itertools import islice
@@ -65,6 +65,16 @@ def require_callable(name: str, value: object) -> None:
     """
     if not callable(value):
         raise InvalidInput(f"{name} is {value!r:.100}; give a function")
+
+
+def require_names(name: str, value: object) -> None:
+    """Return if `value` is several names; one text would be read as one name for each of its letters.
+
+    Raises:
+        InvalidInput: it is one, or nothing of the kind.
+    """
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidInput(f"{name} is {value!r:.100}; give a list of names")
 
 
 def require_id(name: str, value: object, length: int) -> bytes:

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_method, require_seconds, require_type
+from compactlib._arguments import refuses_misfits, require_method, require_names, require_seconds, require_type
 from compactlib._closing import Closing
 from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, MissingDependency
@@ -130,6 +130,7 @@ class RaftCommandLog(Closing):
     def __init__(self, address: str, peers: Sequence[str], *, folder: StrPath | None = None,
                  password: str | None = None, insecure: bool = False, wait_seconds: float = 10.0,
                  clock: Clock | None = None, files: Files | None = None, **settings: Any) -> None:
+        require_names("peers", peers)
         for each in (address, *peers):
             require_guarded("a node of a group", each.rpartition(":")[0].strip("[]"), guard="password=",
                             is_guarded=bool(password), insecure=insecure)

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from compactlib._arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits, require_names
 from compactlib._closing import Closing
 from compactlib.clock import Clock
 from compactlib.errors import Busy, CompactlibError, InvalidInput
@@ -189,6 +189,7 @@ class SchedulerHost(Closing):
     @refuses_misfits
     def requeue(self, names: Iterable[str]) -> Requeued:
         """Try jobs again that failed: in quarantine, or still queued; see `Requeue`."""
+        require_names("names", names)
         return self._carry_out(Requeue(tuple(names)), Requeued)
 
     @refuses_misfits

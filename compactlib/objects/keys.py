@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from compactlib._arguments import require_whole
+from compactlib._arguments import require_names, require_whole
 from compactlib.errors import InvalidInput
 from compactlib.objects.errors import BadKey
 
@@ -37,16 +37,6 @@ def check_key(key: str) -> None:
                          f"of '._=+@,-' that do not begin with a dot", key=key)
 
 
-def check_keys(keys: Iterable[str]) -> None:
-    """Pass several keys, unseen; one key alone would be read as one for each of its letters.
-
-    Raises:
-        InvalidInput: they are one, or none.
-    """
-    if isinstance(keys, str) or not isinstance(keys, Iterable):
-        raise InvalidInput(f"keys is {keys!r:.100}; give a list of keys")
-
-
 def check_range(start: int, length: int) -> None:
     """Pass a range of an object.
 
@@ -64,7 +54,7 @@ def checked_deletes(keys: Iterable[str]) -> list[str]:
         BadKey: one is no key.
         InvalidInput: there are more than `MAX_DELETES`, or `keys` is no list.
     """
-    check_keys(keys)
+    require_names("keys", keys)
     checked = list(keys)
     for key in checked:
         check_key(key)

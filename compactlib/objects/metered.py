@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.objects.in_front import AnswerT, ObjectsInFront
+from compactlib.objects.keys import checked_deletes
 from compactlib.objects.store import MultiDelete, ObjectInfo, ObjectRef, ObjectStore
 from compactlib.runtime.meter import Meter
 from compactlib.runtime.observe import Observer
@@ -83,7 +84,7 @@ class MeteredObjects(ObjectsInFront):
             with self._meter.request("delete_many"):
                 self._store.delete_many(keys)
         else:
-            for key in keys:
+            for key in checked_deletes(keys):
                 self.delete(key)
 
     def close(self) -> None:

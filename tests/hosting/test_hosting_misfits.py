@@ -105,7 +105,8 @@ def test_a_client_is_given_messages() -> None:
 
 
 @pytest.mark.parametrize("changed", [
-    {"listen": "here"}, {"listen": ("127.0.0.1", "80")}, {"tls": 5}, {"clients": 5}, {"application": 5}])
+    {"listen": "here"}, {"listen": ("127.0.0.1", "80")}, {"tls": 5}, {"clients": 5}, {"clients": "abc"},
+    {"application": 5}])
 def test_an_http_server_is_given_what_it_needs(changed: dict[str, Any]) -> None:
     fine: dict[str, Any] = {"application": SchedulerApplication(SchedulerHost(log())), "listen": ("127.0.0.1", 0)}
     with pytest.raises(InvalidInput, match=next(iter(changed))):
@@ -113,10 +114,17 @@ def test_an_http_server_is_given_what_it_needs(changed: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("changed", [
-    {"listen": "here"}, {"listen": ("127.0.0.1", "80")}, {"cluster": 5}, {"door": 5}, {"limits": 5}])
+    {"listen": "here"}, {"listen": ("127.0.0.1", "80")}, {"cluster": 5}, {"door": 5}, {"limits": 5},
+    {"senders": 5}, {"senders": "abc"}])
 def test_a_server_is_given_what_it_needs(changed: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(changed))):
         SnapshotServer(**{"listen": ("127.0.0.1", 0), **changed})
+
+
+def test_one_job_is_no_list_of_jobs() -> None:
+    """It would be one for each of its letters."""
+    with pytest.raises(InvalidInput, match="names is 'job'; give a list"):
+        SchedulerHost(log()).requeue("job")
 
 
 @pytest.mark.parametrize("changed", [

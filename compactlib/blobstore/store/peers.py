@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 
+from compactlib._arguments import require_names
 from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.store.replication import ReplicationToken
 from compactlib.clock import Clock, SystemClock
@@ -43,13 +44,14 @@ class PeerTokens:
         clock: where time comes from.
 
     Raises:
-        InvalidInput: `ignore_idle_seconds` is negative.
+        InvalidInput: `ignore_idle_seconds` is negative, or `peers` is one name alone.
     """
 
     def __init__(self, incarnation: bytes, peers: Iterable[str], *, ignore_idle_seconds: float = 0.0,
                  clock: Clock | None = None) -> None:
         if ignore_idle_seconds < 0:
             raise InvalidInput(f"ignore_idle_seconds is {ignore_idle_seconds}; give 0 (never) or more")
+        require_names("peers", peers)
         self._incarnation = incarnation
         self._ignore_idle_seconds = ignore_idle_seconds
         self._clock: Clock = SystemClock() if clock is None else clock

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from email.utils import formatdate
 from typing import Any
 
-from compactlib._arguments import refuses_misfits, require_type
+from compactlib._arguments import refuses_misfits, require_names, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import MissingDependency
 from compactlib.hosting.http.application import CLIENT_STATE, HttpLimits, Receive, SchedulerApplication, Scope, Send
@@ -65,6 +65,7 @@ class HttpServer(AsyncServiceFace):
                  observer: Observer | None = None) -> None:
         require_type("application", application, SchedulerApplication, "a SchedulerApplication")
         require_address("listen", listen)
+        require_names("clients", clients)
         asks_for_names = tls is not None and tls.verify_mode is ssl.CERT_REQUIRED
         require_guarded("the scheduler's server", listen[0], guard="tls= with tokens or certificates of clients",
                         is_guarded=tls is not None and (asks_for_names or bool(application.tokens)), insecure=insecure)

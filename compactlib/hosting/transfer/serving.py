@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from compactlib._arguments import require_method, require_type
+from compactlib._arguments import require_method, require_names, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsupported
 from compactlib.hosting.transfer.lines import Hello, hello_length, require_address
@@ -82,6 +82,7 @@ class SnapshotServer(AsyncServiceFace):
         require_mutual("tls", tls)
         require_type("limits", limits, TransferLimits, "TransferLimits", or_none=True)
         require_type("cluster", cluster, str, "text")
+        require_names("senders", senders)
         require_type("door", door, DoorLimits, "DoorLimits", or_none=True)
         self._work = AsyncWork(f"the snapshot server on {listen[0]}", event=SERVER_FAILED, observer=observer)
         self._listen = listen

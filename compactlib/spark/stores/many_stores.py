@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import attrs
 
+from compactlib._arguments import require_names
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.executors.tasks import own_error
 from compactlib.outcome import Failed
@@ -171,8 +172,9 @@ def listed_once(names: Iterable[str]) -> list[str]:
     """The names of stores as a list.
 
     Raises:
-        InvalidInput: one is listed twice.
+        InvalidInput: one is listed twice, or there is one alone and no list.
     """
+    require_names("stores", names)
     listed = list(names)
     twice = next((name for name, times in Counter(listed).items() if times > 1), None)
     if twice is not None:

@@ -25,6 +25,12 @@ def delete_at(sequence: int) -> IndexEntry:
     return IndexEntry(b"k", RecordKind.DELETE, 0, 0, sequence, 5, NO_EXPIRY, 1, 2, SegmentName(0, 0), 80, 61)
 
 
+def test_one_peer_is_no_list_of_peers() -> None:
+    """Of a name in its place each letter would hold tombstones back for ever."""
+    with pytest.raises(InvalidInput, match="peers is 'node'; give a list"):
+        PeerTokens(HERE, "node")
+
+
 def test_no_peers_hold_nothing_back() -> None:
     assert PeerTokens(HERE, []).have_seen(delete_at(9))
 

@@ -158,6 +158,8 @@ class TestOnSpark:
     def test_bad_input(self, spark: SparkSession) -> None:
         with pytest.raises(InvalidInput, match="'a' is listed twice"):
             compact_on_workers(spark, ["a", "b", "a"], open_log)
+        with pytest.raises(InvalidInput, match="stores is '/logs/a'; give a list"):
+            compact_on_workers(spark, "/logs/a", open_log)
         with pytest.raises(InvalidInput, match="weight"):
             compact_on_workers(spark, {"a": -1.0}, open_log)
         with pytest.raises(InvalidInput, match="at once"):
