@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from compactlib._arguments import require_callable
 from compactlib._closing import Closing
-from compactlib.errors import Closed, InvalidInput, MissingDependency
+from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.objects.audit import audit_listing
 from compactlib.objects.digest import size_and_digest
 from compactlib.objects.errors import AccessDenied, ConditionsIgnored, ObjectExists, ObjectNotFound, ObjectStoreFailed
 from compactlib.objects.keys import check_key, check_prefix, check_range, checked_deletes
 from compactlib.objects.store import ObjectInfo, ObjectRef
+from compactlib.runtime.open_state import OpenState
 
 if TYPE_CHECKING:
     import obstore.store
@@ -63,7 +64,7 @@ class RemoteObjects(Closing):
         self._exceptions = exceptions
         self._store = store
         self._conditions = conditions
-        self._closed = False
+        self._state = OpenState(repr(self))
         if conditions == "probe":
             self._probe(f"{_PROBE}/{new_name()}")
 
@@ -214,8 +215,7 @@ class RemoteObjects(Closing):
         check_key(key)
 
     def _require_open(self) -> None:
-        if self._closed:
-            raise Closed(f"{self!r} was closed; open it again")
+        self._state.require()
 
     def available_bytes(self) -> int | None:
         """See `ObjectStore.available_bytes`: it is unknown."""
@@ -228,7 +228,7 @@ class RemoteObjects(Closing):
 
     def close(self) -> None:
         """See `ObjectStore.close`."""
-        self._closed = True
+        self._state.close()
 
     def __repr__(self) -> str:
         return f"RemoteObjects({self._store!r}, conditions={self._conditions!r})"

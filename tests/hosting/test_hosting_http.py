@@ -47,6 +47,7 @@ from compactlib.scheduler.errors import JournalConflict
 from compactlib.scheduler.fences.token import TokenSealer
 from compactlib.scheduler.model.poll import PollResponse, Verdict
 from compactlib.scheduler.model.update import BlocksAdded
+from compactlib.testing.kit.forks import in_a_fork
 from tests.hosting.certificates import Authority
 from tests.hosting.http_serving import answered, served
 from tests.hosting.workload import CONFIG, PlainWorker, blocks, success
@@ -309,7 +310,7 @@ def test_a_client_that_is_closed_says_so() -> None:
     client = SchedulerClient(["http://127.0.0.1:1"])
     client.close()
     for call in (lambda: client.poll(PollRequest()), client.status):
-        with pytest.raises(Closed, match="this client was closed"):
+        with pytest.raises(Closed, match="the scheduler.s client was closed"):
             call()
 
 
@@ -618,3 +619,21 @@ def test_a_completion_whose_answer_is_lost_counts_once() -> None:
         assert client.poll(done).answers[0].verdict is Verdict.NOT_FOUND
         assert scheduler.service.stats(0.0)[0]["completed"] == 1
         scheduler.audit()
+
+
+def test_a_fork_does_not_use_its_parent_s_connections() -> None:
+    with served(SchedulerApplication(Stub())) as serving, SchedulerClient([serving.url]) as client:
+        client.poll(PollRequest())
+
+        def attempt() -> object:
+            try:
+                client.poll(PollRequest())
+            except Closed as refused:
+                client.close()
+                return str(refused)
+            return "it was let in"
+
+        assert "open it anew" in str(in_a_fork(attempt))
+        with client._http._optional_thread_lock._lock:  # noqa: SLF001 - held by a thread that a fork does not have
+            assert "open it anew" in str(in_a_fork(attempt, hangs_after_seconds=10.0))
+        assert client.poll(PollRequest()) == PollResponse(why="answered")

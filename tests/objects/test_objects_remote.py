@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from obstore.store import MemoryStore
 
-from compactlib.errors import InvalidInput
+from compactlib.errors import Closed, InvalidInput
 from compactlib.objects import (
     BadDigest,
     MeteredObjects,
@@ -25,6 +25,7 @@ from compactlib.objects.errors import ConditionsIgnored
 from compactlib.objects.store import delete_many, read_checked
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing import ObjectStoreConformance
+from compactlib.testing.kit.forks import in_a_fork
 from tests.kv import servers
 from tests.objects import s3_servers
 from tests.objects.hostile_s3 import Manner, hostile
@@ -208,3 +209,18 @@ def test_a_bucket_that_does_not_exist_is_told() -> None:
 def test_only_known_conditions_are_taken() -> None:
     with pytest.raises(InvalidInput, match="'probe', 'trusted' or 'unchecked'"):
         RemoteObjects(MemoryStore(), conditions="maybe")  # type: ignore[arg-type]
+
+
+def test_a_fork_does_not_use_its_parent_s_client() -> None:
+    with RemoteObjects(new_bucket(servers.moto())) as store:
+        store.create("a", b"parent")
+
+        def attempt() -> object:
+            try:
+                return store.get("a")
+            except Closed as refused:
+                store.close()
+                return str(refused)
+
+        assert "open it anew" in str(in_a_fork(attempt, hangs_after_seconds=10.0))
+        assert store.get("a") == b"parent"

@@ -18,10 +18,11 @@ import attrs
 from compactlib._arguments import refuses_misfits, require_seconds, require_type
 from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Busy, Closed, CompactlibError, InvalidInput, MissingDependency, Unsupported
+from compactlib.errors import Busy, CompactlibError, InvalidInput, MissingDependency, Unsupported
 from compactlib.hosting.errors import NoAnswer
 from compactlib.hosting.http.wire import JSON, RECORD, decode, encode
 from compactlib.runtime.doors import TurnedAway, require_guarded
+from compactlib.runtime.open_state import OpenState
 from compactlib.scheduler import AddBlocks, BlockMeta, PollRequest
 from compactlib.scheduler.model.poll import PollResponse
 from compactlib.scheduler.model.update import BlocksAdded
@@ -113,7 +114,7 @@ class SchedulerClient(Closing):
         self._network = _Network(self._clock)
         self._http = httpcore.ConnectionPool(tls, max_connections=_MAX_CONNECTIONS,
                                              keepalive_expiry=_LONGEST_IDLE_SECONDS, network_backend=self._network)
-        self._is_closed = False
+        self._state = OpenState("the scheduler's client")
         self._urls = {each + path: httpcore.URL(each + path) for each in self.addresses for path in _PATHS}
 
     def poll(self, request: PollRequest) -> PollResponse:
@@ -164,8 +165,9 @@ class SchedulerClient(Closing):
 
     def close(self) -> None:
         """Close the connections; closing again does nothing."""
-        self._is_closed = True
-        self._http.close()
+        self._state.close()
+        if not self._state.is_foreign:
+            self._http.close()
 
     def __repr__(self) -> str:
         return f"SchedulerClient({', '.join(self.addresses)})"
@@ -184,10 +186,9 @@ class SchedulerClient(Closing):
         deadline, pause = self._clock.monotonic() + self._timeout, _FIRST_PAUSE_SECONDS
         at, tries, is_unknown, why = self._preferred, 0, False, ""
         while (left := deadline - self._clock.monotonic()) > 0:
-            if self._is_closed:
-                if is_unknown:
-                    break
-                raise Closed("this client was closed; make another one")
+            if self._state.is_closed and is_unknown:
+                break
+            self._state.require()
             share = 1 / (len(self.addresses) - tries % len(self.addresses))
             try:
                 answer = self._try(method, self.addresses[at] + path, body, deadline, left * share)
@@ -235,7 +236,7 @@ class SchedulerClient(Closing):
         except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
             return _Refusal(f"the connection broke: {error!r}", is_unknown=True)
         finally:
-            if self._is_closed:
+            if self._state.is_closed:
                 # Meanwhile; a connection that was made since is closed too.
                 self._http.close()
         return bytes(answer) if response.status == 200 else _refusal(response.status, bytes(answer))

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from compactlib.kv.parts.open_state import OpenState
+from compactlib.runtime.open_state import OpenState
 
 
 class Closable(Protocol):
@@ -35,7 +35,7 @@ class Connections(Generic[C]):
 
     def __init__(self, path: str, connect: Callable[[], C], is_usable: Callable[[C], bool] = lambda _: True,
                  is_alive: Callable[[C], bool] = lambda _: True) -> None:
-        self._state = OpenState(path)
+        self._state = OpenState(f"the store {path}")
         self._connect = connect
         self._is_usable = is_usable
         self._is_alive = is_alive

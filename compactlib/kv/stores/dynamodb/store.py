@@ -39,10 +39,10 @@ from compactlib.kv.parts.arguments import (
     checked_transaction,
 )
 from compactlib.kv.parts.entries import PagedEntries
-from compactlib.kv.parts.open_state import OpenState
 from compactlib.kv.store import Cell, Condition, Delete, KVEntry, KVLimits, Predicate, Put, Versioned
 from compactlib.kv.stores.dynamodb import wire
 from compactlib.kv.stores.dynamodb.errors import CANCELED, CONDITION_FAILED, NO_TABLE, TABLE_IN_USE, code_of, refused
+from compactlib.runtime.open_state import OpenState
 
 if TYPE_CHECKING:
     import boto3
@@ -116,7 +116,7 @@ class DynamoStore:
         self._clock: Clock = SystemClock() if clock is None else clock
         self._rng: random.Random = random.Random() if rng is None else rng
         self._new_version: Callable[[], bytes] = lambda: require_id("new_version", new_version(), wire.VERSION_BYTES)
-        self._state = OpenState(f"table {table}")
+        self._state = OpenState(f"the store table {table}")
         self._exceptions: Any = exceptions
         self._garbled: Any = parsers.ResponseParserError
         settings = config.Config(retries={"total_max_attempts": 1, "mode": "standard"},

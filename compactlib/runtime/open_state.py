@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a store may still be used: not after it was closed, and not in a child of the process that opened it."""
+"""Whether what is connected to elsewhere may still be used: not once closed, nor in a child of who opened it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from compactlib.errors import Closed
 class OpenState:
     """Open until it is closed, in one process only.
 
-    A connection must not cross a fork: the child's use of it would damage the file, or garble what is sent to the
-    server.
+    A connection must not cross a fork: the child's use of it would damage the file, garble what is sent to the server,
+    take its parent's answers, or wait for threads that it does not have.
 
     Args:
-        name: the store, for messages.
+        name: of what it is, for messages: `"the store in /data"`.
     """
 
     def __init__(self, name: str) -> None:
@@ -25,7 +25,7 @@ class OpenState:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether this is a child of the process that opened the store."""
+        """Whether this is a child of the process that opened it."""
         return self._process != os.getpid()
 
     @property
@@ -38,13 +38,13 @@ class OpenState:
         self._closed = True
 
     def require(self) -> None:
-        """Check that the store may be used.
+        """Check that it may be used.
 
         Raises:
             Closed: it was closed, or it was opened by another process.
         """
         if self._closed:
-            raise Closed(f"the store {self._name} was closed; open it again")
+            raise Closed(f"{self._name} was closed; open it again")
         if self.is_foreign:
-            raise Closed(f"the store {self._name} was opened by process {self._process}, this is its child "
+            raise Closed(f"{self._name} was opened by process {self._process}, this is its child "
                          f"{os.getpid()}; open it anew here")
