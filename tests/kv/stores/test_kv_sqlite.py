@@ -85,6 +85,19 @@ def test_a_state_machine_agrees_with_a_dictionary(machine_stores: Iterator[Sqlit
 # -- durability, processes
 
 
+def test_an_interrupt_that_comes_as_a_transaction_begins_locks_nobody_out(tmp_path: Path) -> None:
+    """Ctrl-C while it waits for another writer is raised once it has the lock."""
+    store, other = (SqliteStore(tmp_path / "kv", busy_seconds=0.1) for _ in range(2))
+    with contextlib.suppress(KeyboardInterrupt), store._connections.lent() as connection:  # noqa: SLF001
+        connection.execute("BEGIN IMMEDIATE")
+        raise KeyboardInterrupt
+    other.set(b"p", b"k", b"other")
+    store.set(b"p", b"k", b"own")
+    assert other.get(b"p", b"k").value == b"own"
+    store.close()
+    other.close()
+
+
 def test_what_was_written_is_there_after_opening_again(tmp_path: Path) -> None:
     with contextlib.closing(SqliteStore(tmp_path / "kv")) as store:
         store.set(b"p", b"k", b"v")

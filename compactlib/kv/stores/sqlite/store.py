@@ -89,7 +89,9 @@ class SqliteStore(TransactionalStore):
         self._read_only = read_only
         self._busy_seconds = busy_seconds
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._connections: Connections[sqlite3.Connection] = Connections(self._path, self._connect)
+        # An interrupt may come right after a transaction has begun, and that one would keep all others from writing.
+        self._connections: Connections[sqlite3.Connection] = Connections(
+            self._path, self._connect, lambda connection: not connection.in_transaction)
         super().__init__(_LIMITS, page_size)
         disk: Files = LocalFiles() if files is None else files
         _require_file(self._path, disk if create and not read_only else None)
