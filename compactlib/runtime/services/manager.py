@@ -144,18 +144,21 @@ class CompactionManager(ServiceFace):
         periodic = self._triggers.get(Periodic)
         resume: Callable[..., Outcome[Any]] | None = getattr(store, "resume", None)
         slices: Slices | None = getattr(store, "slices", None)
+        names = (name,) if slices is None else (name, f"{name} ({slices.what})")
+        for each in names:
+            if any(each in taken for taken in tuple(self._names.values())):
+                raise InvalidInput(f"there is work {each!r} already; names have to be unique")
         work = _Compacting(store, resume, policy, executor, fence, new_budget or getattr(store, "new_budget", None),
                            slices)
         lane = disk if disk is not None else "" if folder is None else disk_of(folder)
         every_seconds = periodic.every_seconds if isinstance(periodic, Periodic) else None
         self._service.add(name, work, lane=lane, every_seconds=every_seconds, resumes=resume is not None,
                           enabled=enabled, is_open=is_open)
-        self._names[name] = (name,)
+        self._names[name] = names
         if slices is not None:
-            sliced = f"{name} ({slices.what})"
+            sliced = names[-1]
             self._service.add(sliced, partial(_one_slice, slices, work), lane=lane, every_seconds=every_seconds,
                               enabled=enabled, is_open=is_open)
-            self._names[name] = name, sliced
             if every_seconds is None and self._triggers:
                 # Not due by time: it follows what was requested.
                 work.then = lambda: self._service.request(sliced)

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -274,6 +275,18 @@ def test_what_cannot_be_resumed_is_not_compacted() -> None:
     clock.advance(20.0)
     manager.run_pending()
     assert manager.report().rows[0].last_told == "'resumed'"
+
+
+def test_a_store_of_which_one_name_is_taken_is_not_added_at_all() -> None:
+    class Sliced(FakeStore):
+        slices = SimpleNamespace(what="hard delete")
+
+    manager, *_ = managed()
+    add(manager, "a (hard delete)", FakeStore())
+    with pytest.raises(InvalidInput, match=r"there is work 'a \(hard delete\)' already"):
+        add(manager, "a", Sliced())
+    assert [row.work for row in manager.report().rows] == ["a (hard delete)"]
+    add(manager, "a", FakeStore())
 
 
 def test_a_store_is_removed_when_it_is_disabled_and_stop_may_come_first() -> None:
