@@ -186,7 +186,8 @@ class _Run:
         while len(self._workers) < self._parallel:
             try:
                 worker = self._kept.take() or Worker(self._context)
-            except OSError as error:
+            except (OSError, AssertionError) as error:
+                # The latter is what `multiprocessing` raises in a process that may have no children.
                 self._not_started(str(error))
             else:
                 self._workers.append(worker)

@@ -155,6 +155,15 @@ def test_a_main_module_that_cannot_be_imported_is_told(tmp_path: Path) -> None:
     assert sorted(told.stdout.splitlines()) == ["a WorkerNotStarted True", "b WorkerNotStarted True"]
 
 
+def test_a_process_that_may_have_no_children_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of a `multiprocessing.Pool` is, and each worker of this executor."""
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]  # noqa: SLF001
+    for outcome in ran(ProcessExecutor(2), [TellingTask("a"), TellingTask("b")]).values():
+        error = failed_task(outcome)
+        assert error.kind == "WorkerNotStarted"
+        assert "daemonic processes" in str(error)
+
+
 def test_workers_stop_when_their_parent_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(

@@ -136,10 +136,10 @@ def checked_transaction(conditions: Iterable[Condition], puts: Iterable[Put], de
         MissingPartitionKey, MissingKey, MissingValue, InvalidInput, TooLarge, BatchSizeTooBig: see `KVStore.transact`.
     """
     demanded = [(*checked_cell(one.partition, one.key, limits), one.predicate)
-                for one in _all_of(Condition, conditions)]
+                for one in all_of(Condition, conditions)]
     changes: list[tuple[bytes, bytes, bytes | None]] = []
-    changes += (checked_put(put.partition, put.key, put.value, limits) for put in _all_of(Put, puts))
-    changes += ((*checked_cell(one.partition, one.key, limits), None) for one in _all_of(Delete, deletes))
+    changes += (checked_put(put.partition, put.key, put.value, limits) for put in all_of(Put, puts))
+    changes += ((*checked_cell(one.partition, one.key, limits), None) for one in all_of(Delete, deletes))
     size = len(demanded) + len(changes)
     if size > limits.max_transact:
         raise BatchSizeTooBig(size=size, limit=limits.max_transact)
@@ -152,7 +152,12 @@ def checked_transaction(conditions: Iterable[Condition], puts: Iterable[Put], de
     return Transaction(demanded, changes)
 
 
-def _all_of(kind: type[PartT], parts: Iterable[PartT]) -> Iterator[PartT]:
+def all_of(kind: type[PartT], parts: Iterable[PartT]) -> Iterator[PartT]:
+    """The parts of a transaction that are of one kind.
+
+    Raises:
+        InvalidInput: one is something else, or there is no list of them.
+    """
     if not isinstance(parts, Iterable):
         raise InvalidInput(f"{parts!r} was given; give a list of {kind.__name__}")
     for part in parts:

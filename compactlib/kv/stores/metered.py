@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self, cast
 
 from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
+from compactlib.kv.parts.arguments import all_of
 from compactlib.kv.store import (
     Cell,
     Condition,
@@ -105,7 +106,7 @@ class MeteredStore:
     def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
                  deletes: Iterable[Delete] = ()) -> None:
         """See `KVStore.transact`."""
-        listed = tuple(puts)
+        listed = tuple(all_of(Put, puts))
         with self._meter.request("transact"):
             self._store.transact(conditions, listed, deletes)
         self._meter.written("transact", sum(len(put.value) for put in listed))
