@@ -303,7 +303,7 @@ class ObjectFolder:
 
         Raises:
             NotFound: there is no such folder in the object store.
-            CorruptData: the manifest or a file is damaged.
+            CorruptData: the manifest or a file is damaged, or a file that the newest version names is gone.
             Stale: files went while they were read, since newer versions were made and `reclaim` was called.
             ObjectStoreFailed: the store cannot be asked.
             StorageError: the disk refused. After each of these errors there is no such folder on the disk.
@@ -322,6 +322,9 @@ class ObjectFolder:
             shutil.rmtree(copy.folder, ignore_errors=True)
             if not isinstance(error, NotFound):
                 raise
+            if self._register.read() == version:
+                raise CorruptData(path=f"{self._prefix}/manifest", offset=0, expected="files that are there",
+                                  found=str(error)) from error
             raise Stale(f"{self._prefix!r} was changed, and its files were reclaimed, while they were read: {error}; "
                         f"read it again") from error
         return copy

@@ -16,6 +16,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotFound, Stale, StorageError, Unsupported
 from compactlib.objects import Digest, MemoryObjects, ObjectRef, ObjectStore, ObjectStoreFailed
 from compactlib.objects.folder import Contents, ObjectFolder, WorkingCopy, contents_of
+from compactlib.objects.register import ObjectRegister
 from compactlib.objects.stored_file import StoredFile
 from compactlib.scheduler import FencedOff, MemoryFence, TokenFence
 from tests.objects.unsure_objects import UnsureObjects
@@ -310,16 +311,23 @@ def test_what_no_version_names_is_reclaimed_by_age(tmp_path: Path) -> None:
     assert missing
 
 
-def test_a_reader_of_a_version_whose_files_went_is_told_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("newer", "told"), [([Contents().encoded()], Stale), ([], CorruptData)])
+def test_a_reader_of_a_version_whose_files_went_is_told_whether_there_is_a_newer_one(
+        newer: list[bytes], told: type[CompactlibError], tmp_path: Path) -> None:
+    """Where there is none, to read it again would be no help."""
     class Losing(MemoryObjects):
         def get(self, key: str) -> bytes:
             if "/files/" in key:
+                with contextlib.suppress(IndexError):
+                    value = newer.pop()
+                    register.replace(value, register.read())
                 self.delete(key)
             return super().get(key)
 
     objects = Losing()
+    register = ObjectRegister(objects, "stores/one/manifest")
     folder_in(objects).put(made(tmp_path / "source"))
-    with pytest.raises(Stale, match="reclaimed"):
+    with pytest.raises(told, match="reclaimed" if told is Stale else "/files/"):
         folder_in(objects).fetch(tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
