@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +23,7 @@ from compactlib.errors import (
     InvalidInput,
     NotFound,
     Stale,
+    StorageError,
     Unsorted,
     Unsupported,
 )
@@ -40,6 +43,7 @@ from compactlib.raftlog.snapshots.files_format import (
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.store.protocols import SnapshotStore
 from compactlib.testing import FailingFiles
+from tests.open_files import open_files
 from tests.raftlog.wrapped_files import UnsyncedFiles
 
 LIVE = IndexSet.from_sorted([5, 10, 15])
@@ -444,6 +448,27 @@ def test_what_was_received_is_gone_on_with_after_a_restart(tmp_path: Path) -> No
     store.adopt(incoming, LIVE)
     assert state_of(store) == state
     assert store.staged() is None
+
+
+@pytest.mark.parametrize("keep_bytes", [0, 700])
+def test_a_disk_that_refuses_to_receive_keeps_no_file_open(keep_bytes: int, tmp_path: Path) -> None:
+    state = bytes(2000)
+    for fail_at in itertools.count(1):
+        folder = tmp_path / f"{fail_at}"
+        store = SnapshotFolder(folder)
+        with contextlib.closing(store.receive(manifest_for(state))) as incoming:
+            incoming.write(0, state[:900])
+        files = FailingFiles(fail_at=fail_at)
+        receiving = SnapshotFolder(folder, files=UnsyncedFiles())
+        receiving._files = files  # noqa: SLF001 - of a disk that was well when the folder was opened
+        try:
+            receiving.receive(manifest_for(state), keep_bytes=keep_bytes).close()
+        except StorageError:
+            assert open_files(folder) == []
+        else:
+            assert fail_at > 1
+            break
+
 
 
 def test_what_is_not_the_announced_snapshot_is_never_put_in_force(tmp_path: Path) -> None:
