@@ -194,7 +194,6 @@ class PostgresStore(TransactionalStore):
                 with connection.transaction():
                     answers = [self._carry_out(connection, transaction) for transaction in batch]
                     committing = True
-                return answers
         except CompactlibError as error:
             cause = error.__cause__
             if isinstance(cause, errors.SerializationFailure | errors.DeadlockDetected | errors.UniqueViolation):
@@ -202,6 +201,10 @@ class PostgresStore(TransactionalStore):
             if committing and connection.broken:
                 raise OutcomeUnknown(operation="commit", path=self._table, detail=str(cause)) from cause
             raise
+        if connection.closed:
+            # A transaction whose connection was found broken ends without an error, and without a commit.
+            raise OutcomeUnknown(operation="commit", path=self._table, detail="the connection broke")
+        return answers
 
     def _carry_out(self, connection: psycopg.Connection[Any], transaction: Transaction) -> PredicateFailed | None:
         states = self._states(connection, [one[:2] for one in transaction.conditions])

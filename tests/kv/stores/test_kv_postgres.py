@@ -272,6 +272,23 @@ def test_a_store_with_hardly_any_patience_waits_for_no_lock(store: PostgresStore
     impatient.close()
 
 
+def test_what_breaks_right_before_the_commit_is_not_acknowledged(store: PostgresStore,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction of psycopg whose connection was found broken ends without a commit, and without an error."""
+    carry_out = PostgresStore._carry_out  # noqa: SLF001
+
+    def carry_out_and_break(self: PostgresStore, connection: Any, transaction: Any) -> Any:
+        answer = carry_out(self, connection, transaction)
+        connection.pgconn.finish()
+        return answer
+
+    with monkeypatch.context() as patched, pytest.raises(OutcomeUnknown):
+        patched.setattr(PostgresStore, "_carry_out", carry_out_and_break)
+        store.set(P, b"k", b"v")
+    with pytest.raises(KeyNotFound):
+        store.get(P, b"k")
+
+
 def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConnectFailed, match="check the address"):
         PostgresStore(f"host={tmp_path} dbname=none connect_timeout=2")
