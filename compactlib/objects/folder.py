@@ -394,6 +394,7 @@ class ObjectFolder:
             older_than_seconds: more than any working copy is used.
 
         Raises:
+            InvalidInput: as for `ObjectRegister.forget`.
             CorruptData: a manifest is damaged; no file was deleted.
             ObjectStoreFailed: the store refused; call again.
         """

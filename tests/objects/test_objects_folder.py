@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -196,6 +198,20 @@ def test_a_fence_is_asked_at_the_commit(tmp_path: Path) -> None:
     with pytest.raises(FencedOff), folder_in(objects).opened(fence=TokenFence(fence, "one", 4)) as copy:
         (Path(copy.folder) / "new").write_bytes(b"")
     assert folder_in(objects).read() == first
+
+
+@pytest.mark.parametrize("wrong", [{"older_than_seconds": -1}, {"older_than_seconds": math.nan}, {"now": math.nan},
+                                   {"now": "noon"}, {"older_than_seconds": None}])
+def test_an_age_below_0_reclaims_nothing(wrong: dict[str, Any], tmp_path: Path) -> None:
+    """It would take the files of a commit that is under way."""
+    (tmp_path / "file").write_bytes(b"data")
+    objects = MemoryObjects()
+    folder = ObjectFolder(objects, "store")
+    objects.create("store/files/put-and-not-yet-named/0", b"data")
+    folder.put(tmp_path)
+    with pytest.raises(InvalidInput, match=next(iter(wrong))):
+        folder.reclaim(**{"now": 0.0, "older_than_seconds": 0.0, **wrong})
+    assert len(list(objects.list("store/files/"))) == 2
 
 
 def test_what_is_no_fence_is_refused_before_anything_is_put(tmp_path: Path) -> None:
