@@ -153,8 +153,8 @@ class ObjectRegister:
             ObjectStoreFailed: the store refused; call again.
         """
         if not older_than_seconds >= 0 or math.isnan(now):
-            raise InvalidInput(f"now is {now!r} and older_than_seconds {older_than_seconds!r}; give a time, and seconds "
-                               f"from 0 on")
+            raise InvalidInput(f"now is {now!r} and older_than_seconds {older_than_seconds!r}; give a time, and "
+                               f"seconds from 0 on")
         listed = list(self._store.list(f"{self._prefix}/"))
         old = [info.key for newer, info in pairwise(listed[1:]) if newer.modified_at < now - older_than_seconds]
         delete_many(self._store, old)
