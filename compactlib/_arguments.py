@@ -100,6 +100,18 @@ def require_seconds(name: str, value: object, *, above_zero: bool = False) -> No
         raise InvalidInput(f"{name} is {value!r:.100}; give {least}, up to {_LONGEST_SECONDS} seconds")
 
 
+def require_age(now: float, older_than_seconds: float) -> None:
+    """Return if what is so old at that time may be removed: below 0 what is being made now would be, too.
+
+    Raises:
+        InvalidInput: `now` is no number, or `older_than_seconds` none from 0 on.
+    """
+    numbers = all(isinstance(each, int | float) for each in (now, older_than_seconds))
+    if not numbers or not older_than_seconds >= 0 or now != now:
+        raise InvalidInput(f"now is {now!r:.100} and older_than_seconds {older_than_seconds!r:.100}; give a time, and "
+                           f"seconds from 0 on")
+
+
 def require_whole(name: str, value: object, least: int = 0, *, or_none: bool = False) -> None:
     """Return if `value` is a whole number of at least `least`, or is `None`, where that may be.
 

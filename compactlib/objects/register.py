@@ -9,7 +9,6 @@ follows: whoever was so slow that its name had been forgotten meanwhile finds ne
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import random
 from collections.abc import Callable
@@ -18,9 +17,9 @@ from typing import TypeVar
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_id, require_type
+from compactlib._arguments import require_age, require_id, require_type
 from compactlib.clock import Clock
-from compactlib.errors import Busy, CorruptData, InvalidInput, Stale
+from compactlib.errors import Busy, CorruptData, Stale
 from compactlib.files.record_frame import RecordFrame
 from compactlib.objects.errors import AccessDenied, ObjectExists, ObjectNotFound, ObjectStoreFailed
 from compactlib.objects.keys import check_key
@@ -140,7 +139,6 @@ class ObjectRegister:
         return Stale(f"{self._prefix!r} has another version {number} than the one to be written; read it, and begin "
                      f"anew")
 
-    @refuses_misfits
     def forget(self, *, now: float, older_than_seconds: float) -> int:
         """Delete versions that were followed so long ago; returns how many. The newest stays, and the one before it.
 
@@ -152,9 +150,7 @@ class ObjectRegister:
             InvalidInput: `now` is no number, or `older_than_seconds` none from 0 on.
             ObjectStoreFailed: the store refused; call again.
         """
-        if not older_than_seconds >= 0 or math.isnan(now):
-            raise InvalidInput(f"now is {now!r} and older_than_seconds {older_than_seconds!r}; give a time, and "
-                               f"seconds from 0 on")
+        require_age(now, older_than_seconds)
         listed = list(self._store.list(f"{self._prefix}/"))
         old = [info.key for newer, info in pairwise(listed[1:]) if newer.modified_at < now - older_than_seconds]
         delete_many(self._store, old)

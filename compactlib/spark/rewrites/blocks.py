@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import attrs
 
+from compactlib._arguments import require_age
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput
 from compactlib.objects import Digest, ObjectNotFound, ObjectStore
 from compactlib.objects.keys import check_prefix
@@ -78,8 +79,10 @@ class BlockFolder:
             older_than_seconds: how old a block must be: more than a merge takes, and a block to become known.
 
         Raises:
+            InvalidInput: `now` is no number, or `older_than_seconds` none from 0 on.
             CompactlibError: what the store raises; call again.
         """
+        require_age(now, older_than_seconds)
         kept = {self.key_of(block.tenant, block.shard, block.id) for block in known}
         with self.open_objects() as objects:
             old = [info.key for info in objects.list(f"{self.prefix}tenant-")

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from compactlib._arguments import require_age
 from compactlib.blobstore.compaction.rewrite.task import CopyRecords
 from compactlib.blobstore.index.index_file import read_index
 from compactlib.blobstore.model.names import place_of_index_file, segment_of_log_file
@@ -350,8 +351,10 @@ class ObjectsExecutor:
             older_than_seconds: how old an object must be: more than a run ever takes, since those under way have some.
 
         Raises:
+            InvalidInput: `now` is no number, or `older_than_seconds` none from 0 on.
             StoreFailed: the store cannot be asked.
         """
+        require_age(now, older_than_seconds)
         with self._open_store() as store:
             old = [info.key for info in store.list(f"{self._prefix}/") if info.modified_at < now - older_than_seconds]
             delete_many(store, old)

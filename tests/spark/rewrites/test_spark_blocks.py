@@ -381,6 +381,8 @@ def test_blocks_that_nobody_knows_are_swept_and_blocks_deleted(tmp_path: Path) -
         write_block(folder, name, rows(0, 1))
         os.utime(folder.path_of("acme", 3, name), (1000.0 - age, 1000.0 - age))
     known = BlockMeta(id="known", tenant="acme", shard=3, level=1)
+    with pytest.raises(InvalidInput, match="older_than_seconds -1"):
+        folder.sweep((known,), now=1000.0, older_than_seconds=-1)
     assert folder.sweep((known,), now=1000.0, older_than_seconds=60.0) == 1
     assert {os.path.basename(name) for name in files_of(folder)} == {"block-known.parquet", "block-young.parquet"}
     folder.delete("acme", 3, "known")
