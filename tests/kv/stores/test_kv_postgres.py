@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import signal
 import subprocess
 import sys
 import threading
@@ -237,6 +238,15 @@ def test_a_commit_whose_answer_is_lost_is_of_unknown_outcome(server: str, carrie
     direct.close()
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C is heard, also by who was begun in the background, where a shell has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("word", [b"BEGIN", b"nextval", b"COMMIT"])
 def test_what_is_written_after_an_interrupt_is_committed(server: str, word: bytes) -> None:
     """Not within the transaction that the interrupt has left open, which nobody ends."""
