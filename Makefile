@@ -88,7 +88,7 @@ site: setup
 # One worker more than there are cores: a quarter of the time, tests wait for a thread or another process. In a fresh
 # clone, all are compiled once before, and not by each worker.
 pytest: setup
-	@ls tests/__pycache__/conftest.* > /dev/null 2>&1 || $(BIN)/python -m pytest --collect-only -q > /dev/null
+	@ls tests/__pycache__/conftest.* > /dev/null 2>&1 || $(BIN)/python -m pytest --collect-only -q > /dev/null || true
 	$(call step,pytest,$(in_memory); $(with_java) && \
 	  python -m pytest -n "$$(python -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))')" \
 	    -m 'not soak and not cluster and not spark' $(PYTEST_ARGS))

@@ -310,7 +310,7 @@ def test_a_client_that_is_closed_says_so() -> None:
     client = SchedulerClient(["http://127.0.0.1:1"])
     client.close()
     for call in (lambda: client.poll(PollRequest()), client.status):
-        with pytest.raises(Closed, match="client was closed"):
+        with pytest.raises(Closed, match="the scheduler's client was closed; open it again"):
             call()
 
 

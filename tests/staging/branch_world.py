@@ -176,6 +176,7 @@ class World:
         self.contexts = {name: context_over(self.store, self.objects, 100 + number)
                          for number, name in enumerate(names)}
         self.behind = context_over(store, objects, 99)
+        self._kind = kind
         self._stored = store, objects
         self.store.records.append((0, self.behind.branches.read(MAIN).record))
 
@@ -183,7 +184,7 @@ class World:
         """A hash of all that is stored; of worlds in equal states, what is read and committed next is equal."""
         store, objects = self._stored
         files = frozenset((each.key, objects.get(each.key)) for each in objects.list())
-        return hash((self.setup, frozenset(store.cells()), files))
+        return hash((self.setup, self._kind, frozenset(store.cells()), files))
 
     def contents(self, metarange_id: MetaRangeId | None) -> Contents:
         if metarange_id not in _CONTENTS:

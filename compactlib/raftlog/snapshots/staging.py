@@ -50,16 +50,16 @@ class IncomingState:
         self._entries_bytes = 0
         self._sizes: list[int] = []
         self._out: OutFile | None = None
-        if not keep_bytes:
-            remove_incoming(files, folder)
-            # The manifest first: a state without one cannot be gone on with, and is removed.
-            write_durably(files, os.path.join(folder, INCOMING_MANIFEST), [encode_manifest(manifest)])
-        self._out = out = files.open(self._path) if keep_bytes else files.create(self._path)
         try:
             if keep_bytes:
-                out.truncate(PART_HEAD_BYTES + keep_bytes)
+                self._out = files.open(self._path)
+                self._out.truncate(PART_HEAD_BYTES + keep_bytes)
             else:
-                out.write_at(0, [STATE_HEAD.encode(manifest.index, manifest.term)])
+                remove_incoming(files, folder)
+                # The manifest first: a state without one cannot be gone on with, and is removed.
+                write_durably(files, os.path.join(folder, INCOMING_MANIFEST), [encode_manifest(manifest)])
+                self._out = files.create(self._path)
+                self._out.write_at(0, [STATE_HEAD.encode(manifest.index, manifest.term)])
         except BaseException:
             self._close_state()
             raise

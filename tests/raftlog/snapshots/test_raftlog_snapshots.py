@@ -470,7 +470,6 @@ def test_a_disk_that_refuses_to_receive_keeps_no_file_open(keep_bytes: int, tmp_
             break
 
 
-
 def test_what_is_not_the_announced_snapshot_is_never_put_in_force(tmp_path: Path) -> None:
     state = b"0123456789"
     store = SnapshotFolder(tmp_path)
