@@ -143,7 +143,7 @@ class BlobLog:
         if settings.placement is not None:
             self._open += [NO_ROW] * (settings.placement.classes - 1)
             self.placer = settings.placement.placer()
-            self.placer.valid_records = self._valid_records
+            self.placer.valid_records, self.placer.keys_of = self._valid_records, self._keys_of
 
     # ------------------------------------------------------------------------------------------------------ segments
 
@@ -244,6 +244,10 @@ class BlobLog:
             size = max(held // max(len(self.records.place) - len(self.records.free), 1), 1)
         return (held - self._died_bytes + self._open_dead_bytes) / size
 
+    def _keys_of(self, row: int) -> list[int]:
+        place, owner = self.records.place, self.records.key
+        return [owner[record] for record in self._members[row] if place[record] == row]
+
     def has_dead_beyond(self, fraction: float) -> bool:
         """Whether what is dead in closed segments is more than this part of what the log holds. O(1).
 
@@ -308,7 +312,6 @@ class BlobLog:
         used, valid, moments, newest, members = self._used, self._valid, self._moments, self._newest, self._members
         write, fullest = placer.write, self.settings.room_bytes - size
         left = None if type(placer).left is Placer.left else placer.left
-        stored = None if type(placer).stored is Placer.stored else placer.stored
         placer.segment_records, placer.until_ms = self.settings.room_bytes // size, NEVER
         for number in numbers:
             key, at = keys[number], times[number]
@@ -340,8 +343,6 @@ class BlobLog:
             if at > newest[row]:
                 newest[row] = at
             self._held_bytes += size
-            if stored is not None:
-                stored(key, row)
             if used[row] > fullest:
                 self._close(placed)
         return numbers.stop, NO_ROW
@@ -398,15 +399,9 @@ class BlobLog:
         if at_ms > self._newest[row]:
             self._newest[row] = at_ms
         self._held_bytes += size
-        if self.placer is not None:
-            self._stored(key, row, placed, size)
-        return record
-
-    def _stored(self, key: int, row: int, placed: int, size: int) -> None:
-        assert self.placer is not None
-        self.placer.stored(key, row)
-        if self._used[row] + size > self.settings.room_bytes:
+        if self.placer is not None and self._used[row] + size > self.settings.room_bytes:
             self._close(placed)
+        return record
 
     # ---------------------------------------------------------------------------------------------------------- time
 
@@ -655,7 +650,6 @@ class _Copy:
         records, renew, room = log.records, log.settings.copies_renew, log.settings.room_bytes
         place, sizes, until, written, owner = records.place, records.size, records.until, records.written, records.key
         used, valid, newest, opened, copy = log._used, log._valid, log._newest, log._open, placer.copy
-        stored = None if type(placer).stored is Placer.stored else placer.stored
         for record in kept:
             size, key = sizes[record], owner[record]
             placer.segment_records, placer.until_ms = room // size, until[record]
@@ -676,8 +670,6 @@ class _Copy:
             at = now_ms if renew else written[record]
             if at > newest[row]:
                 newest[row] = at
-            if stored is not None:
-                stored(key, row)
             if used[row] + size > room:
                 log._close(placed)
 

@@ -48,6 +48,53 @@ def fed(workload: Workload, scheme: Placement | None, **more: Any) -> BlobReplay
     return replay
 
 
+@attrs.frozen
+class Watching:
+    """Two classes, and a set of the keys of each closed segment, kept by what the placer is told."""
+
+    name: str = "watching"
+    classes: int = 2
+
+    def placer(self) -> Placer:
+        return KeysOfSegments()
+
+
+class KeysOfSegments(Placer):
+    def __init__(self) -> None:
+        self.held: dict[int, list[int]] = {}
+        self.left_closed = self.copied = 0
+
+    def write(self, key: int, now_ms: int) -> int:
+        return key % 2
+
+    def copy(self, key: int, now_ms: int) -> int:
+        return key % 2
+
+    def closed(self, row: int, placed: int) -> None:
+        self.held[row] = list(self.keys_of(row))
+
+    def left(self, key: int, row: int, placed: int) -> None:
+        if row in self.held:
+            self.left_closed += 1
+            self.held[row].remove(key)
+
+    def taken(self, victim: Victim) -> None:
+        kept = self.held.pop(victim.row)
+        self.copied += len(kept)
+        assert len(kept) == victim.valid
+        assert {key % 2 for key in kept} <= {victim.placed}
+
+
+@pytest.mark.parametrize("workload", [
+    Zipf(keys=500, writes=2_500), TtlMix(keys=500, writes=2_000, lives_seconds=((0.3, 1.0), (0.3, 0.2)))],
+    ids=lambda workload: workload.name)
+def test_a_placer_knows_the_keys_of_each_segment_until_it_is_taken(workload: Workload) -> None:
+    replay = fed(workload, Watching())
+    placer = replay.log.placer
+    assert isinstance(placer, KeysOfSegments)
+    assert min(placer.left_closed, placer.copied) > 100
+
+
 @ALL
 @pytest.mark.parametrize("workload", [
     Zipf(keys=500, writes=2_500), TtlMix(keys=500, writes=2_000, lives_seconds=((0.3, 1.0), (0.3, 0.2))),
@@ -246,16 +293,14 @@ def test_multi_log_lowers_a_record_with_each_copy_once_the_coldest_log_fills_a_s
 
 
 def test_sfs_groups_records_by_the_hotness_of_segments() -> None:
-    placer = began(SFS(classes=2))
+    placer, kept = began(SFS(classes=2)), {0: [0, 1, 2, 3], 1: [1, 4, 5, 6, 7], 2: [2]}
+    placer.keys_of = kept.__getitem__
     for key in range(8):
         assert write(placer, key, at=key) == 0          # new ones count as hottest
-        placer.stored(key, 0 if key < 4 else 1)
     for time in range(10, 200):
-        placer.left(5, 1, 0)
+        placer.left(5, 1, 0)                            # of a segment that is open
         write(placer, 5, at=time)
-        placer.stored(5, 1)
-    for row in (0, 1, 2):
-        placer.stored(row, row)
+    for row in kept:
         placer.closed(row, 0)
     placer.taken(Victim(row=2, placed=0, begun=0, records=1, valid=1))
     assert placer.copy(0, 200) == 1

@@ -42,7 +42,7 @@ class MultiLog:
 
 class _Logs(Placer):
     def __init__(self, settings: MultiLog) -> None:
-        self._random = random.Random(settings.seed)
+        self._draw = random.Random(settings.seed).random
         self._valid = [0] * settings.classes
         self._collected = [0] * settings.classes
         self._kept = [0] * settings.classes
@@ -68,7 +68,7 @@ class _Logs(Placer):
         if log and self._collected[log]:
             expected = self._valid[log] * self._kept[log] / self._collected[log] / 2
             early = expected - (self.writes - self._last[key])
-            if early > 0 and self._random.random() < early / expected:
+            if early > 0 and self._draw() < early / expected:
                 log -= 1
                 self._log[key] = log
         self._last[key] = self.writes

@@ -13,7 +13,7 @@ small numbers: what a scheme keeps of each is a column, `grown` with the keys.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import attrs
@@ -27,7 +27,7 @@ class Victim:
     """A segment whose records a compaction is about to copy.
 
     Attributes:
-        row: the segment's number, that of `Placer.stored` and `Placer.left`.
+        row: the segment's number, that of `Placer.left` and `Placer.closed`.
         placed: its class.
         begun: how many writes the user had made when it was opened.
         records: how many it was given.
@@ -47,6 +47,7 @@ class Placer:
     Attributes:
         writes: how many writes the user has made, the one that is being placed included.
         valid_records: how many records are valid, those counted that died in a segment that is still open.
+        keys_of: the keys of the valid records of a segment, by its row. O(its records).
         segment_records: how many records of the kind at hand a segment takes.
         until_ms: until when the record at hand is kept if nobody replaces it; `NEVER` without a time to live.
         brief: classes whose open segment is closed at the end of each compaction, full or not.
@@ -54,6 +55,7 @@ class Placer:
 
     writes: int = 0
     valid_records: Callable[[], float]
+    keys_of: Callable[[int], Sequence[int]]
     segment_records: int = 0
     until_ms: int = NEVER
     brief: tuple[int, ...] = ()
@@ -68,9 +70,6 @@ class Placer:
     def copy(self, key: int, now_ms: int) -> int:
         """The class of a record that a compaction copies."""
         raise NotImplementedError
-
-    def stored(self, key: int, row: int) -> None:
-        """The record of `key` was stored in segment `row`, which `write` or `copy` has just chosen."""
 
     def left(self, key: int, row: int, placed: int) -> None:
         """The record of `key` in segment `row`, of class `placed`, was replaced or deleted, or has expired."""

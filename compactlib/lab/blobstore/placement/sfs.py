@@ -50,9 +50,8 @@ class _Groups(Placer):
         # Of each key: its writes, and when the last was.
         self._writes = array("q")
         self._last = array("q")
-        # Of the valid records of each segment: how many, the sum of their writes, the sum of their times.
+        # Of the valid records of each closed segment: how many, the sum of their writes, the sum of their times.
         self._sums: dict[int, list[int]] = {}
-        self._closed: set[int] = set()
         self._now = 0
         self._sorted: list[float] = []
         self._sorted_at: tuple[int, int] = (-1, -1)
@@ -62,47 +61,42 @@ class _Groups(Placer):
     def _between(self) -> list[float]:
         return [(low + high) / 2 for low, high in pairwise(self._centres)]
 
-    def _group(self, hotness: float) -> int:
-        return self._coldest - bisect_left(self._borders, hotness)
-
     def know_keys(self, keys: int) -> None:
         grown(keys, self._writes)
         grown(keys, self._last)
 
     def write(self, key: int, now_ms: int) -> int:
         self._now = now_ms
-        writes, before = self._writes[key], self._last[key]
+        writes, since_ms = self._writes[key], now_ms - self._last[key]
         self._writes[key], self._last[key] = writes + 1, now_ms
-        return self._group(writes / max(now_ms - before, 1)) if writes else 0
+        if not writes:
+            return 0
+        return self._coldest - bisect_left(self._borders, writes / since_ms if since_ms > 0 else writes)
 
     def copy(self, key: int, now_ms: int) -> int:
-        return self._group(self._writes[key] / max(now_ms - self._last[key], 1))
-
-    def stored(self, key: int, row: int) -> None:
-        sums = self._sums.get(row)
-        if sums is None:
-            sums = self._sums[row] = [0, 0, 0]
-        sums[0] += 1
-        sums[1] += self._writes[key]
-        sums[2] += self._last[key]
-
-    def left(self, key: int, row: int, placed: int) -> None:
-        sums = self._sums[row]
-        sums[0] -= 1
-        sums[1] -= self._writes[key]
-        sums[2] -= self._last[key]
+        since_ms = now_ms - self._last[key]
+        return self._coldest - bisect_left(self._borders, self._writes[key] / (since_ms if since_ms > 0 else 1))
 
     def closed(self, row: int, placed: int) -> None:
-        self._closed.add(row)
+        # What leaves while the segment is open need not be taken off again.
+        keys = self.keys_of(row)
+        self._sums[row] = [len(keys), sum(map(self._writes.__getitem__, keys)),
+                           sum(map(self._last.__getitem__, keys))]
+
+    def left(self, key: int, row: int, placed: int) -> None:
+        sums = self._sums.get(row)
+        if sums is not None:
+            sums[0] -= 1
+            sums[1] -= self._writes[key]
+            sums[2] -= self._last[key]
 
     def taken(self, victim: Victim) -> None:
         # All victims of one compaction see the segments as they were when it began.
         if self._sorted_at != (self.writes, self._now):
             self._sorted_at = (self.writes, self._now)
             self._sorted = sorted(writes / max(count * self._now - times, 1)
-                                  for count, writes, times in map(self._sums.__getitem__, self._closed))
+                                  for count, writes, times in self._sums.values())
         self._regroup(self._sorted)
-        self._closed.discard(victim.row)
         self._sums.pop(victim.row, None)
 
     def _regroup(self, hotness: Sequence[float]) -> None:
