@@ -294,7 +294,7 @@ class SchedulerHost(Closing):
 
     def _snapshot_if_due(self) -> None:
         if self._snapshots is not None and self._every and self._snapshots.is_due(self.log.last_index, self._every):
-            # Whether it succeeds or not, the command is done; a snapshot that failed is tried again with the next.
+            # Whether it succeeds or not, the command is done; one that failed is due again a little later.
             self.snapshot()
 
     @property

@@ -102,6 +102,7 @@ class SnapshotStore:
         self.cleanup_error: CompactlibError | None = None
         self._head, self._predicate = self._read_head()
         self._knows_predicate = True
+        self._refused_index = 0
 
     @property
     def index(self) -> int:
@@ -114,10 +115,12 @@ class SnapshotStore:
         """Whether command `index` is so far above the snapshot that it is time for the next one.
 
         That is after `every` commands, but of a large state after one for each KiB of it, so that what a snapshot costs
-        is little for each command, however large the state is.
+        is little for each command, however large the state is. Where the store refused the last one, it is tried again
+        after an eighth of that.
         """
         head = self._head
-        return index - self.index >= max(every, 0 if head is None else head.size_bytes // _BYTES_A_COMMAND)
+        commands = max(every, 0 if head is None else head.size_bytes // _BYTES_A_COMMAND)
+        return index - self.index >= commands and index - self._refused_index >= commands // 8
 
     def load(self) -> Snapshot | None:
         """The snapshot in force. O(size).
@@ -177,12 +180,14 @@ class SnapshotStore:
             raise Closed(f"{self!r} was made by process {self._pid}, and this is process {os.getpid()}; a fork must "
                          f"not use what its parent has open, make it anew when it is not used there any more")
         with self._lock:
+            self._refused_index = index
             self._settle()
             if index < self.index:
                 raise InvalidInput(f"a snapshot up to command {index} was given, the one in force covers {self.index}; "
                                    f"snapshots only move forward")
             head = self._write_chunks(index, data)
             self._switch(head)
+            self._refused_index = 0
             try:
                 self.cleanup_error = None
                 self._clean_up(head, replaces)

@@ -25,7 +25,7 @@ from compactlib.scheduler.service.numbers import Event
 from compactlib.scheduler.service.service import SchedulerService
 
 SNAPSHOT_FAILED = "scheduler_snapshot_failed"
-"""A snapshot was not written, or not surely; the next command tries again: `error`."""
+"""A snapshot was not written, or not surely; it is tried again after an eighth of the commands: `error`."""
 LEFTOVERS_STAY = "scheduler_leftovers_stay"
 """A snapshot is in force, and what it replaces could not be removed, from the store or from the log: `error`."""
 

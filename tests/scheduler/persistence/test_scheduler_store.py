@@ -361,6 +361,25 @@ def test_a_checkpoint_that_fails_does_not_take_the_command_back() -> None:
     assert len(opened(inner).service.state.blocks) == 2
 
 
+def test_a_store_that_refuses_checkpoints_is_not_asked_with_each_command() -> None:
+    watching, failing = RecordingObserver(), [False]
+    kv = FaultyStore(MemoryStore(), lambda operation: (
+        KVFault.FAIL if failing[0] and operation.key.startswith(b"chunk/") else None))
+    scheduler = opened(kv, checkpoint_every=80, observer=watching)
+    start = scheduler.service.state.applied_index
+    failing[0] = True
+    tried: list[int] = []
+    for _ in range(120):
+        scheduler.apply(Tick())
+        if scheduler.failures > len(tried):
+            tried.append(scheduler.service.state.applied_index - start)
+    assert tried == [80, 90, 100, 110, 120], "when it is due, and then after an eighth of that"
+    failing[0] = False
+    for _ in range(10):
+        scheduler.apply(Tick())
+    assert (scheduler.failures, len(list(kv.scan(PARTITION, prefix=b"j/")))) == (5, 1), "the opening"
+
+
 def test_a_process_that_dies_is_simply_gone() -> None:
     inner = MemoryStore()
     kv = FaultyStore(inner, fault_at(20, KVFault.CRASH_AFTER))
