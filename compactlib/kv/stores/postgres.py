@@ -57,7 +57,8 @@ class PostgresStore(TransactionalStore):
 
     Args:
         conninfo: where the database is, as libpq takes it: `"postgresql://user@host/db"` or `"host=... dbname=..."`.
-        table: the table's name, lower case, with a schema before it if need be; made if there is none.
+        table: the table's name, lower case, with a schema before it if need be; made if there is none, for which alone
+            the role needs the right to create.
         busy_seconds: how long a statement waits for another's lock before it raises `SlowDown`.
         page_size: how many entries one page of a scan holds, at most; 4 MiB also end a page.
 
@@ -270,9 +271,14 @@ class PostgresStore(TransactionalStore):
             # One at a time: "if not exists" alone lets two concurrent sessions collide.
             connection.execute("SELECT pg_advisory_lock(hashtext(%s))", (self._table,))
             try:
-                connection.execute(self._sql.create_sequence)
-                connection.execute(self._sql.create_table)
-                row = connection.execute(self._sql.mark, (b"%d" % _SCHEMA_VERSION,)).fetchone()
+                # What is there needs no right to make it.
+                there = connection.execute(self._sql.there).fetchone()
+                if there is None or None in there:
+                    connection.execute(self._sql.create_sequence)
+                    connection.execute(self._sql.create_table)
+                row = connection.execute(self._sql.get, (b"", b"schema")).fetchone()
+                if row is None:
+                    row = connection.execute(self._sql.mark, (b"%d" % _SCHEMA_VERSION,)).fetchone()
             finally:
                 if not connection.broken:
                     connection.execute("SELECT pg_advisory_unlock(hashtext(%s))", (self._table,))
@@ -301,6 +307,7 @@ class PostgresStore(TransactionalStore):
 class _Statements:
     """The store's SQL for one table. The empty partition, which no user can name, holds the schema's version."""
 
+    there: bytes
     create_sequence: bytes
     create_table: bytes
     mark: bytes
@@ -323,12 +330,11 @@ class _Statements:
         replaced = "ON CONFLICT (partition, key) DO UPDATE SET value = excluded.value, version = excluded.version"
         cell = f"FROM {table} WHERE partition = p AND key = k LIMIT 1) AS found ON true ORDER BY place"
         texts = {
+            "there": f"SELECT to_regclass('{table}'), to_regclass('{versions}')",
             "create_sequence": f"CREATE SEQUENCE IF NOT EXISTS {versions} AS bigint",
             "create_table": f"CREATE TABLE IF NOT EXISTS {table} (partition bytea NOT NULL, key bytea NOT NULL, "
                             f"value bytea NOT NULL, version bigint NOT NULL, PRIMARY KEY (partition, key))",
-            "mark": f"WITH made AS (INSERT INTO {table} VALUES ('', 'schema', %s, 0) ON CONFLICT DO NOTHING "
-                    f"RETURNING value) SELECT value FROM made UNION ALL SELECT value FROM {table} "
-                    f"WHERE partition = '' AND key = 'schema'",
+            "mark": f"INSERT INTO {table} VALUES ('', 'schema', %s, 0) RETURNING value",
             "get": f"SELECT value, version FROM {table} WHERE partition = %s AND key = %s",
             "scan": f"WITH page AS MATERIALIZED (SELECT key, value, version FROM {table} WHERE partition = %s "
                     f"AND key >= %s ORDER BY key LIMIT %s), sized AS (SELECT key, value, version, count(*) OVER () "

@@ -319,6 +319,31 @@ def test_a_table_that_holds_something_else_is_refused(server: str) -> None:
         PostgresStore(server, table=table)
 
 
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_store_that_is_there_is_opened_without_the_right_to_make_one(store: PostgresStore, server: str, *,
+                                                                        writes: bool) -> None:
+    store.set(P, b"k", b"v")
+    role, name = f"least_{store.table}", psycopg.conninfo.conninfo_to_dict(server)["dbname"]
+    with psycopg.connect(server, autocommit=True) as owner:
+        owner.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+        owner.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'least'; GRANT CONNECT ON DATABASE {name} TO {role}; "
+                      f"GRANT SELECT ON {store.table} TO {role}".encode())
+        if writes:
+            owner.execute(f"GRANT INSERT, UPDATE, DELETE ON {store.table} TO {role}; "
+                          f"GRANT USAGE, SELECT ON {store.table}_versions TO {role}".encode())
+    theirs = psycopg.conninfo.make_conninfo(server, user=role, password="least")
+    with pytest.raises(StoreFailed, match="permission denied"):
+        PostgresStore(theirs, table=new_table())
+    with contextlib.closing(PostgresStore(theirs, table=store.table)) as opened:
+        assert opened.get(P, b"k").value == b"v"
+        if writes:
+            opened.set(P, b"k", b"w")
+            opened.audit()
+        else:
+            with pytest.raises(StoreFailed, match="permission denied"):
+                opened.set(P, b"k", b"w")
+
+
 @pytest.mark.parametrize("table", ["", "Upper", "a b", 'x"; drop table y; --', "a.b.c", "1a"])
 def test_odd_table_names_are_refused(table: str) -> None:
     with pytest.raises(InvalidInput, match="table is"):
