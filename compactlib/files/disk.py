@@ -440,7 +440,12 @@ def local_path(path: StrPath, what: str = "the folder") -> str:
     if not isinstance(path, str | bytes | os.PathLike):
         raise InvalidInput(f"{what} is {path!r:.100}; give a path, and one alone")
     text = os.fsdecode(path)
-    if "\0" in text:
+    try:
+        has_zero = b"\0" in os.fsencode(text)
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{what} is {text!r:.100}, a path that is not valid Unicode; give it as Python's "
+                           f"os functions spell it") from None
+    if has_zero:
         raise InvalidInput(f"{what} is {text!r:.100}; a path has no zero byte")
     uri = _URI.fullmatch(text)
     if uri is None:

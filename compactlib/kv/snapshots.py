@@ -175,6 +175,8 @@ class SnapshotStore:
             CompactlibError: what the store raises; nothing was changed.
         """
         require_type("index", index, int, "a whole number")
+        if not 0 <= index < 1 << 64:
+            raise InvalidInput(f"index is {index}; give a command's, 0 to {(1 << 64) - 1}")
         require_type("data", data, bytes, "bytes")
         if self._pid != os.getpid():
             raise Closed(f"{self!r} was made by process {self._pid}, and this is process {os.getpid()}; a fork must "

@@ -22,7 +22,8 @@ class Strange:
         return "Strange()"
 
 
-STRANGE: tuple[Any, ...] = (Strange(), 3.5, "text", b"bytes", None, (Strange(),), [b"x"], -7, {"a": Strange()})
+STRANGE: tuple[Any, ...] = (Strange(), 3.5, "text", b"bytes", None, (Strange(),), [b"x"], -7, {"a": Strange()},
+                            "\ud800", "a\0b", ("\ud800",), b"\0", 1 << 80)
 
 
 def public_calls(owner: Any) -> Iterator[str]:

@@ -56,7 +56,7 @@ def test_another_uri_is_refused_by_name(given: Any) -> None:
     assert str(given) in str(refused.value)
 
 
-@pytest.mark.parametrize("given", [["/a", "/b"], ("/a",), None, 7, "a\0b"])
+@pytest.mark.parametrize("given", [["/a", "/b"], ("/a",), None, 7, "a\0b", b"a\0b", "a\ud800b"])
 def test_what_is_no_path_is_refused(given: Any) -> None:
     with pytest.raises(InvalidInput, match="path"):
         local_path(given)

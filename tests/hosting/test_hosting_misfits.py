@@ -146,7 +146,7 @@ def test_a_server_is_given_what_a_log_needs(changed: dict[str, Any], tmp_path: P
 
 @pytest.mark.parametrize("changed", [
     {"address": "here"}, {"term": "1"}, {"snapshots": "here"}, {"log": 5}, {"follower": 5}, {"limits": 5},
-    {"max_transfers": 0}, {"max_transfers": "4"}])
+    {"max_transfers": 0}, {"max_transfers": "4"}, {"cluster": "\ud800"}])
 def test_a_sender_is_given_what_it_needs(changed: dict[str, Any], tmp_path: Path) -> None:
     class Log:
         pin = print

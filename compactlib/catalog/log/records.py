@@ -18,6 +18,7 @@ from compactlib.catalog.errors import ObjectNotFound, RecordDamaged, RecordTooNe
 from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.schema.catalog import EMPTY, Catalog, Change, DropObject, PutObject, SetDefaultZone
 from compactlib.catalog.schema.descriptors import Column, Descriptor, Index, Schema, Table, Zone
+from compactlib.errors import InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
 
@@ -123,8 +124,17 @@ def unseal_fields(key: bytes, record: bytes, kind: RecordType, *names: str) -> l
 
 
 def to_json(fields: dict[str, Any]) -> bytes:
-    """JSON in its shortest form, names sorted, UTF-8: equal fields give equal bytes."""
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    """JSON in its shortest form, names sorted, UTF-8: equal fields give equal bytes.
+
+    Raises:
+        InvalidInput: a text is not valid Unicode.
+    """
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{text[max(error.start - 40, 0):error.end + 1]!r} is not valid Unicode at its end; give "
+                           f"text without lone surrogates") from None
 
 
 def fields_of(key: bytes, payload: bytes, *names: str) -> list[Any]:

@@ -38,8 +38,12 @@ class Hello:
     def __attrs_post_init__(self) -> None:
         for name, value in attrs.asdict(self).items():
             require_type(name, value, str, "text")
-            if len(value.encode()) > _MAX_NAME_BYTES:
-                raise InvalidInput(f"{name} has {len(value.encode())} bytes; at most {_MAX_NAME_BYTES} fit")
+            size = len(value.encode("utf-8", "surrogatepass"))
+            if size > _MAX_NAME_BYTES:
+                raise InvalidInput(f"{name} has {size} bytes; at most {_MAX_NAME_BYTES} fit")
+            if size > len(value.encode("utf-8", "ignore")):
+                raise InvalidInput(f"{name} is {value!r:.100}, which is not valid Unicode; give a name without lone "
+                                   f"surrogates")
 
     def encode(self) -> bytes:
         """The frame, its length first."""

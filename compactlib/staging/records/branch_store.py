@@ -376,7 +376,8 @@ class BranchStore:
     def list(self, prefix: str = "") -> Iterator[FoundBranch]:
         """Every branch, in order of the names' bytes; not one state of all, but each as it is when its turn comes."""
         require_type("the prefix", prefix, str)
-        with self._store.scan(self._partition, prefix=BRANCHES + prefix.encode("utf-8")) as entries:
+        # What is not valid Unicode begins no name.
+        with self._store.scan(self._partition, prefix=BRANCHES + prefix.encode("utf-8", "surrogatepass")) as entries:
             for entry in entries:
                 yield FoundBranch(entry.key[len(BRANCHES):].decode("utf-8", "replace"),
                                   decode_branch_record(entry.value, self._place(entry.key)), entry.predicate)

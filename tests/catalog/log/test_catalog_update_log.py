@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import attrs
 import pytest
 
 from compactlib.catalog.errors import (
@@ -28,7 +29,7 @@ from compactlib.catalog.log.records import Update
 from compactlib.catalog.log.recover import recover_history
 from compactlib.catalog.log.update_log import MAX_ATTEMPTS, UpdateLog
 from compactlib.catalog.schema.catalog import PutObject
-from compactlib.catalog.schema.descriptors import Schema
+from compactlib.catalog.schema.descriptors import Schema, Zone
 from compactlib.catalog.schema.versions import CatalogVersions, RetainedVersions
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
@@ -310,6 +311,16 @@ def test_a_record_above_the_limit_is_refused() -> None:
     assert caught.value.limit == 1024
     assert "split the batch, or raise max_record_bytes" in str(caught.value)
     assert log.state() is None
+
+
+@pytest.mark.parametrize("zone", [
+    Zone(id=1, name="z", node_filter="\ud800"), Zone(id=1, name="z", storage_profiles=("disk", "a\ud800b"))])
+def test_text_that_utf_8_does_not_hold_is_refused_and_nothing_is_written(zone: Zone) -> None:
+    log = log_in()
+    with pytest.raises(InvalidInput, match="not valid Unicode"):
+        log.append(update(1, PutObject(zone)))
+    assert log.state() is None
+    log.append(update(1, PutObject(attrs.evolve(zone, node_filter="\U0001f600", storage_profiles=("b",)))))
 
 
 def small_steps(max_transact: int, predicates: Any = "version") -> MemoryStore:

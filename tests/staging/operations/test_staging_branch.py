@@ -31,6 +31,7 @@ def test_a_branch_begins_at_a_commit_a_branch_or_nowhere() -> None:
     assert contents(world.repo.create_branch("from commit", head)) == {"a": "1"}
     assert [branch.name for branch in world.repo.branches()] == ["empty", "from branch", "from commit", "main"]
     assert [branch.name for branch in world.repo.branches("from")] == ["from branch", "from commit"]
+    assert list(world.repo.branches("\ud800")) == []
     world.repo.audit()
 
 
