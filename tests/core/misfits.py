@@ -22,8 +22,9 @@ class Strange:
         return "Strange()"
 
 
-STRANGE: tuple[Any, ...] = (Strange(), 3.5, "text", b"bytes", None, (Strange(),), [b"x"], -7, {"a": Strange()},
-                            "\ud800", "a\0b", ("\ud800",), b"\0", 1 << 80)
+STRANGE: tuple[Any, ...] = (Strange(), 3.5, "text", b"bytes", None, (Strange(),), [b"x"], -7, {"a": Strange()})
+ODD: tuple[Any, ...] = ("\ud800", "a\0b", ("\ud800",), b"\0", 1 << 80)
+"""Of the right type now and then, and still not what anybody can store, or send."""
 
 
 def public_calls(owner: Any) -> Iterator[str]:
@@ -44,7 +45,7 @@ def misfits(make: Callable[[], Any], calls: Calls) -> Iterator[str]:
         parameters = [each for each in inspect.signature(getattr(make(), name)).parameters.values()
                       if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
         for place, parameter in enumerate(parameters):
-            for strange in STRANGE:
+            for strange in (*STRANGE, *ODD):
                 args, kwargs = list(fine), {}
                 if parameter.kind is parameter.KEYWORD_ONLY or place >= len(args):
                     kwargs[parameter.name] = strange
