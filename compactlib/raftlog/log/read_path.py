@@ -107,7 +107,7 @@ class SegmentReadPath:
         if type(index) is not int:
             index = whole("the index", index)
         state = self.state
-        if state is not None and index <= state.index and index not in state.live:
+        if state is not None and index <= state.index and not state.live.holds(index):
             return DeadEntry(index, state.index)
         try:
             entry = self.segments.read(index) if self.unflushed is None else self._find(index)

@@ -81,7 +81,7 @@ class SnapshotMeta:
 
     def is_dead(self, index: int) -> bool:
         """Whether the entry of `index` may be gone. O(log live runs)."""
-        return index <= self.index and index not in self.live
+        return index <= self.index and not self.live.holds(index)
 
     def needed(self, indexes: IndexSet) -> IndexSet:
         """Those of `indexes` that are not dead: everything above the snapshot, only the live ones below. O(runs)."""

@@ -140,7 +140,7 @@ class RaftReadPath:
         if type(index) is not int:
             index = whole("the index", index)
         row = self._row()
-        if index <= row.index and index not in row.live:
+        if index <= row.index and not row.live.holds(index):
             return DeadEntry(index, row.index)
         # The tables before the segments: what leaves the tables is in segments by then.
         for table in reversed(self._memtable.tables):
