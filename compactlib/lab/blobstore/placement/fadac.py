@@ -55,16 +55,22 @@ class _Fading(Placer):
         valid = self.valid_records()
         if valid:
             # Of a request of r records each brings 1 / r of the request's step.
-            self._average += (self._request - self._average) / valid / self._request
+            request, average = self._request, self._average
+            self._average = average + (request - average) / valid / request
         return self._class_of(count)
 
     def copy(self, key: int, now_ms: int) -> int:
-        count = self._count[key] = max(self._count[key] - 1, 0)
+        count = self._count[key]
+        if count:
+            count -= 1
+            self._count[key] = count
         return self._class_of(count)
 
     def _class_of(self, count: int) -> int:
-        bound, found = self._average, 0
-        while bound and count > bound and found < self._hottest:
-            bound *= self._step
+        bound = self._average
+        if not count > bound or not bound:
+            return 0
+        step, found = self._step, 1
+        while found < self._hottest and count > (bound := bound * step):
             found += 1
         return found
