@@ -262,6 +262,23 @@ def blob_plan(n: int, folder: Path, watch: Stopwatch) -> None:
             store.plan(policy=CostBenefit())
 
 
+def blob_put_again(n: int, folder: Path, watch: Stopwatch) -> None:
+    """One blob of each segment is always the same, and asked for where an older segment has it."""
+    with BlobStore(folder / "blobs", _config(n)) as store, watch:
+        for number in range(7 * n):
+            if number % 7 == 1:
+                store.info(b"again")
+            store.put(b"again" if number % 7 == 1 else b"%d" % number, b"x" * 2000, replace=True)
+        _require_done(store.compact(policy=CompactAll(min_used_fraction=0.0)))
+
+
+def blob_follow(n: int, folder: Path, watch: Stopwatch) -> None:
+    with _blobs_of(n, folder) as store, watch:
+        found = store.entries_since(max_bytes=80_000)
+        while not found.at_end:
+            found = store.entries_since(found.token, max_bytes=80_000)
+
+
 # ------------------------------------------------------------------------------------------- index sets and scheduler
 
 
@@ -443,6 +460,7 @@ STEPS: dict[str, tuple[Step, int, str]] = {
     "blob store: view": (blob_view, 50, "segments"), "blob store: open": (blob_open, 50, "segments"),
     "blob store: compaction": (blob_compaction, 50, "segments"),
     "blob store: plan": (blob_plan, 50, "segments"),
+    "blob store: put again": (blob_put_again, 50, "segments"), "blob store: follow": (blob_follow, 50, "segments"),
     "index sets": (index_set_algebra, 20_000, "indexes"), "scheduler: jobs": (scheduler_jobs, 1000, "blocks"),
     "scheduler: cycle": (scheduler_cycle, 1000, "blocks"), "scheduler: dump": (scheduler_dump, 1000, "blocks"),
     "scheduler: stored commands": (scheduler_stored, 2000, "blocks"),

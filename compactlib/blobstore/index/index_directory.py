@@ -83,21 +83,22 @@ class IndexDirectory:
 
     def owners(self, hashed: int) -> list[IndexSegment]:
         """The index segments that hold this hash. One search a run and a single."""
-        found: list[IndexSegment] = []
+        # Of each once, in the order found: an id that was put again and again has many entries in one.
+        found: dict[IndexSegment, None] = {}
         for single in self.singles:
             hashes = single.hashes
             place = bisect_left(hashes, hashed)
             if place < len(hashes) and hashes[place] == hashed:
-                found.append(single)
+                found[single] = None
         for run in self.runs:
             hashes = run.hashes
             place = bisect_left(hashes, hashed)
             while place < len(hashes) and hashes[place] == hashed:
                 owner = run.owners[run.slots[place]]
-                if owner is not None and owner not in found:
-                    found.append(owner)
+                if owner is not None:
+                    found[owner] = None
                 place += 1
-        return found
+        return list(found)
 
     def updated(self, sealed: Iterable[IndexSegment]) -> IndexDirectory:
         """The directory of these index segments, built with what this one has merged before. O(their number)."""

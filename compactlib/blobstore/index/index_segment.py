@@ -8,13 +8,15 @@ once in 2**64 / n ids, where a Bloom filter of 10 bits an entry has one in a hun
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import repeat
+from operator import lt
 
 from compactlib.blobstore.index.entry_columns import EntryColumns, hash_id
 from compactlib.blobstore.model.names import LogPosition, SegmentName
-from compactlib.blobstore.model.values import IndexEntry
+from compactlib.blobstore.model.values import IndexEntry, RecordKind
 from compactlib.errors import AuditFailed, CompactlibError, InvalidInput
 
 
@@ -28,8 +30,6 @@ class IndexSegment:
         hashes: the ids' hashes, ascending.
         rows: the row of each hash; ascending among equal hashes.
     """
-
-    __slots__ = ("columns", "end", "first_sequence", "hashes", "last_modified_ms", "last_sequence", "rows", "start")
 
     def __init__(self, columns: EntryColumns, start: int, end: int, hashes: array[int], rows: array[int]) -> None:
         self.columns: EntryColumns = columns
@@ -85,6 +85,30 @@ class IndexSegment:
                 found.append(row)
             place += 1
         return found
+
+    def since_put(self, blob_id: bytes, hashed: int) -> list[IndexEntry]:
+        """The entries of an id, descending by sequence, back to its newest PUT here. O(log n), and O(1) for each."""
+        first = bisect_left(self.hashes, hashed)
+        rows: Sequence[int] = self.rows[first:bisect_right(self.hashes, hashed, first)]
+        if len(rows) > 1 and not self._ascends:
+            rows = sorted(rows, key=self.columns.sequences.__getitem__)
+        found: list[IndexEntry] = []
+        for row in reversed(rows):
+            if self.columns.ids[row] == blob_id:
+                found.append(self.columns.entry(row))
+                if found[-1].kind == RecordKind.PUT:
+                    break
+        return found
+
+    @cached_property
+    def record_bytes(self) -> int:
+        """How long the records are together."""
+        return sum(self.columns.sizes)
+
+    @cached_property
+    def _ascends(self) -> bool:
+        """Whether later rows have higher sequences; a compaction may copy them in another order."""
+        return all(map(lt, self.columns.sequences, self.columns.sequences[1:]))
 
     def entries(self, start: int = 0) -> Iterator[IndexEntry]:
         """The entries in order, those that begin at offset `start` or later."""

@@ -117,12 +117,39 @@ class LogContents:
         return self.segments[-1]
 
     def find(self, blob_id: bytes) -> list[IndexEntry]:
-        """The entries of an id, ascending by sequence, back to its PUT if that is in the open index."""
+        """The entries of an id from its newest PUT on, ascending by sequence; all if no PUT is left of it.
+
+        O(log n) for each entry of these and for each index segment that holds the id.
+        """
         columns = self.open.columns
-        found = [columns.entry(row) for row in self.open.rows_of(blob_id)]
-        if found and found[0].kind == RecordKind.PUT:
-            return found
-        return [*self._sealed_entries(blob_id), *found]
+        found: list[IndexEntry] = []
+        for row in reversed(self.open.rows_of(blob_id)):
+            found.append(columns.entry(row))
+            if found[-1].kind == RecordKind.PUT:
+                break
+        else:
+            self._add_sealed(found, blob_id)
+        found.reverse()
+        return found
+
+    def _add_sealed(self, found: list[IndexEntry], blob_id: bytes) -> None:
+        """Add the entries of an id in the sealed index segments, back to its newest PUT, descending by sequence."""
+        hashed = hash_id(blob_id, self.key)
+        owners = self.directory.owners(hashed)
+        if len(owners) == 1:
+            found += owners[0].since_put(blob_id, hashed)
+            return
+        entries: list[IndexEntry] = []
+        put = -1
+        # Compactions leave index segments whose records are older and newer than another's.
+        for index in sorted(owners, key=_BY_LAST_SEQUENCE, reverse=True):
+            if index.last_sequence < put:
+                break
+            since = index.since_put(blob_id, hashed)
+            entries += since
+            if since and since[-1].kind == RecordKind.PUT:
+                put = max(put, since[-1].sequence)
+        found += sorted((entry for entry in entries if entry.sequence >= put), key=_BY_SEQUENCE, reverse=True)
 
     def history(self, blob_id: bytes, open_rows: int | None = None) -> list[IndexEntry]:
         """Every entry of an id, ascending by sequence; of the open index, only those of the first `open_rows`."""

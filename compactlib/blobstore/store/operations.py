@@ -209,13 +209,22 @@ def rank_of(put: IndexEntry, content: bytes) -> tuple[int, int, int, bytes, int]
     return put.op_time_ms, put.account, put.container, content, expires
 
 
-def as_successor(draft: IndexEntry, state: BlobState) -> IndexEntry:
-    """A peer's record that is news: no PUT or TTL update ends a later life, and what was said in it holds for a PUT."""
+def as_successor(draft: IndexEntry, state: BlobState, history: Sequence[IndexEntry]) -> IndexEntry:
+    """A peer's record that is news, as it is written here.
+
+    No PUT or TTL update ends a later life. A TTL update holds for a PUT that was made before it, whichever comes first.
+    A DELETE or UNDELETE changes no expiry: the peer's may be that of another PUT, which the one that is here outdoes.
+    """
     newest = state.newest
-    if draft.life_version > newest.life_version or draft.kind not in (RecordKind.PUT, RecordKind.TTL_UPDATE):
-        return draft
-    successor = draft._replace(life_version=newest.life_version)
-    return successor if not state.is_permanent else successor._replace(
+    if draft.kind in (RecordKind.DELETE, RecordKind.UNDELETE):
+        return draft if state.put is None else draft._replace(
+            flags=newest.flags & RecordFlag.TTL_UPDATED, expires_ms=newest.expires_ms)
+    successor = draft._replace(life_version=max(draft.life_version, newest.life_version))
+    if draft.kind == RecordKind.TTL_UPDATE or not state.is_permanent:
+        return successor
+    since = max((entry.op_time_ms for entry in history if entry.kind == RecordKind.TTL_UPDATE),
+                default=newest.op_time_ms if state.put is None else state.put.op_time_ms)
+    return successor if since < draft.op_time_ms else successor._replace(
         flags=draft.flags | RecordFlag.TTL_UPDATED, expires_ms=NO_EXPIRY)
 
 

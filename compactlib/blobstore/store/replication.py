@@ -199,16 +199,11 @@ def _rows_after(columns: EntryColumns, count: int, sequence: int) -> Iterator[In
 
 def bytes_after(snapshot: LogSnapshot, sequence: int) -> int:
     """How many bytes of records are newer than a record."""
-    behind = 0
-    sealed = [(index.columns, len(index), index.first_sequence, index.last_sequence)
-              for index in snapshot.contents.sealed]
-    for columns, count, first, last in sealed:
-        if first > sequence:
-            behind += sum(columns.sizes)
-        elif last > sequence:
-            behind += sum(columns.sizes[row] for row in range(count) if columns.sequences[row] > sequence)
-    columns, count = snapshot.contents.open.columns, snapshot.open_rows
-    return behind + sum(columns.sizes[row] for row in range(count) if columns.sequences[row] > sequence)
+    sealed = snapshot.contents.sealed
+    split = [(index.columns, len(index)) for index in sealed if index.first_sequence <= sequence < index.last_sequence]
+    split.append((snapshot.contents.open.columns, snapshot.open_rows))
+    return sum(index.record_bytes for index in sealed if index.first_sequence > sequence) + sum(
+        columns.sizes[row] for columns, count in split for row in range(count) if columns.sequences[row] > sequence)
 
 
 def _told(snapshot: LogSnapshot, entry: IndexEntry) -> ReplicaEntry:

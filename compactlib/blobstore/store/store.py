@@ -446,7 +446,7 @@ class BlobStore(Closing):
             if known is None:
                 known = said_before(draft, state, history)
             if known is None:
-                return log.append(draft if state is None else as_successor(draft, state), content)
+                return log.append(draft if state is None else as_successor(draft, state, history), content)
             return known
 
         return self._write(draft.id, append)[0]

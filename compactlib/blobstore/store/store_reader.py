@@ -42,7 +42,8 @@ from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE, Descriptor,
 from compactlib.blobstore.segment.erasure import STATE_NAME, Erasure, read_state
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment.scan import scan_records
-from compactlib.blobstore.validity.verdicts import Rules, Verdict, expiry, judge
+from compactlib.blobstore.validity.lifetimes import lifetimes
+from compactlib.blobstore.validity.verdicts import Rules, expiry
 from compactlib.errors import Busy, CorruptData, NotFound, StorageError
 from compactlib.files.disk import LocalFiles, StrPath, list_folder
 
@@ -153,10 +154,9 @@ def kept_offsets(snapshot: Snapshot, reference_time: float, now: float) -> dict[
                 # Most blobs were put once and never touched again.
                 kept[columns.segment].add(columns.offsets[row])
         for history in chain(others, histories):
-            for segment in {entry.segment for entry in history}:
-                verdicts = judge(history, rules, {segment: 0})
-                kept[segment].update(entry.offset for entry, verdict in zip(history, verdicts, strict=True)
-                                     if entry.segment == segment and verdict is Verdict.KEEP)
+            for life in lifetimes(history, rules.purge):
+                if life.is_kept(rules.reference_ms, rules.now_ms):
+                    kept[life.segment].add(life.offset)
     return kept
 
 

@@ -27,6 +27,7 @@ class Lifetime(NamedTuple):
         now_until: the last time at which it is kept, milliseconds.
         id_bytes: length of its id.
         tied: whether it may be kept only because of a record in another segment, and may go if both are compacted.
+        offset: where the record begins.
     """
 
     segment: SegmentName
@@ -36,6 +37,7 @@ class Lifetime(NamedTuple):
     now_until: int
     id_bytes: int = 0
     tied: bool = False
+    offset: int = 0
 
     def is_kept(self, reference_ms: int, now_ms: int) -> bool:
         """Whether a compaction at these times keeps it."""
@@ -60,4 +62,5 @@ def lifetimes(history: Sequence[IndexEntry], rules: PurgeRules) -> Iterator[Life
         if now_ms >= 0:
             counts = entry.kind == _PUT and why is not Verdict.CONTAINER
             container = (entry.account, entry.container) if counts else None
-            yield Lifetime(entry.segment, entry.size, container, reference_ms, now_ms, len(entry.id), tied)
+            yield Lifetime(entry.segment, entry.size, container, reference_ms, now_ms, len(entry.id), tied,
+                           entry.offset)

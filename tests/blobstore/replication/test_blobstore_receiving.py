@@ -175,6 +175,38 @@ def test_a_put_is_the_same_with_or_without_its_expiry_once_it_is_permanent(scrat
         assert [entry.kind for entry in store.snapshot().history(b"a")] == [RecordKind.PUT, RecordKind.TTL_UPDATE]
 
 
+def test_an_update_of_the_blob_before_does_not_stand_for_that_of_its_successor(scratch: Path) -> None:
+    """The peer's was taken for known, so that the blob expired here and not there."""
+    clock = ManualClock(1_000_000.0)
+    with opened(scratch / "peer", clock) as peer, opened(scratch / "store", clock) as store:
+        store.put(b"a", b"before", ttl_seconds=1_000.0)
+        store.ttl_update(b"a")
+        clock.advance(1.0)
+        store.put(b"a", b"after", ttl_seconds=1_000.0, replace=True)
+        follow(store, peer)
+        peer.ttl_update(b"a")
+        follow(peer, store)
+        clock.advance(2_000.0)
+        for each in (peer, store):
+            found = each.get(b"a")
+            assert isinstance(found, Blob)
+            assert (found.content, found.info.expires_at) == (b"after", None)
+
+
+def test_an_update_of_the_blob_before_does_not_make_its_successor_permanent(scratch: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with opened(scratch / "peer", clock) as peer, opened(scratch / "store", clock) as store:
+        peer.put(b"a", b"before", ttl_seconds=1_000.0)
+        peer.ttl_update(b"a")
+        follow(peer, store)
+        clock.advance(1.0)
+        peer.put(b"a", b"after", ttl_seconds=1_000.0, replace=True)
+        for _ in range(2):
+            follow(peer, store)
+            follow(store, peer)
+        assert [each.info(b"a").expires_at for each in (peer, store)] == [1_001_001.0] * 2  # type: ignore[union-attr]
+
+
 def test_two_puts_of_one_blob_are_mended_by_the_next_compaction(folder: Path, clock: ManualClock) -> None:
     """They kept their segments from being compacted, until the blob was deleted."""
     with garbage_store(folder, clock) as store:
@@ -192,12 +224,14 @@ def test_two_puts_of_one_blob_are_mended_by_the_next_compaction(folder: Path, cl
 
 
 WORDS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(
-    ["put", "put for a while", "replace", "delete", "undelete", "permanent", "wait", "follow", "compact"])),
-    min_size=1, max_size=25)
+    ["put", "put for a while", "replace", "replace for a while", "delete", "undelete", "permanent", "wait", "follow",
+     "compact"])), min_size=1, max_size=25)
 
 
 @example([(0, "put"), (0, "wait"), (1, "put"), (0, "replace"), (0, "delete"), (0, "undelete"), (1, "permanent"),
           (1, "delete")], [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)])
+@example([(1, "put for a while"), (1, "delete"), (1, "undelete"), (2, "put")],
+         [(0, 1), (1, 2), (2, 0), (0, 2), (1, 0), (2, 1)])
 @given(WORDS, st.permutations([(here, there) for here in range(3) for there in range(3) if here != there]))
 def test_replicas_that_put_one_id_each_come_to_agree(words: list[tuple[int, str]],
                                                      order: list[tuple[int, int]]) -> None:
@@ -211,9 +245,9 @@ def test_replicas_that_put_one_id_each_come_to_agree(words: list[tuple[int, str]
             store = replicas[number]
             with contextlib.suppress(BlobConflict, BlobMissing):
                 match word:
-                    case "put" | "put for a while" | "replace":
-                        store.put(b"a", b"%d of %d" % (store.status().records, number), replace=word == "replace",
-                                  ttl_seconds=500.0 if word == "put for a while" else None)
+                    case "put" | "put for a while" | "replace" | "replace for a while":
+                        store.put(b"a", b"%d of %d" % (store.status().records, number), replace="replace" in word,
+                                  ttl_seconds=500.0 if "while" in word else None)
                     case "delete":
                         store.delete(b"a")
                     case "undelete":

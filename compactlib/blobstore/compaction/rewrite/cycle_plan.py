@@ -31,7 +31,9 @@ from compactlib.runtime.breather import Breather, unhurried
 
 Classify: TypeAlias = Callable[[IndexEntry, Sequence[IndexEntry]], int]
 
-_PUT = int(RecordKind.PUT)
+_PUT, _TTL_UPDATE = int(RecordKind.PUT), int(RecordKind.TTL_UPDATE)
+_OFTEN = 16
+"""From more records than these on, a blob's newest PUT is remembered."""
 
 
 @attrs.define(eq=False)
@@ -164,27 +166,40 @@ def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], turns: Mapp
     """
     packing = Packing(segment_bytes - header_bytes, swap_segments, is_placed=classify is not None)
     cycle = _Cycle(packing, header_bytes, classify)
+    put_often: dict[bytes, int] = {}
     for name in remaining:
         start = copied_before.offset if copied_before is not None and copied_before.segment == name else 0
         if not cycle.take(name, _judged(snapshot, name, start, rules, turns, dropped_put,
-                                          unhurried if breather is None else breather.breathe)):
+                                          unhurried if breather is None else breather.breathe, put_often)):
             break
     return cycle.finish(snapshot.last_sequence)
 
 
 def _judged(snapshot: Snapshot, name: SegmentName, start: int, rules: Rules,
             compacting: Mapping[SegmentName, int], dropped_put: Callable[[IndexEntry], object] | None,
-            breathe: Callable[[], None]) -> Iterator[tuple[IndexEntry, list[IndexEntry], Verdict]]:
+            breathe: Callable[[], None], put_often: dict[bytes, int]) -> Iterator[
+                tuple[IndexEntry, Sequence[IndexEntry], Verdict]]:
+    """Each record with those of its blob and its verdict.
+
+    `put_often` takes the newest PUT of each blob of many records: what came before it goes, and is not held against the
+    blob's whole history, which was looked at once.
+    """
     for entry in snapshot.entries_of(name, start=start):
         breathe()
-        history = snapshot.history_of(entry)
-        try:
-            verdict = judge(history, rules, compacting)[history.index(entry)]
-        except CorruptData as error:
-            # It is this segment that nothing can be decided about, whichever of the records is wrong.
-            raise CorruptData(path=name.log_file, offset=entry.offset, index=entry.sequence, expected=error.expected,
-                              found=error.found) from None
-        if dropped_put is not None and verdict is not Verdict.KEEP and entry.kind == _PUT and len(history) > 1:
+        history: Sequence[IndexEntry] = ()
+        if entry.sequence < put_often.get(entry.id, 0) and not rules.purge.is_container_gone(entry):
+            verdict = Verdict.REPLACED if entry.kind in (_PUT, _TTL_UPDATE) else Verdict.SUPERSEDED
+        else:
+            history = snapshot.history_of(entry)
+            try:
+                verdict = judge(history, rules, compacting)[history.index(entry)]
+            except CorruptData as error:
+                # It is this segment that nothing can be decided about, whichever of the records is wrong.
+                raise CorruptData(path=name.log_file, offset=entry.offset, index=entry.sequence,
+                                  expected=error.expected, found=error.found) from None
+            if len(history) > _OFTEN:
+                put_often[entry.id] = max((each.sequence for each in history if each.kind == _PUT), default=0)
+        if dropped_put is not None and verdict is not Verdict.KEEP and entry.kind == _PUT and len(history) != 1:
             dropped_put(entry)
         yield entry, history, verdict
 
@@ -203,7 +218,7 @@ class _Cycle:
         self.verdicts: Counter[Verdict] = Counter()
         self.dropped_bytes = 0
 
-    def take(self, name: SegmentName, judged: Iterator[tuple[IndexEntry, list[IndexEntry], Verdict]]) -> bool:
+    def take(self, name: SegmentName, judged: Iterator[tuple[IndexEntry, Sequence[IndexEntry], Verdict]]) -> bool:
         """Take what is kept of one source; `False` if the new segments are full before its end."""
         verdicts: Counter[Verdict] = Counter()
         dropped, part = 0, Picked(name)

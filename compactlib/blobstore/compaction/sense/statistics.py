@@ -85,7 +85,7 @@ def log_statistics(snapshot: Snapshot, reference_time: float, now: float, rules:
     """
     reference_ms, now_ms = milliseconds(reference_time), milliseconds(now)
     counts = {info.name: _Count() for info in snapshot.segments}
-    for segment, size, _, reference_until, now_until, id_bytes, tied in all_lifetimes(
+    for segment, size, _, reference_until, now_until, id_bytes, tied, _ in all_lifetimes(
             snapshot, rules, throttle=throttle, breather=breather, budget=budget):
         if reference_ms <= reference_until and now_ms <= now_until:
             count = counts[segment]
