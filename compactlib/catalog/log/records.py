@@ -8,24 +8,37 @@ bit is `RecordDamaged`; one that a later release wrote is `RecordTooNew`.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
 from compactlib.catalog.errors import ObjectNotFound, RecordDamaged, RecordTooNew
 from compactlib.catalog.model.timestamp import Timestamp
-from compactlib.catalog.schema.catalog import EMPTY, Catalog, Change, DropObject, PutObject, SetDefaultZone
+from compactlib.catalog.schema.catalog import (
+    KINDS,
+    Catalog,
+    Change,
+    DropObject,
+    GrowingCatalog,
+    PutObject,
+    SetDefaultZone,
+)
 from compactlib.catalog.schema.descriptors import Column, Descriptor, Index, Schema, Table, Zone
 from compactlib.errors import InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
 
-_KINDS: dict[str, type[Any]] = {"schema": Schema, "zone": Zone, "table": Table, "index": Index}
-_NAMES = {kind: name for name, kind in _KINDS.items()}
-_FIELDS = {kind: tuple(field.name for field in attrs.fields(kind)) for kind in (*_KINDS.values(), Column)}
+_TYPES: dict[str, type[Any]] = {name: kind for kind, name in KINDS.items()}
+_FIELDS = {kind: tuple(field.name for field in attrs.fields(kind)) for kind in (*KINDS, Column)}
+_LISTS: dict[type[Any], tuple[str, ...]] = {Schema: (), Zone: ("storage_profiles",), Table: ("primary_key",),
+                                           Index: ("columns",)}
 _JSON = json.JSONDecoder()
+
+CatalogT = TypeVar("CatalogT", Catalog, GrowingCatalog)
+"""What updates are applied to."""
 
 
 class RecordType(IntEnum):
@@ -42,6 +55,9 @@ class RecordType(IntEnum):
     LOW_WATERMARK = 9
     PUBLISHED = 10
     PIN = 11
+
+
+_RECORD_TYPES = {int(kind): kind for kind in RecordType}
 
 
 @attrs.frozen(kw_only=True)
@@ -66,7 +82,7 @@ class Update:
     changes: tuple[Change, ...]
     writer: str = ""
 
-    def applied_to(self, catalog: Catalog) -> Catalog:
+    def applied_to(self, catalog: CatalogT) -> CatalogT:
         """The catalog of this update's version, made from the one before it.
 
         Raises:
@@ -74,6 +90,9 @@ class Update:
         """
         return catalog.apply(self.changes, version=self.version, commit=self.commit, activation=self.activation,
                              next_id=self.next_id)
+
+
+_UPDATE = frozenset(field.name for field in attrs.fields(Update))
 
 
 # --- frames -------------------------------------------------------------------------------------------------------
@@ -107,10 +126,11 @@ def unseal(key: bytes, record: bytes, *kinds: RecordType) -> tuple[RecordType, b
     """
     name = key.decode("ascii", "backslashreplace")
     number, length, payload = _FRAME.decode(record, name, salt=crc32(key))
-    if number not in kinds or length != len(payload):
+    found = _RECORD_TYPES.get(number)
+    if found is None or found not in kinds or length != len(payload):
         raise RecordDamaged(key=name, offset=6, found=f"type {number}, length {length}",
                             expected=f"{' or '.join(kind.name for kind in kinds)}, length {len(payload)}")
-    return RecordType(number), payload
+    return found, payload
 
 
 def seal_fields(key: bytes, kind: RecordType, fields: dict[str, Any]) -> bytes:
@@ -143,6 +163,13 @@ def fields_of(key: bytes, payload: bytes, *names: str) -> list[Any]:
     Raises:
         RecordDamaged: the payload is something else.
     """
+    fields = _parsed(key, payload)
+    if not isinstance(fields, dict) or fields.keys() != set(names):
+        raise _other_fields(key, names, fields)
+    return [fields[name] for name in names]
+
+
+def _parsed(key: bytes, payload: bytes) -> Any:
     try:
         text = payload.decode()
         fields, end = _JSON.raw_decode(text)
@@ -150,14 +177,12 @@ def fields_of(key: bytes, payload: bytes, *names: str) -> list[Any]:
             raise ValueError(f"{len(text) - end} characters too many")
     except (ValueError, RecursionError) as error:
         raise _malformed(key, "JSON", str(error)) from None
-    try:
-        found = [fields[name] for name in names]
-    except (LookupError, TypeError):
-        found = []
-    if not isinstance(fields, dict) or not len(found) == len(fields) == len(names):
-        raise _malformed(key, f"the fields {', '.join(sorted(names))}", str(sorted(fields))
-                         if isinstance(fields, dict) else type(fields).__name__)
-    return found
+    return fields
+
+
+def _other_fields(key: bytes, names: Iterable[str], found: object) -> RecordDamaged:
+    return _malformed(key, f"the fields {', '.join(sorted(names))}",
+                      str(sorted(found)) if isinstance(found, dict) else type(found).__name__)
 
 
 def _malformed(key: bytes, expected: str, found: str) -> RecordDamaged:
@@ -182,11 +207,12 @@ def decode_update(key: bytes, payload: bytes) -> Update:
     Raises:
         RecordDamaged: it is none.
     """
-    names = ("version", "commit", "delay_ms", "activation", "next_id", "writer", "changes")
-    version, commit, delay_ms, activation, next_id, writer, changes = fields_of(key, payload, *names)
+    fields = _parsed(key, payload)
+    if not isinstance(fields, dict) or fields.keys() != _UPDATE:
+        raise _other_fields(key, _UPDATE, fields)
     try:
-        return Update(version=version, commit=commit, delay_ms=delay_ms, activation=activation, next_id=next_id,
-                      writer=writer, changes=tuple(map(_change_of, changes)))
+        fields["changes"] = tuple(map(_change_of, fields["changes"]))
+        return Update(**fields)
     except (TypeError, ValueError, KeyError) as error:
         raise _malformed(key, "changes of a catalog", str(error)) from None
 
@@ -207,11 +233,8 @@ def decode_catalog(key: bytes, payload: bytes) -> tuple[Catalog, str]:
     names = ("version", "commit", "activation", "next_id", "default_zone", "writer", "objects")
     version, commit, activation, next_id, default_zone, writer, objects = fields_of(key, payload, *names)
     try:
-        catalog = attrs.evolve(EMPTY, version=version, commit=commit, activation=activation, next_id=next_id,
-                               default_zone=default_zone)
-        for fields in objects:
-            catalog._put(_descriptor_of(fields))
-        return catalog, writer
+        return Catalog.of(map(_descriptor_of, objects), version=version, commit=commit, activation=activation,
+                          next_id=next_id, default_zone=default_zone), writer
     except (TypeError, ValueError, KeyError, ObjectNotFound) as error:
         raise _malformed(key, "the objects of a catalog", str(error)) from None
 
@@ -238,7 +261,7 @@ def _descriptor_fields(descriptor: Descriptor) -> dict[str, Any]:
     fields = _plain(descriptor)
     if isinstance(descriptor, Table):
         fields["columns"] = list(map(_plain, descriptor.columns))
-    return {"kind": _NAMES[type(descriptor)], **fields}
+    return {"kind": KINDS[type(descriptor)], **fields}
 
 
 def _plain(one: Descriptor | Column) -> dict[str, Any]:
@@ -247,10 +270,9 @@ def _plain(one: Descriptor | Column) -> dict[str, Any]:
 
 def _descriptor_of(fields: dict[str, Any]) -> Descriptor:
     """The descriptor with these fields, which are not kept."""
-    kind = _KINDS[fields.pop("kind")]
-    for name, value in fields.items():
-        if type(value) is list:
-            fields[name] = tuple(value)
+    kind = _TYPES[fields.pop("kind")]
+    for name in _LISTS[kind]:
+        fields[name] = tuple(fields[name])
     if kind is Table:
         fields["columns"] = tuple([_column(**column) for column in fields["columns"]])
     made: Descriptor = kind(**fields)

@@ -13,7 +13,7 @@ from compactlib._arguments import refuses_misfits
 from compactlib.catalog.errors import ObjectNotFound, RecordDamaged, RecordMissing
 from compactlib.catalog.log.keys import update_key
 from compactlib.catalog.log.log_model import LogState
-from compactlib.catalog.log.records import RecordType, Update, decode_update, unseal
+from compactlib.catalog.log.records import CatalogT, RecordType, Update, decode_update, unseal
 from compactlib.catalog.log.update_log import UpdateLog
 from compactlib.catalog.model.timestamp import Timestamp
 from compactlib.catalog.schema.catalog import EMPTY, Catalog, GrowingCatalog
@@ -62,9 +62,12 @@ def _was_cut(log: UpdateLog, before: LogState) -> bool:
     return again is not None and again.earliest != before.earliest
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class _Undecoded:
-    """An update that was decoded once and found to fit: its record takes less memory than what it says."""
+    """An update that was decoded once and found to fit: its record takes less memory than what it says.
+
+    Never changed, but not frozen either: that takes three times as long to make, of so many.
+    """
 
     key: bytes
     record: bytes
@@ -78,7 +81,7 @@ class _Undecoded:
 
 def _replayed(log: UpdateLog, state: LogState) -> RetainedVersions:
     steps: list[Catalog | Step] = [] if state.compacted else [EMPTY]
-    growing = GrowingCatalog.of(EMPTY)
+    growing = GrowingCatalog(EMPTY)
     next_made = 0
     for version, key, stored in log.stored(state.earliest, state.latest):
         record = log.records.decode(version, key, stored)
@@ -89,17 +92,24 @@ def _replayed(log: UpdateLog, state: LogState) -> RetainedVersions:
             steps.append(_Undecoded(key, stored, version, record.activation))
             if version >= next_made or version == state.latest:
                 # As many changes as it has objects cost as much as to make it, and nobody waits for more than that.
-                steps[-1] = growing.settled()
-                next_made = version + max(UPDATES_BETWEEN, len(growing.names))
+                steps[-1] = _settled(growing)
+                next_made = version + max(UPDATES_BETWEEN, len(growing))
         elif version != state.earliest or not state.compacted:
             raise _contradiction(version, "an update", "a snapshot above the earliest version")
         else:
             steps.append(record)
-            growing = GrowingCatalog.of(record)
+            growing = GrowingCatalog(record)
     return RetainedVersions(steps)
 
 
-def applied(update: Update, before: Catalog) -> Catalog:
+def _settled(growing: GrowingCatalog) -> Catalog:
+    try:
+        return growing.settled()
+    except ObjectNotFound as error:
+        raise _contradiction(growing.version, "indexes of tables that are there", str(error)) from error
+
+
+def applied(update: Update, before: CatalogT) -> CatalogT:
     """The catalog after an update.
 
     Raises:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 import attrs
@@ -16,6 +17,9 @@ from compactlib.catalog.schema.descriptors import Descriptor, Index, Schema, Tab
 from compactlib.catalog.schema.persistent_map import GrowingMap, PersistentMap
 from compactlib.errors import AuditFailed
 
+KINDS: dict[type[Descriptor], str] = {Schema: "schema", Zone: "zone", Table: "table", Index: "index"}
+"""The kinds of objects, each with its name, in the order in which one refers to another."""
+_MAPS = ("schemas", "zones", "tables", "indexes", "names", "indexes_of", "tables_in", "building")
 _DescriptorT = TypeVar("_DescriptorT", bound=Descriptor)
 
 
@@ -75,6 +79,22 @@ class Catalog:
     indexes_of: PersistentMap[int, tuple[int, ...]] = attrs.field(factory=PersistentMap)
     tables_in: PersistentMap[int, int] = attrs.field(factory=PersistentMap)
     building: PersistentMap[int, int] = attrs.field(factory=PersistentMap)
+
+    @classmethod
+    @refuses_misfits
+    def of(cls, descriptors: Iterable[Descriptor], *, version: int, commit: Timestamp, activation: Timestamp,
+           next_id: int, default_zone: int | None) -> Catalog:
+        """The catalog of these objects, each after what it belongs to. O(n).
+
+        Raises:
+            ObjectNotFound: the table of an index is not among them.
+        """
+        made = cls(version=version, commit=commit, activation=activation, next_id=next_id, default_zone=default_zone)
+        made._set(**{name: GrowingMap() for name in _MAPS})
+        for one in descriptors:
+            made._put(one)
+        made._set(**{name: PersistentMap.of(getattr(made, name)) for name in _MAPS})
+        return made
 
     # --- by name ------------------------------------------------------------------------------------------------
 
@@ -136,21 +156,15 @@ class Catalog:
                        default_zone=self.default_zone, schemas=self.schemas, zones=self.zones, tables=self.tables,
                        indexes=self.indexes, names=self.names, indexes_of=self.indexes_of, tables_in=self.tables_in,
                        building=self.building)
-        made._take(changes)
-        return made
-
-    def _take(self, changes: Sequence[Change]) -> None:
         for change in changes:
             match change:
-                case PutObject(descriptor):
-                    self._put(self._stamped(descriptor))
+                case PutObject(new):
+                    made._put(attrs.evolve(new, created_at=new.created_at or activation, updated_at=commit))
                 case DropObject(kind, object_id):
-                    self._drop(kind, object_id)
+                    made._drop(kind, object_id)
                 case SetDefaultZone(zone_id):
-                    self._set(default_zone=zone_id)
-
-    def _stamped(self, new: _DescriptorT) -> _DescriptorT:
-        return attrs.evolve(new, created_at=new.created_at or self.activation, updated_at=self.commit)
+                    made._set(default_zone=zone_id)
+        return made
 
     def _set(self, **fields: object) -> None:
         """Change what nobody else has seen yet: one copy serves all changes of a version."""
@@ -272,40 +286,71 @@ EMPTY = Catalog(version=0, commit=LOWEST, activation=LOWEST)
 """Version 0: nothing, active since the lowest time. It is in memory only, never in the log."""
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class GrowingCatalog(Catalog):
+class GrowingCatalog:
     """A catalog that `apply` changes in place: for one who replays a history, and shows nobody but what is `settled`.
 
-    The descriptors of its changes are its own from then on, so only what nobody else holds may be given.
+    It keeps its objects by id and nothing else, but refuses what a `Catalog` refuses. The descriptors of its changes
+    are its own from then on, so only what nobody else holds may be given.
     """
 
-    @classmethod
-    def of(cls, catalog: Catalog) -> GrowingCatalog:
+    @refuses_misfits
+    def __init__(self, catalog: Catalog) -> None:
         """One that begins as this catalog. O(objects)."""
-        return cls(**_with_maps(catalog, lambda entries: GrowingMap(entries.items())))
+        self.version: int = catalog.version
+        self.commit: Timestamp = catalog.commit
+        self.activation: Timestamp = catalog.activation
+        self.next_id: int = catalog.next_id
+        self.default_zone: int | None = catalog.default_zone
+        self._tables = dict(catalog.tables.items())
+        self._indexes = dict(catalog.indexes.items())
+        self._objects: dict[str, dict[int, Any]] = {
+            "schema": dict(catalog.schemas.items()), "zone": dict(catalog.zones.items()),
+            "table": self._tables, "index": self._indexes}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._objects.values()))
 
     def apply(self, changes: Sequence[Change], *, version: int, commit: Timestamp, activation: Timestamp,
               next_id: int) -> GrowingCatalog:
         """This catalog, after these changes. O(changes)."""
-        self._set(version=version, commit=commit, activation=activation, next_id=next_id)
-        self._take(changes)
+        self.version, self.commit, self.activation, self.next_id = version, commit, activation, next_id
+        for change in changes:
+            match change:
+                case PutObject(descriptor):
+                    self._put(descriptor)
+                case DropObject(kind, object_id):
+                    found = self._objects.get(kind, {}).pop(object_id, None)
+                    if found is None:
+                        raise ObjectNotFound(kind=kind, key=str(object_id), version=version)
+                    if kind == "index":
+                        self._require_table(found)
+                case SetDefaultZone(zone_id):
+                    self.default_zone = zone_id
         return self
 
-    def _stamped(self, new: _DescriptorT) -> _DescriptorT:
+    def _put(self, new: Descriptor) -> None:
         if not new.created_at:
             object.__setattr__(new, "created_at", self.activation)
         object.__setattr__(new, "updated_at", self.commit)
-        return new
+        kind = KINDS[type(new)]
+        if kind == "index":
+            self._require_table(self._indexes.get(new.id))
+            self._require_table(new)
+        self._objects[kind][new.id] = new
+
+    def _require_table(self, index: Any) -> None:
+        if index is not None and index.table_id not in self._tables:
+            raise ObjectNotFound(kind="table", key=str(index.table_id), version=self.version)
 
     def settled(self) -> Catalog:
-        """The catalog as it is now. O(objects)."""
-        return Catalog(**_with_maps(self, PersistentMap.of))
+        """The catalog as it is now. O(objects).
 
-
-def _with_maps(catalog: Catalog, made: Callable[[Any], Any]) -> dict[str, Any]:
-    fields = attrs.asdict(catalog, recurse=False)
-    return {name: made(value) if isinstance(value, PersistentMap | GrowingMap) else value
-            for name, value in fields.items()}
+        Raises:
+            ObjectNotFound: the table of an index is gone.
+        """
+        return Catalog.of(chain.from_iterable(objects.values() for objects in self._objects.values()),
+                          version=self.version, commit=self.commit, activation=self.activation, next_id=self.next_id,
+                          default_zone=self.default_zone)
 
 
 def _by_id(objects: PersistentMap[int, _DescriptorT]) -> list[_DescriptorT]:

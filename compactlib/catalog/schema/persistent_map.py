@@ -42,10 +42,18 @@ class PersistentMap(Generic[KeyT, ValueT]):
 
     @classmethod
     def of(cls, entries: Mapping[KeyT, ValueT]) -> PersistentMap[KeyT, ValueT]:
-        """A map of these entries."""
+        """A map of these entries. O(n)."""
         made: PersistentMap[KeyT, ValueT] = cls()
         for key, value in entries.items():
-            made = made.with_entry(key, value)
+            hashed = _hash(key)
+            path, leaf = made._path(hashed)
+            slot, _ = _put(leaf, len(path) * _BITS, hashed, key, value)
+            if path:
+                node, at = path[-1]
+                node[at] = slot  # nobody else has these nodes yet
+            else:
+                made._root = slot
+        made._count = len(entries)
         return made
 
     def get(self, key: KeyT) -> ValueT | None:
