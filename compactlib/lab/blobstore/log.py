@@ -311,7 +311,8 @@ class BlobLog:
         free, since = records.free, records.since
         used, valid, moments, newest, members = self._used, self._valid, self._moments, self._newest, self._members
         write, fullest = placer.write, self.settings.room_bytes - size
-        left = None if type(placer).left is Placer.left else placer.left
+        rewrite = None if type(placer).rewrite is Placer.rewrite else placer.rewrite
+        left = None if type(placer).left is Placer.left or rewrite is not None else placer.left
         placer.segment_records, placer.until_ms = self.settings.room_bytes // size, NEVER
         for number in numbers:
             key, at = keys[number], times[number]
@@ -331,7 +332,7 @@ class BlobLog:
                 if left is not None:
                     left(key, row, placed)
             placer.writes += 1
-            placed = write(key, at)
+            placed = write(key, at) if old < 0 or rewrite is None else rewrite(key, at, row, placed)
             row = opened[placed]
             if row == NO_ROW or used[row] > fullest:
                 return number, placed
@@ -648,12 +649,10 @@ class _Copy:
         """
         log, now_ms = self._log, self._now_ms
         records, renew, room = log.records, log.settings.copies_renew, log.settings.room_bytes
-        place, sizes, until, written, owner = records.place, records.size, records.until, records.written, records.key
-        used, valid, newest, opened, copy = log._used, log._valid, log._newest, log._open, placer.copy
-        for record in kept:
-            size, key = sizes[record], owner[record]
-            placer.segment_records, placer.until_ms = room // size, until[record]
-            placed = copy(key, now_ms)
+        place, sizes, written, members = records.place, records.size, records.written, log._members
+        used, valid, newest, opened = log._used, log._valid, log._newest, log._open
+        for record, placed in zip(kept, self._classes_for(kept, placer), strict=True):
+            size = sizes[record]
             row = opened[placed]
             if row == NO_ROW or used[row] + size > room:
                 if log.free_segments + self._room_segments:
@@ -664,7 +663,7 @@ class _Copy:
                                   if open_row != NO_ROW and used[open_row] + size <= room)
                 row = opened[placed]
             place[record] = row
-            log._members[row].append(record)
+            members[row].append(record)
             used[row] += size
             valid[row] += size
             at = now_ms if renew else written[record]
@@ -672,6 +671,20 @@ class _Copy:
                 newest[row] = at
             if used[row] + size > room:
                 log._close(placed)
+
+    def _classes_for(self, kept: array[int], placer: Placer) -> Iterable[int]:
+        """The class of each record, asked for as its turn comes; those that differ are told of one by one."""
+        records, room = self._log.records, self._log.settings.room_bytes
+        if records.one_size > 0 and not records.has_lives and not self._log.settings.forecast_seconds:
+            placer.segment_records, placer.until_ms = room // records.one_size, NEVER
+            return placer.copies([records.key[record] for record in kept], self._now_ms)
+        return self._classes_one_by_one(kept, placer)
+
+    def _classes_one_by_one(self, kept: array[int], placer: Placer) -> Iterable[int]:
+        records, room = self._log.records, self._log.settings.room_bytes
+        for record in kept:
+            placer.segment_records, placer.until_ms = room // records.size[record], records.until[record]
+            yield placer.copy(records.key[record], self._now_ms)
 
     def _classify(self, kept: array[int], source: SegmentName, survivors: SurvivorPlacement) -> None:
         """Take records into the cycle, as `cycle_plan` does it; into which segments follows at its end."""

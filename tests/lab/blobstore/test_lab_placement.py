@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import attrs
@@ -267,6 +268,28 @@ def test_sepbit_tells_short_lives_by_what_they_replace_and_survivors_by_age() ->
     for number in range(60):
         write(placer, 200 + number)
     assert placer.copy(19, 0) == 5
+
+
+@pytest.mark.parametrize("longest", [2, 5, 400])
+def test_warcip_finds_the_nearest_of_all_means_and_the_last_of_equals(longest: int) -> None:
+    placer, random, now = began(WARCIP(classes=6)), Random(longest), 0
+    means, counts = [0.0] * 5, [0] * 5
+    written = dict.fromkeys(range(8), 0)
+    for key in written:
+        counts[4] += 1
+        assert placer.write(key, now) == 5
+    for _ in range(1_000):
+        key = random.randrange(8)
+        now += random.randrange(longest)
+        interval = now - written[key]
+        written[key] = now
+        nearest = max(range(5), key=lambda place: (-abs(means[place] - interval), place))
+        means[nearest] = (means[nearest] * counts[nearest] + interval) / (counts[nearest] + 1)
+        counts[nearest] += 1
+        assert placer.write(key, now) == nearest + 1
+        if random.random() < 0.2:
+            counts[nearest] = 0
+            placer.closed(7, nearest + 1)
 
 
 def test_warcip_joins_the_cluster_of_the_nearest_interval_and_punishes_what_is_copied() -> None:

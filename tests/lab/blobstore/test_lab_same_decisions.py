@@ -167,7 +167,7 @@ def test_a_decision_in_the_lab_is_the_stores_own(tmp_path: Path, policy: BlobPol
     (Greedy(**_GATE, min_reclaimed_segments=4, copy_order="choice"), 0.0, 3, 0),
     (Greedy(**_GATE, min_reclaimed_segments=4, copy_order="choice"), 3.0, 5, 0),
     (DecliningCost(**_GATE, min_reclaimed_segments=4), 0.0, 3, 600),
-    (DecliningCost(**_GATE, min_reclaimed_segments=4), 1.0, 3, 50),
+    (DecliningCost(**_GATE, min_reclaimed_segments=2, max_reclaimed_segments=6), 1.0, 3, 50),
 ], ids=lambda value: getattr(value, "name", str(value)))
 def test_survivors_lie_in_the_lab_as_in_a_store(tmp_path: Path, placement: SurvivorPlacement, policy: BlobPolicy,
                                                 retention: float, swaps: int, buckets: int) -> None:

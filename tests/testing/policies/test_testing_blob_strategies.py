@@ -150,7 +150,7 @@ def test_a_policy_has_a_name() -> None:
     Hybrid(), Hybrid(usual=Greedy(), every_seconds=0.0, spread_seconds=10.0), Greedy(), Greedy(fill_outputs=True),
     CostBenefit(min_reclaimed_segments=2), ExpiryForecast(), ExpiryForecast(max_dying_fraction=0.0),
     CopyBudget(max_copied_bytes=1_500), DChoices(seed=3), DChoices(choices=1, seed=3), DecliningCost(),
-    DecliningCost(decline=None, min_reclaimed_segments=2),
+    DecliningCost(decline=None, min_reclaimed_segments=2, max_reclaimed_segments=3),
 ], ids=repr)
 def test_each_of_the_librarys_policies_keeps_the_contract(policy: BlobPolicy) -> None:
     check_blob_policy(policy, max_examples=15)

@@ -388,6 +388,31 @@ def fewest_that_free(view: BlobView, ordered: Sequence[SegmentView], segments: i
 
 
 @refuses_misfits
+def fullest_that_free(view: BlobView, ordered: Sequence[SegmentView], least: int, most: int) -> Sequence[SegmentView]:
+    """The first so many of `ordered` that are sure to free `least` to `most` segments and leave the least room free in
+    their outputs, for each segment that they free; none if not even all of them free `least`.
+
+    What is left free at the end of a plan's last output is used by nobody until that is compacted in its turn. What
+    frees nothing by being there is passed over, as by `fewest_that_free`. O(segments).
+    """
+    valid = best = 0
+    least_room = float("inf")
+    taken: list[SegmentView] = []
+    for segment in ordered:
+        if segment.valid_bytes >= view.fill_bytes:
+            continue
+        taken.append(segment)
+        valid += segment.valid_bytes
+        freed = view.benefit(len(taken), valid)
+        if freed > most:
+            break
+        room = (len(taken) - freed) * view.fill_bytes - valid
+        if freed >= least and room < least_room * freed:
+            best, least_room = len(taken), room / freed
+    return taken[:best]
+
+
+@refuses_misfits
 def emptiest_first(segments: Sequence[SegmentView]) -> list[SegmentView]:
     """Sorted by valid bytes; of equals, in log order."""
     # In two passes: most come in log order, and a pair for each would be made, and kept an eye on.

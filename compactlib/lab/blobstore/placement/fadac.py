@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import ClassVar
 
 import attrs
@@ -52,22 +53,33 @@ class _Fading(Placer):
 
     def write(self, key: int, now_ms: int) -> int:
         count = self._count[key] = self._count[key] + 1
-        valid = self.valid_records()
+        valid, bound = self.valid_records(), self._average
         if valid:
             # Of a request of r records each brings 1 / r of the request's step.
-            request, average = self._request, self._average
-            self._average = average + (request - average) / valid / request
-        return self._class_of(count)
+            request = self._request
+            bound = self._average = bound + (request - bound) / valid / request
+        # As `_class_of`, without a call.
+        if not bound or count <= bound:
+            return 0
+        found, step, hottest = 1, self._step, self._hottest
+        while found < hottest and count > (bound := bound * step):
+            found += 1
+        return found
 
     def copy(self, key: int, now_ms: int) -> int:
-        count = self._count[key]
-        if count:
-            count -= 1
-            self._count[key] = count
-        return self._class_of(count)
+        return self.copies((key,), now_ms)[0]
 
-    def _class_of(self, count: int) -> int:
-        bound = self._average
+    def copies(self, keys: Sequence[int], now_ms: int) -> list[int]:
+        counts, average, class_of, found = self._count, self._average, self._class_of, []
+        for key in keys:
+            count = counts[key]
+            if count:
+                count -= 1
+                counts[key] = count
+            found.append(class_of(count, average))
+        return found
+
+    def _class_of(self, count: int, bound: float) -> int:
         if not count > bound or not bound:
             return 0
         step, found = self._step, 1

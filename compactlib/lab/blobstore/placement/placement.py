@@ -13,7 +13,8 @@ small numbers: what a scheme keeps of each is a column, `grown` with the keys.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from typing import Protocol
 
 import attrs
@@ -67,9 +68,21 @@ class Placer:
         """The class of a record that the user writes; an earlier one of its key has been told by `left`."""
         raise NotImplementedError
 
+    def rewrite(self, key: int, now_ms: int, row: int, placed: int) -> int:
+        """As `left`, and then `write`; may be called in their place."""
+        self.left(key, row, placed)
+        return self.write(key, now_ms)
+
     def copy(self, key: int, now_ms: int) -> int:
         """The class of a record that a compaction copies."""
         raise NotImplementedError
+
+    def copies(self, keys: Sequence[int], now_ms: int) -> Iterable[int]:
+        """As `copy` for all that is copied from one segment, where records are of one size and have no times to live.
+
+        Each is placed before the next is asked for; a scheme that answers at once may not use what that changes.
+        """
+        return map(self.copy, keys, repeat(now_ms))
 
     def left(self, key: int, row: int, placed: int) -> None:
         """The record of `key` in segment `row`, of class `placed`, was replaced or deleted, or has expired."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import ClassVar
 
 import attrs
@@ -44,70 +46,86 @@ class WARCIP:
         return _Clusters(self)
 
 
-@attrs.define(eq=False)
-class _Cluster:
-    placed: int
-    centre: float = 0.0
-    in_segment: int = 0
-    writes: int = 0
-
-
 class _Clusters(Placer):
     def __init__(self, settings: WARCIP) -> None:
         self._segments = settings.segments
-        # By their place, as ties go to the last, and a split looks at neighbours.
-        self._clusters = [_Cluster(number) for number in range(1, settings.classes)]
+        count = settings.classes - 1
+        # Of each cluster: its class, its mean, the writes in its open segment, and those before since the last change.
+        # By their place, as ties go to the last, and a split looks at neighbours; an end on each side is no cluster.
+        self._places: list[int] = [-1, *range(1, count + 1), -1]
+        self._centres = [-math.inf, *[0.0] * count, math.inf]
+        self._in_segment = [0.0] * (count + 2)
+        self._before = [0.0] * (count + 2)
         self._spare: list[int] = []
-        self._doomed: _Cluster | None = None
+        self._doomed = -1
         self._full = 0
-        self._at = array("q")
-        self._penalty = array("q")
+        # Of each key: what its next interval counts from, and when it was copied last.
+        self._since = array("q")
+        self._copied = array("q")
 
     def know_keys(self, keys: int) -> None:
-        grown(keys, self._at, _NOT_YET)
-        grown(keys, self._penalty)
+        grown(keys, self._since, _NOT_YET)
+        grown(keys, self._copied, _NOT_YET)
 
     def write(self, key: int, now_ms: int) -> int:
-        before = self._at[key]
-        interval = 0 if before == _NOT_YET else now_ms - before + self._penalty[key]
-        self._at[key], self._penalty[key] = now_ms, 0
-        nearest, least = self._clusters[0], math.inf
-        for cluster in self._clusters:
-            distance = cluster.centre - interval
-            if -least <= distance <= least:
-                nearest, least = cluster, distance if distance > 0 else -distance
-        count = nearest.in_segment
-        nearest.centre = (nearest.centre * count + interval) / (count + 1)
-        nearest.in_segment = count + 1
-        nearest.writes += 1
-        return nearest.placed
+        column, centres, counts = self._since, self._centres, self._in_segment
+        since = column[key]
+        column[key] = now_ms
+        # Of floats alone this is quicker by a fifth.
+        interval = 0.0 if since == _NOT_YET else now_ms - since + 0.0
+        # A mean moves towards intervals that are nearest to it, so that the means go on ascending.
+        found = bisect_right(centres, interval)
+        above = centres[found] - interval
+        if above > interval - centres[found - 1]:
+            found -= 1
+        else:
+            while centres[found + 1] - interval == above:
+                found += 1
+        count = counts[found]
+        counts[found] = count + 1.0
+        centres[found] = (centres[found] * count + interval) / (count + 1.0)
+        return self._places[found]
 
     def copy(self, key: int, now_ms: int) -> int:
-        self._penalty[key] = now_ms - self._at[key]
-        return 0
+        return self.copies((key,), now_ms)[0]
+
+    def copies(self, keys: Sequence[int], now_ms: int) -> list[int]:
+        froms, copied_at = self._since, self._copied
+        for key in keys:
+            written, copied = froms[key], copied_at[key]
+            if written < copied:
+                # A copy has moved it back from the write by as much as it was later.
+                written = (written + copied) >> 1
+            froms[key] = 2 * written - now_ms
+            copied_at[key] = now_ms
+        return [0] * len(keys)
 
     def closed(self, row: int, placed: int) -> None:
-        cluster = next((each for each in self._clusters if each.placed == placed), None)
-        if cluster is None:
+        if placed not in self._places:
             return
-        cluster.in_segment = 0
-        if cluster is self._doomed:
-            self._clusters.remove(cluster)
+        place = self._places.index(placed)
+        self._before[place] += self._in_segment[place]
+        self._in_segment[place] = 0.0
+        if placed == self._doomed:
+            for column in (self._places, self._centres, self._in_segment, self._before):
+                del column[place]
             self._spare.append(placed)
-            self._doomed = None
+            self._doomed = -1
         self._full += 1
         if self._full == self._segments:
             self._full = 0
             self._adapt()
 
     def _adapt(self) -> None:
-        total = sum(cluster.writes for cluster in self._clusters)
-        large = next((place for place, each in enumerate(self._clusters) if each.writes > total / 2), None)
-        if large is not None and self._spare:
+        writes = [before + now for before, now in zip(self._before, self._in_segment, strict=True)]
+        large = next((place for place, each in enumerate(writes) if each > sum(writes) / 2), 0)
+        if large and self._spare:
             # The new one lies between the cluster before it (the survivors', whose mean is 0) and the large one.
-            below = self._clusters[large - 1].centre if large else 0.0
-            self._clusters.insert(large, _Cluster(self._spare.pop(), (below + self._clusters[large].centre) / 2))
-        elif self._doomed is None and len(self._clusters) > 1:
-            self._doomed = next((each for each in self._clusters if each.writes < self.segment_records), None)
-        for cluster in self._clusters:
-            cluster.writes = 0
+            below = self._centres[large - 1] if large > 1 else 0.0
+            self._places.insert(large, self._spare.pop())
+            self._centres.insert(large, (below + self._centres[large]) / 2)
+            self._in_segment.insert(large, 0.0)
+        elif self._doomed < 0 and len(self._places) > 3:
+            self._doomed = next((placed for placed, each in zip(self._places[1:-1], writes[1:], strict=False)
+                                 if each < self.segment_records), -1)
+        self._before = [-now for now in self._in_segment]

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from compactlib.blobstore import CopyBudget, CostBenefit, DChoices, ExpiryForecast, Greedy, StatsBased
 from compactlib.blobstore.compaction.plan.plan import plan_for
 from compactlib.blobstore.compaction.plan.policies.declining_cost import DecliningCost
-from compactlib.blobstore.compaction.plan.policy import BlobView, Dying, SegmentView
+from compactlib.blobstore.compaction.plan.policy import BlobView, Dying, SegmentView, fullest_that_free
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import InvalidInput
 from tests.blobstore.policy_views import DAY, NOW, SHARES_A, places, planned, shares, toy
@@ -211,6 +211,31 @@ def test_a_segment_whose_records_end_soon_is_left_to_end_and_one_that_ends_late_
     assert (places(plan), plan.valid_bytes) == ([0, 2, 4], 0)
     assert "3 of them died whole" in plan.why
     assert "min_reclaimed_segments=1" in plan_for(toy([980, 980]), DecliningCost(), NOW).why
+
+
+def test_of_plans_that_free_enough_the_one_with_the_fullest_outputs_is_taken() -> None:
+    old = [NOW - DAY] * 6
+    for most, taken in ((1, [0, 1]), (2, [0, 1, 2]), (5, [0, 1, 2])):
+        policy = DecliningCost(max_reclaimed_segments=most)
+        assert places(planned(policy, toy([300] * 6, last_modified=old))) == taken
+    dead = planned(DecliningCost(max_reclaimed_segments=1), toy([0, 0, 0, 500], last_modified=old))
+    assert places(dead) == [0, 1, 2]
+    with pytest.raises(InvalidInput, match="max_reclaimed_segments is 2; give at least min_reclaimed_segments, 3"):
+        DecliningCost(min_reclaimed_segments=3, max_reclaimed_segments=2)
+
+
+@given(few_segments, st.integers(1, 3), st.integers(0, 3))
+def test_the_fullest_outputs_are_those_of_all_beginnings(valid: list[int], least: int, more: int) -> None:
+    view = toy(valid)
+    taken = fullest_that_free(view, view.eligible, least, least + more)
+    useful = [segment for segment in view.eligible if segment.valid_bytes < view.fill_bytes]
+    left = {}
+    for count in range(1, len(useful) + 1):
+        held = sum(segment.valid_bytes for segment in useful[:count])
+        freed = view.benefit(count, held)
+        if least <= freed <= least + more:
+            left[count] = ((count - freed) * view.fill_bytes - held) / freed
+    assert list(taken) == useful[:min(left, key=lambda count: (left[count], count), default=0)]
 
 
 @given(few_segments, st.integers(1, 12), st.integers(1, 3), st.integers(0, 99))

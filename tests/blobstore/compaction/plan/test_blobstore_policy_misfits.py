@@ -49,7 +49,8 @@ def test_plans() -> None:
 
 def test_what_policies_are_made_of() -> None:
     calls: Calls = {"shut_gate": (VIEW, 0.5), "too_little": (VIEW, 1), "emptiest_first": (VIEW.eligible,),
-                    "fewest_that_free": (VIEW, VIEW.eligible, 1)}
+                    "fewest_that_free": (VIEW, VIEW.eligible, 1),
+                    "fullest_that_free": (VIEW, VIEW.eligible, 1, 2)}
     assert list(misfits(lambda: policy, calls)) == []
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import attrs
 
-from compactlib._arguments import is_above, refuses_misfits
+from compactlib._arguments import is_above, is_whole, refuses_misfits
 from compactlib.blobstore.compaction.plan.policy import (
     BlobChoice,
     BlobView,
@@ -16,12 +16,14 @@ from compactlib.blobstore.compaction.plan.policy import (
     SegmentView,
     fewest_that_free,
     fraction,
+    fullest_that_free,
     in_copy_order,
     is_copy_order,
     shut_gate,
     too_little,
     whole,
 )
+from compactlib.errors import InvalidInput
 
 _LEAST_SECONDS = 1e-3
 
@@ -38,6 +40,10 @@ class DecliningCost:
     for it. D. Lomet and C. Luo, "Efficiently reclaiming space in a log structured store", ICDE 2021, take segments in
     the order of such a decline, without ends.
 
+    With `max_reclaimed_segments` it takes, of the plans that free from the one to the other, that which leaves least
+    room free in its outputs for each segment freed. The last output is half empty otherwise: of eight segments freed,
+    one in sixteen is lost.
+
     With `decline=None`, for a log whose copies renew the age (`copies_renew` of the lab), records without an end die at
     the rate -ln u / age, at which the segment's have died so far. What counts then are the bytes that waiting saves for
     each byte of dead room and second: u / (1 - u + u ln u) times that rate, or all that expires by an end.
@@ -45,6 +51,7 @@ class DecliningCost:
     Attributes:
         min_used_fraction: how full the log has to be, 0.0 to 1.0; exactly as full is enough.
         min_reclaimed_segments: by how many segments the log has to get shorter, >= 1.
+        max_reclaimed_segments: see above, at least the least, and not counting what died whole; `None`: no choice.
         decline: see above, above 0 or `None`.
         copy_order: in which order the segments are copied: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
 
@@ -54,11 +61,18 @@ class DecliningCost:
 
     min_used_fraction: float = fraction(0.5)
     min_reclaimed_segments: int = whole(1, least=1)
+    max_reclaimed_segments: int | None = attrs.field(default=None, validator=is_whole(1, or_none=True))
     decline: float | None = attrs.field(default=1.0, validator=is_above(0, or_none=True))
     copy_order: CopyOrder = attrs.field(default="choice", validator=is_copy_order)
 
     name: ClassVar[str] = "declining_cost"
     needs_forecast: ClassVar[bool] = True
+
+    @refuses_misfits
+    def __attrs_post_init__(self) -> None:
+        if self.max_reclaimed_segments is not None and self.max_reclaimed_segments < self.min_reclaimed_segments:
+            raise InvalidInput(f"max_reclaimed_segments is {self.max_reclaimed_segments}; give at least "
+                               f"min_reclaimed_segments, {self.min_reclaimed_segments}")
 
     def fall(self, segment: SegmentView, view: BlobView, now: float, oldest_seconds: float) -> float:
         """How fast the price falls, a second; with `decline=None`, what waiting saves. 0 if nothing is valid.
@@ -102,7 +116,9 @@ class DecliningCost:
         falls = {segment.name: self.fall(segment, view, now, oldest) for segment in view.eligible}
         ordered = sorted(view.eligible, key=lambda each: (falls[each.name], each.valid_bytes, each.name))
         dead = sum(not segment.valid_bytes for segment in ordered)
-        taken = fewest_that_free(view, ordered, max(self.min_reclaimed_segments, dead))
+        least = max(self.min_reclaimed_segments, dead)
+        taken = (fewest_that_free(view, ordered, least) if self.max_reclaimed_segments is None else
+                 fullest_that_free(view, ordered, least, max(self.max_reclaimed_segments, dead)))
         if not taken:
             return too_little(view, self.min_reclaimed_segments)
         most = max(falls[segment.name] for segment in taken)
