@@ -115,6 +115,9 @@ COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-ha
 # The systems that the benchmarks measure beside ours, into the same environment.
 peers: setup
 	$(call step,peers,uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/bench.lock)
+	@command -v redis-server > /dev/null && command -v escript > /dev/null || \
+	  echo 'make peers: Redis and Ra come from the system; on Debian: apt-get install --no-install-recommends' \
+	       'redis-server rabbitmq-server'
 
 # docs/benchmarks.md shows what it measured; on a busy machine that is worth nothing.
 bench: peers

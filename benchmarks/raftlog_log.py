@@ -5,16 +5,24 @@
 
 Batched appends with one fsync a batch, alone, with the flushes that they lead to, and to segments without a store; the
 stalls of such appends while a major compaction runs; the recovery of a WAL. `docs/benchmarks.md` has the last figures.
+
+Appends to segments stand beside those of Ra, RabbitMQ's Raft library, which `ra_segment.escript` measures. Debian's
+package has it, and Erlang: `apt-get install --no-install-recommends rabbitmq-server`; no server need run, and where it
+is not installed Ra is left out. Its segment file has what ours has (records and payloads, a CRC of each entry, 4,096
+entries a file, one fsync a batch) but no seal that tells damage from a crash, and no zeros ahead.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
 import os
 import shutil
 import statistics
 import struct
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -22,6 +30,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import attrs
 from measure import Figure, alternate, report
 
 from compactlib.files.checksum import crc32
@@ -80,11 +89,14 @@ def append_tuples_rate(scratch: Path, batches: int, options: StoreOptions) -> fl
         return batches * BATCH_ENTRIES / (time.perf_counter() - began)
 
 
-def bare_rate(scratch: Path, batches: int) -> float:
-    """Entries a second of a loop that writes the same payloads, joined, and syncs."""
+def bare_rate(scratch: Path, batches: int, *, in_place: bool = False) -> float:
+    """Entries a second of a loop that writes the same payloads, joined, and syncs; to a file of zeros if `in_place`."""
     path = fresh(scratch, "bare")
     data = b"".join(payloads_of(BATCH_ENTRIES))
-    with open(path, "wb", buffering=0) as file:
+    with open(path, "w+b", buffering=0) as file:
+        file.writelines(bytes(len(data)) for _ in range(batches if in_place else 0))
+        os.fsync(file.fileno())
+        file.seek(0)
         began = time.perf_counter()
         for _ in range(batches):
             file.write(data)
@@ -104,6 +116,11 @@ def append_figures(scratch: Path, batches: int, runs: int) -> Iterator[Figure]:
         yield Figure(figure=f"{name}.256_bytes.batch_512", unit="entries/s", values=tuple(values),
                      reference="write and fsync of the same bytes in a bare loop", reference_values=tuple(bare),
                      goal=goal)
+    values, bare = alternate(runs, partial(append_rate, scratch, batches, UNFLUSHED),
+                             partial(bare_rate, scratch, batches, in_place=True))
+    yield Figure(figure="append.run.in_place.256_bytes.batch_512", unit="entries/s", values=tuple(values),
+                 reference="the same loop in a file of zeros, written before", reference_values=tuple(bare),
+                 goal="printed")
 
 
 def segment_rate(scratch: Path, entries: int, each: int) -> float:
@@ -150,14 +167,67 @@ def plain_segment_rate(scratch: Path, entries: int, each: int) -> float:
     return entries / seconds
 
 
+@attrs.frozen
+class Ra:
+    """Ra as it is installed: the folder of its compiled modules, and its version."""
+
+    plugins: Path
+    version: str
+
+    @classmethod
+    def installed(cls) -> Ra | None:
+        """What Debian's package has, `None` if it or Erlang is not there."""
+        found = sorted(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*/plugins/ra-[0-9]*"))
+        if not found or shutil.which("escript") is None:
+            return None
+        return cls(found[-1].parent, found[-1].name.removeprefix("ra-"))
+
+    def measured(self, scratch: Path, entries: int, each: int, flags: str) -> dict[str, float]:
+        """The rate, and the microseconds of CPU an entry, of one run in a virtual machine of its own."""
+        script = Path(__file__).with_name("ra_segment.escript")
+        folder = fresh(scratch, "ra-segments")
+        ended = subprocess.run(["escript", script, self.plugins, folder, str(entries), str(each)], check=True,
+                               stdout=subprocess.PIPE, env={**os.environ, "ERL_FLAGS": flags})
+        told: dict[str, float] = json.loads(ended.stdout)
+        return told
+
+    def rate(self, scratch: Path, entries: int, each: int) -> float:
+        """Entries a second, with the fastest of the virtual machine's settings: its threads wait for the disk awake."""
+        return self.measured(scratch, entries, each, "+sbwt very_long")["rate"]
+
+    def cpu(self, scratch: Path, entries: int, each: int) -> float:
+        """Microseconds of CPU an entry, with the least of them: its threads wait asleep, as ours do."""
+        return self.measured(scratch, entries, each, "+sbwt none")["cpu"]
+
+
+def segment_cpu(scratch: Path, entries: int, each: int) -> float:
+    """Microseconds of CPU an entry of `segment_rate`, of the system on its behalf too."""
+    began = time.process_time()
+    segment_rate(scratch, entries, each)
+    return (time.process_time() - began) / entries * 1e6
+
+
 def segment_figures(scratch: Path, syncs: int, runs: int) -> Iterator[Figure]:
     """Appends to a log without a store, synced after 1, 16 and 256 entries."""
+    ra = Ra.installed()
+    if ra is None:
+        print("Ra is left out: Debian's rabbitmq-server has it", file=sys.stderr)
     for each in (1, 16, 256):
-        values, plain = alternate(runs, partial(segment_rate, scratch, syncs * each, each),
-                                  partial(plain_segment_rate, scratch, syncs * each, each))
-        yield Figure(figure=f"append.segment.256_bytes.batch_{each}", unit="entries/s", values=tuple(values),
-                     reference="the writes of Ra's segment file in a bare loop", reference_values=tuple(plain),
-                     goal=">= 1")
+        entries = syncs * each
+        ours = partial(segment_rate, scratch, entries, each)
+        if ra is not None:
+            values, theirs = alternate(runs, ours, partial(ra.rate, scratch, entries, each))
+            yield Figure(figure=f"append.segment.256_bytes.batch_{each}", unit="entries/s", values=tuple(values),
+                         reference=f"the segment file of Ra {ra.version}", reference_values=tuple(theirs), goal=">= 1")
+            values, theirs = alternate(runs, partial(segment_cpu, scratch, entries, each),
+                                       partial(ra.cpu, scratch, entries, each))
+            yield Figure(figure=f"append.segment_cpu.256_bytes.batch_{each}", unit="us of CPU an entry",
+                         values=tuple(values), reference=f"the segment file of Ra {ra.version}",
+                         reference_values=tuple(theirs), goal="printed")
+        values, plain = alternate(runs, ours, partial(plain_segment_rate, scratch, entries, each))
+        yield Figure(figure=f"append.segment_beside_loop.256_bytes.batch_{each}", unit="entries/s",
+                     values=tuple(values), reference="the writes of Ra's segment file in a bare loop",
+                     reference_values=tuple(plain), goal="printed")
 
 
 def build_for_major(folder: Path, segments: int) -> StoreOptions:

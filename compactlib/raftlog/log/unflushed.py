@@ -91,7 +91,7 @@ def examine_wal(wal: str, log_id: str | None, seen: Examination) -> None:
         seen.records += sum(len(frame.payloads) for frame in read_frames(wal, log_id))
     except (CorruptData, Unsupported) as error:
         seen.note(error)
-    seen.bytes_read += sum(size for _, size in _listed(wal))
+    seen.bytes_read += sum(size for _, size, _ in _listed(wal))
 
 
 def read_frames(wal: str, log_id: str | None) -> tuple[Frame, ...]:
@@ -132,13 +132,15 @@ def replayed(frames: Sequence[Frame], segments: SegmentSet, row: SnapshotMeta) -
     return None if base is None else Unflushed(base, tuple(visible_slabs(memtable.tables)), memtable)
 
 
-def _listed(wal: str) -> list[tuple[str, int]]:
+def _listed(wal: str) -> list[tuple[str, int, int]]:
+    """The names there are, their sizes, and when they were written to: frames may take the place of zeros."""
     listed = []
     for name in list_folder(wal):
         try:
-            listed.append((name, os.path.getsize(os.path.join(wal, name))))
+            found = os.stat(os.path.join(wal, name))
         except OSError:
             continue
+        listed.append((name, found.st_size, found.st_mtime_ns))
     return listed
 
 

@@ -16,6 +16,7 @@ from compactlib._closing import Closing
 from compactlib.errors import Busy, Closed, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, StrPath, write_durably
+from compactlib.files.zeros_ahead import ZerosAhead
 from compactlib.raftlog.arguments import payload_bytes, whole
 from compactlib.raftlog.model.names import TEMPORARY_SUFFIX, segment_name
 from compactlib.raftlog.model.values import MAX_INDEX, SegmentLimits
@@ -61,6 +62,9 @@ class SegmentWriter(Closing):
         self._state = "open"
         self._most_entries = header.limits.max_entries
         self._full_beyond = header.data_start + header.limits.max_bytes
+        records_end = native.INDEX_START + index.entries * native.RECORD_BYTES
+        self._ahead_of_records = ZerosAhead(native.INDEX_START, records_end, header.data_start)
+        self._ahead_of_payloads = ZerosAhead(header.data_start, data_end, self._full_beyond)
 
     @classmethod
     def create(cls, files: Files, folder: StrPath, number: int, limits: SegmentLimits | None = None) -> SegmentWriter:
@@ -294,6 +298,8 @@ class SegmentWriter(Closing):
         self.flush()
         if self._synced.entries < self._flushed_entries:
             self._state = "failed"
+            self._ahead_of_records.follow(self._out, native.INDEX_START + self._flushed_entries * native.RECORD_BYTES)
+            self._ahead_of_payloads.follow(self._out, self._flushed_end)
             self._sync_out()
             # Not synced in turn: an older seal only means that more is checked when the segment is opened.
             self._write_seal(sealed=False)
@@ -310,9 +316,15 @@ class SegmentWriter(Closing):
             return
         self.sync()
         self._state = "failed"
+        self._cut_zeros()
         self._write_seal(sealed=True)
         self._sync_out()
         self._state = "sealed"
+
+    def _cut_zeros(self) -> None:
+        """A file that is left has nothing behind its payloads; what a crash leaves there is a torn tail."""
+        if self._ahead_of_payloads.filled > self._flushed_end:
+            self._out.truncate(self._flushed_end)
 
     def _sync_out(self) -> None:
         self._out.sync()
@@ -344,6 +356,7 @@ class SegmentWriter(Closing):
         try:
             if self._state == "open":
                 self.sync()
+                self._cut_zeros()
         finally:
             self._state = "closed"
             self._out.close()

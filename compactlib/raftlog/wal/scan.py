@@ -28,7 +28,7 @@ class ScannedFile:
         proven: how many of them are known to be durable: all in a file that has a successor.
         proven_end: where the last of those ends.
         end: where the last one ends.
-        torn_bytes: what lies behind and does not count.
+        torn_bytes: what lies behind, and behind its mark, up to the last byte that is not zero.
     """
 
     frames: tuple[Frame, ...]
@@ -54,7 +54,7 @@ def scan_file(data: bytes, header: FileHeader, path: str, *, counts_to: int | No
     frames: list[Frame] = []
     ends: list[int] = []
     proven_end = FILE_HEADER_BYTES
-    offset = FILE_HEADER_BYTES
+    offset = behind = FILE_HEADER_BYTES
     limit = len(data) if counts_to is None else counts_to
     while offset < limit:
         head = decode_head(data, offset, salt)
@@ -62,20 +62,26 @@ def scan_file(data: bytes, header: FileHeader, path: str, *, counts_to: int | No
         if head is None or frame is None:
             break
         proven_end = max(proven_end, frame.synced_end)
+        behind = offset + head.frame_bytes
         if frame.kind == FrameKind.MARK:
             break
-        offset += head.frame_bytes
+        offset = behind
         frames.append(frame)
         ends.append(offset)
     if counts_to is not None:
         if offset != counts_to:
             raise CorruptData(path=path, offset=offset, expected=f"whole frames up to {counts_to}, as the next file "
                               f"says", found="a damaged frame" if offset < len(data) else "the end of the file")
-        return ScannedFile(tuple(frames), len(frames), offset, offset, len(data) - offset)
+        return ScannedFile(tuple(frames), len(frames), offset, offset, _torn_bytes(data, behind))
     _require_torn(data, salt, offset, path)
     proven = sum(end <= proven_end for end in ends)
     return ScannedFile(tuple(frames), proven, ends[proven - 1] if proven else FILE_HEADER_BYTES, offset,
-                       len(data) - offset)
+                       _torn_bytes(data, behind))
+
+
+def _torn_bytes(data: bytes, offset: int) -> int:
+    # Zeros are written ahead of the frames.
+    return len(data[offset:].rstrip(b"\0"))
 
 
 def _require_torn(data: bytes, salt: int, offset: int, path: str) -> None:

@@ -12,6 +12,7 @@ import attrs
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Closed, InvalidInput, StorageError
 from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath, write_durably
+from compactlib.files.zeros_ahead import ZerosAhead
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.errors import LogStopped
@@ -153,6 +154,7 @@ class Wal:
         out = self._files.open(path)
         self._number, self._salt, self._numbers = number, salt, numbers
         self._end = self._begun = sum(map(len, pieces))
+        self._ahead = ZerosAhead(self._begun, self._end)
         self._must_cut = False
         return out
 
@@ -345,6 +347,7 @@ class Wal:
             with contextlib.suppress(StorageError):
                 self._cut_refused()
             raise
+        self._ahead.follow(self._out, self._end + batch.size)
         try:
             self._out.sync()
         except StorageError as error:
@@ -358,6 +361,7 @@ class Wal:
     def _cut_refused(self) -> None:
         """Take what a refused batch has left off the end; durable with the next batch, before which nothing counts."""
         self._out.truncate(self._end)
+        self._ahead = ZerosAhead(self._begun, self._end)
         self._must_cut = False
 
     def _without_dead(self, writes: Sequence[QueuedWrite]) -> list[QueuedWrite]:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from compactlib.errors import StorageError
-from compactlib.files import Files, LocalFiles
+from compactlib.files import Files, LocalFiles, zeros_ahead
 from compactlib.raftlog import LogOptions, LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
@@ -30,6 +30,14 @@ from tests.raftlog.reading import History, PlainLog
 
 TINY = SegmentLimits(max_entries=3, max_bytes=100)
 LOCAL = LocalFiles()
+
+
+@pytest.fixture(params=[False, True], ids=["no zeros", "zeros ahead"], autouse=True)
+def zeros(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each crash without zeros ahead, as logs so small have none, and with them from the first sync on."""
+    if request.param:
+        monkeypatch.setattr(zeros_ahead, "_LEAST_BYTES", 1)
+        monkeypatch.setattr(zeros_ahead, "_FEWEST_SYNCS", 0)
 
 
 def goes_on(folder: Path, state: PlainLog) -> None:

@@ -148,6 +148,34 @@ def test_a_payload_of_four_gib_is_refused_before_anything_is_computed(tmp_path: 
         assert len(writer.index) == 0
 
 
+def test_zeros_ahead_are_gone_once_a_segment_is_left(tmp_path: Path) -> None:
+    def appended(number: int) -> tuple[SegmentWriter, Path]:
+        writer = SegmentWriter.create(FILES, tmp_path, number, limits(max_entries=1000))
+        for index in range(200):
+            writer.append(index, 1, b"payload" * 10)
+            writer.sync()
+        path = Path(writer.path)
+        ahead = path.stat().st_size - (native.INDEX_START + 1000 * native.RECORD_BYTES + 200 * 70)
+        assert 0 < ahead < 200 * 70
+        assert not any(path.read_bytes()[-ahead:])
+        assert len(read_back(path)) == 200
+        return writer, path
+
+    writer, path = appended(1)
+    writer.seal()
+    assert path.stat().st_size == native.INDEX_START + 1000 * native.RECORD_BYTES + 200 * 70
+    writer.close()
+    writer, path = appended(2)
+    writer.close()
+    assert path.stat().st_size == native.INDEX_START + 1000 * native.RECORD_BYTES + 200 * 70
+    writer, path = appended(3)
+    writer.abandon()
+    with SegmentWriter.open(FILES, tmp_path, 3) as writer:
+        assert writer.torn_tail == TornTail(200, 0, path.stat().st_size)
+        writer.append(200, 1, b"after")
+    assert [entry.index for entry in read_back(path)] == list(range(201))
+
+
 def test_a_sealed_segment_takes_nothing_more(tmp_path: Path) -> None:
     with SegmentWriter.create(FILES, tmp_path, 1, limits()) as writer:
         writer.append(1, 1, b"one")

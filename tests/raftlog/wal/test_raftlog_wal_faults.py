@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from compactlib.errors import CorruptData, DiskFull, StorageError
-from compactlib.files import Files
+from compactlib.files import Files, zeros_ahead
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.model.row import LogRows
@@ -77,6 +77,35 @@ def test_a_torn_tail_is_cut_at_every_length(tmp_path: Path) -> None:
     path.write_bytes(data[:40])
     with pytest.raises(CorruptData, match="expected at least 64 bytes"):
         recover_wal(LOCAL, tmp_path)
+
+
+def test_zeros_ahead_of_the_frames_are_not_torn_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plain, zeros = tmp_path / "plain", tmp_path / "zeros"
+    plain.mkdir()
+    before = written(plain).stat().st_size
+    zeros_at_once(monkeypatch)
+    zeros.mkdir()
+    path = written(zeros)
+    assert path.stat().st_size > before + 64
+    assert path.read_bytes()[:before] == (plain / path.name).read_bytes()
+    assert not any(path.read_bytes()[before:])
+    # Nor is the mark.
+    assert recover_wal(LOCAL, zeros).torn_bytes == recover_wal(LOCAL, plain).torn_bytes == 0
+
+
+def test_a_disk_without_room_for_zeros_takes_the_batch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    zeros_at_once(monkeypatch)
+    probe = FailingFiles()
+    (tmp_path / "probe").mkdir()
+    Opened(tmp_path / "probe", files=probe)
+    folder = tmp_path / "wal"
+    folder.mkdir()
+    opened = Opened(folder, files=FailingFiles(fail_at=probe.count + 2))
+    opened.put("a", 0, 1)
+    opened.wal.sync()
+    assert opened.told() == [("a", 1, [1])]
+    assert Path(opened.wal.path).stat().st_size == opened.wal.size_bytes + 64
+    assert [row[1] for row in entries_of(recover_wal(LOCAL, folder))] == [1]
 
 
 def test_a_batch_that_lost_its_first_block_is_torn(tmp_path: Path) -> None:
@@ -419,11 +448,25 @@ def check_life(folder: Path, acknowledged: Sequence[Any]) -> None:
         opened.wal.close()
 
 
+@pytest.fixture(params=[False, True], ids=["no zeros", "zeros ahead"])
+def zeros(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without zeros ahead, as files so small have none, and with them from the first batch on."""
+    if request.param:
+        zeros_at_once(monkeypatch)
+
+
+def zeros_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zeros_ahead, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(zeros_ahead, "_FEWEST_SYNCS", 0)
+
+
+@pytest.mark.usefixtures("zeros")
 def test_the_wal_survives_a_crash_at_every_step(effort: Effort, tmp_path: Path) -> None:
     report = explore(record(tmp_path, life), check_life, limit_per_point=effort(8, 240))
     assert report.points > 20
 
 
+@pytest.mark.usefixtures("zeros")
 def test_a_crash_while_the_wal_is_opened_loses_nothing(effort: Effort, tmp_path: Path) -> None:
     def reopen(folder: Path, files: Files) -> None:
         Opened(folder, files=files).wal.close()
