@@ -223,17 +223,18 @@ def test_a_status_prints_itself(scratch: Path) -> None:
 
 
 def test_the_histories_of_a_segment_are_those_of_its_ids(scratch: Path) -> None:
-    rng = random.Random(3)
+    rng, live = random.Random(3), list[bytes]()
     config = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 11, index_max_entries=3, durability="interval",
                              triggers=())
     with BlobStore(scratch / "store", config) as store:
-        for number in range(300):
+        for number in range(301):
             store.put(b"%d" % number, b"content")
+            live.append(b"%d" % number)
             if rng.random() < 0.5:
-                store.delete(b"%d" % rng.randrange(number + 1))
+                store.delete(live.pop(rng.randrange(len(live))))
         snapshot = store.snapshot()
         assert snapshot.open_rows
-        store.delete(b"0")
+        store.delete(live[0])
         for info in snapshot.segments[:-1]:
             every = list(snapshot.histories_of(info.name))
             assert [entry for entry, _ in every] == list(snapshot.entries_of(info.name))
