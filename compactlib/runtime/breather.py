@@ -21,7 +21,7 @@ _LOOK_EVERY = 512
 """After so many pieces the budget is asked at the latest, also by a clock that stands still."""
 
 
-def unhurried() -> None:
+def unhurried(pieces: int = 1) -> None:
     """What to call where there is no breather."""
 
 
@@ -42,14 +42,17 @@ class Breather:
         self._sleep = clock.sleep
         self._since = clock.monotonic()
 
-    def breathe(self) -> None:
+    def breathe(self, pieces: int = 1) -> None:
         """Nap if the last nap is long ago. Costs a look at the clock.
+
+        Args:
+            pieces: how many pieces of work were done since the last call.
 
         Raises:
             BudgetSpent: the budget does not let it go on.
         """
-        self._left -= 1
-        if self._left and self._monotonic() - self._since < WORK_SECONDS:
+        self._left -= pieces
+        if self._left > 0 and self._monotonic() - self._since < WORK_SECONDS:
             return
         self._left = _LOOK_EVERY
         if self._budget is not None:

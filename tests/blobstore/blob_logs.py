@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from compactlib.blobstore.compaction.swap import SegmentInfo
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
+from compactlib.runtime.breather import unhurried
 
 KEY = b"sixteen bytes .."
 SIZES = {RecordKind.PUT: 53, RecordKind.DELETE: 29, RecordKind.TTL_UPDATE: 37, RecordKind.UNDELETE: 29}
@@ -61,8 +63,11 @@ class LogOf:
         self.probes += 1
         return sorted((entry for entry in self.all() if entry.id == blob_id), key=lambda entry: entry.sequence)
 
-    def history_of(self, entry: IndexEntry) -> list[IndexEntry]:
-        return self.history(entry.id)
+    def histories_of(self, segment: SegmentName, *, start: int = 0, breathe: Callable[[int], None] = unhurried,
+                     put_often: Mapping[bytes, int] = MappingProxyType({}),
+                     ) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
+        return ((entry, [] if entry.sequence < put_often.get(entry.id, 0) else self.history(entry.id))
+                for entry in self.entries_of(segment, start=start))
 
     def all(self) -> list[IndexEntry]:
         return [entry for entries in self._segments.values() for entry in entries]

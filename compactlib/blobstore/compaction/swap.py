@@ -16,7 +16,8 @@ and none gets a wrong answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 import attrs
@@ -28,6 +29,7 @@ from compactlib.blobstore.model.values import IndexEntry
 from compactlib.blobstore.segment.reader import SegmentHeader
 from compactlib.clock import Clock
 from compactlib.files.disk import Files
+from compactlib.runtime.breather import unhurried
 from compactlib.runtime.observe import Observer
 
 
@@ -87,8 +89,12 @@ class Snapshot(Protocol):
         """Every index entry of an id in the whole store, ascending by sequence. A miss costs one look at a filter
         per index segment."""
 
-    def history_of(self, entry: IndexEntry) -> list[IndexEntry]:
-        """As `history` of the id of an entry of this snapshot, only faster."""
+    def histories_of(self, segment: SegmentName, *, start: int = 0, breathe: Callable[[int], None] = unhurried,
+                     put_often: Mapping[bytes, int] = MappingProxyType({}),
+                     ) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
+        """The index entries of a log segment but the last, as `entries_of`, each with the `history` of its id; much
+        faster than asking for each. `breathe` is called after each piece of work. Of an id in `put_often`, what is
+        older than the sequence there comes without its history; the caller may add ids meanwhile."""
 
     def sealed_parts(self, segment: SegmentName) -> tuple[IndexSegment, ...]:
         """The sealed index segments of a log segment; none if the snapshot does not have it. O(log segments)."""

@@ -10,9 +10,9 @@ merged O(log n) times.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, repeat
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise, repeat
 
 import attrs
 
@@ -23,6 +23,11 @@ MAX_SINGLES = 16
 """How many index segments may be asked one by one before they are merged into a run."""
 MAX_RUN_ENTRIES = 1 << 17
 """How long a run may become by merging: a tenth of a second under the lock of the writers."""
+
+_LOOKS_A_SEARCH = 8
+"""How many hashes are looked at in the time of one search."""
+_STRETCH = 256
+"""How many are looked at or searched before others may have the interpreter."""
 
 
 @attrs.frozen(eq=False)
@@ -56,6 +61,12 @@ class HashRun:
         """The index segments that were not removed."""
         return [owner for owner in self.owners if owner is not None]
 
+    def owners_of(self, hashed: int) -> list[IndexSegment]:
+        """The index segments that hold this hash and were not removed. One search."""
+        # Of each once: an id that was put again and again has many entries in one.
+        slots = dict.fromkeys(self.slots[bisect_left(self.hashes, hashed):bisect_right(self.hashes, hashed)])
+        return [owner for slot in slots if (owner := self.owners[slot]) is not None]
+
     def without(self, gone: Collection[IndexSegment]) -> HashRun:
         """The same run without these index segments, those of them that it has."""
         # Another one may have the `id` of one that is no more.
@@ -83,22 +94,45 @@ class IndexDirectory:
 
     def owners(self, hashed: int) -> list[IndexSegment]:
         """The index segments that hold this hash. One search a run and a single."""
-        # Of each once, in the order found: an id that was put again and again has many entries in one.
-        found: dict[IndexSegment, None] = {}
+        found: list[IndexSegment] = []
         for single in self.singles:
             hashes = single.hashes
             place = bisect_left(hashes, hashed)
             if place < len(hashes) and hashes[place] == hashed:
-                found[single] = None
+                found.append(single)
         for run in self.runs:
-            hashes = run.hashes
-            place = bisect_left(hashes, hashed)
-            while place < len(hashes) and hashes[place] == hashed:
-                owner = run.owners[run.slots[place]]
-                if owner is not None:
-                    found[owner] = None
-                place += 1
-        return list(found)
+            found += run.owners_of(hashed)
+        return found
+
+    def shared(self, index: IndexSegment, breathe: Callable[[int], None]) -> dict[int, tuple[int, list[IndexSegment]]]:
+        """The rows of an index segment of this directory whose hash another record has, too: for each the hash, and the
+        index segments that hold others.
+
+        One search a run and a larger single for each of its entries, and a look at each entry of a smaller single.
+
+        Args:
+            index: the index segment.
+            breathe: called after each few pieces of work, with their number.
+        """
+        own = set(index.hashes)
+        found: dict[int, dict[IndexSegment, None]] = {}
+        if len(own) < len(index):
+            found.update((hashed, {index: None}) for hashed, after in pairwise(index.hashes) if hashed == after)
+        for single in self.singles:
+            if single is not index:
+                for hashed in _common(own, single.hashes, breathe):
+                    found.setdefault(hashed, {})[single] = None
+        for run in self.runs:
+            hashes, slots, owners, count = run.hashes, run.slots, run.owners, len(run.hashes)
+            for hashed in _common(own, hashes, breathe):
+                place = bisect_left(hashes, hashed)
+                while place < count and hashes[place] == hashed:
+                    owner = owners[slots[place]]
+                    if owner is not None and owner is not index:
+                        found.setdefault(hashed, {})[owner] = None
+                    place += 1
+        return {row: (hashed, list(found[hashed])) for hashed, row in zip(index.hashes, index.rows, strict=True)
+                if hashed in found}
 
     def updated(self, sealed: Iterable[IndexSegment]) -> IndexDirectory:
         """The directory of these index segments, built with what this one has merged before. O(their number)."""
@@ -151,6 +185,21 @@ class IndexDirectory:
         for run in self.runs:
             if any(map(int.__gt__, run.hashes, run.hashes[1:])) or run.entries != sum(map(len, run.live())):
                 raise AuditFailed("the hashes of a run are out of order, or counted wrong")
+
+
+def _common(own: set[int], hashes: array[int], breathe: Callable[[int], None]) -> Iterator[int]:
+    """Those of `own` that are among these, which ascend; one that is there several times may come twice."""
+    if len(hashes) > _LOOKS_A_SEARCH * len(own):
+        for number, hashed in enumerate(own):
+            place = bisect_left(hashes, hashed)
+            if place < len(hashes) and hashes[place] == hashed:
+                yield hashed
+            if number % _STRETCH == 0:
+                breathe(_STRETCH)
+        return
+    for start in range(0, len(hashes), _STRETCH):
+        yield from own.intersection(hashes[start:start + _STRETCH])
+        breathe(_STRETCH // _LOOKS_A_SEARCH)
 
 
 def _grouped(indexes: Sequence[IndexSegment]) -> Iterator[list[IndexSegment]]:

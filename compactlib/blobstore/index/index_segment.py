@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import repeat
-from operator import lt
+from operator import add, gt, lt
 
 from compactlib.blobstore.index.entry_columns import EntryColumns, hash_id
 from compactlib.blobstore.model.names import LogPosition, SegmentName
@@ -44,8 +44,12 @@ class IndexSegment:
     @classmethod
     def of_columns(cls, columns: EntryColumns, start: int, end: int, key: bytes) -> IndexSegment:
         """Seal these columns; `key` is the store's incarnation. O(n log n)."""
+        return cls.of_hashed(columns, start, end, list(map(hash_id, columns.ids, repeat(key))))
+
+    @classmethod
+    def of_hashed(cls, columns: EntryColumns, start: int, end: int, hashed: Sequence[int]) -> IndexSegment:
+        """Seal these columns, given the hash of each id. O(n log n)."""
         packed = columns.packed()
-        hashed = list(map(hash_id, packed.ids, repeat(key)))
         order = sorted(range(len(hashed)), key=hashed.__getitem__)
         return cls(packed, start, end, array("Q", map(hashed.__getitem__, order)), array("I", order))
 
@@ -110,6 +114,19 @@ class IndexSegment:
         """Whether later rows have higher sequences; a compaction may copy them in another order."""
         return all(map(lt, self.columns.sequences, self.columns.sequences[1:]))
 
+    def rows_at(self, offsets: Sequence[int]) -> list[int]:
+        """The rows of the records at those of these offsets, which ascend, that lie in its stretch."""
+        mine = offsets[bisect_left(offsets, self.start):bisect_left(offsets, self.end)]
+        row_of = dict(zip(self.columns.offsets, range(len(self.columns)), strict=True)) if mine else {}
+        return list(map(row_of.__getitem__, mine))
+
+    def hash_of_rows(self) -> array[int]:
+        """The hash of each row's id. O(n)."""
+        found = array("Q", bytes(8 * len(self.rows)))
+        for hashed, row in zip(self.hashes, self.rows, strict=True):
+            found[row] = hashed
+        return found
+
     def entries(self, start: int = 0) -> Iterator[IndexEntry]:
         """The entries in order, those that begin at offset `start` or later."""
         return self.columns.entries(bisect_left(self.columns.offsets, start))
@@ -127,13 +144,13 @@ class IndexSegment:
         Raises:
             AuditFailed: entries overlap or lie outside the stretch, or the hashes are out of order.
         """
-        at = self.start
-        for row, (offset, size) in enumerate(zip(self.columns.offsets, self.columns.sizes, strict=True)):
-            if offset < at:
-                raise AuditFailed(f"entry {row} of index {self.place} begins at {offset}, before {at}")
-            at = offset + size
-        if at > self.end:
-            raise AuditFailed(f"the entries of index {self.place} end at {at}, behind its end {self.end}")
+        offsets = self.columns.offsets
+        ends = [self.start, *map(add, offsets, self.columns.sizes)]
+        if any(map(gt, ends, offsets)):
+            row = next(row for row, offset in enumerate(offsets) if offset < ends[row])
+            raise AuditFailed(f"entry {row} of index {self.place} begins at {offsets[row]}, before {ends[row]}")
+        if ends[-1] > self.end:
+            raise AuditFailed(f"the entries of index {self.place} end at {ends[-1]}, behind its end {self.end}")
         hashes = self.hashes
         if len(hashes) != len(self.columns) or sorted(self.rows) != list(range(len(hashes))) or any(
                 map(int.__gt__, hashes, hashes[1:])):

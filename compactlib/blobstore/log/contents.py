@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
+from types import MappingProxyType
 
 import attrs
 
@@ -20,6 +21,7 @@ from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry, RecordKind
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.errors import AuditFailed
+from compactlib.runtime.breather import unhurried
 
 _BY_SEQUENCE = attrgetter("sequence")
 _BY_LAST_SEQUENCE = attrgetter("last_sequence")
@@ -151,11 +153,32 @@ class LogContents:
                 put = max(put, since[-1].sequence)
         found += sorted((entry for entry in entries if entry.sequence >= put), key=_BY_SEQUENCE, reverse=True)
 
-    def history(self, blob_id: bytes, open_rows: int | None = None) -> list[IndexEntry]:
+    def history(self, blob_id: bytes, open_rows: int) -> list[IndexEntry]:
         """Every entry of an id, ascending by sequence; of the open index, only those of the first `open_rows`."""
-        rows = self.open.rows_of(blob_id)
-        found = [self.open.columns.entry(row) for row in rows if open_rows is None or row < open_rows]
-        return [*self._sealed_entries(blob_id), *found]
+        return [*self._sealed_entries(blob_id), *self._open_entries(blob_id, open_rows)]
+
+    def histories_of(self, index: IndexSegment, start: int, open_rows: int, breathe: Callable[[int], None],
+                     put_often: Mapping[bytes, int]) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
+        """The entries of a sealed index segment from offset `start` on, each with the `history` of its id, or without
+        if it is older than the PUT that `put_often` has of it."""
+        shared = self.directory.shared(index, breathe)
+        first = bisect_left(index.columns.offsets, start)
+        for row, entry in enumerate(index.columns.entries(first), first):
+            if put_often and entry.sequence < put_often.get(entry.id, 0):
+                yield entry, []
+                continue
+            history = [entry]
+            if row in shared:
+                hashed, owners = shared[row]
+                history += [owner.columns.entry(other) for owner in owners
+                            for other in owner.rows_of(entry.id, hashed) if owner is not index or other != row]
+                history.sort(key=_BY_SEQUENCE)
+            if open_rows:
+                history += self._open_entries(entry.id, open_rows)
+            yield entry, history
+
+    def _open_entries(self, blob_id: bytes, open_rows: int) -> list[IndexEntry]:
+        return [self.open.columns.entry(row) for row in self.open.rows_of(blob_id) if row < open_rows]
 
     def _sealed_entries(self, blob_id: bytes) -> list[IndexEntry]:
         hashed = hash_id(blob_id, self.key)
@@ -283,15 +306,13 @@ class LogSnapshot:
         """Every index entry of an id in the whole store, ascending by sequence."""
         return self.contents.history(blob_id, self.open_rows)
 
-    def history_of(self, entry: IndexEntry) -> list[IndexEntry]:
-        """As `history` of the id of an entry of this snapshot. Most have no other."""
-        contents = self.contents
-        if not contents.open.rows_of(entry.id):
-            hashed = hash_id(entry.id, contents.key)
-            owners = contents.directory.owners(hashed)
-            if len(owners) == 1 and len(owners[0].rows_of(entry.id, hashed)) == 1:
-                return [entry]
-        return self.history(entry.id)
+    def histories_of(self, segment: SegmentName, *, start: int = 0, breathe: Callable[[int], None] = unhurried,
+                     put_often: Mapping[bytes, int] = MappingProxyType({}),
+                     ) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
+        """See `swap.Snapshot`."""
+        for index in self.sealed_parts(segment):
+            if index.end > start:
+                yield from self.contents.histories_of(index, start, self.open_rows, breathe, put_often)
 
     def sealed_parts(self, segment: SegmentName) -> tuple[IndexSegment, ...]:
         """The sealed index segments of a log segment; none if the snapshot does not have it. O(log segments)."""

@@ -208,8 +208,8 @@ def kept_until(entry: IndexEntry, blob: BlobEnd, history: Sequence[IndexEntry], 
     if put is not None and entry.sequence < put.sequence and entry.kind in (_PUT, _TTL_UPDATE):
         return KeptUntil(FOREVER, _GONE, False, Verdict.REPLACED)
     if entry.kind == _PUT:
-        if len(history) > 1 and not covers and _uncovers(
-                entry, [other for other in history if other.kind == _PUT], compacting):
+        puts = [other for other in history if other.kind == _PUT]
+        if len(puts) > 1 and not covers and _uncovers(entry, puts, compacting):
             return KeptUntil(FOREVER, FOREVER, deleted != FOREVER or expires != FOREVER, Verdict.EXPIRED)
         return KeptUntil(deleted, FOREVER if covers else expires, covers and expires != FOREVER, Verdict.EXPIRED)
     if entry.kind == _TTL_UPDATE:
@@ -226,9 +226,12 @@ def kept_until(entry: IndexEntry, blob: BlobEnd, history: Sequence[IndexEntry], 
 
 def _uncovers(entry: IndexEntry, history: Sequence[IndexEntry], compacting: Mapping[SegmentName, int]) -> bool:
     """Whether a record that `entry` has outdone would be left without it, until a later cycle at least."""
-    turn, never = compacting.get(entry.segment, -1), len(compacting)
-    return any(other.sequence != entry.sequence and compacting.get(other.segment, never) > turn
-               for other in history if other.sequence < entry.sequence or entry.kind == _DELETE)
+    turn, never, sequence = compacting.get(entry.segment, -1), len(compacting), entry.sequence
+    for other in history:
+        if (other.sequence != sequence and (other.sequence < sequence or entry.kind == _DELETE)
+                and compacting.get(other.segment, never) > turn):
+            return True
+    return False
 
 
 def _tombstone_until(tombstone: IndexEntry, rules: PurgeRules) -> int:
@@ -253,14 +256,31 @@ def judge(history: Sequence[IndexEntry], rules: Rules, compacting: Mapping[Segme
         CorruptData: the history holds two different records of one sequence.
     """
     if len(history) == 1:
-        # Most blobs were put once and never touched again.
-        return [_judge(history[0], BlobEnd.of(history), history, rules, compacting)]
+        return [judge_one(history[0], history, rules, compacting)]
     verdicts = [Verdict.DUPLICATE] * len(history)
     distinct = _without_duplicates(history)
     blob = BlobEnd.of([history[place] for place in distinct])
     for place in distinct:
         verdicts[place] = _judge(history[place], blob, history, rules, compacting)
     return verdicts
+
+
+def judge_one(entry: IndexEntry, history: Sequence[IndexEntry], rules: Rules, compacting: Mapping[SegmentName, int]
+              ) -> Verdict:
+    """What `judge` says about one record of a blob, whose history ascends by sequence.
+
+    Raises:
+        CorruptData: the history holds two different records of one sequence.
+    """
+    if len(history) == 1 and entry.kind == _PUT and rules.purge.is_container_gone is nobody:
+        # Most blobs were put once and never touched again.
+        return Verdict.KEEP if rules.now_ms <= expiry(entry.expires_ms, entry.flags) else Verdict.EXPIRED
+    place, before = history.index(entry), -1
+    for other in history:
+        if other.sequence <= before:
+            return judge(history, rules, compacting)[place]
+        before = other.sequence
+    return _judge(history[place], BlobEnd.of(history), history, rules, compacting)
 
 
 def _judge(entry: IndexEntry, blob: BlobEnd, history: Sequence[IndexEntry], rules: Rules,

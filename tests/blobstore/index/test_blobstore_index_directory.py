@@ -23,6 +23,7 @@ from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.errors import CompactlibError
 from compactlib.files import LocalFiles
+from compactlib.runtime.breather import unhurried
 
 KEY = b"incarnation 1234"
 IDS = [b"%d" % number for number in range(40)]
@@ -43,6 +44,18 @@ def check(directory: IndexDirectory, sealed: list[IndexSegment]) -> None:
         found = [index.segment for index in directory.owners(hashed)]
         assert set(found) == asked
         assert len(found) == len(asked)
+    holders = {hash_id(blob_id, KEY): [index.segment for index in sealed for row in index.columns.ids if row == blob_id]
+               for blob_id in IDS}
+    for index in sealed:
+        shared = {row: (hashed, {other.segment for other in owners})
+                  for row, (hashed, owners) in directory.shared(index, unhurried).items()}
+        assert shared == {row: (hashed, {*rest}) for row, hashed in enumerate(index.hash_of_rows())
+                          if (rest := _without_one(holders[hashed], index.segment))}
+
+
+def _without_one(segments: list[SegmentName], segment: SegmentName) -> list[SegmentName]:
+    place = segments.index(segment)
+    return segments[:place] + segments[place + 1:]
 
 
 @given(st.integers(0, 1 << 32), st.sampled_from([1, 6, 1000]))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from compactlib.blobstore.index import mapped
-from compactlib.blobstore.index.entry_columns import hash_id
+from compactlib.blobstore.index.entry_columns import EntryColumns, hash_id
 from compactlib.blobstore.index.index_file import decode_index, encode_index, map_index, read_index, write_index
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.model.names import SegmentName
@@ -48,6 +48,23 @@ def test_every_entry_of_an_id_is_found_and_no_other(ids: list[bytes]) -> None:
         assert rows == [row for row, other in enumerate(ids) if other == blob_id]
     assert list(index.entries()) == entries_of(ids)
     assert list(index.entries(SEGMENT_HEADER_BYTES + 101)) == entries_of(ids)[2:]
+
+
+@given(id_lists, st.data())
+def test_rows_that_move_are_indexed_as_if_they_had_been_written_there(ids: list[bytes], data: st.DataObject) -> None:
+    index, entries = index_of(ids), entries_of(ids)
+    rows = [row for row in range(len(ids)) if data.draw(st.booleans())]
+    assert index.rows_at([0, *(entries[row].offset for row in rows), 1 << 40]) == rows
+    hashes = index.hash_of_rows()
+    assert list(hashes) == [hash_id(blob_id, KEY) for blob_id in ids]
+    moved = EntryColumns.empty(SegmentName(4, 0))
+    end = moved.take(index.columns, rows, 500)
+    assert end == 500 + 100 * len(rows)
+    assert list(moved.entries()) == [entries[row]._replace(segment=SegmentName(4, 0), offset=500 + 100 * place)
+                                     for place, row in enumerate(rows)]
+    sealed = IndexSegment.of_hashed(moved, 500, end, [hashes[row] for row in rows])
+    sealed.audit()
+    assert encode_index(sealed, KEY) == encode_index(IndexSegment.of_columns(moved, 500, end, KEY), KEY)
 
 
 @given(id_lists)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -219,3 +220,23 @@ def test_a_status_prints_itself(scratch: Path) -> None:
         status = store.status()
         assert status.to_dicts()[0]["records"] == 1
         assert "<table>" in status._repr_html_()
+
+
+def test_the_histories_of_a_segment_are_those_of_its_ids(scratch: Path) -> None:
+    rng, live = random.Random(3), list[bytes]()
+    config = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 11, index_max_entries=3, durability="interval",
+                             triggers=())
+    with BlobStore(scratch / "store", config) as store:
+        for number in range(301):
+            store.put(b"%d" % number, b"content")
+            live.append(b"%d" % number)
+            if rng.random() < 0.5:
+                store.delete(live.pop(rng.randrange(len(live))))
+        snapshot = store.snapshot()
+        assert snapshot.open_rows
+        store.delete(live[0])
+        for info in snapshot.segments[:-1]:
+            every = list(snapshot.histories_of(info.name))
+            assert [entry for entry, _ in every] == list(snapshot.entries_of(info.name))
+            assert all(history == snapshot.history(entry.id) for entry, history in every)
+            assert list(snapshot.histories_of(info.name, start=every[2][0].offset)) == every[2:]

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind
 from compactlib.blobstore.store.state import blob_state
-from compactlib.blobstore.validity.verdicts import PurgeRules, Rules, Verdict, judge
+from compactlib.blobstore.validity.verdicts import PurgeRules, Rules, Verdict, judge, judge_one
 from compactlib.errors import CorruptData
 
 KINDS = {"P": RecordKind.PUT, "D": RecordKind.DELETE, "T": RecordKind.TTL_UPDATE, "U": RecordKind.UNDELETE}
@@ -51,6 +51,7 @@ def history(text: str, *, expires: int = NO_EXPIRY, segments: str = "") -> list[
 def kept(entries: list[IndexEntry], rules: Rules, compacting: Mapping[SegmentName, int] = ALL) -> str:
     """The letters of what is kept, with their places."""
     verdicts = judge(entries, rules, compacting)
+    assert verdicts == [judge_one(entry, entries, rules, compacting) for entry in entries]
     return " ".join(f"{RecordKind(entry.kind).name[0]}{entry.sequence}"
                     for entry, verdict in zip(entries, verdicts, strict=True) if verdict is Verdict.KEEP)
 
@@ -177,6 +178,7 @@ def test_a_copy_that_a_hard_delete_has_not_reached_is_still_a_copy() -> None:
     first = history("P")[0]
     second = first._replace(segment=SegmentName(1, 0), flags=int(RecordFlag.ERASED))
     assert judge([first, second], LATER, ALL) == [Verdict.KEEP, Verdict.DUPLICATE]
+    assert judge_one(second, [first, second], LATER, ALL) is Verdict.DUPLICATE
 
 
 def by_the_table(entries: list[IndexEntry], rules: Rules, compacting: Mapping[SegmentName, int]) -> list[bool]:

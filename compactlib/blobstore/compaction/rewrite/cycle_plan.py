@@ -24,7 +24,7 @@ from compactlib.blobstore.compaction.rewrite.packing import Packing
 from compactlib.blobstore.compaction.swap import Snapshot
 from compactlib.blobstore.model.names import LogPosition, SegmentName
 from compactlib.blobstore.model.values import IndexEntry, RecordKind
-from compactlib.blobstore.validity.verdicts import Rules, Verdict, judge
+from compactlib.blobstore.validity.verdicts import Rules, Verdict, judge_one
 from compactlib.errors import CorruptData
 from compactlib.files.checksum import crc32
 from compactlib.runtime.breather import Breather, unhurried
@@ -177,28 +177,29 @@ def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], turns: Mapp
 
 def _judged(snapshot: Snapshot, name: SegmentName, start: int, rules: Rules,
             compacting: Mapping[SegmentName, int], dropped_put: Callable[[IndexEntry], object] | None,
-            breathe: Callable[[], None], put_often: dict[bytes, int]) -> Iterator[
-                tuple[IndexEntry, Sequence[IndexEntry], Verdict]]:
+            breathe: Callable[[int], None], put_often: dict[bytes, int]) -> Iterator[
+                tuple[IndexEntry, list[IndexEntry], Verdict]]:
     """Each record with those of its blob and its verdict.
 
     `put_often` takes the newest PUT of each blob of many records: what came before it goes, and is not held against the
     blob's whole history, which was looked at once.
     """
-    for entry in snapshot.entries_of(name, start=start):
-        breathe()
-        history: Sequence[IndexEntry] = ()
-        if entry.sequence < put_often.get(entry.id, 0) and not rules.purge.is_container_gone(entry):
-            verdict = Verdict.REPLACED if entry.kind in (_PUT, _TTL_UPDATE) else Verdict.SUPERSEDED
-        else:
-            history = snapshot.history_of(entry)
-            try:
-                verdict = judge(history, rules, compacting)[history.index(entry)]
-            except CorruptData as error:
-                # It is this segment that nothing can be decided about, whichever of the records is wrong.
-                raise CorruptData(path=name.log_file, offset=entry.offset, index=entry.sequence,
-                                  expected=error.expected, found=error.found) from None
-            if len(history) > _OFTEN:
-                put_often[entry.id] = max((each.sequence for each in history if each.kind == _PUT), default=0)
+    gone = rules.purge.is_container_gone
+    for entry, history in snapshot.histories_of(name, start=start, breathe=breathe, put_often=put_often):
+        breathe(1)
+        try:
+            if history:
+                verdict = judge_one(entry, history, rules, compacting)
+            elif gone(entry):
+                verdict = Verdict.CONTAINER
+            else:
+                verdict = Verdict.REPLACED if entry.kind in (_PUT, _TTL_UPDATE) else Verdict.SUPERSEDED
+        except CorruptData as error:
+            # It is this segment that nothing can be decided about, whichever of the records is wrong.
+            raise CorruptData(path=name.log_file, offset=entry.offset, index=entry.sequence, expected=error.expected,
+                              found=error.found) from None
+        if len(history) > _OFTEN:
+            put_often[entry.id] = max((each.sequence for each in history if each.kind == _PUT), default=0)
         if dropped_put is not None and verdict is not Verdict.KEEP and entry.kind == _PUT and len(history) != 1:
             dropped_put(entry)
         yield entry, history, verdict
@@ -222,26 +223,27 @@ class _Cycle:
         """Take what is kept of one source; `False` if the new segments are full before its end."""
         verdicts: Counter[Verdict] = Counter()
         dropped, part = 0, Picked(name)
+        admit, append = self.packing.admit, part.append
         for entry, history, verdict in judged:
             if verdict is not Verdict.KEEP:
                 dropped += entry.size
                 verdicts[verdict] += 1
                 continue
-            if not self.packing.admit(entry.size):
+            if not admit(entry.size):
                 if part.offsets:
                     self.partial = entry.position
                     self._note(part, verdicts, dropped)
                 return False
-            part.append(entry.offset, entry.size, entry.sequence)
+            append(entry.offset, entry.size, entry.sequence)
             if self.classify is not None:
                 self.classes.append(self.classify(entry, history))
-            verdicts[verdict] += 1
         self._note(part, verdicts, dropped)
         self.sources.append(name)
         self.packing.sources += 1
         return True
 
     def _note(self, part: Picked, verdicts: Counter[Verdict], dropped: int) -> None:
+        verdicts[Verdict.KEEP] += len(part.offsets)
         self.kept.append(part)
         self.verdicts += verdicts
         self.dropped_bytes += dropped

@@ -30,9 +30,10 @@ from compactlib.blobstore.compaction.progress.compaction_log import CompactionLo
 from compactlib.blobstore.compaction.rewrite.cycle_plan import CyclePlan, TargetPlan, plan_cycle
 from compactlib.blobstore.compaction.rewrite.task import CopyRecords, SourceRecords
 from compactlib.blobstore.compaction.run.events import StoreEvents
-from compactlib.blobstore.compaction.swap import CompactableStore, Snapshot
+from compactlib.blobstore.compaction.swap import CompactableStore
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import PlanDoesNotFit
+from compactlib.blobstore.index.entry_columns import EntryColumns
 from compactlib.blobstore.index.index_file import encode_index
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.model.names import LOG_SUFFIX, UNPUBLISHED_SUFFIX, SegmentName, segment_of_log_file
@@ -55,6 +56,8 @@ _ROOM = 2
 """With so many times what a cycle writes, index files and all, it does not matter what else is being freed."""
 _LARGEST_READ = 4 << 20
 _LEAST_READ = 64 << 10
+_PIECE_ROWS = 100
+"""How many index entries are moved at a stretch."""
 _KEPT_SUFFIX = ".kept" + UNPUBLISHED_SUFFIX
 
 
@@ -347,30 +350,35 @@ class CompactionWork:
     def _write_index_files(self, target: TargetPlan, breather: Breather) -> Iterator[int]:
         snapshot = self._store.snapshot()
         most = self._store.config.index_max_entries
-        entries: list[IndexEntry] = []
-        start = SEGMENT_HEADER_BYTES
-        for entry in _moved_entries(snapshot, target):
-            breather.breathe()
-            if len(entries) == most:
-                yield self._write_index(target.name, entries, start, entry.offset)
-                start, entries = entry.offset, []
-            entries.append(entry)
-        yield self._write_index(target.name, entries, start, target.end)
+        moved = _Moved(target.name, SEGMENT_HEADER_BYTES)
+        for part in target.picked:
+            for index in snapshot.sealed_parts(part.segment):
+                rows = index.rows_at(part.offsets)
+                hashes = index.hash_of_rows() if rows else ()
+                while rows:
+                    if len(moved.hashes) == most:
+                        yield self._write_index(moved)
+                        moved = _Moved(target.name, moved.end)
+                    piece = rows[:min(_PIECE_ROWS, most - len(moved.hashes))]
+                    moved.take(index, piece, hashes)
+                    rows = rows[len(piece):]
+                    breather.breathe(len(piece))
+        assert moved.end == target.end, "the index has each record that the segment gets"
+        yield self._write_index(moved)
 
-    def _write_index(self, name: SegmentName, entries: list[IndexEntry], start: int, end: int) -> int:
+    def _write_index(self, moved: _Moved) -> int:
         """Durable with the next sync of the folder; it is not read before the commit."""
-        key = self._store.incarnation
-        index = IndexSegment.of_entries(name, entries, start, end, key)
-        path = os.path.join(self._folder, name.index_file(start))
+        index = moved.sealed()
+        path = os.path.join(self._folder, index.segment.index_file(index.start))
         if os.path.lexists(path):
             self._files.unlink(path)
         out = self._files.create(path)
         try:
-            out.write_at(0, [encode_index(index, key)])
+            out.write_at(0, [encode_index(index, self._store.incarnation)])
             out.sync()
         finally:
             out.close()
-        return start
+        return index.start
 
     def _leave_out(self, error: CorruptData) -> None:
         """Go on without the segment that holds a damaged record."""
@@ -498,12 +506,21 @@ def _is_begun(log: CompactionLog, plan: CyclePlan) -> bool:
                     for done, target in zip(cycle.targets, plan.targets, strict=False)))
 
 
-def _moved_entries(snapshot: Snapshot, target: TargetPlan) -> Iterator[IndexEntry]:
-    """The index entries of a new segment: those of its records, at their new places."""
-    offset = SEGMENT_HEADER_BYTES
-    for part in target.picked:
-        entries = snapshot.entries_of(part.segment, start=part.offsets[0])
-        for at in part.offsets:
-            entry = next(each for each in entries if each.offset == at)
-            yield entry._replace(segment=target.name, offset=offset)
-            offset += entry.size
+class _Moved:
+    """The index entries of records at their new places in a new segment, from offset `start` on."""
+
+    def __init__(self, segment: SegmentName, start: int) -> None:
+        self.columns = EntryColumns.empty(segment)
+        self.hashes: list[int] = []
+        self.start = self.end = start
+
+    def take(self, index: IndexSegment, rows: Sequence[int], hashes: Sequence[int]) -> None:
+        """Rows of a sealed index segment whose ids have these hashes."""
+        self.end = self.columns.take(index.columns, rows, self.end)
+        self.hashes.extend(map(hashes.__getitem__, rows))
+
+    def sealed(self) -> IndexSegment:
+        """The index segment."""
+        index = IndexSegment.of_hashed(self.columns, self.start, self.end, self.hashes)
+        index.audit()
+        return index
