@@ -59,20 +59,22 @@ class _Clusters(Placer):
         self._spare: list[int] = []
         self._doomed = -1
         self._full = 0
-        # Of each key: what its next interval counts from, and when it was copied last.
-        self._since = array("q")
+        # Of each key: when it was written, and when it was copied, last.
+        self._at = array("q")
         self._copied = array("q")
 
     def know_keys(self, keys: int) -> None:
-        grown(keys, self._since, _NOT_YET)
+        grown(keys, self._at, _NOT_YET)
         grown(keys, self._copied, _NOT_YET)
 
     def write(self, key: int, now_ms: int) -> int:
-        column, centres, counts = self._since, self._centres, self._in_segment
-        since = column[key]
-        column[key] = now_ms
+        written_at, centres, counts = self._at, self._centres, self._in_segment
+        written, copied = written_at[key], self._copied[key]
+        written_at[key] = now_ms
         # Of floats alone this is quicker by a fifth.
-        interval = 0.0 if since == _NOT_YET else now_ms - since + 0.0
+        interval = 0.0 if written == _NOT_YET else now_ms - written + 0.0
+        if copied > written:
+            interval += copied - written
         # A mean moves towards intervals that are nearest to it, so that the means go on ascending.
         found = bisect_right(centres, interval)
         above = centres[found] - interval
@@ -90,14 +92,9 @@ class _Clusters(Placer):
         return self.copies((key,), now_ms)[0]
 
     def copies(self, keys: Sequence[int], now_ms: int) -> list[int]:
-        froms, copied_at = self._since, self._copied
+        copied = self._copied
         for key in keys:
-            written, copied = froms[key], copied_at[key]
-            if written < copied:
-                # A copy has moved it back from the write by as much as it was later.
-                written = (written + copied) >> 1
-            froms[key] = 2 * written - now_ms
-            copied_at[key] = now_ms
+            copied[key] = now_ms
         return [0] * len(keys)
 
     def closed(self, row: int, placed: int) -> None:
