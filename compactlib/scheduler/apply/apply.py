@@ -35,7 +35,7 @@ from compactlib.scheduler.model.update import (
     Ticked,
     UpdatedJob,
 )
-from compactlib.scheduler.model.values import BlockMeta, JobPlan, JobStatus
+from compactlib.scheduler.model.values import BlockMeta, JobPlan, JobStatus, Tombstone
 from compactlib.scheduler.persistence.state_rows import under
 from compactlib.scheduler.queue.block_queue import Pushed
 from compactlib.scheduler.queue.metadata_index import AddOutcome
@@ -74,19 +74,24 @@ def _update_plan(effects: Effects, update: PlanUpdate) -> PollResponse:
     for new in update.new_jobs:
         _queue_job(effects, update, new)
     assignments: list[Assignment] = []
+    plans: list[JobPlan] = []
     for renewed in update.updated_jobs:
         _renew(effects, renewed, assignments)
     for returned in update.returned_jobs:
         _take_back(effects, returned)
-    plans = [plan for job in update.assigned_jobs
-             if (plan := _assign(effects, update, job, assignments)) is not None]
+    for job in update.assigned_jobs:
+        plan = _assign(effects, update, job, assignments)
+        if plan is not None:
+            plans.append(plan)
     for refused in update.refused_outputs:
         refuse_outputs(effects, refused.job, refused.blocks)
     for name in update.deleted_tombstones:
         state.tombstones.confirm(name)
-    leased = [lease for lease in update.leased_tombstones if lease.tombstone.name in state.tombstones]
-    for lease in leased:
-        state.tombstones.lease(lease.tombstone.name, lease.lease_expires_at)
+    leased: list[Tombstone] = []
+    for lease in update.leased_tombstones:
+        if lease.tombstone.name in state.tombstones:
+            leased.append(lease.tombstone)
+            state.tombstones.lease(lease.tombstone.name, lease.lease_expires_at)
     if update.shared:
         state.shared.update(update.shared)
     for level, tenant, before, after in update.turns:
@@ -95,7 +100,7 @@ def _update_plan(effects: Effects, update: PlanUpdate) -> PollResponse:
     state.jobs.settle()
     state.blocks.tick(update.now)
     return PollResponse(tuple(plans), tuple(assignments), _answers(effects, update),
-                        tuple(lease.tombstone for lease in leased), update.now, update.why)
+                        tuple(leased), update.now, update.why)
 
 
 def _answers(effects: Effects, update: PlanUpdate) -> tuple[StatusAnswer, ...]:
@@ -139,7 +144,7 @@ def _renew(effects: Effects, item: UpdatedJob, assignments: list[Assignment]) ->
     if job is None or job.state.token != new.token or job.state.status is not _IN_PROGRESS:
         effects.verdicts[new.name] = Verdict.SUPERSEDED
         return
-    effects.state.jobs.put(job, new)
+    effects.state.jobs.renew(job, new)
     assignments.append(Assignment(new.name, new.token, new.lease_expires_at))
 
 
@@ -157,12 +162,13 @@ def _assign(effects: Effects, update: PlanUpdate, item: AssignedJob, assignments
     job = state.jobs.get(new.name)
     if job is None:
         return None
-    if job.state is item.replaced or job.state == item.replaced:
-        if job.state.status is _IN_PROGRESS:
+    before = job.state
+    if before is item.replaced or before == item.replaced:
+        if before.status is _IN_PROGRESS:
             effects.events.append((JOB_REASSIGNED, {"job": new.name, "token": new.token,
-                                                    "held_token": job.state.token, "failures": new.failures}))
+                                                    "held_token": before.token, "failures": new.failures}))
         state.jobs.put(job, new)
-    elif job.state != new:
+    elif before != new:
         return None
     plan = item.plan or job.plan()
     blocks = () if state.index is None else state.index.find(plan.tenant, plan.shard, plan.source_blocks)

@@ -30,26 +30,25 @@ def complete(effects: Effects, item: CompletedJob) -> None:
     if results is None:
         state.jobs.complete(job)
         return
-    gone = bool(effects.limits.checks_results) and sources_gone(state, job, results)
-    if not gone:
-        for block in results.new_blocks:
-            if state.tombstones.covers(block):
-                # They were given up between prepare and apply; the worker keeps the job and learns it with its next
-                # poll.
-                effects.verdicts[name] = Verdict.SUPERSEDED
-                return
+    checks, blocks = effects.limits.checks_results, results.new_blocks
+    gone = checks and state.index is not None and sources_gone(state, job, results)
+    if not gone and state.tombstones.first_covered(blocks) is not None:
+        # They were given up between prepare and apply; the worker keeps the job and learns it with its next poll.
+        effects.verdicts[name] = Verdict.SUPERSEDED
+        return
     state.jobs.complete(job)
     if gone:
         effects.verdicts[name] = Verdict.SOURCES_GONE
-        effects.throw_away(name, (*job.orphans, *results.new_blocks))
+        effects.throw_away(name, (*job.orphans, *blocks))
         _queue_survivors(effects, job)
         return
-    if results.source_blocks and (results.new_blocks or results.no_output is NoOutput.EMPTY):
+    if results.source_blocks and (blocks or results.no_output is NoOutput.EMPTY):
         _replace(effects, job, results)
-    effects.completed(job, results.new_blocks)
-    settle_orphans(effects, job, results.new_blocks)
-    unread = unread_sources(job, results) if effects.limits.checks_results else ()
-    if state.index is not None:
+    effects.completed(job, blocks)
+    if job.orphans:
+        settle_orphans(effects, job, blocks)
+    unread = unread_sources(job, results) if checks else ()
+    if unread and state.index is not None:
         # What retention has removed meanwhile is missed by nobody.
         unread = tuple(block.id for block in state.index.find(job.tenant, job.shard, unread))
     if unread:
@@ -75,9 +74,8 @@ def refuse_outputs(effects: Effects, name: str, blocks: tuple[BlockMeta, ...]) -
 
 def settle_orphans(effects: Effects, job: Job, owned: tuple[BlockMeta, ...]) -> None:
     """The job has ended: what others wrote for it is deleted, except what became the job's own output."""
-    if job.orphans:
-        kept = {(block.tenant, block.id) for block in owned}
-        effects.throw_away(job.state.name, (block for block in job.orphans if (block.tenant, block.id) not in kept))
+    kept = {(block.tenant, block.id) for block in owned}
+    effects.throw_away(job.state.name, (block for block in job.orphans if (block.tenant, block.id) not in kept))
 
 
 MAX_ORPHANS = 10_000

@@ -90,10 +90,13 @@ class Effects:
 
     def completed(self, job: Job, new_blocks: Iterable[BlockMeta]) -> None:
         """Tell of a job that is done."""
+        state, output_bytes = job.state, 0
+        for block in new_blocks:
+            output_bytes += block.size_bytes
+        seconds = self.command.appended_at - state.added_at
         self.events.append((JOB_COMPLETED, {
-            "job": job.state.name, "level": job.state.compaction_level, "source_bytes": job.size_bytes,
-            "output_bytes": sum([block.size_bytes for block in new_blocks]),
-            "seconds": max(0.0, self.command.appended_at - job.state.added_at)}))
+            "job": state.name, "level": state.compaction_level, "source_bytes": job.size_bytes,
+            "output_bytes": output_bytes, "seconds": seconds if seconds > 0 else 0.0}))
 
     def forget_tombstones(self) -> None:
         """While there are more than may be kept, the oldest go: their objects stay, to be found by other means."""
@@ -117,7 +120,10 @@ class Effects:
     def take_time(self, time: float) -> None:
         """Record the command's time, and use what it is taken for."""
         state, command = self.state, self.command
-        before, moment = state.timeline, state.timeline.at(time)
+        before = state.timeline
+        if time == before.latest and before.doubt is None:
+            return
+        moment = before.at(time)
         self.expiry = moment.expiry
         if moment.timeline.doubt is not None:
             self.events.append((TIME_IN_DOUBT, {"seconds": time - (before.latest or 0.0)}))

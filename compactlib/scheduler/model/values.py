@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 import math
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import attrs
 
@@ -24,6 +24,16 @@ MAX_ID_CHARS = 256
 """The longest block id, tenant or job name."""
 MAX_NUMBER = (1 << 63) - 1
 """The largest shard, level and size of a block: what another language can read."""
+
+ValueT = TypeVar("ValueT")
+
+
+def made(kind: type[ValueT], fields: dict[str, object]) -> ValueT:
+    """A frozen value without slots that has these fields, all of its class. What its own `__init__` does, for values
+    with many of them at less than half its price."""
+    value = object.__new__(kind)
+    object.__setattr__(value, "__dict__", fields)
+    return value
 
 
 @attrs.frozen(slots=False)

@@ -27,14 +27,22 @@ from compactlib.scheduler.model.update import (
     TombstoneLease,
     UpdatedJob,
 )
-from compactlib.scheduler.model.values import Command, CompactedBlocks, JobStatus, Tombstone, check_command
+from compactlib.scheduler.model.values import (
+    Command,
+    CompactedBlocks,
+    JobState,
+    JobStatus,
+    Tombstone,
+    check_command,
+    made,
+)
 from compactlib.scheduler.persistence.plain import misfit
 from compactlib.scheduler.plan.planner import PlanCursor
 from compactlib.scheduler.plan.policies.by_priority import ByPriority
 from compactlib.scheduler.plan.policy import AssignmentPolicy, JobChoice
 from compactlib.scheduler.plan.schedule import Schedule
 from compactlib.scheduler.queue.job import Job
-from compactlib.scheduler.queue.results import result_problem
+from compactlib.scheduler.queue.results import is_as_planned, result_problem
 from compactlib.scheduler.queue.state import SchedulerState
 
 _USUAL = ByPriority()
@@ -46,6 +54,7 @@ MAX_UPDATES = 10_000
 _LOST_THE_JOB = (Verdict.NOT_FOUND, Verdict.STALE_TOKEN)
 _IN_PROGRESS = JobStatus.IN_PROGRESS
 _SUCCESS = JobStatus.SUCCESS
+_ACCEPTED = Verdict.ACCEPTED
 _OVER = frozenset({JobStatus.SUCCESS, JobStatus.FAILED, JobStatus.RELEASED})
 
 
@@ -83,9 +92,9 @@ def _prepare(state: SchedulerState, command: Command, request: PollRequest, poli
     if max(len(request.status_updates), len(request.deleted_tombstones)) > MAX_UPDATES:
         raise InvalidInput(f"{len(request.status_updates)} updates, {len(request.deleted_tombstones)} confirmations; a "
                            f"request has at most {MAX_UPDATES} of each")
-    if command.index <= state.applied_index:
+    if state.applied is not None and command.index <= state.applied.index:
         raise CommandOutOfOrder(index=command.index, applied=state.applied_index)
-    return _Poll(state, state.numbered(command), request).update(policy)
+    return _Poll(state, state.numbered(command) if state.tokens_above else command, request).update(policy)
 
 
 class _Poll:
@@ -95,14 +104,17 @@ class _Poll:
         self._state = state
         self._command = command
         self._request = request
-        moment = state.timeline.at(command.appended_at)
+        timeline, expiry = state.timeline, command.appended_at
+        is_news, given = timeline.has_late_stamps, command.expiry
+        if not timeline.goes_on(expiry):
+            moment = timeline.at(expiry)
+            expiry, is_news = moment.expiry, moment.is_news_after(timeline)
+            if moment.stamp != command.appended_at:
+                self._command = command = Command(command.index, command.term, moment.stamp)
         # Up to when leases, delays and back-offs are over.
-        self._expiry: float = moment.expiry if command.expiry is None else min(command.expiry, moment.expiry)
-        self._notes_time = (moment.is_news_after(state.timeline) or state.has_stamps_of_another(command)
-                            or state.jobs.has_newly_excluded(self._expiry))
-        if moment.stamp != command.appended_at:
-            self._command = command = Command(command.index, command.term, moment.stamp)
-        self._notes_time = self._notes_time or state.blocks.has_old(command.appended_at)
+        self._expiry: float = expiry if given is None else min(given, expiry)
+        self._notes_time = (is_news or state.has_stamps_of_another(command)
+                            or state.jobs.has_newly_excluded(self._expiry) or state.blocks.has_old(command.appended_at))
         self._schedule = Schedule(state.jobs, state.config, command, state.shared, expiry=self._expiry)
         self._answers: list[StatusAnswer] = []
         self._updated: list[UpdatedJob] = []
@@ -113,8 +125,7 @@ class _Poll:
 
     def update(self, policy: AssignmentPolicy) -> PlanUpdate:
         """What there is to be changed; `policy` chooses what the worker is given."""
-        for status_update in self._request.status_updates:
-            self._take(status_update)
+        self._take_all()
         config = self._state.config
         capacity = min(self._request.job_capacity + self._revoked, config.max_jobs_per_poll)
         assigned, choice = self._schedule.assign(policy, capacity) if capacity else ((), _NO_ROOM)
@@ -126,38 +137,67 @@ class _Poll:
         if self._request.deleted_tombstones:
             tombstones = self._state.tombstones
             deleted = tuple(name for name in self._request.deleted_tombstones if name in tombstones)
-        return PlanUpdate(
-            index=self._command.index, term=self._command.term, now=self._command.appended_at,
-            new_jobs=created, assigned_jobs=assigned, updated_jobs=tuple(self._updated),
-            returned_jobs=tuple(self._returned), completed_jobs=tuple(self._completed), evicted_jobs=evicted,
-            refused_outputs=tuple(self._refused), leased_tombstones=leased,
-            deleted_tombstones=deleted, shared=choice.shared, turns=choice.turns, answers=tuple(self._answers),
-            limits=self._state.limits, policy=policy.name if capacity else "", why=choice.why,
-            notes_time=self._notes_time,
-        )
+        return made(PlanUpdate, {
+            "index": self._command.index, "term": self._command.term, "now": self._command.appended_at,
+            "new_jobs": created, "assigned_jobs": assigned, "updated_jobs": tuple(self._updated),
+            "returned_jobs": tuple(self._returned), "completed_jobs": tuple(self._completed), "evicted_jobs": evicted,
+            "refused_outputs": tuple(self._refused), "leased_tombstones": leased,
+            "deleted_tombstones": deleted, "shared": choice.shared, "turns": choice.turns,
+            "answers": tuple(self._answers), "limits": self._state.limits, "policy": policy.name if capacity else "",
+            "why": choice.why, "notes_time": self._notes_time})
 
     # ------------------------------------------------------------------------------------------ what workers say
 
+    def _take_all(self) -> None:
+        """What nearly all say, who hold their jobs, and are still at work or done, is seen here; the rest by `_take`.
+
+        A renewal needs no more than this, and no call: it is what a worker says most.
+        """
+        get, newest, schedule = self._state.jobs.get, self._command.index, self._schedule
+        touched, lease = schedule.touched, schedule.lease_expires_at
+        updated, answers = self._updated, self._answers
+        checks = self._state.config.check_results
+        for said in self._request.status_updates:
+            name, status, results = said.name, said.status, said.compacted_blocks
+            job = get(name)
+            if (job is None or (state := job.state).status is not _IN_PROGRESS or said.token != state.token
+                    or state.token > newest or name in touched or type(name) is not str
+                    or type(said.reason) is not str):
+                self._take(said)
+            elif status is _IN_PROGRESS and results is None:
+                touched.add(name)
+                fields = state.__dict__.copy()
+                fields["lease_expires_at"] = lease
+                updated.append(UpdatedJob(made(JobState, fields)))
+                answers.append(StatusAnswer(name, _ACCEPTED, lease))
+            elif status is _SUCCESS and (is_as_planned(job, said, results) if checks else results is None):
+                self._complete(said, job, None)
+            else:
+                self._take(said)
+
     def _take(self, said: StatusUpdate) -> None:
-        if type(said.name) is not str or type(said.reason) is not str or said.compacted_blocks is not None:
+        name, status, results = said.name, said.status, said.compacted_blocks
+        if type(name) is not str or type(said.reason) is not str or results is not None:
             # This is recorded, and must be read again.
             problem = misfit(said, StatusUpdate)
             if problem is not None:
                 raise InvalidInput(f"this is no request: {problem}")
-        job = self._schedule.check(said.name, said.token, said.status)
-        if isinstance(job, Verdict):
+        job = self._schedule.check(name, said.token, status)
+        if type(job) is not Job:
+            assert isinstance(job, Verdict)
             self._refuse(said, job)
-        elif said.status == _SUCCESS:
-            self._complete(said, job)
+        elif status == _SUCCESS:
+            checks = self._state.config.check_results
+            self._complete(said, job, result_problem(job, results) if checks else None)
         else:
-            state = self._schedule.updated(job.state, said.status, said.reason)
-            if said.status == _IN_PROGRESS:
+            state = self._schedule.updated(job.state, status, said.reason)
+            if status == _IN_PROGRESS:
                 if state.status is _IN_PROGRESS:
                     self._updated.append(UpdatedJob(state))
-                self._answers.append(StatusAnswer(said.name, Verdict.ACCEPTED, state.lease_expires_at))
+                self._answers.append(StatusAnswer(name, _ACCEPTED, state.lease_expires_at))
             else:
                 self._returned.append(ReturnedJob(state, job.state.token))
-                self._answers.append(StatusAnswer(said.name, Verdict.ACCEPTED))
+                self._answers.append(StatusAnswer(name, _ACCEPTED))
 
     def _refuse(self, said: StatusUpdate, verdict: Verdict) -> None:
         job = self._state.jobs.get(said.name)
@@ -175,20 +215,19 @@ class _Poll:
         if results is not None and results.new_blocks:
             self._refused.append(RefusedOutputs(name, results.new_blocks))
 
-    def _complete(self, said: StatusUpdate, job: Job) -> None:
+    def _complete(self, said: StatusUpdate, job: Job, problem: str | None) -> None:
         state, results = self._state, said.compacted_blocks
-        problem = result_problem(job, results) if state.config.check_results else None
         if problem is not None:
             failed = self._schedule.updated(job.state, JobStatus.FAILED, f"bad result: {problem}")
             self._returned.append(ReturnedJob(failed, job.state.token))
             self._answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, problem))
             self._refuse_outputs(said.name, results)
             return
-        if results is not None and state.config.check_results and not sources_gone(state, job, results):
-            doomed = [block.id for block in results.new_blocks if state.tombstones.covers(block)]
-            if doomed:
+        if results is not None and state.config.check_results:
+            doomed = state.tombstones.first_covered(results.new_blocks)
+            if doomed is not None and not sources_gone(state, job, results):
                 # The same outputs were thrown away before and wait for deletion: try again once they are gone.
-                detail = f"new block {doomed[0]!r} waits for deletion; the job is tried again later"
+                detail = f"new block {doomed.id!r} waits for deletion; the job is tried again later"
                 waiting = self._schedule.released(job.state, state.config.max_backoff_seconds, detail,
                                                   releases=job.state.releases)
                 self._returned.append(ReturnedJob(waiting, job.state.token))
@@ -196,7 +235,7 @@ class _Poll:
                 return
         self._schedule.completed(job.state)
         self._completed.append(CompletedJob(job.state, results))
-        self._answers.append(StatusAnswer(said.name, Verdict.ACCEPTED))
+        self._answers.append(StatusAnswer(said.name, _ACCEPTED))
 
     # ---------------------------------------------------------------------------------- what the worker is given
 

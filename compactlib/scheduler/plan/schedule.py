@@ -10,14 +10,12 @@ See `docs/design/scheduler.md` for how Pyroscope does it, and for the difference
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, islice
-from typing import TypeVar
 
 from compactlib.errors import InvalidInput
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model.poll import MAX_REASON_CHARS, Verdict
 from compactlib.scheduler.model.update import AssignedJob, EvictedJob, NewJob
-from compactlib.scheduler.model.values import Command, JobPlan, JobState, JobStatus
+from compactlib.scheduler.model.values import Command, JobPlan, JobState, JobStatus, made
 from compactlib.scheduler.plan.policies.by_priority import BY_AGE, ByPriority
 from compactlib.scheduler.plan.policy import (
     AssignmentPolicy,
@@ -34,7 +32,6 @@ from compactlib.scheduler.queue.job_queue import JobLevel, JobQueue
 SEQUENCE_BITS = 20
 """A job's sequence is its command's index shifted by this, plus its place among the command's new jobs."""
 
-ValueT = TypeVar("ValueT")
 _IN_PROGRESS = JobStatus.IN_PROGRESS
 _SUCCESS = JobStatus.SUCCESS
 _RELEASED = JobStatus.RELEASED
@@ -49,6 +46,10 @@ class Schedule:
         command: its index is the token of what is assigned, its time decides about leases.
         shared: per level, how many assignments it has shared with the levels above; missing ones count 0.
         expiry: up to when leases and back-offs are over, seconds; the command's time if not given.
+
+    Attributes:
+        touched: names of the jobs that something was done with; nothing else is, in this poll.
+        lease_expires_at: end of the leases that this poll gives and renews, seconds.
     """
 
     def __init__(self, queue: JobQueue, config: SchedulerConfig, command: Command,
@@ -57,8 +58,8 @@ class Schedule:
         self._config = config
         self._command = command
         self._expiry = command.appended_at if expiry is None else expiry
-        self._lease = command.appended_at + config.lease_seconds
-        self._touched: set[str] = set()
+        self.lease_expires_at: float = command.appended_at + config.lease_seconds
+        self.touched: set[str] = set()
         self._added = 0
         self._removed = 0
         self._evicted = 0
@@ -71,7 +72,7 @@ class Schedule:
         """The job that an update is about, or why it is refused. O(1)."""
         config = self._config
         job = self._queue.get(name)
-        if config.strict_states and name in self._touched:
+        if config.strict_states and name in self.touched:
             return Verdict.DUPLICATE
         if job is None:
             return Verdict.NOT_FOUND
@@ -87,9 +88,9 @@ class Schedule:
 
     def updated(self, state: JobState, status: int, reason: str = "") -> JobState:
         """The state after an update that `check` has let through."""
-        self._touched.add(state.name)
+        self.touched.add(state.name)
         if status == _IN_PROGRESS:
-            return changed(state, state.status, state.token, self._lease, state.failures)
+            return changed(state, state.status, state.token, self.lease_expires_at, state.failures)
         if status == _SUCCESS:
             self.completed(state)
             return changed(state, _SUCCESS, state.token, state.lease_expires_at, state.failures)
@@ -111,13 +112,13 @@ class Schedule:
 
     def completed(self, state: JobState) -> None:
         """The job leaves the queue, and its place is free in this very poll."""
-        self._touched.add(state.name)
+        self.touched.add(state.name)
         self._removed += 1
 
     def released(self, state: JobState, delay_seconds: float, reason: str, *, failures: int | None = None,
                  releases: int = 0) -> JobState:
         """The state of a job that a worker gives back, to be assigned after a delay."""
-        self._touched.add(state.name)
+        self.touched.add(state.name)
         not_before = self._command.appended_at + delay_seconds if delay_seconds else 0.0
         return JobState(name=state.name, compaction_level=state.compaction_level, token=self._command.index,
                         added_at=state.added_at, failures=state.failures if failures is None else failures,
@@ -129,7 +130,7 @@ class Schedule:
     def view(self, capacity: int) -> AssignmentView:
         """What may be assigned now, for a policy. O(1); what it looks at comes on top."""
         queue, config = self._queue, self._config
-        return _made(AssignmentView, {
+        return made(AssignmentView, {
             "capacity": capacity, "levels": Lazily(self._levels, queue.levels), "queued": len(queue),
             "leased": queue.leased_count, "delayed": queue.delayed_count, "excluded": queue.failed_count,
             "lease_seconds": config.lease_seconds, "max_failures": config.max_failures})
@@ -137,7 +138,7 @@ class Schedule:
     def _levels(self, levels: Mapping[int, JobLevel]) -> Iterator[LevelView]:
         for number in levels:
             level = levels[number]
-            yield _made(LevelView, {
+            yield made(LevelView, {
                 "level": number, "shared": self._shared.get(number, 0), "ready": Lazily(self._waiting, level.ready),
                 "again": Lazily(self._again, level), "tenants": Lazily(self._tenants, level)})
 
@@ -145,14 +146,14 @@ class Schedule:
         return map(_as_waiting, self._untouched(jobs))
 
     def _untouched(self, jobs: Iterable[Job]) -> Iterator[Job]:
-        touched = self._touched
+        touched = self.touched
         return (job for job in jobs if job.state.name not in touched)
 
     def _again(self, level: JobLevel) -> Iterator[WaitingJob]:
         return map(_as_waiting, self._once_more(level))
 
     def _once_more(self, level: JobLevel) -> Iterator[Job]:
-        seen = set(self._touched)
+        seen = set(self.touched)
         for job in level.again(self._expiry):
             if job.state.name not in seen:
                 seen.add(job.state.name)
@@ -171,9 +172,7 @@ class Schedule:
         """
         if type(policy) is ByPriority and not policy.higher_level_share:
             # Without a view of what there is to choose from.
-            levels = (chain(self._untouched(level.ready), self._once_more(level))
-                      for level in self._queue.levels.values())
-            jobs = list(islice(chain.from_iterable(levels), capacity))
+            jobs = self._by_age(capacity)
             why = BY_AGE if jobs else self.view(capacity).why_nothing()
             return tuple([self._given(job) for job in jobs]), JobChoice(tuple([job.state.name for job in jobs]), why)
         choice: object = policy.choose(self.view(capacity), self._command.appended_at)
@@ -186,17 +185,32 @@ class Schedule:
             raise self._refused(policy, f"the turns {choice.shared!r:.200} and {choice.turns!r:.200}")
         return tuple([self._assigned(policy, name) for name in choice.jobs]), choice
 
+    def _by_age(self, capacity: int) -> list[Job]:
+        """The jobs that `ByPriority` chooses."""
+        touched, found = self.touched, []
+        for level in self._queue.levels.values():
+            for job in level.ready:
+                if job.state.name not in touched:
+                    found.append(job)
+                    if len(found) == capacity:
+                        return found
+            for job in self._once_more(level):
+                found.append(job)
+                if len(found) == capacity:
+                    return found
+        return found
+
     def _assigned(self, policy: AssignmentPolicy, name: str) -> AssignedJob:
         job = self._queue.get(name)
-        if job is None or name in self._touched or not self._queue.may_be_assigned(job.state, self._expiry):
+        if job is None or name in self.touched or not self._queue.may_be_assigned(job.state, self._expiry):
             raise self._refused(policy, f"job {name!r}, which may not be assigned now, or a second time")
         return self._given(job)
 
     def _given(self, job: Job) -> AssignedJob:
         before = job.state
-        self._touched.add(before.name)
+        self.touched.add(before.name)
         failures = before.failures + (before.status is _IN_PROGRESS)
-        state = changed(before, _IN_PROGRESS, self._command.index, self._lease, failures)
+        state = changed(before, _IN_PROGRESS, self._command.index, self.lease_expires_at, failures)
         return AssignedJob(state, before, job.plan())
 
     @staticmethod
@@ -224,7 +238,7 @@ class Schedule:
         state = JobState(name=plan.name, compaction_level=plan.compaction_level, token=command.index,
                          added_at=command.appended_at, sequence=(command.index << SEQUENCE_BITS) + self._added)
         self._added += 1
-        self._touched.add(plan.name)
+        self.touched.add(plan.name)
         return NewJob(state, plan)
 
     def evict_job(self) -> EvictedJob | None:
@@ -235,8 +249,8 @@ class Schedule:
         if self._excluded is None:
             self._excluded = self._queue.excluded(self._expiry)
         for job in self._excluded:
-            if job.state.name not in self._touched:
-                self._touched.add(job.state.name)
+            if job.state.name not in self.touched:
+                self.touched.add(job.state.name)
                 self._evicted += 1
                 return EvictedJob(job.state)
         return None
@@ -257,26 +271,17 @@ def _has_types(item: object, *kinds: type) -> bool:
 
 def _as_waiting(job: Job) -> WaitingJob:
     state = job.state
-    return _made(WaitingJob, {
+    return made(WaitingJob, {
         "name": state.name, "tenant": job.tenant, "shard": job.shard, "level": state.compaction_level,
         "blocks": job.source_count, "size_bytes": job.size_bytes, "added_at": state.added_at,
         "failures": state.failures})
 
 
-def _made(kind: type[ValueT], fields: dict[str, object]) -> ValueT:
-    """A frozen value with these fields. What its own __init__ does, at a third of its price: many are made a poll."""
-    value = kind.__new__(kind)
-    object.__setattr__(value, "__dict__", fields)
-    return value
-
-
 def changed(state: JobState, status: JobStatus, token: int, lease_expires_at: float, failures: int) -> JobState:
     """The state with these fields replaced. What `attrs.evolve` does, at a sixth of its price."""
-    new = JobState.__new__(JobState)
-    fields = new.__dict__
-    fields.update(state.__dict__)
+    fields = state.__dict__.copy()
     fields["status"] = status
     fields["token"] = token
     fields["lease_expires_at"] = lease_expires_at
     fields["failures"] = failures
-    return new
+    return made(JobState, fields)

@@ -150,7 +150,10 @@ class BlockQueue:
 
     def has_old(self, now: float) -> bool:
         """Whether `tick` would flush anything. O(levels)."""
-        return any(True for level in self._aging for _ in level.old(now))
+        for level in self._aging:
+            for _ in level.old(now):
+                return True
+        return False
 
     def cut(self, now: float) -> None:
         """No batch is younger than `now`, seconds. O(keys + batches)."""

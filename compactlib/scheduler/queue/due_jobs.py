@@ -57,19 +57,20 @@ class DueJobs:
         """The job waits no longer. O(1); its entry goes later."""
         job.waits_in = None
         self._size -= 1
-        self._drop_what_is_out_of_date()
+        if len(self._heap) > 2 * self._size + _SMALL:
+            self._drop_what_is_out_of_date()
 
     def hastened(self, job: Job, key: int | str) -> None:
         """The job waits for an earlier time than before; a later one needs no word. O(log n)."""
         heapq.heappush(self._heap, (due_time(job), key, job))
-        self._drop_what_is_out_of_date()
+        if len(self._heap) > 2 * self._size + _SMALL:
+            self._drop_what_is_out_of_date()
 
     def _drop_what_is_out_of_date(self) -> None:
-        """Once it is more than half of the heap. O(1) amortized."""
-        if len(self._heap) > 2 * self._size + _SMALL:
-            unique = {id(entry[2]): entry for entry in self._heap if entry[2].waits_in is self}
-            self._heap = [(due_time(job), key, job) for _, key, job in unique.values()]
-            heapq.heapify(self._heap)
+        """Once it is more than half of the heap: O(1) amortized."""
+        unique = {id(entry[2]): entry for entry in self._heap if entry[2].waits_in is self}
+        self._heap = [(due_time(job), key, job) for _, key, job in unique.values()]
+        heapq.heapify(self._heap)
 
     def settle(self) -> None:
         """Put the top right, so that looking at it is enough to know that nothing is due. O(log n) amortized."""

@@ -83,12 +83,6 @@ class JobLevel:
         """What may be assigned at `now` beside ready jobs, in order. One job may come twice. O(log n) a job."""
         return chain.from_iterable(waiting.due(now) for waiting in chain(self.delayed.values(), self.leased.values()))
 
-    def settle(self) -> None:
-        """Keep the heaps tidy at their tops."""
-        for by_failures in (self.delayed, self.leased):
-            for waiting in by_failures.values():
-                waiting.settle()
-
 
 class JobQueue:
     """Every job that was created and is neither completed nor evicted.
@@ -116,8 +110,9 @@ class JobQueue:
         self._retired: set[tuple[str, int, int, str]] = set()
         # Jobs that failed too often, the worst first; their leases may still run.
         self._failed: SortedList[tuple[int, float, int, int | str, str]] = SortedList()
-        # Of them, those that were not reported yet, by the end of their last lease.
+        # Of them, those that were not reported yet, by the end of their last lease; and when the first of these is.
         self._untold: SortedSet[tuple[float, str]] = SortedSet()
+        self._next_untold = inf
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -165,11 +160,23 @@ class JobQueue:
                 level.counts.assigned += 1
             elif before.token != state.token:
                 level.counts.reassigned += 1
-            elif job.waits_in is not None and before.failures == state.failures:
-                job.state = state
-                if state.lease_expires_at < before.lease_expires_at:
-                    job.waits_in.hastened(job, self._last_key(state))
+            else:
+                self.renew(job, state)
                 return
+        self._move(level, job, state)
+
+    def renew(self, job: Job, state: JobState) -> None:
+        """Replace the state of a job in progress by one with another end of its lease. O(1), O(log n) for an earlier
+        one."""
+        before = job.state
+        if job.waits_in is None or before.failures != state.failures:
+            self._move(self.levels[before.compaction_level], job, state)
+            return
+        job.state = state
+        if state.lease_expires_at < before.lease_expires_at:
+            job.waits_in.hastened(job, self._last_key(state))
+
+    def _move(self, level: JobLevel, job: Job, state: JobState) -> None:
         self._take(level, job)
         job.state = state
         self._place(level, job)
@@ -194,12 +201,16 @@ class JobQueue:
     def settle(self) -> None:
         """Keep the heaps tidy; after each applied update. O(levels * failures), and O(log n) a lapsed renewal."""
         for level in self.levels.values():
-            level.settle()
+            for waiting in level.leased.values():
+                waiting.settle()
+            for waiting in level.delayed.values():
+                waiting.settle()
 
     def _remove(self, job: Job) -> LevelCounts:
-        level = self.levels[job.state.compaction_level]
+        state = job.state
+        level = self.levels[state.compaction_level]
         self._take(level, job)
-        del self._jobs[job.state.name]
+        del self._jobs[state.name]
         self.size_bytes -= job.size_bytes
         if self._retired:
             self._retired.difference_update(self._retired_sources(job))
@@ -217,32 +228,32 @@ class JobQueue:
 
     def _place(self, level: JobLevel, job: Job) -> None:
         state = job.state
-        if self.has_failed(state):
+        if state.failures and self.has_failed(state):
             self._failed.add(self._failed_key(state))
             self._untold.add((state.lease_expires_at, state.name))
+            self._next_untold = self._untold[0][0]
             return
         if state.status is _IN_PROGRESS:
-            by_failures, includes_end = level.leased, False
+            self.leased_count += 1
+            by_failures = level.leased
         elif state.failures or state.not_before:
-            by_failures, includes_end = level.delayed, True
+            self.delayed_count += 1
+            by_failures = level.delayed
         else:
             level.ready.add(job)
             return
         waiting = by_failures.get(state.failures)
         if waiting is None:
-            waiting = DueJobs(includes_end=includes_end)
+            waiting = DueJobs(includes_end=by_failures is level.delayed)
             _insert(by_failures, state.failures, waiting)
         waiting.add(job, self._last_key(state))
-        if by_failures is level.leased:
-            self.leased_count += 1
-        else:
-            self.delayed_count += 1
 
     def _take(self, level: JobLevel, job: Job) -> None:
-        if job.ready != NOT_READY:
+        waits_in = job.waits_in
+        if job.ready:
             level.ready.remove(job)
-        elif job.waits_in is not None:
-            job.waits_in.remove(job)
+        elif waits_in is not None:
+            waits_in.remove(job)
             if job.state.status is _IN_PROGRESS:
                 self.leased_count -= 1
             else:
@@ -250,6 +261,7 @@ class JobQueue:
         else:
             self._failed.remove(self._failed_key(job.state))
             self._untold.discard((job.state.lease_expires_at, job.state.name))
+            self._next_untold = self._untold[0][0] if self._untold else inf
 
     def _failed_key(self, state: JobState) -> tuple[int, float, int, int | str, str]:
         return -state.failures, state.lease_expires_at, -state.compaction_level, self._last_key(state), state.name
@@ -325,12 +337,14 @@ class JobQueue:
 
     def has_newly_excluded(self, now: float) -> bool:
         """Whether `newly_excluded` would have something to say. O(1)."""
-        return bool(self._untold) and self._untold[0][0] < now
+        return self._next_untold < now
 
     def newly_excluded(self, now: float) -> Iterator[Job]:
         """The jobs that were given up since this was asked last, or since they were loaded. O(log n) a job."""
         while self.has_newly_excluded(now):
-            yield self._jobs[self._untold.pop(0)[1]]
+            _, name = self._untold.pop(0)
+            self._next_untold = self._untold[0][0] if self._untold else inf
+            yield self._jobs[name]
 
     def in_order(self, now: float) -> list[JobState]:
         """All jobs by priority, at a time. O(n log n)."""

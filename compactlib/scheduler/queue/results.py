@@ -6,8 +6,40 @@ See `docs/design/scheduler.md` for how Pyroscope does it, and for the difference
 
 from __future__ import annotations
 
+from compactlib.scheduler.model.poll import StatusUpdate
 from compactlib.scheduler.model.values import ANONYMOUS_TENANT, BlockMeta, CompactedBlocks, NoOutput
 from compactlib.scheduler.queue.job import Job
+
+
+def is_as_planned(job: Job, said: StatusUpdate, results: CompactedBlocks | None) -> bool:
+    """Whether results are those of the job, as those of nearly all are, and all in them is of types that can be
+    recorded; of others `misfit` and `result_problem` say what is wrong, if anything is. O(sources + outputs)."""
+    if type(results) is not CompactedBlocks or type(said.token) is not int or type(said.seal) is not str:
+        return False
+    tenant, shard, level = job.tenant, job.shard, job.state.compaction_level + 1
+    sources, blocks = results.source_blocks, results.new_blocks
+    if (results.tenant != tenant or results.shard != shard or results.no_output is not None
+            or type(results.tenant) is not str or type(results.shard) is not int or type(sources) is not tuple
+            or type(blocks) is not tuple or not sources or not blocks):
+        return False
+    if (len(blocks) > 1 and not _are_several(blocks)) or not job.has_sources(sources):
+        return False
+    for block_id in sources:
+        if type(block_id) is not str:
+            return False
+    for block in blocks:
+        if (type(block) is not BlockMeta or block.shard != shard or block.level != level
+                or (block.tenant != tenant and tenant != ANONYMOUS_TENANT)
+                or type(block.id) is not str or type(block.tenant) is not str or type(block.shard) is not int
+                or type(block.level) is not int or type(block.min_time) is not float
+                or type(block.max_time) is not float or type(block.size_bytes) is not int
+                or (block.rows is not None and type(block.rows) is not int) or type(block.columns) is not str):
+            return False
+    return True
+
+
+def _are_several(blocks: tuple[BlockMeta, ...]) -> bool:
+    return len({(block.tenant, block.id) for block in blocks}) == len(blocks)
 
 
 def result_problem(job: Job, results: CompactedBlocks | None) -> str | None:
@@ -33,7 +65,7 @@ def result_problem(job: Job, results: CompactedBlocks | None) -> str | None:
 def _output_problem(job: Job, results: CompactedBlocks) -> str | None:
     level = job.state.compaction_level + 1
     blocks = results.new_blocks
-    if len(blocks) > 1 and len({(block.tenant, block.id) for block in blocks}) != len(blocks):
+    if len(blocks) > 1 and not _are_several(blocks):
         return f"a block is named twice among {len(blocks)} new ones"
     for block in blocks:
         if block.level != level or block.shard != job.shard:

@@ -34,13 +34,16 @@ class Timeline:
     doubt: float | None = None
     has_late_stamps: bool = False
 
+    def goes_on(self, now: float) -> bool:
+        """Whether a command of this time is taken at its word, as nearly all are, and nothing is in doubt."""
+        return (self.doubt is None and self.latest is not None
+                and -MAX_SKEW_SECONDS <= now - self.latest <= MAX_SILENCE_SECONDS)
+
     def at(self, now: float) -> Moment:
         """The time that counts for a command of this time."""
         latest = self.latest
         if latest is None:
             return Moment(Timeline(now), now, now)
-        if now == latest and self.doubt is None:
-            return Moment(self, now, now)
         if -MAX_SKEW_SECONDS <= now - latest <= MAX_SILENCE_SECONDS:
             return Moment(Timeline(now, None, self.has_late_stamps or self.doubt is not None), now, now)
         if self.doubt is not None and now >= self.doubt - MAX_SKEW_SECONDS:

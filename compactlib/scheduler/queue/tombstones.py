@@ -95,11 +95,19 @@ class Tombstones:
             command: whose index and time the tombstone gets; indexes must not go back.
             tombstone: what is to be deleted; its name must never be used for anything else.
         """
-        if tombstone.name in self._entries:
+        name = tombstone.name
+        if name in self._entries:
             return False
-        index, position = self._last
-        position = position + 1 if index == command.index else 0
-        self._insert(TombstoneEntry(command.index, position, command.appended_at, tombstone))
+        index, last = command.index, self._last
+        position = last[1] + 1 if last[0] == index else 0
+        entry = TombstoneEntry(index, position, command.appended_at, tombstone)
+        if last < (index, position):
+            self._last = index, position
+            self._entries[name] = entry
+            self._free[name] = None
+            self._protect(tombstone)
+        else:
+            self._insert(entry)
         return True
 
     @refuses_misfits
@@ -124,13 +132,21 @@ class Tombstones:
 
         Cost: O(spans that wait for deletion in the block's tenant and shard).
         """
-        key = block.tenant, block.shard
-        counts = self._blocks.get(key)
-        if counts is not None and block.id in counts:
-            return True
-        spans = self._spans.get(key)
-        return spans is not None and any(span.timestamp <= block.min_time < span.timestamp + span.duration
-                                         for span in spans.values())
+        return self.first_covered((block,)) is not None
+
+    @refuses_misfits
+    def first_covered(self, blocks: Iterable[BlockMeta]) -> BlockMeta | None:
+        """The first of these blocks that `covers` says is to be deleted, if any is."""
+        for block in blocks:
+            key = block.tenant, block.shard
+            counts = self._blocks.get(key)
+            if counts is not None and block.id in counts:
+                return block
+            spans = self._spans.get(key) if self._spans else None
+            if spans is not None and any(span.timestamp <= block.min_time < span.timestamp + span.duration
+                                         for span in spans.values()):
+                return block
+        return None
 
     @refuses_misfits
     def exists(self, tenant: str, shard: int, block_id: str) -> bool:
@@ -225,20 +241,24 @@ class Tombstones:
             del self._blocks[key]
 
     def _insert(self, entry: TombstoneEntry) -> None:
-        tombstone = entry.tombstone
-        key = tombstone.tenant, tombstone.shard
-        self._entries[tombstone.name] = entry
+        self._entries[entry.tombstone.name] = entry
         self._last = max(self._last, (entry.index, entry.position))
         self._enter_queue(entry)
-        if isinstance(tombstone, BlockTombstones):
-            if tombstone.blocks:
-                counts = self._blocks.get(key)
-                if counts is None:
-                    counts = self._blocks[key] = {}
-                for block_id in set(tombstone.blocks):
-                    counts[block_id] = counts.get(block_id, 0) + 1
-        else:
+        self._protect(entry.tombstone)
+
+    def _protect(self, tombstone: Tombstone) -> None:
+        """What it names is refused from now on."""
+        key = tombstone.tenant, tombstone.shard
+        if isinstance(tombstone, ShardTombstone):
             self._spans.setdefault(key, {})[tombstone.name] = tombstone
+            return
+        blocks = tombstone.blocks
+        counts = self._blocks.get(key)
+        if counts is None and blocks:
+            counts = self._blocks[key] = {}
+        if counts is not None:
+            for block_id in blocks if len(blocks) == 1 else set(blocks):
+                counts[block_id] = counts.get(block_id, 0) + 1
 
     def _enter_queue(self, entry: TombstoneEntry) -> None:
         order, name = _order_of(entry), entry.tombstone.name

@@ -97,21 +97,27 @@ class SchedulerService:
         """
         check_command(command)
         check_operation(operation)
+        return self._apply(command, operation)
+
+    def _apply(self, command: Command, operation: Operation) -> ApplyResult:
         state = self.state
         self.events = ()
         if command.index <= state.applied_index:
             return AlreadyApplied(command.index, state.applied_index)
         state.applied = command
-        if isinstance(operation, PlanUpdate) and operation.term != command.term:
-            return TermChanged(operation.term, command.term)
-        limits = operation.limits if isinstance(operation, PlanUpdate) else None
+        limits = None
+        if isinstance(operation, PlanUpdate):
+            if operation.term != command.term:
+                return TermChanged(operation.term, command.term)
+            limits = operation.limits
         effects = Effects(state, state.numbered(command), limits or state.limits)
         effects.take_time(command.appended_at)
         result = carry_out(effects, operation)
         effects.tell_excluded()
         self.state = effects.state
         self.events = effects.events
-        tell_events(self._observer, effects.events)
+        if effects.events:
+            tell_events(self._observer, effects.events)
         return result
 
     def poll(self, command: Command, request: PollRequest) -> PollResponse:
@@ -121,7 +127,8 @@ class SchedulerService:
             InvalidInput: the capacity is negative, or there are too many updates.
             CommandOutOfOrder: the command's index is not above that of the last one applied.
         """
-        result = self.apply(command, self.prepare(command, request))
+        # What has just been prepared from a command need not be looked at again.
+        result = self._apply(command, self.prepare(command, request))
         assert isinstance(result, Applied)
         return result.response
 

@@ -188,11 +188,11 @@ def evict_what_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
     real_evict = Schedule.evict_job
 
     def evict_job(self: Schedule) -> Any:
-        touched, self._touched = self._touched, set()
+        touched, self.touched = self.touched, set()
         try:
             return real_evict(self)
         finally:
-            self._touched |= touched
+            self.touched |= touched
 
     monkeypatch.setattr(Schedule, "evict_job", evict_job)
 
