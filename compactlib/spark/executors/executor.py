@@ -48,7 +48,6 @@ class SparkExecutor:
     * **errors** come back with all their fields; one that cannot be pickled comes as `TaskFailed` with its text.
 
     Args:
-        spark: a classic or a Spark Connect session.
         tasks_per_partition: how many tasks share one Spark task on average, one after the other, >= 1: a Spark task
             costs some 35 ms of a core whatever it does, but a killed worker repeats all that share it. Tasks that have
             a number `weight` are packed by it.

@@ -70,7 +70,6 @@ def map_items(spark: SparkSession, items: Sequence[ItemT], function: Callable[[I
     the heaviest first.
 
     Args:
-        spark: a classic or a Spark Connect session.
         items: picklable; each is sent to one worker.
         function: runs on the workers; must bear to be called twice for one item.
         weights: how heavy each item is, in any unit; all are equal if not given.

@@ -68,30 +68,29 @@ def open_block(objects: ObjectStore, key: str, size_bytes: int) -> parquet.Parqu
         raise CorruptData(path=key, offset=0, expected="a Parquet file", found=str(error)) from error
 
 
+_CARRIED: Final[dict[pa.DataType, pa.DataType]] = {
+    pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0),
+    pa.date64(): pa.date32(), pa.large_string(): pa.string(), pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(), pa.binary_view(): pa.binary(),
+}
+
+
 def carried(kind: pa.DataType) -> pa.DataType:
     """The type in which values of this one go through Spark and come out."""
-    types = pa.types
-    if types.is_unsigned_integer(kind):
-        wider: dict[int, pa.DataType] = {8: pa.int16(), 16: pa.int32(), 32: pa.int64(), 64: pa.decimal128(20, 0)}
-        return wider[kind.bit_width]
     if isinstance(kind, pa.DictionaryType):
         value: pa.DataType = kind.value_type
         return carried(value)
     if isinstance(kind, pa.TimestampType):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
-    if types.is_duration(kind):
+    if isinstance(kind, pa.DurationType):
         return pa.int64()
-    if types.is_date(kind):
-        return pa.date32()
-    if types.is_large_string(kind) or types.is_string_view(kind):
-        return pa.string()
-    if types.is_fixed_size_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+    if pa.types.is_fixed_size_binary(kind):
         return pa.binary()
     if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
         return pa.list_(pa.field("element", carried(kind.value_type)))
     if isinstance(kind, pa.MapType):
         return pa.map_(carried(kind.key_type), carried(kind.item_type))
-    return pa.struct(list(map(carried_field, kind))) if isinstance(kind, pa.StructType) else kind
+    return pa.struct(list(map(carried_field, kind))) if isinstance(kind, pa.StructType) else _CARRIED.get(kind, kind)
 
 
 def carried_field(field: pa.Field[Any]) -> pa.Field[Any]:

@@ -132,7 +132,7 @@ class MergeBlocks:
     microseconds, a dictionary as its values.
 
     Args:
-        spark: the session, classic or Spark Connect; its workers can import the library (`ship_library`).
+        spark: the session, whose workers can import the library (`ship_library`).
         folder: where the blocks lie.
         fence: what every commit goes through, under the job's name.
         options: how to merge.

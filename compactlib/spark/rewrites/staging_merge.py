@@ -54,7 +54,7 @@ class StagingMerge:
     """Merges layers of changes into a metarange on Spark. Also an `Executor` for a `Compactor`'s tasks.
 
     Args:
-        spark: the session, classic or Spark Connect; its workers can import the library (`ship_library`).
+        spark: the session, whose workers can import the library (`ship_library`).
         committed: the committed layer of this process.
         open_objects: gives the same object store in a worker; picklable.
         partitions: into how many parts the keys are divided, >= 1.

@@ -59,7 +59,6 @@ def ship_library(spark: SparkSession, *, with_dependencies: bool = False) -> str
     temporary folder until this process ends.
 
     Args:
-        spark: a classic or a Spark Connect session.
         with_dependencies: send attrs and sortedcontainers too, for workers that have only PySpark's own packages.
 
     Returns:
@@ -109,7 +108,6 @@ def ship_wheel(spark: SparkSession, path: StrPath) -> str:
     Its dependencies are not sent, and nothing is installed: scripts and entry points have no effect.
 
     Args:
-        spark: a classic or a Spark Connect session.
         path: a file named as wheels are, for any platform: `name-version-py3-none-any.whl`.
 
     Returns:

@@ -36,10 +36,8 @@ def in_batches(columns: Mapping[str, pa.Array[Any]], schema: pa.Schema, rows: ra
                contents: Iterable[Contents] | None) -> Iterator[pa.RecordBatch]:
     """These columns of some rows, with their contents, in the batches in which those are read; else as one.
 
-    Columns are made once for many batches: that costs more than a batch's few values.
-
-    Raises:
-        CorruptData: a row is damaged, and there is no column for `errors`.
+    Damage is raised if there is no column for `errors`. Columns are made once for many batches: making one costs more
+    than a batch's few values.
     """
     if contents is None:
         yield pa.RecordBatch.from_pydict(columns, schema=schema)

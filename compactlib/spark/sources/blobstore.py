@@ -62,13 +62,8 @@ def _segments(text: str) -> tuple[SegmentName, ...]:
 
 @attrs.frozen(kw_only=True)
 class BlobOptions(TableOptions):
-    """What a reader of the source may ask for, besides `TableOptions`.
-
-    Attributes:
-        now: for `valid`: blobs that expire strictly before it have expired; when planning happens if `None`.
-        reference_time: for `valid`: deletes made strictly before it are in effect; as `now` if `None`.
-        segments: which to read; all if empty.
-    """
+    """What a reader of the source may ask for, besides `TableOptions`: see `docs/spark.md`. `now` is when planning
+    happens if `None`, and `reference_time` as `now`."""
 
     now: float | None = None
     reference_time: float | None = None
@@ -123,10 +118,7 @@ def plan_slices(options: BlobOptions, clock: Clock | None = None) -> list[BlobSl
 def read_slice(part: BlobSlice, options: BlobOptions) -> Iterator[pa.RecordBatch]:
     """The records of a segment, ascending by offset, each checked against its CRC if its content is read.
 
-    Raises:
-        CorruptData: a record is damaged and `options.errors` is off.
-        Stale: the store was compacted since the slice was planned.
-        Unsupported: a content of 2 GiB or more, which Spark's types cannot hold.
+    `Stale` if the store was compacted since the slice was planned.
     """
     try:
         loaded = look_at_segment(options.folder, part.name, part.descriptor)

@@ -43,14 +43,7 @@ _ADVICE = "read a range without it (options first and last), or use compactlib.r
 
 @attrs.frozen(kw_only=True)
 class SourceOptions(TableOptions):
-    """What a reader of the source may ask for, besides `TableOptions`.
-
-    Attributes:
-        first: lowest index.
-        last: highest index (inclusive).
-        as_of: the log as the snapshot of this index saw it: up to there, and what was live by it; `None`: as it is.
-        snapshots: the folder of the log's snapshots and checkpoints; not needed for the last snapshot.
-    """
+    """What a reader of the source may ask for, besides `TableOptions`: see `docs/spark.md`."""
 
     first: int = 0
     last: int = MAX_INDEX
@@ -159,11 +152,8 @@ def _state_of(log: LogReader, options: SourceOptions) -> SnapshotMeta | None:
 def read_slice(part: LogSlice, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """The entries of a slice, ascending by index, each checked against its CRC if its payload is read.
 
-    Raises:
-        CorruptData: an entry is damaged and `options.errors` is off, or the segment's index is damaged.
-        Stale: since the slice was planned the log was taken back, or went on to a later snapshot and was compacted.
-        LiveIndexMissing: the segment lacks an entry that is live.
-        Unsupported: an index or a term is 2**63 or more, or a payload 2 GiB or more, which Spark's types cannot hold.
+    `Stale` if since the slice was planned the log was taken back, or went on to a later snapshot and was compacted;
+    `Unsupported` if an index or a term is 2**63 or more, or a payload 2 GiB or more, which Spark's types cannot hold.
     """
     if isinstance(part, UnflushedSlice):
         yield from _read_unflushed(part, options)

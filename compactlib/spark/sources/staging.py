@@ -87,15 +87,8 @@ class KeyRange:
 
 @attrs.frozen(kw_only=True)
 class StagingSourceOptions(TableOptions):
-    """What a reader of the source may ask for, besides `TableOptions`. The folder is that of the ranges, or with
-    `opener` whatever was given, for that function.
-
-    Attributes:
-        kv: the SQLite file of the branches; `None` with `opener`, or where a metarange alone is read.
-        opener: `module:function`: gives the repository where this is read; `None` if `folder` and `kv` do.
-        at: the commit, or the branch whose HEAD to read.
-        tombstones: give the keys whose newest staged entry is a tombstone, too.
-    """
+    """What a reader of the source may ask for, besides `TableOptions`: see `docs/spark.md`. The folder is that of the
+    ranges, or with `opener` whatever was given, for that function."""
 
     kv: str | None = None
     opener: str | None = None
@@ -208,12 +201,7 @@ class BranchPart:
 
 
 def plan_parts(repository: Repository, options: StagingSourceOptions) -> list[BranchPart]:
-    """The parts to read, ascending by key. Reads the branch's record, a commit and a metarange, and no range.
-
-    Raises:
-        BranchNotFound, CommitNotFound, MetaRangeNotFound: there is no such thing.
-        CorruptData, Unsupported: as for `Repository`; and what its stores raise.
-    """
+    """The parts to read, ascending by key. Reads the branch's record, a commit and a metarange, and no range."""
     record: BranchRecord | None = None
     if options.branch is not None:
         record = repository.context.branches.read(options.branch).record
@@ -237,12 +225,7 @@ def plan_parts(repository: Repository, options: StagingSourceOptions) -> list[Br
 
 
 def read_part(repository: Repository, part: BranchPart, options: StagingSourceOptions) -> Iterator[pa.RecordBatch]:
-    """The records of a part, ascending by key.
-
-    Raises:
-        Stale: the branch was committed to, reset or compacted since the part was planned.
-        CorruptData, Unsupported: as for `Repository`; and what its stores raise.
-    """
+    """The records of a part, ascending by key; `Stale` if the branch was committed to, reset or compacted since."""
     try:
         yield from _PartReader(repository, part, options).batches()
     except (MetaRangeNotFound, RangeNotFound):

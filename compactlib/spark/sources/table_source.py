@@ -55,11 +55,7 @@ def options_by_name(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def values_of(given: Mapping[str, str], known: Mapping[str, Option]) -> dict[str, Any]:
-    """The fields that the options give, which stand as text by their names.
-
-    Raises:
-        InvalidInput: one is unknown, has a value that it cannot have, or gives what another gives.
-    """
+    """The fields that these options give; `InvalidInput` if one is unknown, or has a value that it cannot have."""
     if unknown := sorted(given.keys() - known.keys()):
         raise InvalidInput(f"unknown option {unknown[0]!r}; this source has {', '.join(sorted(known))}")
     values: dict[str, Any] = {}
@@ -81,17 +77,7 @@ DAMAGED: Final = one_of("errors", {"fail": False, "column": True})
 
 @attrs.frozen(kw_only=True)
 class TableOptions:
-    """What a reader of any of the tables may ask for.
-
-    Attributes:
-        folder: where the table lies, absolute.
-        payload: give the payloads; without, payload bytes are not even read (unless errors are asked for).
-        errors: give what is damaged with the error in a column of its own, instead of failing.
-        partition_bytes: up to which size neighbouring parts share a partition.
-        known: the options of this table beside path, payload and partition_bytes, by name.
-        what: what is opened, for messages.
-        own: the columns in front of payload and error.
-    """
+    """What a reader of any of the tables may ask for: see `docs/spark.md`. With `errors` payloads are always read."""
 
     folder: str
     payload: bool = True
@@ -99,8 +85,11 @@ class TableOptions:
     # What spark.sql.files.maxPartitionBytes is by default.
     partition_bytes: int = 128 << 20
     known: ClassVar[Mapping[str, Option]] = {}
+    """The options of this table beside path, payload and partition_bytes, by name."""
     what: ClassVar[str]
+    """What is opened, for messages."""
     own: ClassVar[Columns] = ()
+    """The columns in front of payload and error."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:

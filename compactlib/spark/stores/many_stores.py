@@ -69,11 +69,7 @@ def outcome_table(outcomes: Iterable[StoreOutcome]) -> Table:
 
 
 def listed_once(names: Iterable[str]) -> list[str]:
-    """The names of stores as a list.
-
-    Raises:
-        InvalidInput: one is listed twice, or there is one alone and no list.
-    """
+    """The names of stores as a list; `InvalidInput` if one is listed twice, or there is one alone and no list."""
     require_names("stores", names)
     listed = list(names)
     twice = next((name for name, times in Counter(listed).items() if times > 1), None)

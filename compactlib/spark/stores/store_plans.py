@@ -148,7 +148,6 @@ def plan_stores(spark: SparkSession, names: Sequence[str], plan: PlanStore, *,
     Costs what `plan` costs, divided among the workers, and some 200 bytes a store in this process.
 
     Args:
-        spark: a classic or a Spark Connect session.
         names: the stores', no two the same; folders, for example.
         plan: looks at one store; what it raises is that store's answer.
         weights: how long looking takes, in any unit; see `map_items`.

@@ -125,7 +125,6 @@ def compact_on_workers(spark: SparkSession, stores: Iterable[str] | Mapping[str,
     committed before its worker died. Where a worker died in every attempt, its stores come as failed.
 
     Args:
-        spark: a classic or a Spark Connect session.
         stores: their names, no two the same; folders, for example, that all workers reach. A mapping gives each its
             weight in any unit: the heaviest begin first, and Spark's tasks are packed to weigh the same.
         open_store: opens a store; it is compacted, and closed.
