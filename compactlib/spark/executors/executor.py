@@ -51,9 +51,6 @@ class SparkExecutor:
         tasks_per_partition: how many tasks share one Spark task on average, one after the other, >= 1: a Spark task
             costs some 35 ms of a core whatever it does, but a killed worker repeats all that share it. Tasks that have
             a number `weight` are packed by it.
-
-    Raises:
-        InvalidInput: `tasks_per_partition` is less than 1.
     """
 
     def __init__(self, spark: SparkSession, *, tasks_per_partition: int = 1) -> None:

@@ -72,15 +72,13 @@ class BlockFolder:
     def sweep(self, known: Iterable[BlockMeta], *, now: float, older_than_seconds: float) -> int:
         """Remove blocks of which nobody knows: what merges have left that died, or came too late. Returns how many.
 
+        Raises what `delete_older` does; call again.
+
         Args:
             known: all blocks that may be read still: those of the scheduler's metadata index, and of its tombstones.
                 Every other block that is old enough is removed, so one that is left out is lost.
             now: the time, seconds since the epoch by the store's clock.
             older_than_seconds: how old a block must be: more than a merge takes, and a block to become known.
-
-        Raises:
-            InvalidInput: `now` is no number, or `older_than_seconds` none from 0 on.
-            CompactlibError: what the store raises; call again.
         """
         with self.open_objects() as objects:
             return delete_older(objects, f"{self.prefix}tenant-", now, older_than_seconds, kept={
@@ -99,9 +97,6 @@ class MergeOptions:
             taken. Without it each output has the span of all sources in `RunningJob.blocks`; 0.0 if none is known.
         row_group_rows: most rows of one row group in the files.
         compression: of the files, as PyArrow's `ParquetWriter` names it.
-
-    Raises:
-        InvalidInput: there is no key, or a number is less than 1.
     """
 
     sort_by: tuple[str, ...]

@@ -213,9 +213,6 @@ class ObjectsExecutor:
         files: the disk of this process.
         part_bytes: the largest object that is put, >= 1.
         scratch: where workers make their scratch folders; default their system's own place.
-
-    Raises:
-        InvalidInput: `part_bytes` is less than 1.
     """
 
     def __init__(self, executor: Executor, open_store: OpenStore, *, copy: WorkingCopy | None = None,

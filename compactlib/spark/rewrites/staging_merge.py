@@ -59,9 +59,6 @@ class StagingMerge:
         open_objects: gives the same object store in a worker; picklable.
         partitions: into how many parts the keys are divided, >= 1.
         clock: for the seconds in the results.
-
-    Raises:
-        InvalidInput: `partitions` is less than 1.
     """
 
     def __init__(self, spark: SparkSession, committed: CommittedRanges, open_objects: Callable[[], ObjectStore], *,

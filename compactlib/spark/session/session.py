@@ -55,7 +55,6 @@ def local_session(app_name: str = "compactlib", *, cores: int = 2, log_level: st
         options: more Spark options, which win over those set here.
 
     Raises:
-        InvalidInput: `cores` is less than 1.
         Unsupported: Java did not start; the message says what to install.
     """
     require_whole("cores", cores, 1)

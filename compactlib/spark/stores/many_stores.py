@@ -93,9 +93,6 @@ def compact_stores(jobs: Iterable[StoreJob], executor: Executor, *, stores_at_on
         stores_at_once: how many stores are open at the same time, >= 1.
         budget: what the copying of all stores may use up.
         observer: notified of finished stores (`stores`), and of what the executor reports.
-
-    Raises:
-        InvalidInput: two stores have one name, or `stores_at_once` is less than 1.
     """
     listed = sorted(jobs, key=lambda job: -job.weight)
     listed_once(job.name for job in listed)

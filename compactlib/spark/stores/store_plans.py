@@ -35,9 +35,6 @@ class StoreWork:
     Attributes:
         weight: how much, in any unit (bytes to copy, for example), >= 0.
         reason: what, in one sentence.
-
-    Raises:
-        InvalidInput: the weight is negative or not a number.
     """
 
     weight: float
@@ -152,9 +149,6 @@ def plan_stores(spark: SparkSession, names: Sequence[str], plan: PlanStore, *,
         plan: looks at one store; what it raises is that store's answer.
         weights: how long looking takes, in any unit; see `map_items`.
         parts: see `map_items`.
-
-    Raises:
-        InvalidInput: two names are the same, or as for `map_items`.
     """
     asked: Callable[[str], object] = plan
     mapped = map_items(spark, listed_once(names), asked, weights=weights, parts=parts)

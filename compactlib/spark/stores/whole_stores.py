@@ -133,9 +133,6 @@ def compact_on_workers(spark: SparkSession, stores: Iterable[str] | Mapping[str,
         limits: what each store's compaction may use up.
         stores_at_once: how many stores a Spark task has open at the same time, each in a thread, >= 1.
         parts: how many Spark tasks to make at most; see `map_items`.
-
-    Raises:
-        InvalidInput: two stores have one name, a weight is negative or not a number, or a number is less than 1.
     """
     one = WholeStore(open_store, policy, open_fence, BudgetLimits() if limits is None else limits)
     weights = list(stores.values()) if isinstance(stores, Mapping) else None
