@@ -155,8 +155,8 @@ def _newest(layers: Sequence[Changes]) -> Iterator[tuple[bytes, Change]]:
     last: tuple[bytes, int] | None = None
     for key, layer, change in heapq.merge(*map(numbered, range(len(layers)), layers), key=itemgetter(0)):
         if last is None or key != last[0] or layer == last[1]:
-            last = key, layer
             yield key, change
+        last = key, layer
 
 
 @attrs.frozen
