@@ -73,13 +73,13 @@ def own_error(task: str, error: Exception) -> CompactlibError:
     return error if isinstance(error, CompactlibError) else foreign_error(task, error)
 
 
-def portable(outcome: RewriteOutcome) -> RewriteOutcome:
+def portable(outcome: RewriteOutcome, dumps: Callable[[object], bytes] = pickle.dumps) -> RewriteOutcome:
     """The outcome if it survives pickling, else a failure that does; for authors of executors.
 
     A library error with a field that cannot be pickled becomes a `TaskFailed` with its class, message and traceback.
     """
     try:
-        pickle.loads(pickle.dumps(outcome))
+        pickle.loads(dumps(outcome))
     except Exception as error:  # pickling runs foreign code, which may raise anything
         cause = outcome.error if isinstance(outcome, RewriteFailure) else error
         return RewriteFailure(outcome.task, foreign_error(outcome.task, cause))

@@ -9,14 +9,8 @@ from compactlib.errors import MissingDependency
 
 
 def require_spark(purpose: str) -> None:
-    """Return if PySpark, PyArrow and pandas (which PySpark asks for in `mapInArrow`) can be imported.
-
-    Args:
-        purpose: what needs them; opens the message.
-
-    Raises:
-        MissingDependency: one of them is not installed; names the extra "spark".
-    """
+    """Pass where PySpark, PyArrow and pandas (which PySpark asks for in `mapInArrow`) can be imported, or raise
+    `MissingDependency`, whose message the purpose opens."""
     for package in ("pyspark", "pyarrow", "pandas"):
         try:
             importlib.import_module(package)

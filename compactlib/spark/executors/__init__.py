@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites as Spark tasks: the executor, the worker's side, outcomes, and packing."""
+"""Spark jobs over pickled work: `map_items` for any, `SparkExecutor` for rewrite tasks."""

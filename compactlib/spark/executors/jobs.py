@@ -8,13 +8,13 @@ come early in the way that the session has for it:
 * A classic session sends the updates of an accumulator with the end of a task. Spark promises each at least once, so
   these are news; the rows that the job returns when it has ended are what counts, and repeat them.
 * Spark Connect has no accumulators, but streams the rows of one job in the order of its partitions.
-
-`mapInArrow` binds columns by position and ignores names, so every batch is built here.
 """
 
 from __future__ import annotations
 
 import contextlib
+import heapq
+import math
 import pickle
 import queue
 import threading
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
+from compactlib.errors import InvalidInput
 from compactlib.executors.tasks import new_attempt_id
 
 if TYPE_CHECKING:
@@ -37,8 +38,9 @@ Piece: TypeAlias = tuple[int, bytes]
 
 _ANSWER_DDL = "number bigint, answer binary"
 _LOOK_SECONDS = 0.2
+_PROBE_ROWS = 4096
 
-# PySpark makes a broadcast of a function of more than so many bytes, whose file stays until the session ends.
+# PySpark makes a broadcast of a function of more bytes than that, whose file stays until the session ends.
 BROADCAST_FROM = "spark.broadcast.UDFCompressionThreshold"
 _BROADCAST_FROM_BYTES = 1 << 20
 _MOST_FUNCTION_BYTES = 4 << 20
@@ -56,12 +58,57 @@ def classic_context(spark: SparkSession) -> SparkContext | None:
         return None
 
 
-class SparkJobs:
-    """Runs jobs on one session, any number at once. Spark keeps a few hundred bytes for each object that ran one.
+def default_parallelism(spark: SparkSession) -> int:
+    """How many tasks the session runs at once, as it is now; over Spark Connect a small job finds out."""
+    context = classic_context(spark)
+    if context is not None:
+        return context.defaultParallelism
+    from pyspark.sql import functions
 
-    Args:
-        spark: a classic or a Spark Connect session.
+    # Collected as they are: an aggregate would cost a second stage.
+    parts = spark.range(0, _PROBE_ROWS).select(functions.spark_partition_id()).collect()
+    return 1 + max(int(row[0]) for row in parts)
+
+
+def pickled(value: object) -> bytes:
+    """`value` as bytes for `pickle.loads`: classes of notebooks and scripts travel along, those of modules by name."""
+    from pyspark import cloudpickle
+
+    return bytes(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
+
+
+def packed(weights: Sequence[float], parts: int) -> list[list[int]]:
+    """At most `parts` groups of the places in `weights`: each goes, the heaviest first, to the lightest group.
+
+    The heaviest group, which comes first, is at most 4/3 of the best there is (Graham's bound). O(n log n).
+
+    Raises:
+        InvalidInput: `parts` is less than 1, or a weight is negative or not a number.
     """
+    if parts < 1:
+        raise InvalidInput(f"work cannot be divided among {parts}; give at least 1")
+    if not all(weight >= 0 for weight in weights):
+        raise InvalidInput("a weight is negative or not a number")
+    groups: list[list[int]] = [[] for _ in range(min(parts, len(weights)))]
+    loads = [(0.0, 0, number) for number in range(len(groups))]
+    for place in sorted(range(len(weights)), key=lambda place: (-weights[place], place)):
+        load, pieces, number = heapq.heappop(loads)
+        groups[number].append(place)
+        heapq.heappush(loads, (load + weights[place], pieces + 1, number))
+    return sorted(groups, key=lambda group: (-sum(weights[place] for place in group), group))
+
+
+def weight_of(task: object) -> float:
+    """The number `weight` of a task, if it has one that can be packed by; else 1."""
+    weight = None
+    with contextlib.suppress(Exception):
+        # A task is foreign code, which may raise anything.
+        weight = getattr(task, "weight", None)
+    return float(weight) if isinstance(weight, int | float) and 0 <= weight < math.inf else 1.0
+
+
+class SparkJobs:
+    """Runs jobs on one session, any number at once. Spark keeps a few hundred bytes for each object that ran one."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -78,14 +125,14 @@ class SparkJobs:
         Args:
             apply: picklable, called on the workers, and again for a piece whose worker died.
             parts: the pieces of each partition, at least one part; numbers differ.
-            stop: asked before each answer, and five times a second; once true, the job is ended, and the iterator when
-                it has yielded what came until then.
+            stop: asked five times a second; once true, the job ends, and the iterator after what came until then.
         """
         from pyspark import inheritable_thread_target
 
         name = f"compactlib-{new_attempt_id()}"
         context = classic_context(self._spark)
-        came: queue.SimpleQueue[Piece | _Ended] = queue.SimpleQueue()
+        # Answers, and behind them the job's end: what it failed with, or `None`.
+        came: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
 
         def work() -> None:
             try:
@@ -102,9 +149,9 @@ class SparkJobs:
                 for row in rows.toLocalIterator() if context is None else rows.collect():
                     came.put((row["number"], bytes(row["answer"])))
             except BaseException as error:
-                came.put(_Ended(error))
+                came.put(error)
             else:
-                came.put(_Ended())
+                came.put(None)
 
         target: Callable[[], None] = work
         with contextlib.suppress(Exception):
@@ -112,17 +159,17 @@ class SparkJobs:
             target = inheritable_thread_target(self._spark)(work)
         thread = threading.Thread(target=target, name=name, daemon=True)
         thread.start()
-        ended = None
+        ended, failed = False, None
         try:
-            while ended is None and not stop():
+            while not ended and not stop():
                 with contextlib.suppress(queue.Empty):
                     got = came.get(timeout=_LOOK_SECONDS)
-                    if isinstance(got, _Ended):
-                        ended = got
-                    else:
+                    if isinstance(got, tuple):
                         yield got
+                    else:
+                        ended, failed = True, got
         finally:
-            while ended is None and thread.is_alive():
+            while not ended and thread.is_alive():
                 with contextlib.suppress(Exception):
                     # Again and again: the job may be about to begin. A session that is gone has no jobs either.
                     if context is None:
@@ -132,10 +179,10 @@ class SparkJobs:
                 thread.join(_LOOK_SECONDS)
             self._listening.pop(name, None)
         while not came.empty():
-            if not isinstance(got := came.get(), _Ended):
+            if isinstance(got := came.get(), tuple):
                 yield got
-        if ended is not None and ended.error is not None:
-            raise ended.error
+        if failed is not None:
+            raise failed
 
     def _listen(self, name: str, context: SparkContext | None,
                 hear: Callable[[Piece], None]) -> Accumulator[Any] | None:
@@ -164,11 +211,6 @@ class SparkJobs:
         told = context.getConf().get(BROADCAST_FROM) if context is not None else None
         threshold = int(told) if told is not None and told.isdecimal() else _BROADCAST_FROM_BYTES
         return min(threshold * 3 // 4, _MOST_FUNCTION_BYTES)
-
-
-@attrs.frozen
-class _Ended:
-    error: BaseException | None = None
 
 
 class _News:

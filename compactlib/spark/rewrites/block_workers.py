@@ -6,8 +6,7 @@ from __future__ import annotations
 import io
 import mmap
 import tempfile  # noqa: TID251 - scratch of one attempt, no data of the library
-from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime, time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import attrs
@@ -19,8 +18,6 @@ from pyspark import TaskContext
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
 from compactlib.objects import ObjectExists, ObjectStore
 
-SHARE_DDL: Final = "key string, size_bytes bigint, share int, shares int, part int"
-"""A share of the row groups of a block that is to be read, and which part of all reading it belongs to."""
 WRITTEN_DDL: Final = "number bigint, rows bigint, size_bytes bigint, begin double, end double"
 """A block that was written."""
 
@@ -35,13 +32,7 @@ _COMPARED_BYTES: Final = 32 << 20
 
 
 class ObjectFile(io.RawIOBase):
-    """An object as a file whose parts are read by range.
-
-    Args:
-        objects: where it is.
-        key: its key.
-        size_bytes: its length.
-    """
+    """An object of this length as a file whose parts are read by range."""
 
     def __init__(self, objects: ObjectStore, key: str, size_bytes: int) -> None:
         super().__init__()
@@ -68,12 +59,7 @@ class ObjectFile(io.RawIOBase):
 
 
 def open_block(objects: ObjectStore, key: str, size_bytes: int) -> parquet.ParquetFile:
-    """A block, with its footer read.
-
-    Raises:
-        CorruptData: it is no Parquet file.
-        ObjectNotFound, ObjectStoreFailed: the store does not give it.
-    """
+    """A block, with its footer read; raises `CorruptData` if it is no Parquet file, and what the store does."""
     try:
         return parquet.ParquetFile(pa.PythonFile(ObjectFile(objects, key, size_bytes), mode="r"), pre_buffer=True)
     except CompactlibError:
@@ -82,30 +68,29 @@ def open_block(objects: ObjectStore, key: str, size_bytes: int) -> parquet.Parqu
         raise CorruptData(path=key, offset=0, expected="a Parquet file", found=str(error)) from error
 
 
+_CARRIED: Final[dict[pa.DataType, pa.DataType]] = {
+    pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0),
+    pa.date64(): pa.date32(), pa.large_string(): pa.string(), pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(), pa.binary_view(): pa.binary(),
+}
+
+
 def carried(kind: pa.DataType) -> pa.DataType:
     """The type in which values of this one go through Spark and come out."""
-    types = pa.types
-    if types.is_unsigned_integer(kind):
-        wider: dict[int, pa.DataType] = {8: pa.int16(), 16: pa.int32(), 32: pa.int64(), 64: pa.decimal128(20, 0)}
-        return wider[kind.bit_width]
     if isinstance(kind, pa.DictionaryType):
         value: pa.DataType = kind.value_type
         return carried(value)
     if isinstance(kind, pa.TimestampType):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
-    if types.is_duration(kind):
+    if isinstance(kind, pa.DurationType):
         return pa.int64()
-    if types.is_date(kind):
-        return pa.date32()
-    if types.is_large_string(kind) or types.is_string_view(kind):
-        return pa.string()
-    if types.is_fixed_size_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+    if pa.types.is_fixed_size_binary(kind):
         return pa.binary()
     if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
         return pa.list_(pa.field("element", carried(kind.value_type)))
     if isinstance(kind, pa.MapType):
         return pa.map_(carried(kind.key_type), carried(kind.item_type))
-    return pa.struct(list(map(carried_field, kind))) if isinstance(kind, pa.StructType) else kind
+    return pa.struct(list(map(carried_field, kind))) if isinstance(kind, pa.StructType) else _CARRIED.get(kind, kind)
 
 
 def carried_field(field: pa.Field[Any]) -> pa.Field[Any]:
@@ -114,29 +99,31 @@ def carried_field(field: pa.Field[Any]) -> pa.Field[Any]:
 
 
 @attrs.frozen
-class ReadBlocks:
-    """Reads blocks as rows, a row group at a time; for `DataFrame.mapInArrow`.
+class Share:
+    """The row groups of a block that are to be read: of so many shares of them, the one of this number."""
 
-    Attributes:
-        open_objects: opens the object store, in this process.
-        schema: the columns that are read.
-    """
+    key: str
+    size_bytes: int
+    number: int
+    count: int
+
+
+@attrs.frozen
+class ReadBlocks:
+    """Reads the columns of `schema` of blocks as rows, a row group at a time; for `DataFrame.mapInArrow`."""
 
     open_objects: Callable[[], ObjectStore]
     schema: pa.Schema
+    parts: Sequence[Sequence[Share]]
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Rows of `schema` for those of `SHARE_DDL`.
-
-        Raises:
-            InvalidInput: Spark does not hold a value.
-        """
+        """Rows of `schema` for the numbers of parts. Raises `InvalidInput` where Spark does not hold a value."""
         names = self.schema.names
         with self.open_objects() as objects:
-            for share in (share for batch in batches for share in batch.to_pylist()):
-                with open_block(objects, share["key"], share["size_bytes"]) as file:
-                    first, stop = (file.num_row_groups * each // share["shares"]
-                                   for each in (share["share"], share["share"] + 1))
+            for share in (share for batch in batches for part in batch[0].to_pylist() for share in self.parts[part]):
+                with open_block(objects, share.key, share.size_bytes) as file:
+                    first, stop = (file.num_row_groups * each // share.count
+                                   for each in (share.number, share.number + 1))
                     for number in range(first, stop):
                         group = file.metadata.row_group(number)
                         rows = _BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)
@@ -144,22 +131,15 @@ class ReadBlocks:
                             try:
                                 yield batch.select(names).cast(self.schema)
                             except pa.ArrowInvalid as error:
-                                raise InvalidInput(f"{share['key']}: {error}; {NOT_HELD}") from error
+                                raise InvalidInput(f"{share.key}: {error}; {NOT_HELD}") from error
 
 
 @attrs.frozen
 class WriteBlocks:
-    """Writes the rows of each of Spark's partitions, as they come, to an object; for `DataFrame.mapInArrow`.
+    """Writes the rows of each of Spark's partitions to the object of its key; for `DataFrame.mapInArrow`.
 
     A file of this machine takes them first, of which one row group is in memory. Its object is created in one request.
-
-    Attributes:
-        open_objects: opens the object store, in this process.
-        keys: of the objects, one for each partition.
-        schema: the columns.
-        row_group_rows: most rows of one row group.
-        compression: of the files.
-        time_column: where a block's span comes from; `None` if from elsewhere.
+    The others are as in `MergeOptions`.
     """
 
     open_objects: Callable[[], ObjectStore]
@@ -170,12 +150,7 @@ class WriteBlocks:
     time_column: str | None
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """A row of `WRITTEN_DDL`.
-
-        Raises:
-            ObjectExists: there is another block under the key.
-            ObjectStoreFailed: the store does not take it.
-        """
+        """A row of `WRITTEN_DDL`. Raises `ObjectExists` if there is another block under the key."""
         task = TaskContext.get()
         assert task is not None
         number = task.partitionId()
@@ -185,8 +160,8 @@ class WriteBlocks:
                 for table in self._row_groups(batches):
                     writer.write_table(table.combine_chunks(), row_group_size=len(table))
                     if self.time_column is not None:
-                        found: Any = pc.min_max(table[self.time_column]).as_py()
-                        times += [_seconds(value) for value in found.values() if value is not None]
+                        ends: Any = pc.min_max(table[self.time_column])
+                        times += [_seconds(end) for end in ends.values() if end.is_valid]
             out.flush()
             with parquet.ParquetFile(out) as written, mmap.mmap(out.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                 with self.open_objects() as objects, memoryview(mapped) as data:
@@ -223,8 +198,7 @@ def _create(objects: ObjectStore, key: str, data: memoryview) -> None:
 
 
 def _seconds(value: Any) -> float:
-    """A number, timestamp or date as seconds since the epoch."""
-    if hasattr(value, "year"):
-        value = value if isinstance(value, datetime) else datetime.combine(value, time())
-        return float((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp())
-    return float(value)
+    """A number, timestamp or date of Arrow's as seconds since the epoch."""
+    if pa.types.is_temporal(value.type):
+        return float(value.cast(pa.timestamp("us")).value) / 1e6
+    return float(value.as_py())

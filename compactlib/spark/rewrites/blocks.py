@@ -19,16 +19,16 @@ from urllib.parse import quote
 
 import attrs
 
-from compactlib._arguments import require_age
+from compactlib._arguments import is_whole
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput
 from compactlib.objects import Digest, ObjectNotFound, ObjectStore
 from compactlib.objects.keys import check_prefix
-from compactlib.objects.store import delete_many
+from compactlib.objects.store import delete_many, delete_older
 from compactlib.scheduler import BlockMeta, CompactedBlocks, FencedOff, NoOutput, RunningJob
 from compactlib.scheduler.errors import CommittedOtherwise
 from compactlib.scheduler.fences.fence import Fence
 from compactlib.spark.dependencies import require_spark
-from compactlib.spark.executors.packing import packed
+from compactlib.spark.executors.jobs import packed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,23 +72,17 @@ class BlockFolder:
     def sweep(self, known: Iterable[BlockMeta], *, now: float, older_than_seconds: float) -> int:
         """Remove blocks of which nobody knows: what merges have left that died, or came too late. Returns how many.
 
+        Raises what `delete_older` does; call again.
+
         Args:
             known: all blocks that may be read still: those of the scheduler's metadata index, and of its tombstones.
                 Every other block that is old enough is removed, so one that is left out is lost.
             now: the time, seconds since the epoch by the store's clock.
             older_than_seconds: how old a block must be: more than a merge takes, and a block to become known.
-
-        Raises:
-            InvalidInput: `now` is no number, or `older_than_seconds` none from 0 on.
-            CompactlibError: what the store raises; call again.
         """
-        require_age(now, older_than_seconds)
-        kept = {self.key_of(block.tenant, block.shard, block.id) for block in known}
         with self.open_objects() as objects:
-            old = [info.key for info in objects.list(f"{self.prefix}tenant-")
-                   if info.modified_at < now - older_than_seconds and info.key not in kept]
-            delete_many(objects, old)
-        return len(old)
+            return delete_older(objects, f"{self.prefix}tenant-", now, older_than_seconds, kept={
+                self.key_of(block.tenant, block.shard, block.id) for block in known})
 
 
 @attrs.frozen(kw_only=True)
@@ -103,23 +97,17 @@ class MergeOptions:
             taken. Without it each output has the span of all sources in `RunningJob.blocks`; 0.0 if none is known.
         row_group_rows: most rows of one row group in the files.
         compression: of the files, as PyArrow's `ParquetWriter` names it.
-
-    Raises:
-        InvalidInput: there is no key, or a number is less than 1.
     """
 
     sort_by: tuple[str, ...]
-    target_bytes: int | None = None
+    target_bytes: int | None = attrs.field(default=None, validator=is_whole(1, or_none=True))
     time_column: str | None = None
-    row_group_rows: int = 100_000
+    row_group_rows: int = attrs.field(default=100_000, validator=is_whole(1))
     compression: str = "zstd"
 
     def __attrs_post_init__(self) -> None:
         if not self.sort_by:
             raise InvalidInput("sort_by is empty; name at least one column")
-        if (self.target_bytes is not None and self.target_bytes < 1) or self.row_group_rows < 1:
-            raise InvalidInput(f"target_bytes is {self.target_bytes}, row_group_rows {self.row_group_rows}; "
-                               f"give at least 1")
 
 
 @attrs.frozen
@@ -139,13 +127,10 @@ class MergeBlocks:
     microseconds, a dictionary as its values.
 
     Args:
-        spark: the session, classic or Spark Connect; its workers can import the library (`ship_library`).
+        spark: the session, whose workers can import the library (`ship_library`).
         folder: where the blocks lie.
         fence: what every commit goes through, under the job's name.
         options: how to merge.
-
-    Raises:
-        MissingDependency: PySpark is not installed.
     """
 
     def __init__(self, spark: SparkSession, folder: BlockFolder, fence: Fence, options: MergeOptions) -> None:
@@ -225,9 +210,8 @@ class MergeBlocks:
 
     def _written(self, objects: ObjectStore, job: RunningJob, sources: Sequence[_Source], schema: pa.Schema, rows: int,
                  made: list[str]) -> tuple[BlockMeta, ...]:
-        """Write the blocks. In `made` come first the keys of those that are not there already: an earlier attempt with
-        this token may have committed them.
-        """
+        """Write the blocks. The keys of those that are not there already come into `made` first: an earlier attempt
+        with this token may have committed them."""
         from pyspark.sql import functions as f
 
         from compactlib.spark.rewrites.block_workers import WRITTEN_DDL, WriteBlocks
@@ -265,20 +249,16 @@ class MergeBlocks:
         import pyarrow as pa
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        from compactlib.spark.rewrites.block_workers import SHARE_DDL, ReadBlocks
+        from compactlib.spark.rewrites.block_workers import ReadBlocks, Share
 
-        shares = [(source.key, source.size_bytes, number, count) for source in sources
+        shares = [Share(source.key, source.size_bytes, number, count) for source in sources
                   for count in [max(1, source.size_bytes // _SHARE_BYTES)] for number in range(count)]
-        weights = [size / count for _, size, _, count in shares]
-        groups = packed(weights, max(1, int(sum(weights)) // _SHARE_BYTES))
-        frame = self._spark.createDataFrame([(*shares[place], part) for part, group in enumerate(groups)
-                                             for place in group], SHARE_DDL)
-        if len(groups) > 1:
-            # Else Spark makes as many parts as it has cores now, and a cluster may grow.
-            frame = frame.repartitionById(len(groups), "part")
-        return frame.mapInArrow(ReadBlocks(self._folder.open_objects, schema),
-                                from_arrow_schema(pa.schema(field.with_name(f"c{place}") for place, field
-                                                            in enumerate(schema)), prefer_timestamp_ntz=True))
+        weights = [share.size_bytes / share.count for share in shares]
+        parts = [[shares[place] for place in group]
+                 for group in packed(weights, max(1, int(sum(weights)) // _SHARE_BYTES))]
+        columns = pa.schema(field.with_name(f"c{place}") for place, field in enumerate(schema))
+        return self._spark.range(0, len(parts), 1, len(parts)).mapInArrow(
+            ReadBlocks(self._folder.open_objects, schema, parts), from_arrow_schema(columns, prefer_timestamp_ntz=True))
 
     def _cuts(self, sources: Sequence[_Source], schema: pa.Schema, rows: int, count: int) -> list[Column]:
         """The first keys of all blocks but the first. The sample depends on the keys, not on how they are read."""
@@ -317,14 +297,7 @@ def _discard(objects: ObjectStore, keys: Sequence[str]) -> None:
 def _read_footers(objects: ObjectStore, sources: Sequence[_Source], *, few: bool = False) -> tuple[pa.Schema, int]:
     """The columns of all blocks, as they go through Spark, and how many rows they have together.
 
-    Args:
-        objects: where they are.
-        sources: the blocks, at least one.
-        few: read the first footer alone, if the metadata says how many rows each has and that all have its columns.
-
-    Raises:
-        CorruptData: a block is damaged, or has not as many rows as its metadata says.
-        InvalidInput: the columns differ.
+    With `few`, the first footer alone is read if the metadata says of all how many rows they have, and its columns.
     """
     import pyarrow as pa
 

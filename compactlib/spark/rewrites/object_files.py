@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks whose files lie in an object store, or travel through one, for workers that share no folder with this process.
+"""`ObjectsExecutor`: tasks whose files lie in an object store, for workers that share no folder with this process.
 
 A worker takes the files that a task reads into a scratch folder, runs the task there, and puts what it wrote under a
 key of its attempt. Objects are immutable and keys are unique, so a retry or a late attempt meets no other.
@@ -11,14 +11,13 @@ import contextlib
 import json
 import operator
 import os
-import shutil  # noqa: TID251 - scratch of one attempt, no data of the library
 import tempfile  # noqa: TID251 - scratch of one attempt, no data of the library
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
 
-from compactlib._arguments import require_age
+from compactlib._arguments import require_whole
 from compactlib.blobstore.compaction.rewrite.task import CopyRecords
 from compactlib.blobstore.index.index_file import read_index
 from compactlib.blobstore.model.names import place_of_index_file, segment_of_log_file
@@ -29,7 +28,7 @@ from compactlib.executors.tasks import answers_of, checked_names, new_attempt_id
 from compactlib.files.disk import Files, LocalFiles, list_folder
 from compactlib.objects import ObjectStore
 from compactlib.objects.folder import WorkingCopy
-from compactlib.objects.store import delete_many
+from compactlib.objects.store import delete_many, delete_older
 from compactlib.objects.stored_file import DEFAULT_PART_BYTES, StoredFile, put_file, take_file, take_ranges
 from compactlib.raftlog.compaction.rewrite import CompactSegments
 from compactlib.raftlog.model.names import segment_name
@@ -53,7 +52,7 @@ OpenStore: TypeAlias = Callable[[], ObjectStore]
 function that makes a `RemoteObjects`."""
 
 _SCHEME = "object://"
-"""What the path of a file in an object store begins with, in a `RewriteResult` on its way from a worker."""
+"""Begins the path of a file in an object store, in a `RewriteResult` on its way from a worker."""
 
 
 def _no_head(path: str) -> None:
@@ -83,11 +82,7 @@ class TaskFiles:
 
 
 def segment_head_bytes(path: str) -> int | None:
-    """How much of a sealed segment of a Raft log says what it holds; `None` where all of it has to be read.
-
-    Raises:
-        CorruptData, Unsupported, StorageError: it cannot be read.
-    """
+    """How much of a sealed segment of a Raft log says what it holds; `None` where all of it has to be read."""
     with SegmentReader(path) as reader:
         loaded = reader.loaded
         return loaded.header.data_start if loaded.sealed and loaded.header is not None else None
@@ -97,10 +92,7 @@ def store_heads(folder: str) -> dict[str, int]:
     """Of which files in a folder of a Raft log or a blob store the beginnings are enough for a plan; see `Heads`.
 
     They are sealed segments: those of a log, but the newest, and those of a blob store, but the last, whose index files
-    say what they hold from end to end. What is damaged has to be whole, for whoever looks what is left of it.
-
-    Raises:
-        StorageError: one cannot be read.
+    say what they hold from end to end. What is damaged has to be whole. Raises `StorageError` if one cannot be read.
     """
     found: dict[str, int] = {}
     for number in list_segments(folder)[:-1]:
@@ -173,19 +165,9 @@ KNOWN_TASKS: tuple[TaskFiles, ...] = (
 
 
 @attrs.frozen(kw_only=True)
-class CarriedTask:
-    """A task that runs in a scratch folder, with its files taken from an object store and put there.
-
-    Attributes:
-        name: the task's name.
-        task: the task as it was given.
-        kind: sends it to another folder.
-        open_store: opens the store.
-        inputs: the files that it reads, by their names.
-        outputs: what the keys of the files that it writes begin with.
-        part_bytes: the largest object that it puts.
-        scratch: where scratch folders are made; the system's own place if `None`.
-    """
+class _CarriedTask:
+    """A task in a scratch folder: `inputs` are the files that it reads, by their names, and the keys of those that it
+    writes begin with `outputs`."""
 
     name: str
     task: RewriteTask
@@ -193,29 +175,20 @@ class CarriedTask:
     open_store: OpenStore
     inputs: Mapping[str, StoredFile]
     outputs: str
-    part_bytes: int = DEFAULT_PART_BYTES
-    scratch: str | None = None
+    part_bytes: int
+    scratch: str | None
 
     def run(self, attempt: Attempt) -> RewriteResult:
-        """See `RewriteTask.run`.
-
-        Raises:
-            BadDigest: an input is not what was put there.
-            ObjectNotFound, ObjectStoreFailed: the store does not give or take a file.
-        """
-        folder = tempfile.mkdtemp(prefix="compactlib-task-", dir=self.scratch)
-        try:
-            with self.open_store() as store:
-                for name, stored in self.inputs.items():
-                    path = os.path.join(folder, name)
-                    take_file(store, stored, path, LocalFiles(), only_head=self.kind.needed is not None)
-                    if self.kind.needed is not None and stored.head_bytes is not None:
-                        take_ranges(store, stored, path, LocalFiles(), self.kind.needed(self.task, path))
-                result: RewriteResult = self.kind.moved(self.task, folder).run(attempt)
-                files = tuple(self._put(store, file, attempt, number) for number, file in enumerate(result.files))
-            return attrs.evolve(result, files=files)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        scratch = tempfile.TemporaryDirectory(prefix="compactlib-task-", dir=self.scratch, ignore_cleanup_errors=True)
+        with scratch as folder, self.open_store() as store:
+            for name, stored in self.inputs.items():
+                path = os.path.join(folder, name)
+                take_file(store, stored, path, LocalFiles(), only_head=self.kind.needed is not None)
+                if self.kind.needed is not None and stored.head_bytes is not None:
+                    take_ranges(store, stored, path, LocalFiles(), self.kind.needed(self.task, path))
+            result: RewriteResult = self.kind.moved(self.task, folder).run(attempt)
+            files = tuple(self._put(store, file, attempt, number) for number, file in enumerate(result.files))
+        return attrs.evolve(result, files=files)
 
     def _put(self, store: ObjectStore, file: RewrittenFile, attempt: Attempt, number: int) -> RewrittenFile:
         stored = put_file(store, f"{self.outputs}/{attempt.id}/{number}", file.path, self.part_bytes,
@@ -240,16 +213,12 @@ class ObjectsExecutor:
         files: the disk of this process.
         part_bytes: the largest object that is put, >= 1.
         scratch: where workers make their scratch folders; default their system's own place.
-
-    Raises:
-        InvalidInput: `part_bytes` is less than 1.
     """
 
     def __init__(self, executor: Executor, open_store: OpenStore, *, copy: WorkingCopy | None = None,
                  prefix: str = "rewrites", kinds: Sequence[TaskFiles] = KNOWN_TASKS, files: Files | None = None,
                  part_bytes: int = DEFAULT_PART_BYTES, scratch: str | None = None) -> None:
-        if part_bytes < 1:
-            raise InvalidInput(f"part_bytes is {part_bytes}; give at least 1")
+        require_whole("part_bytes", part_bytes, 1)
         self._executor = executor
         self._open_store = open_store
         self._copy = copy
@@ -298,7 +267,7 @@ class ObjectsExecutor:
                     except CompactlibError as error:
                         yield RewriteFailure(task.name, error)
                         continue
-                    carried.append(CarriedTask(
+                    carried.append(_CarriedTask(
                         name=task.name, task=task, kind=kind, inputs=inputs, outputs=outputs,
                         open_store=self._open_store, part_bytes=self._part_bytes, scratch=self._scratch))
                 # Where the caller leaves early: what runs has to end before its objects go.
@@ -337,28 +306,20 @@ class ObjectsExecutor:
         return attrs.evolve(outcome, files=tuple(taken))
 
     def _delete_all(self, store: ObjectStore, run: str, observer: Observer) -> None:
-        """Delete a run's objects; what the store refuses is left to `sweep`."""
         try:
             delete_many(store, [info.key for info in store.list(f"{run}/")])
         except CompactlibError as error:
             observer.event("spark_objects_left", {"prefix": run, "error": str(error)})
 
     def sweep(self, *, now: float, older_than_seconds: float) -> int:
-        """Delete objects of earlier runs that are so old; returns how many.
+        """Delete objects of earlier runs that are so old; returns how many. Raises what `delete_older` does.
 
         Args:
             now: the time, seconds since the epoch by the store's clock.
             older_than_seconds: how old an object must be: more than a run ever takes, since those under way have some.
-
-        Raises:
-            InvalidInput: `now` is no number, or `older_than_seconds` none from 0 on.
-            StoreFailed: the store cannot be asked.
         """
-        require_age(now, older_than_seconds)
         with self._open_store() as store:
-            old = [info.key for info in store.list(f"{self._prefix}/") if info.modified_at < now - older_than_seconds]
-            delete_many(store, old)
-        return len(old)
+            return delete_older(store, f"{self._prefix}/", now, older_than_seconds)
 
     def __repr__(self) -> str:
         return f"ObjectsExecutor({self._executor!r}, prefix={self._prefix!r})"

@@ -1,71 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`StagingMerge`: the rewrite of a staging compaction as a Spark DataFrame job, for large branches.
+"""`StagingMerge`: the rewrite of a staging compaction as one Spark job, for large branches.
 
-Changes go in as rows, which Spark partitions at known keys and sorts. A row stands for each range of the base that has
-changes: the worker that comes to it reads the range and lays the changes over it. At the borders this process cuts anew
-what must be, and publishes the metarange. The ids are those of a merge on one machine.
+Changes are put as objects, in order. The keys are divided into parts; a worker reads the changes of one and the ranges
+of the base that have some, and writes the ranges that come out. This process cuts anew what the borders between parts
+ask for, and publishes the metarange. The ids are those of a merge on one machine.
 """
 
 from __future__ import annotations
 
+import heapq
 import pickle
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from itertools import pairwise
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import attrs
 
-from compactlib.clock import Clock, SystemClock
+from compactlib._arguments import require_whole
+from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
-from compactlib.executors.tasks import checked_names, new_attempt_id, own_error
+from compactlib.executors.tasks import LocalExecutor
 from compactlib.objects import ObjectRef, ObjectStore
-from compactlib.objects.store import delete_many
-from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteTask
+from compactlib.objects.store import delete_many, read_checked
+from compactlib.rewrite import Attempt, RewriteOutcome, RewriteTask
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import Observer, telling
+from compactlib.runtime.observe import Observer
 from compactlib.spark.dependencies import require_spark
+from compactlib.spark.executors.items import map_items
 from compactlib.staging.committed.change_reader import ChangeReader
 from compactlib.staging.committed.committed_ranges import CommittedRanges
 from compactlib.staging.committed.formats.metarange import MetaRange
-from compactlib.staging.committed.ranges.range_files import INCOMING
+from compactlib.staging.committed.formats.rows import ChangeBatch, RangeFormat, Rows
+from compactlib.staging.committed.formats.split import SplitRule
+from compactlib.staging.committed.ranges.range_files import INCOMING, RangeFiles
 from compactlib.staging.committed.ranges.range_stitch import stitch
-from compactlib.staging.committed.ranges.range_writer import ClosedRange
+from compactlib.staging.committed.ranges.range_writer import ClosedRange, RangeWriter
 from compactlib.staging.compaction.rewrite import CompactedTokens, CompactTokens
-from compactlib.staging.model.values import Applied, Changes, MetaRangeId, RangeEntry, RangeId
+from compactlib.staging.model.values import Applied, Change, Changes, MetaRangeId, RangeEntry
+from compactlib.staging.records.layers import MergedTokens
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_Source: TypeAlias = tuple[int, str, int, bytes]
-
-_SAMPLE_EVERY = 256
+_SAMPLE_EVERY: Final = 256
+_NO_CHANGES: Final = ChangeBatch([], [], [])
+_PieceT = TypeVar("_PieceT", "_ChangesFile", RangeEntry)
 
 
 class StagingMerge:
     """Merges layers of changes into a metarange on Spark. Also an `Executor` for a `Compactor`'s tasks.
 
     Args:
-        spark: the session, classic or Spark Connect; its workers can import the library (`ship_library`).
+        spark: the session, whose workers can import the library (`ship_library`).
         committed: the committed layer of this process.
         open_objects: gives the same object store in a worker; picklable.
         partitions: into how many parts the keys are divided, >= 1.
         clock: for the seconds in the results.
-
-    Raises:
-        MissingDependency: PySpark is not installed.
-        InvalidInput: `partitions` is less than 1.
     """
 
     def __init__(self, spark: SparkSession, committed: CommittedRanges, open_objects: Callable[[], ObjectStore], *,
                  partitions: int = 8, clock: Clock | None = None) -> None:
         require_spark("merging staging tokens")
-        if partitions < 1:
-            raise InvalidInput(f"partitions is {partitions}; give at least 1")
+        require_whole("partitions", partitions, 1)
         self._spark: SparkSession = spark
         self._committed: CommittedRanges = committed
         self._open_objects: Callable[[], ObjectStore] = open_objects
         self._partitions: int = partitions
-        self._clock: Clock = SystemClock() if clock is None else clock
+        self._clock: Clock | None = clock
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Iterator[RewriteOutcome]:
@@ -73,26 +77,8 @@ class StagingMerge:
 
         The budget is asked before a job begins, and charged with what it wrote; Spark's workers do not see it.
         """
-        lent = Budget() if budget is None else budget
-        return self._run(checked_names(tasks), lent, telling(observer))
-
-    def _run(self, tasks: Sequence[RewriteTask], budget: Budget, observer: Observer) -> Iterator[RewriteOutcome]:
-        for task in tasks:
-            try:
-                yield self._compact(task, Attempt(new_attempt_id(), budget, observer, self._clock))
-            except Exception as error:  # what Spark raises is this task's outcome
-                yield RewriteFailure(task.name, own_error(task.name, error))
-
-    def _compact(self, task: RewriteTask, attempt: Attempt) -> CompactedTokens:
-        if not isinstance(task, CompactTokens):
-            raise InvalidInput(f"task {task.name!r} is a {type(task).__name__}; StagingMerge runs CompactTokens only")
-        began = attempt.clock.monotonic()
-        with task.stores.open() as (tokens, _):
-            layers = [((key, staged.record) for key, staged in tokens.scan(token)) for token in task.newest_first]
-            applied = self.merge(task.base, layers, budget=attempt.budget)
-        return CompactedTokens(task=task.name, attempt=attempt.id, files=(), bytes_read=applied.bytes_read,
-                               bytes_written=applied.bytes_written, seconds=attempt.clock.monotonic() - began,
-                               applied=applied)
+        return LocalExecutor(clock=self._clock).run([_OnSpark(task.name, task, self) for task in tasks], budget=budget,
+                                                    observer=observer)
 
     def merge(self, base: MetaRangeId | None, newest_first: Sequence[Changes], *,
               budget: Budget | None = None) -> Applied:
@@ -106,78 +92,116 @@ class StagingMerge:
             BeingCollected: likewise.
             BudgetSpent: nothing more may be done; asked before the job begins.
             RangeNotFound, DamagedRange: as a worker found it.
-            Exception: what Spark raises.
+            TaskFailed: the Spark job failed.
         """
         given = Budget() if budget is None else budget
         given.check()
-        staged = _Staged(self._committed, self._committed.files.read_metarange(base, self._committed.rule))
+        files, rule = self._committed.files, self._committed.rule
+        staged = _Staged(files, rule, files.read_metarange(base, rule))
         try:
-            for layer, changes in enumerate(newest_first):
-                staged.add(layer, changes)
-            if not staged.sources:
+            staged.put(_newest(newest_first))
+            if not staged.changes:
                 return self._committed.apply(base, (), budget=given)
-            made, counts = self._made(staged)
+            parts = staged.parts(self._partitions)
+            merge = _MergePart(self._open_objects, files.prefix, rule, files.range_format)
+            mapped = map_items(self._spark, parts, merge, parts=self._partitions,
+                               weights=[each.size_bytes for each in parts])
         finally:
-            staged.remove()
-        untouched = [ClosedRange(entry) for entry in staged.untouched()]
-        files, rule = self._committed.files, self._committed.rule
-        applied = stitch(files, rule, staged.base, base, [*untouched, *made], given)
+            # Those of a process that died are removed by a garbage collection.
+            delete_many(files.objects, [each.ref.key for each in staged.changes])
+        made = [ClosedRange(entry) for entry in staged.entries(touched=False)]
+        counts, untouched = Counter[str](), len(made)
+        for each in mapped:
+            if each.value is None:
+                assert each.error is not None
+                raise each.error
+            made += each.value.closed
+            counts.update(each.value.counts)
+        applied = stitch(files, rule, staged.base, base, made, given)
         given.charge(sum(each.entry.size_bytes for each in made if each.is_new))
-        touched = staged.touched_entries()
+        read = staged.entries(touched=True)
         return attrs.evolve(
-            applied, added=counts[0], changed=counts[1], removed=counts[2],
-            ranges_reused=min(applied.ranges_reused, len(untouched)), ranges_read=applied.ranges_read + len(touched),
-            bytes_read=applied.bytes_read + sum(entry.size_bytes for entry in touched))
+            applied, added=counts["added"], changed=counts["changed"], removed=counts["removed"],
+            ranges_reused=min(applied.ranges_reused, untouched),
+            ranges_read=applied.ranges_read + len(read),
+            bytes_read=applied.bytes_read + sum(entry.size_bytes for entry in read))
 
-    def _made(self, staged: _Staged) -> tuple[list[ClosedRange], list[int]]:
-        from compactlib.spark.rewrites import staging_workers as workers
-        from compactlib.staging.committed.formats.parquet import ParquetFormat
 
-        files, rule = self._committed.files, self._committed.rule
-        bounds = staged.bounds(self._partitions)
-        own = files.range_format
-        write = workers.WriteRanges(self._open_objects, files.prefix, rule,
-                                    own if isinstance(own, ParquetFormat) else ParquetFormat(),
-                                    frozenset(entry.range_id for entry in staged.base.entries))
-        changes = self._spark.createDataFrame(staged.sources, workers.SOURCE_DDL)
-        rows = changes.mapInArrow(workers.LoadRows(self._open_objects, bounds), workers.ROW_DDL)
-        if ranges := staged.range_rows(bounds):
-            rows = rows.union(self._spark.createDataFrame(ranges, workers.ROW_DDL))
-        ordered = rows.repartitionById(len(bounds) + 1, "bucket").sortWithinPartitions("key", "layer")
-        closed = ordered.mapInArrow(write, workers.CLOSED_DDL).toArrow().to_pylist()
-        for row in closed:
-            if row["error"] is not None:
-                raise pickle.loads(row["error"])
-        counts = [sum(row[name] for row in closed) for name in ("added", "changed", "removed")]
-        made = [ClosedRange(RangeEntry(RangeId(row["range_id"]), row["min_key"], row["max_key"], row["count"],
-                                       row["size_bytes"]), is_new=row["is_new"], was_there=row["was_there"])
-                for row in closed if row["range_id"] is not None]
-        return made, counts
+@attrs.frozen
+class _OnSpark:
+    """A `CompactTokens` whose merge is a job of Spark's."""
+
+    name: str
+    task: RewriteTask
+    on: StagingMerge
+
+    def run(self, attempt: Attempt) -> CompactedTokens:
+        task, began = self.task, attempt.clock.monotonic()
+        if not isinstance(task, CompactTokens):
+            raise InvalidInput(f"task {task.name!r} is a {type(task).__name__}; StagingMerge runs CompactTokens only")
+        with task.stores.open() as (tokens, _):
+            changes = ((key, staged.record) for key, staged in MergedTokens(tokens, task.newest_first))
+            applied = self.on.merge(task.base, [changes], budget=attempt.budget)
+        return CompactedTokens(task=task.name, attempt=attempt.id, files=(), bytes_read=applied.bytes_read,
+                               bytes_written=applied.bytes_written, seconds=attempt.clock.monotonic() - began,
+                               applied=applied)
+
+
+def _newest(layers: Sequence[Changes]) -> Iterator[tuple[bytes, Change]]:
+    """The newest change of each key, in order; a key that one layer has twice comes twice."""
+    def numbered(layer: int, changes: Changes) -> Iterator[tuple[bytes, int, Change]]:
+        return ((key, layer, change) for key, change in changes)
+
+    last: tuple[bytes, int] | None = None
+    for key, layer, change in heapq.merge(*map(numbered, range(len(layers)), layers), key=itemgetter(0)):
+        if last is None or key != last[0] or layer == last[1]:
+            yield key, change
+        last = key, layer
+
+
+@attrs.frozen
+class _ChangesFile:
+    """An object that holds a pickled `ChangeBatch` of these keys."""
+
+    ref: ObjectRef
+    min_key: bytes
+    max_key: bytes
+
+
+@attrs.frozen
+class _Part:
+    """The keys above `above`, up to `last` unless that is `None`: the changes and ranges among which theirs are."""
+
+    above: bytes
+    last: bytes | None
+    changes: Sequence[_ChangesFile]
+    ranges: Sequence[RangeEntry]
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much is to be read."""
+        return sum(each.ref.size_bytes for each in self.changes) + sum(entry.size_bytes for entry in self.ranges)
 
 
 class _Staged:
     """The changes on their way to the workers, and which of the base's ranges they touch."""
 
-    def __init__(self, committed: CommittedRanges, base: MetaRange) -> None:
-        self._files = committed.files
-        self._rule = committed.rule
+    def __init__(self, files: RangeFiles, rule: SplitRule, base: MetaRange) -> None:
+        self._files = files
+        self._rule = rule
         self.base = base
-        self.sources: list[_Source] = []
-        self._refs: list[ObjectRef] = []
+        self.changes: list[_ChangesFile] = []
         self._samples: list[bytes] = []
         # Under another rule, every range is cut anew.
-        self._touched: set[int] = set(range(len(base.entries))) if base.rule != committed.rule else set()
+        self._touched: set[int] = set(range(len(base.entries))) if base.rule != rule else set()
 
-    def add(self, layer: int, changes: Changes) -> None:
-        """Put the changes of one layer where workers can read them, a bounded batch at a time."""
+    def put(self, changes: Changes) -> None:
+        """Put the changes where workers can read them, a bounded batch at a time."""
         reader = ChangeReader(changes)
         while batch := reader.take(None):
-            from compactlib.spark.rewrites.staging_workers import encode_changes
-
             ref = self._files.objects.create(f"{self._files.prefix}{INCOMING}{self._files.new_name()}",
-                                             encode_changes(batch))
-            self._refs.append(ref)
-            self.sources.append((layer, ref.key, ref.size_bytes, ref.digest.value))
+                                             pickle.dumps(batch))
+            self.changes.append(_ChangesFile(ref, batch.keys[0], batch.keys[-1]))
             self._samples += batch.keys[::_SAMPLE_EVERY]
             self._touch(batch.keys)
 
@@ -194,35 +218,85 @@ class _Staged:
             self._touched.add(place)
             at = bisect_left(keys, entries[place].max_key + b"\0", at)
 
-    def touched_entries(self) -> list[RangeEntry]:
-        """The base's ranges that have changes."""
-        return [self.base.entries[place] for place in sorted(self._touched)]
+    def entries(self, *, touched: bool) -> list[RangeEntry]:
+        """The base's ranges that have changes, or the others."""
+        return [entry for place, entry in enumerate(self.base.entries) if (place in self._touched) == touched]
 
-    def range_rows(self, bounds: Sequence[bytes]) -> list[tuple[object, ...]]:
-        """The base's ranges that have changes, as rows of the parts of the keys that end at these bounds."""
-        from compactlib.spark.rewrites.staging_workers import range_row
+    def parts(self, count: int) -> list[_Part]:
+        """About so many parts, and more wherever a range without changes lies between."""
+        ranges = self.entries(touched=True)
+        borders = [b"", *self._bounds(count, [entry.max_key for entry in ranges]), None]
+        return [_Part(above or b"", last, changes, touched) for above, last in pairwise(borders)
+                for changes, touched in [(_between(self.changes, above or b"", last),
+                                          _between(ranges, above or b"", last))]
+                if changes or touched]
 
-        firsts = [b"", *(bound + b"\0" for bound in bounds), None]
-        return [range_row(bucket, entry, firsts[bucket] or b"", firsts[bucket + 1])
-                for entry in self.touched_entries()
-                for bucket in range(bisect_left(bounds, entry.min_key), bisect_left(bounds, entry.max_key) + 1)]
-
-    def untouched(self) -> list[RangeEntry]:
-        """The others."""
-        return [entry for place, entry in enumerate(self.base.entries) if place not in self._touched]
-
-    def bounds(self, partitions: int) -> tuple[bytes, ...]:
-        """The last keys of all buckets but the last: so many as asked for, and wherever an untouched range lies."""
+    def _bounds(self, count: int, ends: list[bytes]) -> list[bytes]:
+        """The last keys of all parts but the last: those of ranges, if enough have changes, else of samples."""
         entries = self.base.entries
-        last = len(entries) - 1
-        between = {entries[place].max_key for place in range(last)
-                   if (place in self._touched) != (place + 1 in self._touched)}
-        if entries and last not in self._touched:
-            between.add(entries[last].max_key)
-        ends = [entry.max_key for entry in self.touched_entries()]
-        chosen = ends if len(ends) >= partitions else sorted(self._samples)
-        return tuple(sorted(between | {chosen[place * len(chosen) // partitions] for place in range(1, partitions)}))
+        flips = {entry.max_key for place, entry in enumerate(entries)
+                 if (place in self._touched) != (place + 1 in self._touched or place + 1 == len(entries))}
+        chosen = ends if len(ends) >= count else self._samples
+        return sorted(flips | {chosen[place * len(chosen) // count] for place in range(1, count)})
 
-    def remove(self) -> None:
-        """Take the changes away again; those of a process that died are removed by a garbage collection."""
-        delete_many(self._files.objects, [ref.key for ref in self._refs])
+
+def _between(pieces: Sequence[_PieceT], above: bytes, last: bytes | None) -> Sequence[_PieceT]:
+    """Those that may have keys above the one and up to the other, of pieces in order."""
+    start = bisect_right(pieces, above, key=lambda each: each.max_key)
+    stop = len(pieces) if last is None else bisect_right(pieces, last, key=lambda each: each.min_key)
+    return pieces[start:stop]
+
+
+@attrs.frozen
+class _Made:
+    """The ranges that came out of a part, the first and last of which may be cut anew, and how many keys changed."""
+
+    closed: list[ClosedRange]
+    counts: Counter[str]
+
+
+@attrs.frozen
+class _MergePart:
+    """What a worker does with a part of the keys."""
+
+    open_objects: Callable[[], ObjectStore]
+    prefix: str
+    rule: SplitRule
+    range_format: RangeFormat
+
+    def __call__(self, part: _Part) -> _Made:
+        with self.open_objects() as objects:
+            files = RangeFiles(objects, prefix=self.prefix, range_format=self.range_format, cache_bytes=0)
+            writer = RangeWriter(files, self.rule, {entry.range_id for entry in part.ranges}, Budget())
+            counts = Counter[str]()
+            for rows, changes in _in_order(files, part):
+                merged = rows.merged(changes)
+                counts.update(added=merged.added, changed=merged.changed, removed=merged.removed)
+                writer.add(merged.rows, merged.rows.cut_keys(self.rule.raggedness))
+            return _Made(writer.end(), counts)
+
+
+def _in_order(files: RangeFiles, part: _Part) -> Iterator[tuple[Rows, ChangeBatch]]:
+    """The part's records and changes, some at a time: in each pair are those that meet."""
+    ranges = deque(part.ranges)
+    rows: Rows = files.range_format.empty
+
+    def opened(entry: RangeEntry) -> Rows:
+        whole = files.read_range(entry, keep=False)
+        stop = len(whole) if part.last is None else whole.find(part.last + b"\0")
+        return whole.part(whole.find(part.above + b"\0"), stop)
+
+    for each in part.changes:
+        batch: ChangeBatch = pickle.loads(read_checked(files.objects, each.ref))
+        batch = batch.part(bisect_right(batch.keys, part.above),
+                           len(batch) if part.last is None else bisect_right(batch.keys, part.last))
+        while batch and ranges and ranges[0].min_key <= batch.keys[-1]:
+            at = bisect_left(batch.keys, ranges[0].min_key)
+            yield rows, batch.part(0, at)
+            batch, rows = batch.part(at, len(batch)), opened(ranges.popleft())
+        stop = rows.find(batch.keys[-1] + b"\0") if batch else 0
+        yield rows.part(0, stop), batch
+        rows = rows.part(stop, len(rows))
+    yield rows, _NO_CHANGES
+    for entry in ranges:
+        yield opened(entry), _NO_CHANGES

@@ -20,26 +20,27 @@ from typing import TYPE_CHECKING
 from compactlib.errors import InvalidInput, StorageError
 from compactlib.files.disk import StrPath
 from compactlib.spark.dependencies import require_spark
+from compactlib.spark.executors.jobs import pickled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_EARLIEST = (1980, 1, 1, 0, 0, 0)
-_WITH_DEPENDENCIES = ("compactlib", "attr", "attrs", "sortedcontainers")
 _KNOWN_ALREADY = ("DUPLICATED_ARTIFACT", "ARTIFACT_ALREADY_EXISTS")
 
 
 def library_archive(packages: tuple[str, ...] = ("compactlib",)) -> bytes:
     """The sources of pure-Python packages as a zip that Python can import from; equal sources give equal bytes."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
         for package in packages:
             for name, data in sorted(_sources(importlib.resources.files(package), package)):
-                info = zipfile.ZipInfo(name, _EARLIEST)
-                info.compress_type = zipfile.ZIP_DEFLATED
-                info.external_attr = 0o644 << 16
-                archive.writestr(info, data)
+                # As of 1980, whatever the time.
+                archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
+
+
+def _packages(with_dependencies: bool) -> tuple[str, ...]:
+    return ("compactlib", "attr", "attrs", "sortedcontainers") if with_dependencies else ("compactlib",)
 
 
 def _sources(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
@@ -58,17 +59,13 @@ def ship_library(spark: SparkSession, *, with_dependencies: bool = False) -> str
     temporary folder until this process ends.
 
     Args:
-        spark: a classic or a Spark Connect session.
         with_dependencies: send attrs and sortedcontainers too, for workers that have only PySpark's own packages.
 
     Returns:
         The archive's file name, which carries a digest of the sources.
-
-    Raises:
-        MissingDependency: PySpark is not installed here.
     """
     require_spark("shipping the library")
-    return _ship(spark, "compactlib", library_archive(_WITH_DEPENDENCIES if with_dependencies else ("compactlib",)))
+    return _ship(spark, "compactlib", library_archive(_packages(with_dependencies)))
 
 
 def with_library(function: Callable[[DataFrame, int], object], *,
@@ -79,15 +76,9 @@ def with_library(function: Callable[[DataFrame, int], object], *,
     Args:
         function: picklable, as `foreachBatch` takes it.
         with_dependencies: as for `ship_library`.
-
-    Raises:
-        MissingDependency: PySpark is not installed here.
     """
     require_spark("shipping the library")
-    from pyspark import cloudpickle
-
-    archive = library_archive(_WITH_DEPENDENCIES if with_dependencies else ("compactlib",))
-    packed: bytes = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
+    archive, packed = library_archive(_packages(with_dependencies)), pickled(function)
     loaded: list[Callable[[DataFrame, int], object]] = []
 
     def call(batch: DataFrame, number: int) -> None:
@@ -117,7 +108,6 @@ def ship_wheel(spark: SparkSession, path: StrPath) -> str:
     Its dependencies are not sent, and nothing is installed: scripts and entry points have no effect.
 
     Args:
-        spark: a classic or a Spark Connect session.
         path: a file named as wheels are, for any platform: `name-version-py3-none-any.whl`.
 
     Returns:
@@ -125,7 +115,6 @@ def ship_wheel(spark: SparkSession, path: StrPath) -> str:
 
     Raises:
         InvalidInput: this is no wheel, or one with compiled code, which cannot be imported from an archive.
-        MissingDependency: PySpark is not installed here.
         StorageError: the file cannot be read.
     """
     require_spark("shipping a wheel")

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from compactlib.errors import InvalidInput, Unsupported
+from compactlib._arguments import require_whole
+from compactlib.errors import Unsupported
 from compactlib.spark.dependencies import require_spark
 from compactlib.spark.executors.jobs import BROADCAST_FROM
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 _ATTEMPTS = 4
 _LOOPBACK = "127.0.0.1"
 _STDERR = 2
-_CHUNK_BYTES = 1 << 16
 _LAST_WORDS_SECONDS = 2.0
 _SAID_AT_EVERY_START = (b"WARNING: Using incubator modules", b"NOTE: Picked up JDK_JAVA_OPTIONS")
 
@@ -55,12 +55,9 @@ def local_session(app_name: str = "compactlib", *, cores: int = 2, log_level: st
         options: more Spark options, which win over those set here.
 
     Raises:
-        InvalidInput: `cores` is less than 1.
-        MissingDependency: PySpark is not installed.
         Unsupported: Java did not start; the message says what to install.
     """
-    if cores < 1:
-        raise InvalidInput(f"a session needs at least one core, found {cores}")
+    require_whole("cores", cores, 1)
     require_spark("a Spark session")
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
@@ -73,7 +70,7 @@ def local_session(app_name: str = "compactlib", *, cores: int = 2, log_level: st
         log4j = os.path.join(folder, "log4j2.properties")
         with open(log4j, "w", encoding="utf-8") as out:
             out.write(_LOG4J.format(level=log_level))
-        settings = {
+        settings: dict[str, bool | float | int | str | None] = {
             "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j} {java_options}".strip(),
             "spark.driver.host": _LOOPBACK,
             "spark.driver.bindAddress": _LOOPBACK,
@@ -85,12 +82,10 @@ def local_session(app_name: str = "compactlib", *, cores: int = 2, log_level: st
             BROADCAST_FROM: str(8 << 20),
             **(options or {}),
         }
-        builder = SparkSession.builder.appName(app_name).master(f"local[{cores},{_ATTEMPTS}]")
-        for name, value in settings.items():
-            builder = builder.config(name, value)
         try:
             with _without_launch_warning():
-                session = builder.getOrCreate()
+                session = SparkSession.builder.appName(app_name).master(f"local[{cores},{_ATTEMPTS}]").config(
+                    map=settings).getOrCreate()
         except PySparkRuntimeError as error:
             if error.getCondition() != "JAVA_GATEWAY_EXITED":
                 raise
@@ -103,10 +98,7 @@ def local_session(app_name: str = "compactlib", *, cores: int = 2, log_level: st
 
 @contextlib.contextmanager
 def _without_launch_warning() -> Iterator[None]:
-    """Leave out what Java says at every start: that Spark uses an incubator module, and which options it was given.
-
-    Java inherits standard error as it is in this block: a pipe, of which a thread passes on the rest until Java ends.
-    """
+    """Have Java inherit a pipe for standard error, of which a thread passes on all but what it says at every start."""
     if sys.stderr is not None:
         sys.stderr.flush()
     try:
@@ -133,14 +125,8 @@ def _without_launch_warning() -> Iterator[None]:
 
 
 def _pass_on(reading: int, writing: int) -> None:
-    with open(reading, "rb", buffering=0) as lines, open(writing, "wb", buffering=0) as out:
-        left = b""
-        while chunk := lines.read(_CHUNK_BYTES):
-            *whole, left = (left + chunk).split(b"\n")
-            for line in whole:
-                if not line.startswith(_SAID_AT_EVERY_START):
-                    out.write(line + b"\n")
-        out.write(left)
+    with open(reading, "rb") as lines, open(writing, "wb", buffering=0) as out:
+        out.writelines(line for line in lines if not line.startswith(_SAID_AT_EVERY_START))
 
 
 def register(spark: SparkSession) -> None:
@@ -154,12 +140,6 @@ def register(spark: SparkSession) -> None:
 
     A DataFrame sees the files that it found when it was first executed; after a compaction it may fail with `Stale`.
     With `payload=false` and `damaged=column` payloads are checked but not passed on.
-
-    Args:
-        spark: a classic or a Spark Connect session, on which `ship_library` was called if its workers need it.
-
-    Raises:
-        MissingDependency: PySpark or one of its packages is not installed.
     """
     require_spark("a data source of compactlib")
     from compactlib.spark.sources.blobstore import BlobStoreSource

@@ -7,11 +7,13 @@ Never give views to `pa.array`: it keeps their buffers for good.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
+
+from compactlib.errors import CorruptData
 
 _TYPES: Final[dict[str, pa.DataType]] = {
     "bigint": pa.int64(), "int": pa.int32(), "boolean": pa.bool_(), "binary": pa.binary(), "string": pa.string(),
@@ -24,6 +26,29 @@ _STORED: Final[dict[str, pa.DataType]] = {
 def schema_of(columns: Iterable[tuple[str, str]]) -> pa.Schema:
     """The Arrow schema of columns that are given by names and Spark SQL types."""
     return pa.schema([pa.field(name, _TYPES[kind]) for name, kind in columns])
+
+
+Contents: TypeAlias = "tuple[Sequence[int], pa.Array[Any], Mapping[int, CorruptData]]"
+"""What was read of some rows that follow each other: the payloads, and what is wrong with the damaged ones."""
+
+
+def in_batches(columns: Mapping[str, pa.Array[Any]], schema: pa.Schema, rows: range, errors: bool,
+               contents: Iterable[Contents] | None) -> Iterator[pa.RecordBatch]:
+    """These columns of some rows, with their contents, in the batches in which those are read; else as one.
+
+    Damage is raised if there is no column for `errors`. Columns are made once for many batches: making one costs more
+    than a batch's few values.
+    """
+    if contents is None:
+        yield pa.RecordBatch.from_pydict(columns, schema=schema)
+    for part, payload, damage in contents or ():
+        if damage and not errors:
+            raise next(iter(damage.values()))
+        batch = {name: column.slice(part[0] - rows.start, len(part)) for name, column in columns.items()}
+        batch["payload"] = payload
+        if errors:
+            batch["error"] = pa.array([str(damage[row]) if row in damage else None for row in part], pa.string())
+        yield pa.RecordBatch.from_pydict(batch, schema=schema)
 
 
 def numbers(column: array[int], kind: pa.DataType) -> pa.Array[Any]:

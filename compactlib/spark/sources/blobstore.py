@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of a blob store as Arrow batches: which segments are read, and what each gives.
+"""`compactlib.blobstore`: a store's records as rows, partitioned by segments.
 
 Planning says of each record whether a compaction would keep it, since that takes the index of the whole store. Bytes go
 from the file right into the batch's buffers.
@@ -26,8 +26,17 @@ from compactlib.blobstore.store.blob_reader import BlobReader
 from compactlib.blobstore.store.store_reader import kept_offsets, look_at_segment, segment_path
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, Unsupported
-from compactlib.spark.sources.arrow_arrays import binaries, chosen, flags, numbers, packed, schema_of, unpacked
-from compactlib.spark.sources.table_source import DAMAGED, Columns, Option, Table, TableOptions, TableSource
+from compactlib.spark.sources.arrow_arrays import (
+    binaries,
+    chosen,
+    flags,
+    in_batches,
+    numbers,
+    packed,
+    schema_of,
+    unpacked,
+)
+from compactlib.spark.sources.table_source import DAMAGED, Columns, Option, TableOptions, TableSource
 
 MAX_BATCH_ROWS = 16_384
 MAX_BATCH_BYTES = 2 << 20
@@ -53,13 +62,8 @@ def _segments(text: str) -> tuple[SegmentName, ...]:
 
 @attrs.frozen(kw_only=True)
 class BlobOptions(TableOptions):
-    """What a reader of the source may ask for, besides `TableOptions`.
-
-    Attributes:
-        now: for `valid`: blobs that expire strictly before it have expired; when planning happens if `None`.
-        reference_time: for `valid`: deletes made strictly before it are in effect; as `now` if `None`.
-        segments: which to read; all if empty.
-    """
+    """What a reader of the source may ask for, besides `TableOptions`: see `docs/spark.md`. `now` is when planning
+    happens if `None`, and `reference_time` as `now`."""
 
     now: float | None = None
     reference_time: float | None = None
@@ -90,9 +94,7 @@ class BlobSlice:
 def plan_slices(options: BlobOptions, clock: Clock | None = None) -> list[BlobSlice]:
     """The segments to read, oldest first. Reads the index of the whole store.
 
-    Raises:
-        NotAStore, Busy, CorruptData, Unsupported, StorageError: as for `BlobReader`.
-        InvalidInput: a segment was named that is not there.
+    Raises what `BlobReader` does, and `InvalidInput` if a segment was named that is not there.
     """
     now = (SystemClock() if clock is None else clock).now() if options.now is None else options.now
     with BlobReader(options.folder) as reader:
@@ -116,10 +118,7 @@ def plan_slices(options: BlobOptions, clock: Clock | None = None) -> list[BlobSl
 def read_slice(part: BlobSlice, options: BlobOptions) -> Iterator[pa.RecordBatch]:
     """The records of a segment, ascending by offset, each checked against its CRC if its content is read.
 
-    Raises:
-        CorruptData: a record is damaged and `options.errors` is off.
-        Stale: the store was compacted since the slice was planned.
-        Unsupported: a content of 2 GiB or more, which Spark's types cannot hold.
+    `Stale` if the store was compacted since the slice was planned.
     """
     try:
         loaded = look_at_segment(options.folder, part.name, part.descriptor)
@@ -130,30 +129,17 @@ def read_slice(part: BlobSlice, options: BlobOptions) -> Iterator[pa.RecordBatch
     except NotFound as error:
         raise Stale(f"segment {part.name} of {options.folder} was compacted away after this read was planned; load the "
                     "store again to see it as it is now") from error
-    schema, kept = schema_of(options.columns), unpacked(part.kept, part.records)
-    before, reads = 0, options.payload or options.errors
+    schema, kept, before = schema_of(options.columns), unpacked(part.kept, part.records), 0
     for columns in (index.columns for index in loaded.segment.index):
         count = min(len(columns.offsets), part.records - before)
         for first in range(0, count, MAX_BATCH_ROWS):
-            end = min(first + MAX_BATCH_ROWS, count)
-            # Once for many batches: making a column costs more than a batch's few values.
-            made = _of_the_index(columns, range(first, end), schema)
-            made |= {"segment": pa.repeat(pa.scalar(str(part.name)), end - first),
-                     "valid": kept.slice(before + first, end - first)}
-            start = first
-            while start < end:
-                stop = _within_bytes(columns, start, end) if reads else end
-                batch = {name: column.slice(start - first, stop - start) for name, column in made.items()}
-                if reads:
-                    payload, damage = read_contents(file, columns, range(start, stop))
-                    if damage and not options.errors:
-                        raise next(iter(damage.values()))
-                    batch["payload"] = payload
-                    if options.errors:
-                        batch["error"] = pa.array([str(damage[row]) if row in damage else None
-                                                   for row in range(start, stop)], pa.string())
-                yield pa.RecordBatch.from_pydict(batch, schema=schema)
-                start = stop
+            rows = range(first, min(first + MAX_BATCH_ROWS, count))
+            made = _of_the_index(columns, rows, schema)
+            made |= {"segment": pa.repeat(pa.scalar(str(part.name)), len(rows)),
+                     "valid": kept.slice(before + first, len(rows))}
+            yield from in_batches(made, schema, rows, options.errors, (
+                (some, *read_contents(file, columns, some)) for some in _within_bytes(columns, rows)
+            ) if options.payload or options.errors else None)
         before += count
 
 
@@ -179,12 +165,7 @@ def read_contents(file: SegmentFile, columns: EntryColumns, rows: range,
                   ) -> tuple[pa.Array[Any], dict[int, CorruptData]]:
     """Read and check the records of some rows, which ascend by offset, at once. Memory is at most twice theirs.
 
-    Returns:
-        The content of each, null if it is no put, or damaged; and what is wrong with the damaged ones, by their rows.
-
-    Raises:
-        StorageError: the disk refused.
-        Unsupported: a content of 2 GiB or more, which Spark's types cannot hold.
+    Gives the content of each, null if it is no put, or damaged; and what is wrong with the damaged ones, by their rows.
     """
     part = slice(rows.start, rows.stop)
     offsets, sizes = columns.offsets[part], columns.sizes[part]
@@ -213,15 +194,20 @@ def read_contents(file: SegmentFile, columns: EntryColumns, rows: range,
     return binaries(map(len, contents), values, there), damage
 
 
-def _within_bytes(columns: EntryColumns, start: int, stop: int) -> int:
-    """The end of the rows from `start` that fit into one read; at least one does."""
-    limit = columns.offsets[start] + MAX_BATCH_BYTES
-    if columns.offsets[stop - 1] + columns.sizes[stop - 1] <= limit:
-        return stop
-    return max(bisect_right(columns.offsets, limit, start, stop) - 1, start + 1)
+def _within_bytes(columns: EntryColumns, rows: range) -> Iterator[range]:
+    """The rows in parts that fit into one read, or are one row."""
+    start, stop = rows.start, rows.stop
+    while start < stop:
+        limit = columns.offsets[start] + MAX_BATCH_BYTES
+        end = stop
+        if columns.offsets[stop - 1] + columns.sizes[stop - 1] > limit:
+            end = max(bisect_right(columns.offsets, limit, start, stop) - 1, start + 1)
+        yield range(start, end)
+        start = end
 
 
 class BlobStoreSource(TableSource):
-    """A store's records as rows, partitioned by segments."""
+    """See `register`."""
 
-    table: ClassVar[Table] = Table("compactlib.blobstore", BlobOptions, plan_slices, read_slice)
+    source, options_class = "compactlib.blobstore", BlobOptions
+    plan, read_part = staticmethod(plan_slices), staticmethod(read_slice)

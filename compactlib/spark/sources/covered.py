@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Segments of Raft logs that a snapshot has come to cover, as a stream: what compactions of many logs wait for.
+"""`compactlib.raftlog.covered`: a stream of segments that a snapshot has come to cover: what compactions wait for.
 
 Only what a snapshot covers can hold anything dead, so a log is worth a look when enough of its segments have come to be
 covered since the last one. How far that was is the stream's offset, which Spark keeps in its checkpoint: a stream that
@@ -27,7 +27,7 @@ from compactlib.raftlog import LogReader
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.snapshot_meta import SnapshotVersion, snapshot_version
-from compactlib.spark.sources.table_source import Columns, options_by_name, sql_schema
+from compactlib.spark.sources.table_source import Columns, Option, options_by_name, sql_schema, values_of, whole
 
 COLUMNS: Columns = (("folder", "string"), ("segment", "bigint"), ("first", "bigint"), ("last", "bigint"),
                     ("bytes", "bigint"), ("snapshot", "bigint"))
@@ -73,23 +73,21 @@ class StreamOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> StreamOptions:
-        """The options of a stream, as text: `folders` a list in JSON, or the one log that `path` names.
+        """The options of a stream, as text. Raises what `values_of` does."""
+        values = values_of(options_by_name(options), {
+            "folders": Option("folders", _folders, "a list in JSON of at least one folder"),
+            "path": Option("folders", lambda text: (local_path(text),)),
+            **{name: whole(name, "a threshold of at least 1", 1) for name in ("min_segments", "min_bytes")}})
+        if "folders" not in values:
+            raise InvalidInput("which logs? Give their folders as a list in JSON (option folders), or the path of one")
+        return cls(**values)
 
-        Raises:
-            InvalidInput: an option is unknown or makes no sense.
-        """
-        given = options_by_name(options)
-        try:
-            folders = json.loads(given.pop("folders")) if "folders" in given else [given.pop("path")]
-            numbers = {name: int(given.pop(name)) for name in ("min_segments", "min_bytes") if name in given}
-        except (KeyError, ValueError, RecursionError) as error:
-            raise InvalidInput(f"options {given!r:.400}: give folders as a list in JSON (or the path of one), "
-                               f"min_segments and min_bytes as numbers") from error
-        if given or not isinstance(folders, list) or not folders or any(number < 1 for number in numbers.values()) or (
-                not all(isinstance(folder, str) for folder in folders)):
-            raise InvalidInput(f"options {dict(options)!r:.400}: give at least one folder in a list, thresholds of at "
-                               f"least 1 as min_segments and min_bytes, and nothing else")
-        return cls(tuple(map(local_path, folders)), **numbers)
+
+def _folders(text: str) -> tuple[str, ...]:
+    found = json.loads(text)
+    if not isinstance(found, list) or not found or not all(isinstance(folder, str) for folder in found):
+        raise ValueError(found)
+    return tuple(map(local_path, found))
 
 
 def crossed(start: Offsets, found: Mapping[str, LogLook], options: StreamOptions) -> dict[str, int]:
@@ -135,7 +133,7 @@ def _size(folder: str, number: int) -> int:
 
 
 class CoveredSource(DataSource):
-    """Segments that a snapshot has come to cover, log by log, once enough of them have; see the module."""
+    """Segments that a snapshot has come to cover, log by log, once enough of them have."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)

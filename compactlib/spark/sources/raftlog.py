@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of a Raft log as Arrow batches: which segments are read for a range, and what each gives.
+"""`compactlib.raftlog`: a log's entries as rows, partitioned by segments.
 
 Payload bytes go from the file into the batch's buffer with one copy and no work per row but the checksum.
 """
@@ -29,8 +29,8 @@ from compactlib.raftlog.segment.liveness import kept_positions
 from compactlib.raftlog.segment.reader import PickedPayloads, SegmentReader, Span, read_payloads
 from compactlib.raftlog.segment.segment_set import open_segment
 from compactlib.raftlog.snapshots.listing import listed_in, read_live_set, read_manifest
-from compactlib.spark.sources.arrow_arrays import binaries, flags, numbers, schema_of
-from compactlib.spark.sources.table_source import DAMAGED, Columns, Option, Table, TableOptions, TableSource, whole
+from compactlib.spark.sources.arrow_arrays import Contents, binaries, flags, in_batches, numbers, schema_of
+from compactlib.spark.sources.table_source import DAMAGED, Columns, Option, TableOptions, TableSource, whole
 
 MAX_BATCH_ROWS = 16_384
 """Rows in one batch. A batch also ends where a read does, which is after 1 MiB of payload or one larger entry."""
@@ -38,28 +38,20 @@ MAX_BATCH_ROWS = 16_384
 _MAX_BATCH_BYTES = 1 << 20
 _LARGEST_LONG = (1 << 63) - 1
 _LARGEST_BINARY = (1 << 31) - 1
-_INDEX = "a log index, 0 to 2**64 - 1"
 _ADVICE = "read a range without it (options first and last), or use compactlib.raftlog.LogReader"
 
 
 @attrs.frozen(kw_only=True)
 class SourceOptions(TableOptions):
-    """What a reader of the source may ask for, besides `TableOptions`.
-
-    Attributes:
-        first: lowest index.
-        last: highest index (inclusive).
-        as_of: the log as the snapshot of this index saw it: up to there, and what was live by it; `None`: as it is.
-        snapshots: the folder of the log's snapshots and checkpoints; not needed for the last snapshot.
-    """
+    """What a reader of the source may ask for, besides `TableOptions`: see `docs/spark.md`."""
 
     first: int = 0
     last: int = MAX_INDEX
     as_of: int | None = None
     snapshots: str | None = None
     known: ClassVar[Mapping[str, Option]] = {
-        "damaged": DAMAGED, "first": whole("first", _INDEX, MAX_INDEX), "last": whole("last", _INDEX, MAX_INDEX),
-        "as_of": whole("as_of", _INDEX, MAX_INDEX), "snapshots": Option("snapshots", local_path)}
+        "damaged": DAMAGED, "snapshots": Option("snapshots", local_path),
+        **{name: whole(name, "a log index, 0 to 2**64 - 1", most=MAX_INDEX) for name in ("first", "last", "as_of")}}
     what: ClassVar[str] = "log"
     own: ClassVar[Columns] = (("segment", "bigint"), ("index", "bigint"), ("term", "bigint"), ("offset", "bigint"),
                               ("length", "bigint"), ("live", "boolean"))
@@ -74,30 +66,24 @@ class SourceOptions(TableOptions):
 
 @attrs.frozen(kw_only=True)
 class SegmentSlice:
-    """What is read of one segment (`ref`: the segment, and the range to read), as it was when planned.
-
-    Attributes:
-        newest: whether it was the log's newest, whose end may still grow, or be taken back.
-        last_term: of the newest, the term of its last entry that is read: with another one, or none, what is there was
-            written after the plan. `None` if the entry is damaged, dead or in a gap.
-        snapshot: the snapshot that decides, with the live indexes of this range only; `None` if there was none.
-    """
+    """What is read of one segment (`ref`: the segment, and the range to read), as it was when planned."""
 
     ref: SegmentRef
     newest: bool
+    """Whether it was the log's newest, whose end may still grow, or be taken back."""
     last_term: int | None
+    """Of the newest, that of the last entry that is read: another one was written after the plan. `None` if it is
+    damaged, dead or in a gap."""
     inode: int
     size_bytes: int
     snapshot: SnapshotMeta | None
+    """The one that decides, with the live indexes of this range only."""
 
 
 @attrs.frozen(kw_only=True)
 class UnflushedSlice:
-    """What is read of the write-ahead log of the log's store: entries that no segment holds yet.
-
-    Its size is that of a partition of its own: reading a part of the write-ahead log reads all of it. `last_term` as in
-    a `SegmentSlice`.
-    """
+    """What is read of the write-ahead log of the log's store: entries that no segment holds yet. Its size is that of a
+    partition of its own: reading a part of the write-ahead log reads all of it."""
 
     indexes: IndexSet
     last_term: int | None
@@ -111,10 +97,8 @@ LogSlice: TypeAlias = SegmentSlice | UnflushedSlice
 def plan_slices(options: SourceOptions) -> list[LogSlice]:
     """What to read: segments, oldest first, and what a write-ahead log adds. Reads no payload but the last ones.
 
-    Raises:
-        NotALog, CorruptData, Unsupported, StorageError: as for `LogReader`.
-        LiveIndexMissing: a live index of the range lies between the segments.
-        NotFound: there is no snapshot `options.as_of`.
+    Raises what `LogReader` does, `LiveIndexMissing` if a live index of the range lies between the segments, and
+    `NotFound` if there is no snapshot `options.as_of`.
     """
     with LogReader(options.folder) as log:
         state = _state_of(log, options)
@@ -168,14 +152,8 @@ def _state_of(log: LogReader, options: SourceOptions) -> SnapshotMeta | None:
 def read_slice(part: LogSlice, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """The entries of a slice, ascending by index, each checked against its CRC if its payload is read.
 
-    A dead entry whose payload became a hole has a null for it. An entry from the write-ahead log has a null for the
-    segment and the offset.
-
-    Raises:
-        CorruptData: an entry is damaged and `options.errors` is off, or the segment's index is damaged.
-        Stale: since the slice was planned the log was taken back, or went on to a later snapshot and was compacted.
-        LiveIndexMissing: the segment lacks an entry that is live.
-        Unsupported: an index or a term is 2**63 or more, or a payload 2 GiB or more, which Spark's types cannot hold.
+    `Stale` if since the slice was planned the log was taken back, or went on to a later snapshot and was compacted;
+    `Unsupported` if an index or a term is 2**63 or more, or a payload 2 GiB or more, which Spark's types cannot hold.
     """
     if isinstance(part, UnflushedSlice):
         yield from _read_unflushed(part, options)
@@ -263,24 +241,20 @@ class _Rows:
     options: SourceOptions
 
     def batches(self, positions: range) -> Iterator[pa.RecordBatch]:
-        schema, columns = schema_of(self.options.columns), self.reader.index.columns
+        columns, options = self.reader.index.columns, self.options
         part = slice(positions.start, positions.stop)
         mask = self.live[positions.start - self.positions.start:positions.stop - self.positions.start]
-        # Once for all batches: making a column costs more than a batch's few values. No value needs the 64th bit.
+        # No value needs the 64th bit.
         made: dict[str, pa.Array[Any]] = {
             "segment": pa.repeat(pa.scalar(self.number, pa.int64()), len(positions)), "live": flags(mask),
             **{name: numbers(column[part], pa.int64()) for name, column in (
                 ("index", columns.indexes), ("term", columns.terms), ("offset", columns.offsets),
                 ("length", columns.lengths))}}
-        if not (self.options.payload or self.options.errors):
-            yield pa.RecordBatch.from_pydict(made, schema=schema)
-            return
-        for span in read_payloads(self.reader.fileno(), PickedPayloads.of(self.reader.index, positions)):
-            start = span.positions[0] - positions.start
-            here = {name: column.slice(start, len(span.positions)) for name, column in made.items()}
-            yield pa.RecordBatch.from_pydict(here | self._contents(span), schema=schema)
+        yield from in_batches(made, schema_of(options.columns), positions, options.errors, map(
+            self._contents, read_payloads(self.reader.fileno(), PickedPayloads.of(self.reader.index, positions))
+        ) if options.payload or options.errors else None)
 
-    def _contents(self, span: Span) -> dict[str, pa.Array[Any]]:
+    def _contents(self, span: Span) -> Contents:
         gone, damage = set(span.damaged), dict[int, CorruptData]()
         # The state that is on the disk now: nothing is punched before it is dead durably.
         state = read_snapshot_meta(self.options.folder) if gone else None
@@ -290,19 +264,14 @@ class _Rows:
                 damage[position] = self.reader.damage_at(position)
             elif self.live[position - self.positions.start]:
                 raise _stale(self.options.folder, f"segment {self.number}")
-        if damage and not self.options.errors:
-            raise next(iter(damage.values()))
         # The span's memory is used again. Payloads mostly lie without gaps: then they need not be picked.
         values = bytes(span.buffer) if span.live_bytes == len(span.buffer) else b"".join(span.payloads)
         there = bytes(position not in gone for position in span.positions) if gone else None
-        made = {"payload": binaries(map(len, span.payloads), values, there)}
-        if self.options.errors:
-            made["error"] = pa.array([str(damage[each]) if each in damage else None for each in span.positions],
-                                     pa.string())
-        return made
+        return span.positions, binaries(map(len, span.payloads), values, there), damage
 
 
 class RaftLogSource(TableSource):
-    """A log's entries as rows, partitioned by segments."""
+    """See `register`."""
 
-    table: ClassVar[Table] = Table("compactlib.raftlog", SourceOptions, plan_slices, read_slice)
+    source, options_class = "compactlib.raftlog", SourceOptions
+    plan, read_part = staticmethod(plan_slices), staticmethod(read_slice)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of a branch as Arrow batches: which parts of the keys are read, and what each gives.
+"""`compactlib.staging`: a branch's records as rows, partitioned by ranges.
 
 Planning takes the branch's record, whose tokens and metarange every part then reads, so that all parts see the same
 layers. A part is some neighbouring ranges of the base and the gaps before and behind them; staged entries are laid over
@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import importlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from itertools import takewhile
 from operator import itemgetter
@@ -29,23 +29,24 @@ from compactlib.spark.sources.arrow_arrays import schema_of
 from compactlib.spark.sources.table_source import (
     Columns,
     Option,
-    Table,
     TableOptions,
     TableSource,
     neighbours,
     one_of,
     options_by_name,
 )
-from compactlib.staging import CommittedRanges, Record, Repository
+from compactlib.staging import CommittedRanges, Repository
+from compactlib.staging.committed.change_reader import ChangeReader
 from compactlib.staging.committed.formats.parquet import ArrowRows, ParquetFormat
-from compactlib.staging.committed.formats.rows import check_id
+from compactlib.staging.committed.formats.rows import ChangeBatch, check_id
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound
 from compactlib.staging.model.names import branch_key, repository_partition
-from compactlib.staging.model.values import MetaRangeId, RangeEntry, RangeId
+from compactlib.staging.model.values import Change, MetaRangeId, RangeEntry, RangeId
 from compactlib.staging.operations.branch_view import BranchView
 from compactlib.staging.operations.listing import upper_bound
 from compactlib.staging.records.layers import MergedTokens
 from compactlib.staging.records.record import BranchRecord
+from compactlib.staging.records.tokens import StagingTokens
 
 # What the column state says of the newest record of a key: HEAD has it; a compaction made it, and HEAD has not, or with
 # another identity; it is in a sealed token, or in the staging token.
@@ -56,16 +57,13 @@ STAGED: Final = "staged"
 
 MAX_BATCH_ROWS: Final = 8192
 """Rows in one batch."""
-MAX_STAGED_BYTES: Final = 4 << 20
-"""Staged entries are laid over the base so many bytes at a time, or so many as fit into a batch."""
-_StagedKey: TypeAlias = tuple[bytes, str, Record | None]
 
 RepositoryOpener: TypeAlias = Callable[[str], AbstractContextManager[Repository]]
 """What the option `opener` names: is given what `load` was given, `""` if nothing, and opens the repository where it is
 called; the end of the `with` statement closes it. Decorate it with `contextlib.contextmanager`."""
 
-_WHAT = ("branch", "at", "metarange")
-_KEYS = one_of("keys", {"text": str.encode, "hex": bytes.fromhex})
+_WHAT: Final = ("branch", "at", "metarange")
+_KEYS: Final = {"prefix", "first", "last"}
 
 
 @attrs.frozen(kw_only=True)
@@ -89,15 +87,8 @@ class KeyRange:
 
 @attrs.frozen(kw_only=True)
 class StagingSourceOptions(TableOptions):
-    """What a reader of the source may ask for, besides `TableOptions`. The folder is that of the ranges, or with
-    `opener` whatever was given, for that function.
-
-    Attributes:
-        kv: the SQLite file of the branches; `None` with `opener`, or where a metarange alone is read.
-        opener: `module:function`: gives the repository where this is read; `None` if `folder` and `kv` do.
-        at: the commit, or the branch whose HEAD to read.
-        tombstones: give the keys whose newest staged entry is a tombstone, too.
-    """
+    """What a reader of the source may ask for, besides `TableOptions`: see `docs/spark.md`. The folder is that of the
+    ranges, or with `opener` whatever was given, for that function."""
 
     kv: str | None = None
     opener: str | None = None
@@ -112,24 +103,29 @@ class StagingSourceOptions(TableOptions):
         "kv": Option("kv", lambda text: local_path(text, "the option kv") if text else None),
         "metarange": Option("metarange", MetaRangeId),
         "tombstones": one_of("tombstones", {"false": False, "true": True}),
-        # These four are one field, and are taken out before.
-        **{name: Option("keys", str) for name in ("keys", "prefix", "first", "last")}}
+        "keys": one_of("keys", {"text": str.encode, "hex": bytes.fromhex})}
     what: ClassVar[str] = "branch"
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
         """See `TableOptions.parse`; also refuses options that do not go together."""
         given = options_by_name(options)
-        of_keys = {str(name): given.pop(name) for name in ("keys", "prefix", "first", "last") if name in given}
-        path = given.get("path", "")
+        known = {name: Option(name, str) for name in _KEYS}
         if "opener" in given:
-            given["path"] = "/"
+            known["path"] = Option("folder", str)
+        values = {"folder": "", **cls.values(given, known)}
         named = [name for name in _WHAT if given.get(name)]
-        parsed = attrs.evolve(super().parse(given), keys=_keys(of_keys))
         if len(named) != 1:
             raise InvalidInput(f"say what to read by one of {', '.join(_WHAT)}; given: {' and '.join(named) or 'none'}")
-        if "opener" in given:
-            parsed = attrs.evolve(parsed, folder=path)
+        read, keys = values.pop("keys", str.encode), dict[str, bytes]()
+        for name in _KEYS & values.keys():
+            try:
+                keys[name] = read(values.pop(name))
+            except ValueError as error:
+                raise InvalidInput(f"option {name!r} is {given[name]!r}, which is no key: {error}") from error
+        if "first" in keys and "last" in keys and keys["first"] > keys["last"]:
+            raise InvalidInput(f"first is {given['first']!r}, which lies above last, {given['last']!r}")
+        parsed = cls(**values, keys=KeyRange.of(keys.get("prefix", b""), keys.get("first"), keys.get("last")))
         parsed._check()
         return parsed
 
@@ -185,23 +181,6 @@ def _local_repository(options: StagingSourceOptions) -> Iterator[Repository]:
         yield Repository(store, committed, name=options.repository)
 
 
-def _keys(given: Mapping[str, str]) -> KeyRange:
-    values: dict[str, bytes] = {}
-    for name, text in given.items():
-        try:
-            read = _KEYS.read(given.get("keys", "text"))
-            if name != "keys":
-                values[name] = read(text)
-        except KeyError as error:
-            raise InvalidInput(f"option 'keys' is {given['keys']!r}, which takes {_KEYS.takes}") from error
-        except ValueError as error:
-            raise InvalidInput(f"option {name!r} is {text!r}, which is no key: {error}") from error
-    first, last = values.get("first"), values.get("last")
-    if first is not None and last is not None and first > last:
-        raise InvalidInput(f"first is {given['first']!r}, which lies above last, {given['last']!r}")
-    return KeyRange.of(values.get("prefix", b""), first, last)
-
-
 @attrs.frozen(kw_only=True)
 class BranchPart:
     """What one partition reads: some keys, of which these ranges of the base hold some, ascending. Of `committed` all
@@ -222,12 +201,7 @@ class BranchPart:
 
 
 def plan_parts(repository: Repository, options: StagingSourceOptions) -> list[BranchPart]:
-    """The parts to read, ascending by key. Reads the branch's record, a commit and a metarange, and no range.
-
-    Raises:
-        BranchNotFound, CommitNotFound, MetaRangeNotFound: there is no such thing.
-        CorruptData, Unsupported: as for `Repository`; and what its stores raise.
-    """
+    """The parts to read, ascending by key. Reads the branch's record, a commit and a metarange, and no range."""
     record: BranchRecord | None = None
     if options.branch is not None:
         record = repository.context.branches.read(options.branch).record
@@ -251,12 +225,7 @@ def plan_parts(repository: Repository, options: StagingSourceOptions) -> list[Br
 
 
 def read_part(repository: Repository, part: BranchPart, options: StagingSourceOptions) -> Iterator[pa.RecordBatch]:
-    """The records of a part, ascending by key.
-
-    Raises:
-        Stale: the branch was committed to, reset or compacted since the part was planned.
-        CorruptData, Unsupported: as for `Repository`; and what its stores raise.
-    """
+    """The records of a part, ascending by key; `Stale` if the branch was committed to, reset or compacted since."""
     try:
         yield from _PartReader(repository, part, options).batches()
     except (MetaRangeNotFound, RangeNotFound):
@@ -293,7 +262,10 @@ class _PartReader:
         self._part = part
         self._options = options
         self._schema = schema_of(options.columns)
-        self._staged = _StagedKeys(repository, part)
+        # Which kind of token each key is in that was read and not yet laid over the ranges.
+        self._kinds: dict[bytes, str] = {}
+        self._staged = ChangeReader(
+            () if part.record is None else self._newest(repository.context.tokens, part.record), most_bytes=4 << 20)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         for entry in self._part.ranges:
@@ -302,28 +274,46 @@ class _PartReader:
                 rows if isinstance(rows, ArrowRows) else ParquetFormat().rows(rows.pairs(0)), entry)
         yield from self._laid_over(_EMPTY, None)
 
+    def _newest(self, tokens: StagingTokens, record: BranchRecord) -> Iterator[tuple[bytes, Change]]:
+        """The newest staged entry of each of the part's keys."""
+        keys = self._part.keys
+        staging = ((key, STAGED, each.record) for key, each in tokens.scan(record.staging_token, keys.first))
+        sealed = ((key, SEALED, each.record) for key, each in MergedTokens(tokens, record.sealed_tokens, keys.first))
+        previous: bytes | None = None
+        # Of equal keys the first iterator's comes first.
+        for key, kind, change in heapq.merge(staging, sealed, key=itemgetter(0)):
+            if keys.behind is not None and key >= keys.behind:
+                return
+            if key != previous:
+                self._kinds[key] = kind
+                yield key, change
+            previous = key
+
     def _laid_over(self, rows: ArrowRows, entry: RangeEntry | None) -> Iterator[pa.RecordBatch]:
         """A range's rows with the staged entries up to its last key, or what is staged behind all, some at a time."""
-        keys = self._part.keys
+        keys, last = self._part.keys, None if entry is None else entry.max_key
         at, stop = rows.find(keys.first), len(rows) if keys.behind is None else rows.find(keys.behind)
         more = True
         while more:
-            staged, more = self._staged.take(None if entry is None else entry.max_key)
-            end = min(rows.find(staged[-1][0] + b"\0"), stop) if more else stop
+            staged = self._staged.take(last)
+            following = self._staged.peek()
+            more = following is not None and (last is None or following <= last)
+            end = min(rows.find(staged.keys[-1] + b"\0"), stop) if more else stop
             yield from self._merged(rows.part(at, max(at, end)), entry, staged)
             at = max(at, end)
 
-    def _merged(self, rows: ArrowRows, entry: RangeEntry | None, staged: Sequence[_StagedKey],
-                ) -> Iterator[pa.RecordBatch]:
+    def _merged(self, rows: ArrowRows, entry: RangeEntry | None, staged: ChangeBatch) -> Iterator[pa.RecordBatch]:
         columns = [*rows.columns, self._states(rows, entry)]
         if staged:
-            hidden = pc.is_in(columns[0], value_set=pa.array([key for key, _, _ in staged], pa.binary()))
-            columns = [column.filter(pc.invert(hidden)) for column in columns]
-            shown = [each for each in staged if each[2] is not None or self._options.tombstones]
-            added = [(key, None, None, state) if record is None else (key, record.identity, record.data, state)
-                     for key, state, record in shown]
-            columns = [pa.concat_arrays([column, pa.array([row[place] for row in added], column.type)])
-                       for place, column in enumerate(columns)]
+            new = (staged.keys, staged.identities, staged.datas)
+            added: list[Any] = [*(pa.array(column, pa.binary()) for column in new),
+                                pa.array(map(self._kinds.pop, staged.keys), pa.string())]
+            is_hidden = pc.is_in(columns[0], value_set=added[0])
+            if not self._options.tombstones:
+                is_record = added[1].is_valid()
+                added = [column.filter(is_record) for column in added]
+            columns = [pa.concat_arrays([column.filter(pc.invert(is_hidden)), more])
+                       for column, more in zip(columns, added, strict=True)]
             order = pc.array_sort_indices(columns[0])
             columns = [column.take(order) for column in columns]
         for start in range(0, len(columns[0]), MAX_BATCH_ROWS):
@@ -342,45 +332,11 @@ class _PartReader:
         return pc.if_else(is_made, pa.scalar(COMPACTED), committed)
 
 
-class _StagedKeys:
-    """The newest staged entries of a part's keys, in order, some at a time."""
-
-    def __init__(self, repository: Repository, part: BranchPart) -> None:
-        self._entries = iter(()) if part.record is None else _newest(repository, part.record, part.keys)
-        self._next: _StagedKey | None = next(self._entries, None)
-
-    def take(self, last: bytes | None) -> tuple[list[_StagedKey], bool]:
-        """Entries up to the key `last`, a bounded number; and whether there are more of them."""
-        taken: list[_StagedKey] = []
-        size = 0
-        while self._next is not None and (last is None or self._next[0] <= last):
-            if len(taken) == MAX_BATCH_ROWS or size >= MAX_STAGED_BYTES:
-                return taken, True
-            taken.append(self._next)
-            size += 0 if self._next[2] is None else len(self._next[2].data)
-            self._next = next(self._entries, None)
-        return taken, False
-
-
-def _newest(repository: Repository, record: BranchRecord, keys: KeyRange) -> Iterator[_StagedKey]:
-    """The newest staged entry of each of these keys, and which kind of token it is in."""
-    tokens, start = repository.context.tokens, keys.first
-    staging = ((key, STAGED, each.record) for key, each in tokens.scan(record.staging_token, start))
-    sealed = ((key, SEALED, each.record) for key, each in MergedTokens(tokens, record.sealed_tokens, start))
-    previous: bytes | None = None
-    # Of equal keys the first iterator's comes first.
-    for entry in heapq.merge(staging, sealed, key=itemgetter(0)):
-        if keys.behind is not None and entry[0] >= keys.behind:
-            return
-        if entry[0] != previous:
-            yield entry
-        previous = entry[0]
-
-
 _EMPTY: Final = ParquetFormat().rows([])
 
 
 class StagingSource(TableSource):
-    """A branch's records as rows, partitioned by ranges."""
+    """See `register`."""
 
-    table: ClassVar[Table] = Table("compactlib.staging", StagingSourceOptions, plan_slices, read_slice)
+    source, options_class = "compactlib.staging", StagingSourceOptions
+    plan, read_part = staticmethod(plan_slices), staticmethod(read_slice)

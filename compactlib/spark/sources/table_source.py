@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every table here is: options that come as text, parts that are planned once, and each read in any process.
-
-It takes no filters from Spark, on purpose: Spark (4.3.0) reads the next query on the same DataFrame through what a
-filtered one has pushed: after `df.where("index = 7").count()`, `df.count()` gives 1.
-"""
+"""What every table here is: options that come as text, parts that are planned once, and each read in any process."""
 
 from __future__ import annotations
 
@@ -40,10 +36,10 @@ def one_of(field: str, meanings: Mapping[str, Any]) -> Option:
     return Option(field, lambda text: meanings[text.lower()], " or ".join(meanings))
 
 
-def whole(field: str, takes: str, most: float = math.inf) -> Option:
+def whole(field: str, takes: str, least: int = 0, most: float = math.inf) -> Option:
     """An option that is a number of digits alone."""
     def read(text: str) -> int:
-        if not (text.isascii() and text.isdigit()) or int(text) > most:
+        if not (text.isascii() and text.isdigit()) or not least <= int(text) <= most:
             raise ValueError
         return int(text)
 
@@ -58,22 +54,30 @@ def options_by_name(options: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
+def values_of(given: Mapping[str, str], known: Mapping[str, Option]) -> dict[str, Any]:
+    """The fields that these options give; `InvalidInput` if one is unknown, or has a value that it cannot have."""
+    if unknown := sorted(given.keys() - known.keys()):
+        raise InvalidInput(f"unknown option {unknown[0]!r}; this source has {', '.join(sorted(known))}")
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        option = known[name]
+        if option.field in values:
+            raise InvalidInput(f"option {name!r} was given beside another that says the same")
+        try:
+            values[option.field] = option.read(text)
+        except InvalidInput:
+            raise
+        except (KeyError, ValueError, RecursionError) as error:
+            raise InvalidInput(f"option {name!r} is {text!r:.400}; it takes {option.takes}") from error
+    return values
+
+
 DAMAGED: Final = one_of("errors", {"fail": False, "column": True})
 
 
 @attrs.frozen(kw_only=True)
 class TableOptions:
-    """What a reader of any of the tables may ask for.
-
-    Attributes:
-        folder: where the table lies, absolute.
-        payload: give the payloads; without, payload bytes are not even read (unless errors are asked for).
-        errors: give what is damaged with the error in a column of its own, instead of failing.
-        partition_bytes: up to which size neighbouring parts share a partition.
-        known: the options of this table beside path, payload and partition_bytes, by name.
-        what: what is opened, for messages.
-        own: the columns in front of payload and error.
-    """
+    """What a reader of any of the tables may ask for: see `docs/spark.md`. With `errors` payloads are always read."""
 
     folder: str
     payload: bool = True
@@ -81,32 +85,25 @@ class TableOptions:
     # What spark.sql.files.maxPartitionBytes is by default.
     partition_bytes: int = 128 << 20
     known: ClassVar[Mapping[str, Option]] = {}
+    """The options of this table beside path, payload and partition_bytes, by name."""
     what: ClassVar[str]
+    """What is opened, for messages."""
     own: ClassVar[Columns] = ()
+    """The columns in front of payload and error."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """The options of `spark.read`, checked.
+        """The options of `spark.read`, checked. Raises what `values_of` does."""
+        return cls(**cls.values(options_by_name(options)))
 
-        Raises:
-            InvalidInput: one is unknown, or has a value that it cannot have.
-        """
-        known = {"path": Option("folder", local_path), "payload": one_of("payload", {"true": True, "false": False}),
-                 "partition_bytes": whole("partition_bytes", "a number of bytes"), **cls.known}
-        given = options_by_name(options)
-        if unknown := sorted(given.keys() - known.keys()):
-            raise InvalidInput(f"unknown option {unknown[0]!r}; this source has {', '.join(sorted(known))}")
-        if not given.get("path"):
+    @classmethod
+    def values(cls, given: Mapping[str, str], known: Mapping[str, Option] = {}) -> dict[str, Any]:
+        """The fields that these options give; those that are `known` here go before the table's."""
+        if not given.get("path") and "path" not in known:
             raise InvalidInput(f"which {cls.what}? Give its folder: spark.read.format(...).load(folder)")
-        values: dict[str, Any] = {}
-        for name, text in given.items():
-            try:
-                values[known[name].field] = known[name].read(text)
-            except InvalidInput:
-                raise
-            except (KeyError, ValueError) as error:
-                raise InvalidInput(f"option {name!r} is {text!r}; it takes {known[name].takes}") from error
-        return cls(**values)
+        return values_of(given, {
+            "path": Option("folder", local_path), "payload": one_of("payload", {"true": True, "false": False}),
+            "partition_bytes": whole("partition_bytes", "a number of bytes"), **cls.known, **known})
 
     @property
     def columns(self) -> Columns:
@@ -138,55 +135,46 @@ def neighbours(parts: Sequence[P], most_bytes: int) -> list[tuple[P, ...]]:
     return list(map(tuple, groups))
 
 
-@attrs.frozen
-class Table:
-    """What is a table's own: `plan` gives the parts for the options, in order, once, in a planning process, and `read`
-    the rows of a part, in a worker."""
+class TableSource(DataSource, DataSourceReader):
+    """A table as PySpark asks for it: what a query reads, and how; a class of its own gives the functions.
 
-    name: str
-    options: type[TableOptions]
-    plan: Callable[[Any], Sequence[Any]]
-    read: Callable[[Any, Any], Iterator[pa.RecordBatch]]
+    It takes no filters from Spark, on purpose: Spark (4.3.0) reads the next query on the same DataFrame through what a
+    filtered one has pushed: after `df.where("index = 7").count()`, `df.count()` gives 1.
+    """
 
-
-class TableSource(DataSource):
-    """A table as PySpark asks for it: `table` is what is its own."""
-
-    table: ClassVar[Table]
+    source: ClassVar[str]
+    """What `spark.read.format` takes."""
+    options_class: ClassVar[type[TableOptions]]
+    plan: ClassVar[Any]
+    """A static method: the parts to read, in order, for the options; called once, in a planning process."""
+    read_part: ClassVar[Any]
+    """A static method: the rows of a part, for the options, in batches; called in workers."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._asked: TableOptions = self.table.options.parse(options)
+        self._asked: TableOptions = self.options_class.parse(options)
 
     @classmethod
     def name(cls) -> str:
-        """What `spark.read.format` takes."""
-        return cls.table.name
+        return cls.source
 
     def schema(self) -> str:
-        """The columns, as Spark SQL."""
         return sql_schema(self._asked.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Plans and reads; refuses what `.schema(...)` was given, if it is not the source's own."""
+        """Refuses what `.schema(...)` was given, if it is not the source's own."""
         given = tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
         if given != self._asked.columns:
             raise InvalidInput(f"this source has the columns {self._asked.columns}, found {given}; leave .schema() "
                                "out, and cast or select afterwards")
-        return _TableReader(self.table, self._asked)
-
-
-@attrs.frozen
-class _TableReader(DataSourceReader):
-    table: Table
-    asked: TableOptions
+        return self
 
     def partitions(self) -> list[InputPartition]:
-        return list(map(InputPartition, neighbours(self.table.plan(self.asked), self.asked.partition_bytes)))
+        return list(map(InputPartition, neighbours(self.plan(self._asked), self._asked.partition_bytes)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark makes one partition of `None` when there is nothing to read.
-        return chain.from_iterable(self.table.read(part, self.asked) for part in partition.value or ())
+        return chain.from_iterable(self.read_part(part, self._asked) for part in partition.value or ())
 
 
 def sql_schema(columns: Iterable[tuple[str, str]]) -> str:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of many stores have work: found out on the workers, in one job, and shown as a table before anything begins.
-
-No list of finished stores is kept for a run that was stopped, since it could be lost or wrong: each store is asked.
-"""
+"""`plan_stores`: which of many stores have work, found out on the workers in one job, before anything begins."""
 
 from __future__ import annotations
 
@@ -21,7 +18,8 @@ from compactlib.raftlog.compaction.recover import leftovers
 from compactlib.report import Printed
 from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
-from compactlib.spark.stores.many_stores import MappedItem, StoreJob, StoreOutcome, listed_once, map_items
+from compactlib.spark.executors.items import MappedItem, map_items
+from compactlib.spark.stores.many_stores import StoreJob, StoreOutcome, listed_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,9 +35,6 @@ class StoreWork:
     Attributes:
         weight: how much, in any unit (bytes to copy, for example), >= 0.
         reason: what, in one sentence.
-
-    Raises:
-        InvalidInput: the weight is negative or not a number.
     """
 
     weight: float
@@ -92,10 +87,9 @@ class StorePlan:
 
 @attrs.frozen(repr=False)
 class StoresPlan(Printed):
-    """What many stores have to do. `repr()` is one line, notebooks show the table, `to_dicts()` gives its rows.
+    """What many stores have to do: first those that could not be looked at, then those with work, the heaviest first.
 
-    Attributes:
-        stores: those that could not be looked at, then those with work, the heaviest first, then the rest.
+    `repr()` is one line, notebooks show the table, `to_dicts()` gives its rows.
     """
 
     stores: tuple[StorePlan, ...]
@@ -114,8 +108,8 @@ class StoresPlan(Printed):
     def work(self) -> dict[str, float]:
         """The stores that are left, each with its weight, in the order in which they begin; for `compact_on_workers`.
 
-        Stores that could not be looked at are among them, and come first: it is unknown how heavy they are, and opening
-        a store may finish or repair what a look from outside cannot go through.
+        Stores that could not be looked at are among them: opening one may finish or repair what a look from outside
+        cannot go through.
         """
         heaviest = max((each.weight or 0.0 for each in self.stores), default=0.0)
         return {each.name: heaviest if each.weight is None else each.weight
@@ -151,15 +145,10 @@ def plan_stores(spark: SparkSession, names: Sequence[str], plan: PlanStore, *,
     Costs what `plan` costs, divided among the workers, and some 200 bytes a store in this process.
 
     Args:
-        spark: a classic or a Spark Connect session.
         names: the stores', no two the same; folders, for example.
         plan: looks at one store; what it raises is that store's answer.
         weights: how long looking takes, in any unit; see `map_items`.
         parts: see `map_items`.
-
-    Raises:
-        InvalidInput: two names are the same, or as for `map_items`.
-        MissingDependency: PySpark or one of its packages is not installed.
     """
     asked: Callable[[str], object] = plan
     mapped = map_items(spark, listed_once(names), asked, weights=weights, parts=parts)

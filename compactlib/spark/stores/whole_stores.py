@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many small stores: each is opened, planned, compacted and committed on a worker, and a table says what came of it.
+"""`compact_on_workers`: many small stores, each opened, planned, compacted and committed on a worker.
 
 Who may change a store is for its own lock to say, and for a fence that workers reach. Opening one finishes or removes
 what a worker's death has left in it.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import attrs
 
@@ -19,21 +19,22 @@ from compactlib.errors import Busy, InvalidInput
 from compactlib.executors.tasks import own_error
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget, BudgetLimits
-from compactlib.spark.stores.many_stores import listed_once, map_items
+from compactlib.spark.executors.items import map_items
+from compactlib.spark.stores.many_stores import listed_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from compactlib.scheduler.fences.fence import Fence
 
+
 class OpenedStore(Protocol):
     """What is asked of a store: the part of `contract.Compaction` that compacts and closes."""
 
-    def compact(self, *, policy: Policy[Any, Any] | None, budget: Budget | None, fence: CommitFence | None) -> object:
-        """See `Compaction.compact`."""
+    def compact(self, *, policy: Policy[Any, Any] | None, budget: Budget | None,
+                fence: CommitFence | None) -> object: ...
 
-    def close(self) -> None:
-        """See `Compaction.close`."""
+    def close(self) -> None: ...
 
 
 OpenStore: TypeAlias = Callable[[str], OpenedStore]
@@ -75,14 +76,7 @@ class HeldFence:
 
 @attrs.frozen
 class WholeStore:
-    """One store's compaction, from opening to closing; what runs on a worker.
-
-    Attributes:
-        open_store: opens it.
-        policy: instead of the store's own.
-        open_fence: gives the fence of its commits.
-        limits: what the compaction may use up.
-    """
+    """One store's compaction, from opening to closing, as `compact_on_workers` is told; what runs on a worker."""
 
     open_store: OpenStore
     policy: Policy[Any, Any] | None = None
@@ -106,7 +100,7 @@ class WholeStore:
         return name, kind, reason, budget.spent_bytes, clock.monotonic() - began, error_name
 
 
-def _told(outcome: object) -> tuple[Literal["done", "skipped", "failed"], str, str | None]:
+def _told(outcome: object) -> tuple[str, str, str | None]:
     match outcome:
         case Done(stats):
             return "done", repr(stats), None
@@ -131,7 +125,6 @@ def compact_on_workers(spark: SparkSession, stores: Iterable[str] | Mapping[str,
     committed before its worker died. Where a worker died in every attempt, its stores come as failed.
 
     Args:
-        spark: a classic or a Spark Connect session.
         stores: their names, no two the same; folders, for example, that all workers reach. A mapping gives each its
             weight in any unit: the heaviest begin first, and Spark's tasks are packed to weigh the same.
         open_store: opens a store; it is compacted, and closed.
@@ -140,10 +133,6 @@ def compact_on_workers(spark: SparkSession, stores: Iterable[str] | Mapping[str,
         limits: what each store's compaction may use up.
         stores_at_once: how many stores a Spark task has open at the same time, each in a thread, >= 1.
         parts: how many Spark tasks to make at most; see `map_items`.
-
-    Raises:
-        InvalidInput: two stores have one name, a weight is negative or not a number, or a number is less than 1.
-        MissingDependency: PySpark or one of its packages is not installed.
     """
     one = WholeStore(open_store, policy, open_fence, BudgetLimits() if limits is None else limits)
     weights = list(stores.values()) if isinstance(stores, Mapping) else None

@@ -15,7 +15,7 @@ _STEP: Final = 512
 MAX_BATCH: Final = 32_768
 """Changes held in memory at once."""
 MAX_BATCH_BYTES: Final = 8 << 20
-"""No more changes are read on top of this many bytes."""
+"""And so many bytes of them, unless the caller says otherwise."""
 
 
 class ChangeReader:
@@ -23,10 +23,12 @@ class ChangeReader:
 
     Args:
         changes: in strictly ascending order; checked as they are read.
+        most_bytes: no more changes are read on top of so many bytes.
     """
 
-    def __init__(self, changes: Changes) -> None:
+    def __init__(self, changes: Changes, *, most_bytes: int = MAX_BATCH_BYTES) -> None:
         self._source: Iterator[tuple[bytes, Change]] = iter(changes)
+        self._most_bytes = most_bytes
         self._batch: ChangeBatch = ChangeBatch([], [], [])
         self._at = 0
         self._last = b""
@@ -57,8 +59,8 @@ class ChangeReader:
     def _fill(self) -> None:
         steps: list[ChangeBatch] = []
         count = size = 0
-        while count < MAX_BATCH and size < MAX_BATCH_BYTES and not self._ended:
-            step = ChangeBatch.of(_some(self._source), after=self._last)
+        while count < MAX_BATCH and size < self._most_bytes and not self._ended:
+            step = ChangeBatch.of(_some(self._source, self._most_bytes), after=self._last)
             if not step:
                 self._ended = True
                 break
@@ -69,9 +71,8 @@ class ChangeReader:
         self._batch, self._at = ChangeBatch.joined(steps), 0
 
 
-def _some(source: Iterator[tuple[bytes, Change]]) -> Iterator[tuple[bytes, Change]]:
+def _some(source: Iterator[tuple[bytes, Change]], left: int) -> Iterator[tuple[bytes, Change]]:
     """The next changes: so many at most, and none on top of so many bytes."""
-    left = MAX_BATCH_BYTES
     for change in islice(source, _STEP):
         yield change
         try:

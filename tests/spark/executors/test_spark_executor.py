@@ -235,7 +235,7 @@ class TestJobs:
             SparkExecutor(spark).run([job.copy_task(1), job.copy_task(1)])
 
     def test_a_partition_has_at_least_one_task(self, spark: SparkSession) -> None:
-        with pytest.raises(InvalidInput, match="tasks_per_partition is 0; a partition"):
+        with pytest.raises(InvalidInput, match="tasks_per_partition is 0; it must"):
             SparkExecutor(spark, tasks_per_partition=0)
 
     def test_it_prints_itself(self, spark: SparkSession) -> None:

@@ -13,8 +13,7 @@ from compactlib.errors import CompactlibError, TaskFailed
 from compactlib.executors import RewriteFailure, RewriteResult, RewrittenFile
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.spark.executors.outcomes import Matched, Matching
-from compactlib.spark.executors.worker import Report
+from compactlib.spark.executors.reports import Matching, Report
 
 
 def result(task: str, attempt: str, path: str = "somewhere://", size: int = 0) -> RewriteResult:
@@ -27,17 +26,17 @@ def failed(task: str) -> RewriteFailure:
 
 
 def report(outcome: RewriteOutcome, attempt: str, spent: int = 10) -> bytes:
-    return pickle.dumps(Report(outcome.task, attempt, outcome, spent, RecordingObserver()))
+    return pickle.dumps(Report(outcome, attempt, spent, RecordingObserver()))
 
 
-def ended(names: Sequence[str], reports: Sequence[tuple[int, bytes]]) -> tuple[Matching, list[Matched]]:
+def ended(names: Sequence[str], reports: Sequence[tuple[int, bytes]]) -> tuple[Matching, list[Report]]:
     """A job whose reports came in this order, and then ended."""
     matching = Matching(dict(enumerate(names)))
     early = [matched for each in reports if (matched := matching.hear(*each)) is not None]
     return matching, [*early, *matching.rest(is_whole=True)]
 
 
-def problem(match: Matched) -> str:
+def problem(match: Report) -> str:
     assert isinstance(match.outcome, RewriteFailure)
     assert isinstance(match.outcome.error, TaskFailed)
     assert match.outcome.error.task == match.outcome.task
@@ -49,8 +48,7 @@ def test_a_success_counts_as_soon_as_it_comes() -> None:
     first = matching.hear(1, report(result("b", "2"), "2", 7))
     assert first is not None
     assert first.outcome == result("b", "2")
-    assert first.report is not None
-    assert first.report.spent_bytes == 7
+    assert first.spent_bytes == 7
     # The same again, as the rows of the job repeat its news.
     assert matching.hear(1, report(result("b", "2"), "2", 7)) is None
     second = matching.hear(0, report(result("a", "1"), "1", 5))
@@ -79,8 +77,7 @@ def test_of_several_failures_the_first_counts() -> None:
     """When the job has ended: until then, a success may come."""
     matching, (match,) = ended(["a"], [(0, report(failed("a"), "1")), (0, report(failed("a"), "2"))])
     assert isinstance(match.outcome, RewriteFailure)
-    assert match.report is not None
-    assert match.report.attempt == "1"
+    assert match.attempt == "1"
     assert [[each.attempt for each in others] for _, others in matching.unused()] == [["2"]]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from compactlib.errors import InvalidInput
-from compactlib.spark.executors.packing import packed, weight_of
+from compactlib.spark.executors.jobs import packed, weight_of
 
 WEIGHTS = st.lists(st.floats(0, 1e6), max_size=60)
 

@@ -20,7 +20,7 @@ from compactlib.outcome import Done
 from compactlib.spark.rewrites.staging_merge import StagingMerge
 from compactlib.staging import CommittedRanges, Repository, SplitRule
 from compactlib.staging.committed.formats.parquet import ParquetFormat
-from compactlib.staging.errors import DamagedRange
+from compactlib.staging.errors import DamagedRange, UnsortedKeys
 from compactlib.staging.model.values import Change, Record
 
 pytestmark = pytest.mark.spark
@@ -110,6 +110,34 @@ def test_what_it_cannot_do_has_a_name(spark: SparkSession, tmp_path: Path) -> No
     merge = StagingMerge(spark, committed, open_objects)
     assert merge.merge(None, [[]]).changes == 0
     assert not list(open_objects().list("incoming/"))
+
+
+def test_a_key_that_one_layer_has_twice_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    open_objects = functools.partial(LocalObjects, tmp_path)
+    merge = StagingMerge(spark, CommittedRanges(open_objects()), open_objects)
+    once: list[tuple[bytes, Change]] = [(key(1), Record.of(b"1")), (key(2), None)]
+    for layers in ([[*once, once[-1]], once], [once, [once[0], *once]], [[*reversed(once)], once]):
+        with pytest.raises(UnsortedKeys):
+            merge.merge(None, layers)
+    assert merge.merge(None, [once, once]).added == 1
+    assert not list(open_objects().list("incoming/"))
+
+
+def test_ranges_are_written_in_the_format_of_the_committed_layer(spark: SparkSession, tmp_path: Path) -> None:
+    """Changes all over, with a range that has none behind each that has some, are not one Spark task each."""
+    open_objects = functools.partial(LocalObjects, tmp_path)
+    rule = SplitRule(raggedness=10)
+    content = [(key(number), Record.of(b"old %d" % number)) for number in range(1000)]
+    plain = CommittedRanges(open_objects(), rule=rule)
+    base = plain.apply(None, content).metarange_id
+    changes: list[tuple[bytes, Change]] = [
+        (entry.min_key, Record.of(b"new")) for entry in plain.ranges_of(base)[::2]]
+    applied = StagingMerge(spark, plain, open_objects, partitions=2).merge(base, [changes])
+    local = CommittedRanges(MemoryObjects(), rule=rule)
+    expected = local.apply(local.apply(None, content).metarange_id, changes)
+    assert (applied.metarange_id, applied.changed) == (expected.metarange_id, len(changes))
+    made = {entry.range_id for entry in plain.ranges_of(applied.metarange_id)}
+    assert not {open_objects().get(f"ranges/{each}")[:4] for each in made} & {b"PAR1"}
 
 
 def test_damage_that_a_worker_finds_comes_back_as_it_is(spark: SparkSession, tmp_path: Path) -> None:

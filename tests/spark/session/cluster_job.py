@@ -30,7 +30,7 @@ from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.spark import SparkExecutor, compact_stores, local_session, ship_library, ship_wheel
-from compactlib.spark.stores.many_stores import map_items
+from compactlib.spark.executors.items import map_items
 from tests.spark import rewrite_tasks
 from tests.spark.jvm import QUICK_JAVA
 from tests.spark.rewrite_tasks import CopyTask, ExecutorKilledOnceTask, KilledOnceTask, StragglingFiles

@@ -21,8 +21,8 @@ from compactlib.raftlog import SeedPolicy
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.spark import SparkExecutor, compact_on_workers, register, ship_library, ship_wheel
+from compactlib.spark.executors.items import map_items
 from compactlib.spark.session.library import with_library
-from compactlib.spark.stores.many_stores import map_items
 from compactlib.testing.executors.conformance import check_executor
 from tests.raftlog import wrapped_files
 from tests.spark import rewrite_tasks, store_jobs

@@ -32,7 +32,7 @@ def test_a_running_session_is_returned_as_it_is(spark: SparkSession) -> None:
 
 
 def test_at_least_one_core() -> None:
-    with pytest.raises(InvalidInput, match="found 0"):
+    with pytest.raises(InvalidInput, match="cores is 0"):
         local_session(cores=0)
 
 

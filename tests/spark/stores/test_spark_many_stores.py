@@ -21,14 +21,8 @@ from compactlib.rewrite import Attempt, RewriteOutcome, RewriteResult
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.spark import SparkExecutor
-from compactlib.spark.stores.many_stores import (
-    MOST_ITEMS_IN_A_PART,
-    StoreJob,
-    StoreOutcome,
-    compact_stores,
-    map_items,
-    outcome_table,
-)
+from compactlib.spark.executors.items import MOST_ITEMS_IN_A_PART, map_items
+from compactlib.spark.stores.many_stores import StoreJob, StoreOutcome, compact_stores, outcome_table
 from tests.spark.rewrite_tasks import CopyTask
 from tests.spark.store_jobs import build_logs, contents, groups_of, job, open_log, planned_bytes
 

@@ -131,7 +131,7 @@ def test_it_goes_on_until_it_is_stopped(stream: Stream, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("options", "told"), [
     ({"folders": "[]"}, "at least one folder"),
-    ({"folders": '["/a"]', "min_segments": "0"}, "thresholds of at least 1"),
+    ({"folders": '["/a"]', "min_segments": "0"}, "a threshold of at least 1"),
 ])
 def test_bad_options_are_refused_at_once(spark: SparkSession, options: dict[str, str], told: str) -> None:
     register(spark)

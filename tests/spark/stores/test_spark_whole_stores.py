@@ -162,7 +162,7 @@ class TestOnSpark:
             compact_on_workers(spark, "/logs/a", open_log)
         with pytest.raises(InvalidInput, match="weight"):
             compact_on_workers(spark, {"a": -1.0}, open_log)
-        with pytest.raises(InvalidInput, match="at once"):
+        with pytest.raises(InvalidInput, match="at_once is 0"):
             compact_on_workers(spark, ["a"], open_log, stores_at_once=0)
         assert compact_on_workers(spark, [], open_log).count() == 0
 
