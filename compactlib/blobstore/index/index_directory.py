@@ -123,14 +123,10 @@ class IndexDirectory:
                 for hashed in _common(own, single.hashes, breathe):
                     found.setdefault(hashed, {})[single] = None
         for run in self.runs:
-            hashes, slots, owners, count = run.hashes, run.slots, run.owners, len(run.hashes)
-            for hashed in _common(own, hashes, breathe):
-                place = bisect_left(hashes, hashed)
-                while place < count and hashes[place] == hashed:
-                    owner = owners[slots[place]]
-                    if owner is not None and owner is not index:
+            for hashed in _common(own, run.hashes, breathe):
+                for owner in run.owners_of(hashed):
+                    if owner is not index:
                         found.setdefault(hashed, {})[owner] = None
-                    place += 1
         return {row: (hashed, list(found[hashed])) for hashed, row in zip(index.hashes, index.rows, strict=True)
                 if hashed in found}
 

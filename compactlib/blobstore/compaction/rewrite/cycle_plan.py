@@ -187,11 +187,12 @@ def _judged(snapshot: Snapshot, name: SegmentName, start: int, rules: Rules,
     gone = rules.purge.is_container_gone
     for entry, history in snapshot.histories_of(name, start=start, breathe=breathe, put_often=put_often):
         breathe(1)
+        if not history and gone(entry):
+            # Then it may be kept for the sake of what it has outdone.
+            history = snapshot.history(entry.id)
         try:
             if history:
                 verdict = judge_one(entry, history, rules, compacting)
-            elif gone(entry):
-                verdict = Verdict.CONTAINER
             else:
                 verdict = Verdict.REPLACED if entry.kind in (_PUT, _TTL_UPDATE) else Verdict.SUPERSEDED
         except CorruptData as error:

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A blob that was put again and again: its history is looked at once, and what is decided is the same."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll
+from compactlib.blobstore.compaction.rewrite import cycle_plan
+from compactlib.blobstore.compaction.rewrite.cycle_plan import CyclePlan, plan_cycle
+from compactlib.blobstore.errors import BlobConflict, BlobMissing
+from compactlib.blobstore.model.values import Blob
+from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
+from compactlib.blobstore.validity.verdicts import PurgeRules, Rules
+from compactlib.clock import ManualClock
+from compactlib.outcome import Done
+
+CONFIG = BlobStoreConfig(capacity_bytes=1 << 18, segment_bytes=1 << 11, journal_max_entries=0, max_blob_bytes=0,
+                         index_max_entries=8, deleted_retention_seconds=1e6, ttl_update_buffer_seconds=0.0,
+                         stats_entries_per_second=None, durability="interval", triggers=())
+
+
+def story(store: BlobStore, clock: ManualClock, rng: random.Random) -> dict[bytes, bytes]:
+    """Two blobs that are put hundreds of times, and others; what each holds at the end."""
+    held: dict[bytes, bytes] = {}
+    for number in range(400):
+        clock.advance(0.01)
+        key = rng.choice([b"hot", b"hot", b"warm", b"%d" % number])
+        try:
+            match rng.choice(["put"] * 6 + ["delete", "undelete", "permanent"]):
+                case "put":
+                    content = b"%d" % number * rng.randrange(1, 40)
+                    store.put(key, content, replace=True, ttl_seconds=rng.choice([None, 1e5]),
+                              container=rng.randrange(2))
+                    held[key] = content
+                case "delete":
+                    store.delete(key)
+                case "undelete":
+                    store.undelete(key)
+                case _:
+                    store.ttl_update(key)
+        except (BlobConflict, BlobMissing):
+            continue
+    return held
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_what_a_blob_of_many_records_keeps_is_decided_as_that_of_one_with_few(
+        scratch: Path, seed: int, is_gone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, rng = ManualClock(1_000.0), random.Random(seed)
+    with BlobStore(scratch / "blobs", CONFIG, clock=clock) as store:
+        held = story(store, clock, rng)
+        for key in held:
+            found = store.get(key)
+            assert not isinstance(found, Blob) or found.content == held[key]
+        snapshot = store.snapshot()
+        victims = list(snapshot.eligible())
+        rng.shuffle(victims)
+        victims = victims[:rng.randrange(2, len(victims) + 1)]
+        rules = Rules(reference_ms=rng.choice([0, 2_000_000]), now_ms=rng.choice([0, 10**9]), purge=PurgeRules(
+            is_container_gone=(lambda entry: entry.container == 1) if is_gone else PurgeRules().is_container_gone))
+
+        def planned(often: int) -> tuple[CyclePlan, list[int]]:
+            monkeypatch.setattr(cycle_plan, "_OFTEN", often)
+            dropped: list[int] = []
+            return plan_cycle(snapshot, victims, {name: turn for turn, name in enumerate(victims)}, None, rules,
+                              swap_segments=len(victims), segment_bytes=CONFIG.segment_bytes,
+                              header_bytes=SEGMENT_HEADER_BYTES,
+                              dropped_put=lambda entry: dropped.append(entry.sequence)), dropped
+
+        looked: list[tuple[Any, ...]] = []
+        for often in (1 << 30, 16, 0):
+            plan, dropped = planned(often)
+            looked.append((plan.verdicts, plan.dropped_bytes, plan.sources, dropped,
+                           [(target.name, target.fingerprint) for target in plan.targets]))
+        assert looked[0] == looked[1] == looked[2]
+        assert looked[0][1] > 0
+        monkeypatch.undo()
+        before = {key: store.get(key) for key in held}
+        store.close_active_segment()
+        assert isinstance(store.compact(policy=CompactAll(min_used_fraction=0.0)), Done)
+        after = {key: store.get(key) for key in held}
+        assert {key: each for key, each in after.items() if isinstance(each, Blob)} == {
+            key: each for key, each in before.items() if isinstance(each, Blob)}
+        assert not store.verify().findings
