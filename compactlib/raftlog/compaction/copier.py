@@ -11,7 +11,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from itertools import accumulate, chain, compress, islice, repeat
+from itertools import accumulate, chain, islice, repeat
 from operator import add, sub
 
 import attrs
@@ -179,17 +179,16 @@ class Copier:
         """
         gaps = list(map(sub, part.offsets[first + 1:stop], part.ends[first:stop]))
         gaps.append(0)
+        read_over = list(map(self._gaps.__getitem__, gaps))
         read = 0
         for start in range(0, stop - first, _CALL_PAYLOADS):
             end = min(start + _CALL_PAYLOADS, stop - first)
-            here = gaps[start:end]
-            if end < stop - first:
-                # What lies behind the last one is read over by the next call's offset.
-                read += here[-1]
-                here[-1] = 0
-            buffers = chain.from_iterable(zip(payloads[start:end], map(self._gaps.__getitem__, here), strict=True))
-            read += os.preadv(part.descriptor, list(compress(buffers, chain.from_iterable(zip(repeat(1), here)))),
-                              part.offsets[first + start])
+            # Payloads and gaps in turn, those of no bytes too: to leave them out takes longer than to read nothing.
+            buffers = [target] * (2 * (end - start))
+            buffers[::2], buffers[1::2] = payloads[start:end], read_over[start:end]
+            # What lies behind the last one is read over by the next call's offset.
+            buffers.pop()
+            read += os.preadv(part.descriptor, buffers, part.offsets[first + start]) + gaps[end - 1]
         return read
 
 
