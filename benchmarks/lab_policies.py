@@ -282,10 +282,10 @@ def blob_expiries(seeds: int = 4, only: str = "") -> Iterator[Table]:
 
 
 def blob_bound(seeds: int = 4) -> Table:
-    """What a store would copy if nothing that has a time to live had to be copied: its rules and ours as they are.
+    """What a store would copy if nothing with a time to live had to be copied: the best published pair, and ours.
 
-    With these victims no scheme copies less by what it knows of ends; also if it knows that one of a container or size
-    ends soon.
+    From the first compaction that meets it, it takes its own bytes and no more. So much could a placement of survivors
+    by their ends save at most, with these victims.
     """
     pairs: tuple[_Pair, ...] = ((IN_STORES[3], ByAge()), (OURS_IN_STORE, ByEnd()))
     rows: list[dict[str, object]] = []
