@@ -250,7 +250,8 @@ def blob_expiries(seeds: int = 4, only: str = "") -> Iterator[Table]:
 
     Which published pair is best for a load, the first seed says; that seed and the others compare ours with it. The
     settings of ours were chosen on smaller loads of this kind, seed 1; how `DecliningCost` ranks in a store, among some
-    15 formulas on seed 1 of these loads. The published schemes have their defaults.
+    15 formulas on seed 1 of these loads, and how many segments it frees, on seeds 1 and 2. The published schemes have
+    their defaults.
     """
     # Victims by the one that is best for most schemes; for the best scheme by each.
     in_lab: list[_Pair] = [*((VICTIMS[2], each) for each in PUBLISHED), *((each, FADaC()) for each in VICTIMS[:2])]
