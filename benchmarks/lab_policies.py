@@ -250,7 +250,8 @@ def blob_expiries(seeds: int = 4, only: str = "") -> Iterator[Table]:
 
     Which published pair is best for a load, the first seed says; that seed and the others compare ours with it. The
     settings of ours were chosen on smaller loads of this kind, seed 1; how `DecliningCost` ranks in a store, among some
-    15 formulas on seed 1 of these loads. The published schemes have their defaults.
+    15 formulas on seed 1 of these loads, and how many segments it frees, on seeds 1 and 2. The published schemes have
+    their defaults.
     """
     # Victims by the one that is best for most schemes; for the best scheme by each.
     in_lab: list[_Pair] = [*((VICTIMS[2], each) for each in PUBLISHED), *((each, FADaC()) for each in VICTIMS[:2])]
@@ -282,10 +283,10 @@ def blob_expiries(seeds: int = 4, only: str = "") -> Iterator[Table]:
 
 
 def blob_bound(seeds: int = 4) -> Table:
-    """What a store would copy if nothing that has a time to live had to be copied: its rules and ours as they are.
+    """What a store would copy if nothing with a time to live had to be copied: the best published pair, and ours.
 
-    With these victims no scheme copies less by what it knows of ends; also if it knows that one of a container or size
-    ends soon.
+    From the first compaction that meets it, it takes its own bytes and no more. So much could a placement of survivors
+    by their ends save at most, with these victims.
     """
     pairs: tuple[_Pair, ...] = ((IN_STORES[3], ByAge()), (OURS_IN_STORE, ByEnd()))
     rows: list[dict[str, object]] = []

@@ -7,7 +7,6 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from operator import itemgetter
 from typing import ClassVar
 
 import attrs
@@ -100,10 +99,8 @@ class _Groups(Placer):
 
     def closed(self, row: int, placed: int) -> None:
         # What leaves while the segment is open need not be taken off again.
-        keys = self.keys_of(row)
-        of_all = itemgetter(-1, *keys)
-        self._sums[row] = [len(keys), sum(of_all(self._writes)) - self._writes[-1],
-                           sum(of_all(self._last)) - self._last[-1]]
+        keys, writes, last = self.keys_of(row), self._writes, self._last
+        self._sums[row] = [len(keys), sum([writes[key] for key in keys]), sum([last[key] for key in keys])]
 
     def left(self, key: int, row: int, placed: int) -> None:
         sums = self._sums.get(row)
