@@ -62,7 +62,7 @@ class LogOf:
         self.probes += 1
         return sorted((entry for entry in self.all() if entry.id == blob_id), key=lambda entry: entry.sequence)
 
-    def histories_of(self, segment: SegmentName, *, start: int = 0, breathe: Callable[[int], None] = unhurried
+    def histories_of(self, segment: SegmentName, *, start: int = 0, breathe: Callable[[], None] = unhurried
                      ) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
         return ((entry, self.history(entry.id)) for entry in self.entries_of(segment, start=start))
 

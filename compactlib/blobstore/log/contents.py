@@ -129,7 +129,7 @@ class LogContents:
         """Every entry of an id, ascending by sequence; of the open index, only those of the first `open_rows`."""
         return [*self._sealed_entries(blob_id), *self._open_entries(blob_id, open_rows)]
 
-    def histories_of(self, index: IndexSegment, start: int, open_rows: int, breathe: Callable[[int], None]
+    def histories_of(self, index: IndexSegment, start: int, open_rows: int, breathe: Callable[[], None]
                      ) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
         """The entries of a sealed index segment from offset `start` on, each with the `history` of its id."""
         shared = self.directory.shared(index, breathe)
@@ -274,7 +274,7 @@ class LogSnapshot:
         """Every index entry of an id in the whole store, ascending by sequence."""
         return self.contents.history(blob_id, self.open_rows)
 
-    def histories_of(self, segment: SegmentName, *, start: int = 0, breathe: Callable[[int], None] = unhurried
+    def histories_of(self, segment: SegmentName, *, start: int = 0, breathe: Callable[[], None] = unhurried
                      ) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
         """The index entries of a sealed log segment in the order of their offsets, from offset `start` on, each with
         the `history` of its id; `breathe` is called after each piece of work."""

@@ -174,9 +174,9 @@ def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], turns: Mapp
 
 def _judged(snapshot: Snapshot, name: SegmentName, start: int, rules: Rules,
             compacting: Mapping[SegmentName, int], dropped_put: Callable[[IndexEntry], object] | None,
-            breathe: Callable[[int], None]) -> Iterator[tuple[IndexEntry, list[IndexEntry], Verdict]]:
+            breathe: Callable[[], None]) -> Iterator[tuple[IndexEntry, list[IndexEntry], Verdict]]:
     for entry, history in snapshot.histories_of(name, start=start, breathe=breathe):
-        breathe(1)
+        breathe()
         try:
             verdict = judge_one(entry, history, rules, compacting)
         except CorruptData as error:
