@@ -8,6 +8,7 @@ worker says `READY` once and then one `Report` for each order.
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import queue
 import signal
@@ -72,6 +73,7 @@ def serve(pipe: Pipe) -> None:
     """A worker's whole life: do one order after the other until the parent hangs up."""
     # Ctrl-C reaches every process of the terminal; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _let_others_go_first()
     orders: queue.SimpleQueue[tuple[Order, Budget] | None] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, orders), name="compactlib-orders", daemon=True).start()
     # The parent may be gone already, or go at any time: then there is no parent left to work for.
@@ -82,6 +84,17 @@ def serve(pipe: Pipe) -> None:
             told = RecordingObserver(dumps=pickle.dumps)
             outcome = _attempt(order, budget, told)
             pipe.send(Report(pickle.dumps((outcome, told)), budget.spent_bytes))
+
+
+def _let_others_go_first() -> None:
+    """Have this process, when it wakes, interrupt nobody who answers a request; it keeps its share of the processors.
+
+    What the host has chosen for its processes stays.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        # Linux has this.
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _attempt(order: Order, budget: Budget, told: Observer) -> RewriteOutcome:

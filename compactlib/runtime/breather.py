@@ -21,7 +21,7 @@ _LOOK_EVERY = 512
 """After so many pieces the budget is asked at the latest, also by a clock that stands still."""
 
 
-def unhurried(pieces: int = 1) -> None:
+def unhurried() -> None:
     """What to call where there is no breather."""
 
 

@@ -63,7 +63,7 @@ class LogOf:
         self.probes += 1
         return sorted((entry for entry in self.all() if entry.id == blob_id), key=lambda entry: entry.sequence)
 
-    def histories_of(self, segment: SegmentName, *, start: int = 0, breathe: Callable[[int], None] = unhurried,
+    def histories_of(self, segment: SegmentName, *, start: int = 0, breathe: Callable[[], None] = unhurried,
                      put_often: Mapping[bytes, int] = MappingProxyType({}),
                      ) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
         return ((entry, [] if entry.sequence < put_often.get(entry.id, 0) else self.history(entry.id))

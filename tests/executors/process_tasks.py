@@ -45,6 +45,17 @@ class EndTask:
 
 
 @attrs.frozen
+class ScheduledTask:
+    """Says in a counter how its process is scheduled."""
+
+    name: str
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        attempt.observer.count("policy", os.sched_getscheduler(0))
+        return done(self.name, attempt)
+
+
+@attrs.frozen
 class InterruptedTask:
     """Gets the signal of Ctrl-C, as every process of a terminal does, and goes on."""
 

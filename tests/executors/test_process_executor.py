@@ -39,6 +39,7 @@ from tests.executors.process_tasks import (
     LostTask,
     MeetingTask,
     PausedTask,
+    ScheduledTask,
     StubbornTask,
     TellingTask,
     wait_for,
@@ -205,6 +206,13 @@ def test_the_caller_is_at_most_one_task_behind_each_worker(tmp_path: Path) -> No
     run = ProcessExecutor(1).run(WriteTask(f"{number}", str(tmp_path)) for number in range(10))
     for consumed, _ in enumerate(run, 1):
         assert len(list(tmp_path.iterdir())) <= consumed + 1
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="a Linux policy")
+def test_a_worker_that_wakes_interrupts_nobody() -> None:
+    observer = RecordingObserver()
+    ran(ProcessExecutor(1), [ScheduledTask("task")], observer=observer)
+    assert observer.counters == {("policy", ()): os.SCHED_BATCH}
 
 
 # ---------------------------------------------------------------------------------------------------------- observers

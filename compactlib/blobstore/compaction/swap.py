@@ -89,7 +89,7 @@ class Snapshot(Protocol):
         """Every index entry of an id in the whole store, ascending by sequence. A miss costs one look at a filter
         per index segment."""
 
-    def histories_of(self, segment: SegmentName, *, start: int = 0, breathe: Callable[[int], None] = unhurried,
+    def histories_of(self, segment: SegmentName, *, start: int = 0, breathe: Callable[[], None] = unhurried,
                      put_often: Mapping[bytes, int] = MappingProxyType({}),
                      ) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
         """The index entries of a log segment but the last, as `entries_of`, each with the `history` of its id; much

@@ -104,7 +104,7 @@ class IndexDirectory:
             found += run.owners_of(hashed)
         return found
 
-    def shared(self, index: IndexSegment, breathe: Callable[[int], None]) -> dict[int, tuple[int, list[IndexSegment]]]:
+    def shared(self, index: IndexSegment, breathe: Callable[[], None]) -> dict[int, tuple[int, list[IndexSegment]]]:
         """The rows of an index segment of this directory whose hash another record has, too: for each the hash, and the
         index segments that hold others.
 
@@ -112,7 +112,7 @@ class IndexDirectory:
 
         Args:
             index: the index segment.
-            breathe: called after each few pieces of work, with their number.
+            breathe: called after each piece of work.
         """
         own = set(index.hashes)
         found: dict[int, dict[IndexSegment, None]] = {}
@@ -183,7 +183,7 @@ class IndexDirectory:
                 raise AuditFailed("the hashes of a run are out of order, or counted wrong")
 
 
-def _common(own: set[int], hashes: array[int], breathe: Callable[[int], None]) -> Iterator[int]:
+def _common(own: set[int], hashes: array[int], breathe: Callable[[], None]) -> Iterator[int]:
     """Those of `own` that are among these, which ascend; one that is there several times may come twice."""
     if len(hashes) > _LOOKS_A_SEARCH * len(own):
         for number, hashed in enumerate(own):
@@ -191,11 +191,11 @@ def _common(own: set[int], hashes: array[int], breathe: Callable[[int], None]) -
             if place < len(hashes) and hashes[place] == hashed:
                 yield hashed
             if number % _STRETCH == 0:
-                breathe(_STRETCH)
+                breathe()
         return
     for start in range(0, len(hashes), _STRETCH):
         yield from own.intersection(hashes[start:start + _STRETCH])
-        breathe(_STRETCH // _LOOKS_A_SEARCH)
+        breathe()
 
 
 def _grouped(indexes: Sequence[IndexSegment]) -> Iterator[list[IndexSegment]]:

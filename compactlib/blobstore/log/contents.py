@@ -157,7 +157,7 @@ class LogContents:
         """Every entry of an id, ascending by sequence; of the open index, only those of the first `open_rows`."""
         return [*self._sealed_entries(blob_id), *self._open_entries(blob_id, open_rows)]
 
-    def histories_of(self, index: IndexSegment, start: int, open_rows: int, breathe: Callable[[int], None],
+    def histories_of(self, index: IndexSegment, start: int, open_rows: int, breathe: Callable[[], None],
                      put_often: Mapping[bytes, int]) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
         """The entries of a sealed index segment from offset `start` on, each with the `history` of its id, or without
         if it is older than the PUT that `put_often` has of it."""
@@ -306,7 +306,7 @@ class LogSnapshot:
         """Every index entry of an id in the whole store, ascending by sequence."""
         return self.contents.history(blob_id, self.open_rows)
 
-    def histories_of(self, segment: SegmentName, *, start: int = 0, breathe: Callable[[int], None] = unhurried,
+    def histories_of(self, segment: SegmentName, *, start: int = 0, breathe: Callable[[], None] = unhurried,
                      put_often: Mapping[bytes, int] = MappingProxyType({}),
                      ) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
         """See `swap.Snapshot`."""

@@ -177,7 +177,7 @@ def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], turns: Mapp
 
 def _judged(snapshot: Snapshot, name: SegmentName, start: int, rules: Rules,
             compacting: Mapping[SegmentName, int], dropped_put: Callable[[IndexEntry], object] | None,
-            breathe: Callable[[int], None], put_often: dict[bytes, int]) -> Iterator[
+            breathe: Callable[[], None], put_often: dict[bytes, int]) -> Iterator[
                 tuple[IndexEntry, list[IndexEntry], Verdict]]:
     """Each record with those of its blob and its verdict.
 
@@ -186,7 +186,7 @@ def _judged(snapshot: Snapshot, name: SegmentName, start: int, rules: Rules,
     """
     gone = rules.purge.is_container_gone
     for entry, history in snapshot.histories_of(name, start=start, breathe=breathe, put_often=put_often):
-        breathe(1)
+        breathe()
         if not history and gone(entry):
             # Then it may be kept for the sake of what it has outdone.
             history = snapshot.history(entry.id)
