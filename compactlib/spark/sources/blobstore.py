@@ -209,5 +209,7 @@ def _within_bytes(columns: EntryColumns, rows: range) -> Iterator[range]:
 class BlobStoreSource(TableSource):
     """See `register`."""
 
-    source, options_class = "compactlib.blobstore", BlobOptions
-    plan, read_part = staticmethod(plan_slices), staticmethod(read_slice)
+    source: ClassVar[str] = "compactlib.blobstore"
+    options_class: ClassVar[type[TableOptions]] = BlobOptions
+    plan: ClassVar[Any] = staticmethod(plan_slices)
+    read_part: ClassVar[Any] = staticmethod(read_slice)

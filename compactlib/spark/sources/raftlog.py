@@ -273,5 +273,7 @@ class _Rows:
 class RaftLogSource(TableSource):
     """See `register`."""
 
-    source, options_class = "compactlib.raftlog", SourceOptions
-    plan, read_part = staticmethod(plan_slices), staticmethod(read_slice)
+    source: ClassVar[str] = "compactlib.raftlog"
+    options_class: ClassVar[type[TableOptions]] = SourceOptions
+    plan: ClassVar[Any] = staticmethod(plan_slices)
+    read_part: ClassVar[Any] = staticmethod(read_slice)

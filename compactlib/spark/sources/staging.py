@@ -338,5 +338,7 @@ _EMPTY: Final = ParquetFormat().rows([])
 class StagingSource(TableSource):
     """See `register`."""
 
-    source, options_class = "compactlib.staging", StagingSourceOptions
-    plan, read_part = staticmethod(plan_slices), staticmethod(read_slice)
+    source: ClassVar[str] = "compactlib.staging"
+    options_class: ClassVar[type[TableOptions]] = StagingSourceOptions
+    plan: ClassVar[Any] = staticmethod(plan_slices)
+    read_part: ClassVar[Any] = staticmethod(read_slice)
