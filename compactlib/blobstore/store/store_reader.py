@@ -13,14 +13,14 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import attrs
 
 from compactlib.blobstore.compaction.commit.publish import private_name
 from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME, read_log
 from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Phase, Target
-from compactlib.blobstore.compaction.sense.statistics import slices_by_hash
+from compactlib.blobstore.compaction.sense.statistics import all_lifetimes
 from compactlib.blobstore.compaction.swap import Snapshot
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import NotAStore
@@ -37,18 +37,15 @@ from compactlib.blobstore.log.load_log import (
 )
 from compactlib.blobstore.log.open_store import never_whole
 from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName
-from compactlib.blobstore.model.values import IndexEntry, RecordFlag, RecordKind, milliseconds
+from compactlib.blobstore.model.values import IndexEntry, RecordFlag, milliseconds
 from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE, Descriptor, read_descriptor
 from compactlib.blobstore.segment.erasure import STATE_NAME, Erasure, read_state
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment.scan import scan_records
-from compactlib.blobstore.validity.lifetimes import lifetimes
-from compactlib.blobstore.validity.verdicts import Rules, expiry
 from compactlib.errors import Busy, CorruptData, NotFound, StorageError
 from compactlib.files.disk import LocalFiles, StrPath, list_folder
 
 _LOOKS = 100
-_PUT = int(RecordKind.PUT)
 _ERASED = int(RecordFlag.ERASED)
 _OWN_FILES = (DESCRIPTOR_FILE, LOG_NAME, STATE_NAME)
 _INDEX_MAX_ENTRIES = BlobStoreConfig().index_max_entries
@@ -141,22 +138,11 @@ def kept_offsets(snapshot: Snapshot, reference_time: float, now: float) -> dict[
         reference_time: deletes made strictly before it are in effect; seconds since the epoch.
         now: blobs that expire strictly before it have expired; seconds since the epoch.
     """
-    rules = Rules(reference_ms=milliseconds(reference_time), now_ms=milliseconds(now))
-    parts = snapshot.index_parts()
+    reference_ms, now_ms = milliseconds(reference_time), milliseconds(now)
     kept: dict[SegmentName, set[int]] = {info.name: set() for info in snapshot.segments}
-    for alone, histories in slices_by_hash(parts, None):
-        others: list[list[IndexEntry]] = []
-        for part, row in alone:
-            columns = parts[part].columns
-            if columns.kinds[row] != _PUT:
-                others.append([columns.entry(row)])
-            elif rules.now_ms <= expiry(columns.expiries[row], columns.flags[row]):
-                # Most blobs were put once and never touched again.
-                kept[columns.segment].add(columns.offsets[row])
-        for history in chain(others, histories):
-            for life in lifetimes(history, rules.purge):
-                if life.is_kept(rules.reference_ms, rules.now_ms):
-                    kept[life.segment].add(life.offset)
+    for life in all_lifetimes(snapshot):
+        if life.is_kept(reference_ms, now_ms):
+            kept[life.segment].add(life.offset)
     return kept
 
 

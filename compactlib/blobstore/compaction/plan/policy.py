@@ -16,7 +16,7 @@ with the library are in `compactlib.blobstore.compaction.plan.policies`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from math import isfinite
 from operator import attrgetter, index
@@ -375,14 +375,8 @@ def fewest_that_free(view: BlobView, ordered: Sequence[SegmentView], segments: i
 
     What frees nothing by being there is passed over: a segment too full to make room for itself. O(segments).
     """
-    valid = 0
-    taken: list[SegmentView] = []
-    for segment in ordered:
-        if segment.valid_bytes >= view.fill_bytes:
-            continue
-        taken.append(segment)
-        valid += segment.valid_bytes
-        if view.benefit(len(taken), valid) >= segments:
+    for taken, _, freed in _one_more_each_time(view, ordered):
+        if freed >= segments:
             return taken
     return ()
 
@@ -395,21 +389,26 @@ def fullest_that_free(view: BlobView, ordered: Sequence[SegmentView], least: int
     What is left free at the end of a plan's last output is used by nobody until that is compacted in its turn. What
     frees nothing by being there is passed over, as by `fewest_that_free`. O(segments).
     """
-    valid = best = 0
-    least_room = float("inf")
-    taken: list[SegmentView] = []
-    for segment in ordered:
-        if segment.valid_bytes >= view.fill_bytes:
-            continue
-        taken.append(segment)
-        valid += segment.valid_bytes
-        freed = view.benefit(len(taken), valid)
+    taken: Sequence[SegmentView] = ()
+    best, least_room = 0, float("inf")
+    for taken, valid, freed in _one_more_each_time(view, ordered):
         if freed > most:
             break
         room = (len(taken) - freed) * view.fill_bytes - valid
         if freed >= least and room < least_room * freed:
             best, least_room = len(taken), room / freed
     return taken[:best]
+
+
+def _one_more_each_time(view: BlobView, ordered: Sequence[SegmentView]) -> Iterator[tuple[list[SegmentView], int, int]]:
+    """The first segments, with their valid bytes, and how many they are sure to free; the list grows."""
+    valid = 0
+    taken: list[SegmentView] = []
+    for segment in ordered:
+        if segment.valid_bytes < view.fill_bytes:
+            taken.append(segment)
+            valid += segment.valid_bytes
+            yield taken, valid, view.benefit(len(taken), valid)
 
 
 @refuses_misfits

@@ -155,7 +155,8 @@ def all_lifetimes(snapshot: Snapshot, rules: PurgeRules | None = None, *, thrott
                 # Most blobs were put once and never touched again.
                 yield Lifetime(columns.segment, columns.sizes[row], (columns.accounts[row], columns.containers[row]),
                                FOREVER, expiry(columns.expiries[row], columns.flags[row]),
-                               columns.ids.length(row) if isinstance(columns.ids, PackedIds) else len(columns.ids[row]))
+                               columns.ids.length(row) if isinstance(columns.ids, PackedIds) else len(columns.ids[row]),
+                               offset=columns.offsets[row])
             else:
                 yield from lifetimes((columns.entry(row),), rules)
         for history in histories:
