@@ -40,7 +40,7 @@ def update(version: int, *changes: Change) -> Update:
 def service_in(store: KVStore | None = None, *, clock: ManualClock | None = None, seed: int = 1,
                **options: Any) -> CatalogService:
     hybrid = HybridClock(ManualClock(1000.0) if clock is None else clock)
-    return CatalogService(log_in(store, seed=seed), hybrid, **options)
+    return CatalogService(log_in(store, seed=seed, clock=ManualClock(1000.0)), hybrid, **options)
 
 
 def create_table(number: int) -> CreateTable:
