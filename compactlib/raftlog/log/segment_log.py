@@ -435,7 +435,7 @@ class SegmentLog(Closing):
 
     def view(self, *, budget: Budget | None = None) -> LogView:
         """The log as a policy sees it now; see `LogReader.view`. What is pinned counts as alive."""
-        return self._reads.view(self._look, self._options.limits, budget)
+        return self._reads.view(self._look, self._options.limits, budget, self._options.clock)
 
     def plan(self, policy: LogPolicy | None = None, *, view: LogView | None = None) -> LogPlan:
         """What `compact` would do now, and why it would leave the rest: a dry run that changes nothing.
@@ -614,7 +614,7 @@ class SegmentLog(Closing):
             looks.append((self._compacted_state(known), known))
             return looks[-1]
 
-        view = self._reads.view(look, self._options.limits, budget)
+        view = self._reads.view(look, self._options.limits, budget, self._options.clock)
         return _Sensed(*looks[-1], view)
 
     def _look(self) -> tuple[SnapshotMeta | None, tuple[KnownSegment, ...]]:
