@@ -19,14 +19,13 @@ import attrs
 
 from compactlib.errors import StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import read_exactly
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex, is_uniform
 from compactlib.raftlog.segment.liveness import live_positions
 from compactlib.raftlog.segment.load import load_segment, sealed_records
-from compactlib.raftlog.segment.reader import damage
+from compactlib.raftlog.segment.reader import look_again
 from compactlib.raftlog.segment.spans import MAX_GAP_BYTES, MAX_SPAN_BYTES, read_spans
 
 _CALL_PAYLOADS = 512
@@ -122,7 +121,9 @@ class Copier:
                 got, is_whole = self._fill(part, first, stop, payloads)
                 found = list(map(crc32, payloads, part.columns.heads[first:stop]))
                 if not is_whole or found != part.columns.crcs[first:stop].tolist():
-                    _look_again(part, first, payloads)
+                    for place, payload in enumerate(payloads, first):
+                        payload[:] = look_again(part.descriptor, part.path, part.columns, place,
+                                                zero_means_unchecked=not part.is_native)
             except OSError as error:
                 raise StorageError.from_os(error, "read", part.path) from error
             if not part.is_native:
@@ -219,23 +220,6 @@ class _Gaps(dict[int, memoryview]):
     def __missing__(self, size: int) -> memoryview:
         made = self[size] = self._bytes[:size]
         return made
-
-
-def _look_again(part: Part, first: int, payloads: Sequence[memoryview]) -> None:
-    """Read payloads one by one of which a checksum failed: Ra's may have none.
-
-    Raises:
-        CorruptData: one is damaged.
-    """
-    columns = part.columns
-    for place, view in enumerate(payloads, first):
-        offset, crc = columns.offsets[place], columns.crcs[place]
-        payload = read_exactly(part.descriptor, len(view), offset)
-        found = crc32(payload, columns.heads[place])
-        unchecked = not part.is_native and not crc
-        if len(payload) < len(view) or (found != crc and not unchecked):
-            raise damage(part.path, offset, columns.indexes[place], (found, len(payload)), (crc, len(view)))
-        view[:] = payload
 
 
 def _checksum_anew(part: Part, first: int, payloads: Sequence[memoryview]) -> None:

@@ -161,7 +161,7 @@ class SegmentLog(Closing):
         newest = NewestSegment(files, folder, options.limits, number=number, found=found)
         stack.callback(newest.close)
         if not number:
-            newest.create_first()
+            newest.begin_next()
         self._compactor = Compactor(folder, self._segments, self._switch, files=files, clock=options.clock,
                                     keep_links_seconds=options.keep_links_seconds, run_id=options.run_id,
                                     switched=lambda: self._tail.note())
@@ -187,7 +187,7 @@ class SegmentLog(Closing):
             self._observer.event("raftlog_recovered", attrs.asdict(self._recovery))
         if self.torn_entries:
             self._observer.event("raftlog_torn_tail_cut", {"records": self.torn_entries,
-                                                           "segment": self._tail.number})
+                                                           "segment": self._tail.newest.number})
 
     @property
     def folder(self) -> str:
@@ -202,7 +202,7 @@ class SegmentLog(Closing):
     @property
     def torn_entries(self) -> int:
         """Entries that opening the log cut off at its end; none of them was ever confirmed by a `sync`."""
-        return self._tail.torn_entries
+        return self._tail.newest.torn_entries
 
     @property
     def tail(self) -> LogTail:
@@ -743,8 +743,9 @@ class SegmentLog(Closing):
         """What the log says of itself, at once."""
         self._reads.require_open()
         with self._switch:
-            newest, refs, row = self._tail.known(), self._segments.refs, self._reads.state or NO_SNAPSHOT
-            unsynced, last_term, durable = self._tail.unsynced_entries, self._tail.last_term, self._tail.durable_index
+            newest, refs, row = self._tail.newest.known(), self._segments.refs, self._reads.state or NO_SNAPSHOT
+            unsynced, last_term = self._tail.newest.unsynced_entries, self._tail.newest.last_term
+            durable = self._tail.durable_index
         listed = {ref.number for ref in refs} if newest is None else {newest.ref.number, *(ref.number for ref in refs)}
         last = newest.ref.last if newest is not None else refs[-1].last if refs else -1
         first = refs[0].first if refs else newest.ref.first if newest is not None else None
