@@ -18,9 +18,9 @@ import attrs
 from compactlib._arguments import require_method, require_policy, require_type
 from compactlib._closing import Closing
 from compactlib.contract import CommitFence
-from compactlib.errors import Closed, CompactlibError, InvalidInput, NotFound, Stale, StorageError, Unsupported
+from compactlib.errors import Closed, CompactlibError, InvalidInput, NotFound, Stale, Unsupported
 from compactlib.executors.tasks import LocalExecutor
-from compactlib.files.disk import StrPath, list_folder, local_path, sync_names
+from compactlib.files.disk import StrPath, list_folder, local_path, make_missing_folder, sync_names
 from compactlib.files.folder_lock import FolderLock
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
@@ -142,8 +142,8 @@ class SegmentLog(Closing):
 
     def _open(self, stack: contextlib.ExitStack) -> None:
         folder, files, options = self._folder, self._files, self._options
-        if not require_log(folder, may_create=True) and not os.path.isdir(folder):
-            self._make_folder(folder)
+        if not require_log(folder, may_create=True) and make_missing_folder(files, folder):
+            # If another process made it a moment ago, the lock says whose log it is.
             files.sync_folder(os.path.dirname(os.path.abspath(folder)))
         self._lock = stack.enter_context(FolderLock(folder, meanwhile="read it with a LogReader"))
         # An earlier writer may have been killed before it synced what is found here, and on which all will rest.
@@ -173,14 +173,6 @@ class SegmentLog(Closing):
         self._tail.note()
         self._cadence = MajorCadence(options.trigger, options.clock, CadenceFile(files, folder, self._observer))
         self._tell_recovery()
-
-    def _make_folder(self, folder: str) -> None:
-        try:
-            self._files.make_folder(folder)
-        except StorageError:
-            # Another process may have made it a moment ago; the lock says whose log it is.
-            if not os.path.isdir(folder):
-                raise
 
     def _tell_recovery(self) -> None:
         if self._recovery:
