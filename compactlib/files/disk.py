@@ -274,6 +274,22 @@ class LocalFiles:
         return f"LocalFiles({'private=True' if self.private else ''})"
 
 
+def make_missing_folder(files: Files, path: StrPath) -> bool:
+    """Make a folder if it is not there; whether it was not. Another process may make it at the same moment.
+
+    Raises:
+        StorageError: the disk refused, or something else has the name.
+    """
+    if os.path.isdir(path):
+        return False
+    try:
+        files.make_folder(path)
+    except StorageError:
+        if not os.path.isdir(path):
+            raise
+    return True
+
+
 def sync_names(files: Files, folder: StrPath) -> None:
     """Make durable what an opening finds: the names in a folder, and the folder's own name in its parent.
 

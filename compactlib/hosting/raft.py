@@ -27,7 +27,7 @@ from compactlib._closing import Closing
 from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, Busy, Closed, CompactlibError, InvalidInput, MissingDependency
 from compactlib.executors.tasks import new_attempt_id
-from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, sync_names
+from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, make_missing_folder, sync_names
 from compactlib.hosting.command_log import CommandMachine
 from compactlib.hosting.errors import LogBroken, NoAnswer, NotLeader, NotStarted
 from compactlib.outcome import Done, Failed, Skipped
@@ -176,8 +176,7 @@ class RaftCommandLog(Closing):
             "useFork": False, "password": self._password,
         }
         if self._folder is not None:
-            if not os.path.isdir(self._folder):
-                self._files.make_folder(self._folder)
+            make_missing_folder(self._files, self._folder)
             # Also if it was there: its maker may have been killed before this.
             sync_names(self._files, self._folder)
             chosen["journalFile"] = os.path.join(self._folder, "journal")

@@ -79,23 +79,17 @@ def overlap(left: Runs, right: Runs) -> bool:
 
 
 def difference(runs: Runs, removed: Runs) -> Runs:
-    """What `runs` covers and `removed` does not. O(runs)."""
-    runs_firsts, runs_lasts = runs
-    if not runs_firsts:
+    """What `runs` covers and `removed` does not. O(runs where their ranges meet), and a copy of what lies beside."""
+    if not runs[0]:
         return runs
-    first, last = runs_firsts[0], runs_lasts[-1]
+    first, last = runs[0][0], runs[1][-1]
     firsts, lasts = between(removed, first, last)
     if not firsts:
         return runs
-    if len(firsts) == 1:
-        return _followed(between(runs, first, firsts[0] - 1), between(runs, lasts[0] + 1, last))
-    starts = [first, *map(add, lasts, repeat(1))]
-    ends = [*map(sub, firsts, repeat(1)), last]
-    if firsts[0] == first:
-        del starts[0], ends[0]
-    if lasts[-1] == last:
-        del starts[-1], ends[-1]
-    return intersection(runs, (array("Q", starts), array("Q", ends)))
+    between_removed = (array("Q", list(map(add, islice(lasts, len(lasts) - 1), repeat(1)))),
+                       array("Q", list(map(sub, islice(firsts, 1, None), repeat(1)))))
+    below, above = between(runs, first, firsts[0] - 1), between(runs, lasts[-1] + 1, last)
+    return _followed(_followed(below, intersection(runs, between_removed)), above)
 
 
 def chunks(runs: Runs, size: int) -> Iterator[Runs]:

@@ -318,7 +318,7 @@ class IndexSet:
 
     @refuses_misfits
     def difference(self, other: IndexSet) -> IndexSet:
-        """The members of this set that are not in `other`. Cost: O(runs)."""
+        """The members of this set that are not in `other`. Cost: O(runs where their ranges meet), and a copy."""
         return self._taking(_indexset_algebra.difference(self._runs, other._runs))
 
     @refuses_misfits

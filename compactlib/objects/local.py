@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from compactlib._arguments import require_callable, require_method
 from compactlib._closing import Closing
 from compactlib.errors import Closed, ReadOnly, StorageError
-from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, read_exactly, sync_names
+from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, make_missing_folder, read_exactly, sync_names
 from compactlib.objects.audit import audit_listing
 from compactlib.objects.digest import size_and_digest
 from compactlib.objects.errors import BadKey, ForeignFile, ObjectExists, ObjectNotFound
@@ -131,25 +131,17 @@ class LocalObjects(Closing):
             # The one that is there may have been made by a process that was killed before it synced the name.
             sync_names(self._files, path)
         for folder in reversed(missing):
-            self._make_folder(folder)
+            make_missing_folder(self._files, folder)
             self._files.sync_folder(os.path.dirname(folder))
 
     def _incoming(self) -> str:
         path = os.path.join(self._folder, _INCOMING)
         kind = _kind_of(path)
         if kind is None:
-            self._make_folder(path)
+            make_missing_folder(self._files, path)
         elif kind != stat.S_IFDIR:
             raise ForeignFile(key=_INCOMING, path=path)
         return path
-
-    def _make_folder(self, path: str) -> None:
-        try:
-            self._files.make_folder(path)
-        except StorageError:
-            # Another writer may have made it a moment ago.
-            if not os.path.isdir(path):
-                raise
 
     def _make_lasting(self, key: str) -> None:
         """Make sure of the folders above an object: that they are there, and that their names are durable."""
@@ -158,7 +150,7 @@ class LocalObjects(Closing):
             above, path = path, os.path.join(path, part)
             kind = _kind_of(path)
             if kind is None:
-                self._make_folder(path)
+                make_missing_folder(self._files, path)
             elif kind == stat.S_IFREG:
                 raise BadKey(f"the key {key!r} continues another one that is an object here; a folder cannot hold "
                              f"both", key=key)

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from compactlib._arguments import require_method
-from compactlib.errors import InvalidInput
+from compactlib.errors import InvalidInput, Unsorted
 from compactlib.indexset.index_set import IndexSet
 
 
@@ -45,6 +47,18 @@ def index_set(name: str, indexes: Any) -> IndexSet:
         return indexes if isinstance(indexes, IndexSet) else IndexSet.from_sorted(indexes)
     except TypeError:
         raise InvalidInput(f"{name} are {indexes!r:.100}; give an IndexSet, or ascending indexes") from None
+
+
+def require_ascending(indexes: Sequence[int]) -> None:
+    """Return if the indexes ascend strictly.
+
+    Raises:
+        Unsorted: they do not.
+    """
+    for previous, index in pairwise(indexes):
+        if index <= previous:
+            raise Unsorted(f"index {index} follows {previous}; sort the indexes and drop duplicates",
+                           previous=previous, found=index)
 
 
 def payload_bytes(payload: Any) -> int:

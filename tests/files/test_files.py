@@ -21,7 +21,15 @@ from hypothesis import given, settings, strategies as st
 
 from compactlib.errors import Closed, DiskFull, InvalidInput, ReadOnly, StorageError
 from compactlib.files import Files, LocalFiles, write_durably
-from compactlib.files.disk import copy_range, list_folder, read_exactly, replace_with_link, replace_with_symlink
+from compactlib.files.disk import (
+    StrPath,
+    copy_range,
+    list_folder,
+    make_missing_folder,
+    read_exactly,
+    replace_with_link,
+    replace_with_symlink,
+)
 from compactlib.testing import FailingFiles, explore, record
 from compactlib.testing.crash.recorder import RecordingFiles
 
@@ -613,3 +621,21 @@ def test_short_reads_are_finished() -> None:
         wanted = 3 * mmap.PAGESIZE
         assert len(os.pread(descriptor, wanted, 0)) < wanted, "the kernel gives less than asked for"
         assert read_exactly(descriptor, wanted, 0) == path.read_bytes()[:wanted]
+
+
+class _MadeByAnother(LocalFiles):
+    """Another process makes each folder a moment before."""
+
+    def make_folder(self, path: StrPath) -> None:
+        os.mkdir(path)
+        super().make_folder(path)
+
+
+def test_a_missing_folder_is_made_whoever_is_faster(tmp_path: Path) -> None:
+    assert make_missing_folder(LocalFiles(), tmp_path / "a")
+    assert not make_missing_folder(LocalFiles(), tmp_path / "a")
+    assert make_missing_folder(_MadeByAnother(), tmp_path / "b")
+    assert (tmp_path / "b").is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError):
+        make_missing_folder(LocalFiles(), tmp_path / "file")

@@ -8,23 +8,24 @@ nobody looks at. `ArrayCopier` gives the same bytes faster, where NumPy is insta
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import accumulate, chain, islice, repeat
-from operator import add, sub
+from operator import add, getitem, mul, sub
 
 import attrs
 
 from compactlib.errors import StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import read_exactly
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment import format as native
-from compactlib.raftlog.segment.index import picked
+from compactlib.raftlog.segment.index import SegmentIndex, is_uniform
 from compactlib.raftlog.segment.liveness import live_positions
-from compactlib.raftlog.segment.reader import SegmentReader, damage
+from compactlib.raftlog.segment.load import load_segment, sealed_records
+from compactlib.raftlog.segment.reader import look_again
 from compactlib.raftlog.segment.spans import MAX_GAP_BYTES, MAX_SPAN_BYTES, read_spans
 
 _CALL_PAYLOADS = 512
@@ -33,48 +34,35 @@ _CALL_PAYLOADS = 512
 
 @attrs.define(eq=False, kw_only=True)
 class Part:
-    """What one source contributes: the entries to copy, ascending, in columns.
+    """What one source contributes: the entries to copy, ascending.
 
     Attributes:
         path: the source.
         descriptor: the source, open.
-        is_native: whether its checksums are those of the native format.
-        zero_means_unchecked: see `SegmentIndex`.
-        indexes: of the entries.
-        terms: of the entries.
-        lengths: of their payloads.
-        offsets: where each payload begins in the file.
-        ends: where each ends in the file.
-        heads: the CRC of each entry's index, term and length.
-        crcs: each entry's CRC.
+        is_native: whether its checksums are those of the native format; Ra's cover other bytes, or are 0 for none.
+        records: the index records of the entries, as the native format has them, with the source's offsets.
+        columns: the same, column by column.
         places: where each payload begins among them all, and where the last one ends.
     """
 
     path: str
     descriptor: int
-    is_native: bool = True
-    zero_means_unchecked: bool = False
-    indexes: Sequence[int]
-    terms: Sequence[int]
-    lengths: Sequence[int]
-    offsets: Sequence[int]
-    ends: Sequence[int]
-    heads: list[int]
-    crcs: list[int]
+    is_native: bool
+    records: bytes | memoryview
+    columns: native.Columns
     places: Sequence[int]
 
     def __len__(self) -> int:
-        return len(self.heads)
+        return len(self.columns)
 
     @property
     def size(self) -> int:
         """Of every payload; 0 if they differ."""
         return self.places.step if isinstance(self.places, range) else 0
 
-
-def places_of(lengths: Sequence[int], size: int) -> Sequence[int]:
-    """`Part.places` of payloads that all have `size`, unless that is 0."""
-    return range(0, size * (len(lengths) + 1), size) if size else list(accumulate(lengths, initial=0))
+    def end_of(self, place: int) -> int:
+        """Where a payload ends in the file."""
+        return self.columns.offsets[place] + self.columns.lengths[place]
 
 
 class Copier:
@@ -94,16 +82,27 @@ class Copier:
             CorruptData: the segment's header or index is damaged.
             StorageError: the segment cannot be opened.
         """
-        reader = stack.enter_context(SegmentReader(path))
-        columns, positions = reader.index.columns, live_positions(reader.index, live, ref)
-        lengths, offsets = picked(columns.lengths, positions), picked(columns.offsets, positions)
-        return Part(
-            path=path, descriptor=reader.fileno(), is_native=reader.format == "native",
-            zero_means_unchecked=reader.index.zero_means_unchecked, indexes=picked(columns.indexes, positions),
-            terms=picked(columns.terms, positions), lengths=lengths, offsets=offsets,
-            ends=list(map(add, offsets, lengths)), heads=list(picked(columns.heads, positions)),
-            crcs=list(picked(columns.crcs, positions)),
-            places=places_of(lengths, lengths[0] if len(set(lengths)) == 1 else 0))
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            region, is_native = sealed_records(descriptor, path), True
+            if region is None:
+                # Ra's, or one in which entries were overwritten.
+                loaded = load_segment(descriptor, path)
+                region, is_native = native.encode_records(loaded.index.columns), loaded.format == "native"
+        except OSError as error:
+            raise StorageError.from_os(error, "open", path) from error
+        here = live.between(ref.first, ref.last)
+        records = self._picked(region, here) if here and region else b""
+        if len(records) < native.RECORD_BYTES * len(here):
+            # Says which are missing.
+            live_positions(SegmentIndex.from_records(native.decode_records(region)), live, ref)
+        columns = native.decode_records(records)
+        lengths = columns.lengths
+        size = lengths[0] if lengths and is_uniform(lengths) else 0
+        places = range(0, size * (len(lengths) + 1), size) if size else list(accumulate(lengths, initial=0))
+        return Part(path=path, descriptor=descriptor, is_native=is_native, records=records, columns=columns,
+                    places=places)
 
     def pieces(self, part: Part) -> Iterator[tuple[memoryview, int]]:
         """The part's payloads, joined to pieces of up to 1 MiB (one larger payload is a piece), and the bytes read
@@ -120,23 +119,40 @@ class Copier:
             payloads = self._room(part.size, places[first:stop + 1])
             try:
                 got, is_whole = self._fill(part, first, stop, payloads)
-                if not is_whole or list(map(crc32, payloads, part.heads[first:stop])) != part.crcs[first:stop]:
-                    _look_again(part, first, payloads)
+                found = list(map(crc32, payloads, part.columns.heads[first:stop]))
+                if not is_whole or found != part.columns.crcs[first:stop].tolist():
+                    for place, payload in enumerate(payloads, first):
+                        payload[:] = look_again(part.descriptor, part.path, part.columns, place,
+                                                zero_means_unchecked=not part.is_native)
             except OSError as error:
                 raise StorageError.from_os(error, "read", part.path) from error
             if not part.is_native:
                 _checksum_anew(part, first, payloads)
             yield self._out[:places[stop] - places[first]], got
             first = stop
+        if not part.is_native:
+            part.records = native.encode_records(part.columns)
 
-    def encoded_index(self, parts: Sequence[Part], data_start: int) -> bytes | memoryview:
+    def encoded_index(self, parts: Sequence[Part], data_start: int) -> memoryview:
         """The index records of all parts' entries, one after the other from `data_start`."""
-        def joined(column: str) -> list[int]:
-            return list(chain.from_iterable(getattr(part, column) for part in parts))
+        lengths = chain.from_iterable(part.columns.lengths for part in parts)
+        offsets = accumulate(lengths, initial=data_start)
+        return native.moved(b"".join(part.records for part in parts), islice(offsets, sum(map(len, parts))))
 
-        lengths = joined("lengths")
-        return native.encode_records(joined("indexes"), joined("terms"), lengths, joined("heads"),
-                                     list(accumulate(lengths[:-1], initial=data_start)), joined("crcs"))
+    def _picked(self, region: bytes, here: IndexSet) -> bytes | memoryview:
+        """Those of ascending index records, at least one, that `here` names."""
+        indexes = native.indexes_of(region)
+        firsts, lasts = (column.tolist() for column in here.columns)
+        starts: Iterator[int]
+        stops: Iterator[int]
+        if indexes[0] <= here.first and here.last <= indexes[-1] == indexes[0] + len(indexes) - 1:
+            starts, stops = map(sub, firsts, repeat(indexes[0])), map(sub, lasts, repeat(indexes[0] - 1))
+        else:
+            starts = map(bisect_left, repeat(indexes), firsts)
+            stops = map(bisect_right, repeat(indexes), lasts)
+        width = repeat(native.RECORD_BYTES)
+        cuts = map(slice, map(mul, starts, width), map(mul, stops, width))
+        return b"".join(map(getitem, repeat(region), cuts))  # type: ignore[arg-type]
 
     def _room(self, size: int, places: Sequence[int]) -> list[memoryview]:
         """A view of the buffer for each payload."""
@@ -156,11 +172,11 @@ class Copier:
         places = part.places
         read, is_whole = 0, True
         for start, end in self._spans(part, first, stop):
-            span, live = int(part.ends[end - 1] - part.offsets[start]), places[end] - places[start]
+            span, live = part.end_of(end - 1) - part.columns.offsets[start], places[end] - places[start]
             place = places[start] - places[first]
             target = self._out[place:place + live]
             if span == live:
-                got = os.preadv(part.descriptor, [target], part.offsets[start])
+                got = os.preadv(part.descriptor, [target], part.columns.offsets[start])
             else:
                 got = self._scatter(part, start, end, payloads[start - first:end - first], target)
             is_whole = is_whole and got == span
@@ -169,7 +185,8 @@ class Copier:
 
     def _spans(self, part: Part, first: int, stop: int) -> Iterator[tuple[int, int]]:
         """Which of a part's payloads to read with one call."""
-        offsets, ends = part.offsets[first:stop], part.ends[first:stop]
+        offsets = part.columns.offsets[first:stop]
+        ends = list(map(add, offsets, part.columns.lengths[first:stop]))
         return ((first + start, first + end) for start, end in read_spans(offsets, ends))
 
     def _scatter(self, part: Part, first: int, stop: int, payloads: list[memoryview], target: memoryview) -> int:
@@ -177,7 +194,8 @@ class Copier:
 
         Returns how many bytes were read.
         """
-        gaps = list(map(sub, part.offsets[first + 1:stop], part.ends[first:stop]))
+        offsets, lengths = part.columns.offsets[first:stop], part.columns.lengths[first:stop]
+        gaps = list(map(sub, islice(offsets, 1, None), map(add, offsets, lengths)))
         gaps.append(0)
         read_over = list(map(self._gaps.__getitem__, gaps))
         read = 0
@@ -188,7 +206,7 @@ class Copier:
             buffers[::2], buffers[1::2] = payloads[start:end], read_over[start:end]
             # What lies behind the last one is read over by the next call's offset.
             buffers.pop()
-            read += os.preadv(part.descriptor, buffers, part.offsets[first + start]) + gaps[end - 1]
+            read += os.preadv(part.descriptor, buffers, part.columns.offsets[first + start]) + gaps[end - 1]
         return read
 
 
@@ -204,25 +222,9 @@ class _Gaps(dict[int, memoryview]):
         return made
 
 
-def _look_again(part: Part, first: int, payloads: Sequence[memoryview]) -> None:
-    """Read payloads one by one of which a checksum failed: Ra's may have none.
-
-    Raises:
-        CorruptData: one is damaged.
-    """
-    for place, view in enumerate(payloads, first):
-        offset, crc = int(part.offsets[place]), part.crcs[place]
-        payload = read_exactly(part.descriptor, len(view), offset)
-        found = crc32(payload, part.heads[place])
-        unchecked = part.zero_means_unchecked and not crc
-        if len(payload) < len(view) or (found != crc and not unchecked):
-            raise damage(part.path, offset, int(part.indexes[place]), (found, len(payload)), (crc, len(view)))
-        view[:] = payload
-
-
 def _checksum_anew(part: Part, first: int, payloads: Sequence[memoryview]) -> None:
-    """Other formats' checksums cover other bytes."""
-    stop = first + len(payloads)
-    heads = part.heads[first:stop] = list(map(native.head_crc, *(
-        map(int, column[first:stop]) for column in (part.indexes, part.terms, part.lengths))))
-    part.crcs[first:stop] = map(crc32, payloads, heads)
+    """Give payloads of Ra the checksums of the native format."""
+    columns, stop = part.columns, first + len(payloads)
+    heads = array("I", map(native.head_crc, *(
+        column[first:stop] for column in (columns.indexes, columns.terms, columns.lengths))))
+    columns.heads[first:stop], columns.crcs[first:stop] = heads, array("I", map(crc32, payloads, heads))

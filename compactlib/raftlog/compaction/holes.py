@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, NotFound, StorageError, Unsupported
+from compactlib.errors import BudgetSpent, CompactlibError, NotFound, StorageError, Unsupported
 from compactlib.files.disk import Files, read_exactly
 from compactlib.indexset.index_set import merge_positions
 from compactlib.outcome import Done, Failed, Skipped
@@ -131,8 +131,6 @@ def punch_holes(folder: str, files: Files, segments: SegmentSet, refs: Sequence[
         min_bytes: see `plan_holes`.
         budget: asked before each segment, for its holes' bytes.
     """
-    if min_bytes < 1:
-        raise InvalidInput(f"min_bytes is {min_bytes}; a hole has at least 1 byte")
     punched: list[PunchedSegment] = []
     failed: list[tuple[int, CompactlibError]] = []
     for ref in refs:

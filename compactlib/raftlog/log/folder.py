@@ -109,9 +109,7 @@ def read_folder(folder: StrPath, *, keep_open: int = 1) -> FolderContents:
 
 
 def _look_into(folder: StrPath, keep_open: int) -> FolderContents:
-    numbers = list_segments(folder)
-    if numbers and is_headless(folder, numbers[-1]):
-        numbers.pop()
+    numbers = _with_head(folder)
     known: list[KnownSegment] = []
     empty: list[int] = []
     readers: deque[tuple[int, SegmentReader]] = deque(maxlen=max(keep_open, 1))
@@ -126,17 +124,21 @@ def _look_into(folder: StrPath, keep_open: int) -> FolderContents:
     return FolderContents(tuple(known), tuple(empty), readers[-1] if readers else None, tuple(readers))
 
 
-def discard_headless_newest(files: Files, folder: StrPath) -> int | None:
-    """Remove a newest segment file of no bytes, which a crash of another writer can leave; its number."""
+def discard_headless_newest(files: Files, folder: StrPath) -> None:
+    """Remove a newest segment file of no bytes, which a crash of another writer can leave."""
     numbers = list_segments(folder)
-    if not numbers or not is_headless(folder, numbers[-1]):
-        return None
-    files.unlink(os.path.join(folder, segment_name(numbers[-1])))
-    files.sync_folder(folder)
-    return numbers[-1]
+    if numbers and _is_headless(folder, numbers[-1]):
+        files.unlink(os.path.join(folder, segment_name(numbers[-1])))
+        files.sync_folder(folder)
 
 
-def is_headless(folder: StrPath, number: int) -> bool:
+def _with_head(folder: StrPath) -> list[int]:
+    """The segments there are, without a newest one of no bytes."""
+    numbers = list_segments(folder)
+    return numbers[:-1] if numbers and _is_headless(folder, numbers[-1]) else numbers
+
+
+def _is_headless(folder: StrPath, number: int) -> bool:
     """Whether a segment's file has no bytes; only the newest may be found so, and then it holds nothing."""
     try:
         return os.path.getsize(os.path.join(folder, segment_name(number))) == 0
@@ -187,9 +189,7 @@ def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | Non
         BudgetSpent: the budget refused.
         StorageError: a segment cannot be read.
     """
-    numbers = list_segments(folder)
-    if numbers and is_headless(folder, numbers[-1]):
-        numbers.pop()
+    numbers = _with_head(folder)
     for number in numbers:
         if budget is not None:
             budget.check()

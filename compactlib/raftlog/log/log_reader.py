@@ -222,7 +222,7 @@ class LogReader(Closing):
             BudgetSpent: the budget refused.
             Closed: the log was closed.
         """
-        return self._reads.view(self._look, SegmentLimits(), budget)
+        return self._reads.view(self._look, SegmentLimits(), budget, SystemClock())
 
     def _look(self) -> tuple[SnapshotMeta | None, tuple[KnownSegment, ...]]:
         """The snapshot without what is alive in the write-ahead log only, and the segments."""

@@ -75,14 +75,6 @@ class NewestSegment:
         torn = None if self._writer is None else self._writer.torn_tail
         return 0 if torn is None else torn.records
 
-    def create_first(self) -> None:
-        """Create the first segment of a new log, durably.
-
-        Raises:
-            StorageError: the disk refused; there is no log then.
-        """
-        self._begin_next()
-
     def make_room(self) -> KnownSegment | None:
         """Begin the next segment if this one takes no more entries; returns the one that this ended, if any.
 
@@ -91,18 +83,29 @@ class NewestSegment:
         """
         if self._writer is not None and not self._writer.is_full:
             return None
-        ended = self.known()
-        self._begin_next()
-        return ended
+        return self.begin_next()
 
     def begin_next(self) -> KnownSegment | None:
-        """Begin the next segment although this one is not full; returns what this one holds, if anything.
+        """Begin the next segment, full or not, or the first; returns what this one holds, if anything.
 
         Raises:
             StorageError: as `make_room`.
         """
         ended = self.known()
-        self._begin_next()
+        if self._writer is not None:
+            # Sealed durably before its successor exists: a segment that is not the newest is never torn.
+            self._writer.seal()
+            self._writer.close()
+            self._writer = None
+        number = self._number + 1
+        if os.path.lexists(os.path.join(self._folder, segment_name(number))):
+            # An earlier try created it, and the disk refused only the last sync.
+            self._files.sync_folder(self._folder)
+            writer = SegmentWriter.open(self._files, self._folder, number)
+        else:
+            writer = SegmentWriter.create(self._files, self._folder, number, self._limits)
+        self._number = number
+        self._use(writer)
         return ended
 
     def append_run(self, first: int, term: int, payloads: Sequence[bytes]) -> int:
@@ -124,22 +127,6 @@ class NewestSegment:
         """
         assert self._writer is not None, "make_room comes first"
         self._writer.append(index, term, payload)
-
-    def _begin_next(self) -> None:
-        if self._writer is not None:
-            # Sealed durably before its successor exists: a segment that is not the newest is never torn.
-            self._writer.seal()
-            self._writer.close()
-            self._writer = None
-        number = self._number + 1
-        if os.path.lexists(os.path.join(self._folder, segment_name(number))):
-            # An earlier try created it, and the disk refused only the last sync.
-            self._files.sync_folder(self._folder)
-            writer = SegmentWriter.open(self._files, self._folder, number)
-        else:
-            writer = SegmentWriter.create(self._files, self._folder, number, self._limits)
-        self._number = number
-        self._use(writer)
 
     def _use(self, writer: SegmentWriter) -> None:
         self._writer = writer

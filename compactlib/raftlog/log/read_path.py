@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from compactlib.clock import Clock
 from compactlib.errors import Closed, CompactlibError, CorruptData, InvalidInput, NotFound, Unsupported
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import require_budget, whole
@@ -34,6 +35,7 @@ from compactlib.raftlog.segment.known import KnownSegment
 from compactlib.raftlog.segment.liveness import kept_positions
 from compactlib.raftlog.segment.segment_set import Lease, SegmentSet
 from compactlib.report import Finding, VerifyReport
+from compactlib.runtime.breather import Breather
 from compactlib.runtime.budget import Budget
 
 if TYPE_CHECKING:
@@ -227,8 +229,10 @@ class SegmentReadPath:
     # -- as a compaction sees it
 
     def view(self, look: Callable[[], tuple[SnapshotMeta | None, Sequence[KnownSegment]]], limits: SegmentLimits,
-             budget: Budget | None) -> LogView:
+             budget: Budget | None, clock: Clock) -> LogView:
         """What a policy sees of the state and the segments that `look` gives; looks again for what has gone meanwhile.
+
+        Other threads get on meanwhile.
 
         One that has left the list was removed by a compaction, or taken back by a flush: that is no damage. One that is
         still listed may be about to be replaced.
@@ -240,7 +244,7 @@ class SegmentReadPath:
         require_budget(budget)
         looks = 0
         while True:
-            view = self._view_of(*look(), limits, budget)
+            view = self._view_of(*look(), limits, budget, Breather(clock))
             lost = {each.number for each in view.damaged if isinstance(each.error, NotFound)}
             if not lost:
                 return view
@@ -250,11 +254,12 @@ class SegmentReadPath:
                 return view
 
     def _view_of(self, state: SnapshotMeta | None, known: Sequence[KnownSegment], limits: SegmentLimits,
-                budget: Budget | None) -> LogView:
+                 budget: Budget | None, breather: Breather) -> LogView:
         """What a policy sees of these segments. One that cannot be judged is listed as damaged."""
         self.require_open()
         damaged: dict[int, CompactlibError] = {}
-        stats = self._stats.gather(self.segments, state, known=known, damaged=damaged, budget=budget)
+        stats = self._stats.gather(self.segments, state, known=known, damaged=damaged, budget=budget,
+                                   breathe=breather.breathe)
         return LogView(
             segments=stats, limits=limits, snapshot_index=None if state is None else state.index,
             folder=self._folder, damaged=tuple(DamagedSegment(*each) for each in sorted(damaged.items())))

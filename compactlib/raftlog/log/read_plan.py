@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 
 import attrs
 
 from compactlib._closing import Closing
-from compactlib.errors import CorruptData, NotFound, Unsorted
+from compactlib.errors import CorruptData, NotFound
+from compactlib.raftlog.arguments import require_ascending
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import Answer, DamagedEntry, DeadEntry, Entry, MissingEntry, SegmentRef
 from compactlib.raftlog.segment.reader import SegmentReader
@@ -31,10 +31,7 @@ def plan_parts(refs: Sequence[SegmentRef], indexes: Sequence[int]) -> tuple[Read
     Raises:
         Unsorted: the indexes do not ascend strictly.
     """
-    for previous, index in pairwise(indexes):
-        if index <= previous:
-            raise Unsorted(f"index {index} follows {previous}; sort the indexes and drop duplicates",
-                           previous=previous, found=index)
+    require_ascending(indexes)
     parts: list[ReadPart] = []
     place = 0
     start = bisect_right(refs, indexes[0], key=lambda ref: ref.first) - 1 if indexes else 0

@@ -18,9 +18,9 @@ import attrs
 from compactlib._arguments import require_method, require_policy, require_type
 from compactlib._closing import Closing
 from compactlib.contract import CommitFence
-from compactlib.errors import Closed, CompactlibError, InvalidInput, NotFound, Stale, StorageError, Unsupported
+from compactlib.errors import Closed, CompactlibError, InvalidInput, NotFound, Stale, Unsupported
 from compactlib.executors.tasks import LocalExecutor
-from compactlib.files.disk import StrPath, list_folder, local_path, sync_names
+from compactlib.files.disk import StrPath, list_folder, local_path, make_missing_folder, sync_names
 from compactlib.files.folder_lock import FolderLock
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
@@ -142,8 +142,8 @@ class SegmentLog(Closing):
 
     def _open(self, stack: contextlib.ExitStack) -> None:
         folder, files, options = self._folder, self._files, self._options
-        if not require_log(folder, may_create=True) and not os.path.isdir(folder):
-            self._make_folder(folder)
+        if not require_log(folder, may_create=True) and make_missing_folder(files, folder):
+            # If another process made it a moment ago, the lock says whose log it is.
             files.sync_folder(os.path.dirname(os.path.abspath(folder)))
         self._lock = stack.enter_context(FolderLock(folder, meanwhile="read it with a LogReader"))
         # An earlier writer may have been killed before it synced what is found here, and on which all will rest.
@@ -161,7 +161,7 @@ class SegmentLog(Closing):
         newest = NewestSegment(files, folder, options.limits, number=number, found=found)
         stack.callback(newest.close)
         if not number:
-            newest.create_first()
+            newest.begin_next()
         self._compactor = Compactor(folder, self._segments, self._switch, files=files, clock=options.clock,
                                     keep_links_seconds=options.keep_links_seconds, run_id=options.run_id,
                                     switched=lambda: self._tail.note())
@@ -174,20 +174,12 @@ class SegmentLog(Closing):
         self._cadence = MajorCadence(options.trigger, options.clock, CadenceFile(files, folder, self._observer))
         self._tell_recovery()
 
-    def _make_folder(self, folder: str) -> None:
-        try:
-            self._files.make_folder(folder)
-        except StorageError:
-            # Another process may have made it a moment ago; the lock says whose log it is.
-            if not os.path.isdir(folder):
-                raise
-
     def _tell_recovery(self) -> None:
         if self._recovery:
             self._observer.event("raftlog_recovered", attrs.asdict(self._recovery))
         if self.torn_entries:
             self._observer.event("raftlog_torn_tail_cut", {"records": self.torn_entries,
-                                                           "segment": self._tail.number})
+                                                           "segment": self._tail.newest.number})
 
     @property
     def folder(self) -> str:
@@ -202,7 +194,7 @@ class SegmentLog(Closing):
     @property
     def torn_entries(self) -> int:
         """Entries that opening the log cut off at its end; none of them was ever confirmed by a `sync`."""
-        return self._tail.torn_entries
+        return self._tail.newest.torn_entries
 
     @property
     def tail(self) -> LogTail:
@@ -435,7 +427,7 @@ class SegmentLog(Closing):
 
     def view(self, *, budget: Budget | None = None) -> LogView:
         """The log as a policy sees it now; see `LogReader.view`. What is pinned counts as alive."""
-        return self._reads.view(self._look, self._options.limits, budget)
+        return self._reads.view(self._look, self._options.limits, budget, self._options.clock)
 
     def plan(self, policy: LogPolicy | None = None, *, view: LogView | None = None) -> LogPlan:
         """What `compact` would do now, and why it would leave the rest: a dry run that changes nothing.
@@ -614,7 +606,7 @@ class SegmentLog(Closing):
             looks.append((self._compacted_state(known), known))
             return looks[-1]
 
-        view = self._reads.view(look, self._options.limits, budget)
+        view = self._reads.view(look, self._options.limits, budget, self._options.clock)
         return _Sensed(*looks[-1], view)
 
     def _look(self) -> tuple[SnapshotMeta | None, tuple[KnownSegment, ...]]:
@@ -743,8 +735,9 @@ class SegmentLog(Closing):
         """What the log says of itself, at once."""
         self._reads.require_open()
         with self._switch:
-            newest, refs, row = self._tail.known(), self._segments.refs, self._reads.state or NO_SNAPSHOT
-            unsynced, last_term, durable = self._tail.unsynced_entries, self._tail.last_term, self._tail.durable_index
+            newest, refs, row = self._tail.newest.known(), self._segments.refs, self._reads.state or NO_SNAPSHOT
+            unsynced, last_term = self._tail.newest.unsynced_entries, self._tail.newest.last_term
+            durable = self._tail.durable_index
         listed = {ref.number for ref in refs} if newest is None else {newest.ref.number, *(ref.number for ref in refs)}
         last = newest.ref.last if newest is not None else refs[-1].last if refs else -1
         first = refs[0].first if refs else newest.ref.first if newest is not None else None

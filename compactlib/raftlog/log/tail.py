@@ -45,13 +45,14 @@ class LogTail:
                  switch: OwnedLock, compactor: Compactor, require_open: Callable[[], object]) -> None:
         self.switch: OwnedLock = switch
         self.segments: SegmentSet = segments
+        # Of which nothing is known before it is recovered from an error.
+        self.newest: NewestSegment = newest
         # From here on the newest segment answers; not before the list does.
         self.newest_first: int = _BEYOND
         self.older_last: int = -1
         self.is_closed: bool = False
         self.require_open: Callable[[], object] = require_open
         self._files = files
-        self._newest = newest
         self._lock = lock
         self._compactor = compactor
         self._to_discard: list[int] = []
@@ -60,49 +61,24 @@ class LogTail:
         self._must_recover = False
 
     @property
-    def number(self) -> int:
-        """The newest segment's number."""
-        return self._newest.number
-
-    @property
     def must_remove_older(self) -> bool:
         """Whether an earlier `remove_older` was refused, and files are left that would count again."""
         return bool(self._to_remove)
 
     @property
-    def torn_entries(self) -> int:
-        """Entries that opening the newest segment cut off."""
-        return self._newest.torn_entries
-
-    @property
-    def unsynced_entries(self) -> int:
-        """Entries appended that are not durable yet."""
-        return self._newest.unsynced_entries
-
-    @property
-    def last_term(self) -> int | None:
-        """The term of the last entry that the newest segment holds, `None` if none."""
-        return self._newest.last_term
-
-    @property
     def durable_index(self) -> int:
         """The last entry that is durable for sure, -1 if none is."""
-        durable = self._newest.durable_index
+        durable = self.newest.durable_index
         return self.older_last if durable is None else durable
 
-    def known(self) -> KnownSegment | None:
-        """What the newest segment holds now, `None` if nothing; before it is recovered nothing is known of it."""
-        return self._newest.known()
-
     def settled(self) -> KnownSegment | None:
-        """As `known`, recovered first if an error came between; `switch` is held.
+        """What the newest segment holds now, `None` if nothing; recovered first, after an error. `switch` is held.
 
         Raises:
             StorageError: that is not possible now; call again.
         """
-        if self._must_recover:
-            self._recover_newest()
-        return self._newest.known()
+        self._recover_newest()
+        return self.newest.known()
 
     def put(self, index: int, term: int, payload: Buffer) -> None:
         """Append an entry, whatever the snapshot says; `switch` is held. See `SegmentLog.append`."""
@@ -110,7 +86,7 @@ class LogTail:
             self._recover_newest()
         try:
             self._make_room()
-            self._newest.append(index, term, payload)
+            self.newest.append(index, term, payload)
         except StorageError:
             self.lose_unsynced()
             raise
@@ -118,7 +94,7 @@ class LogTail:
             self._began_at(index)
 
     def _make_room(self) -> None:
-        ended = self._newest.make_room()
+        ended = self.newest.make_room()
         if ended is not None:
             self.segments.put(ended)
             self.older_last, self.newest_first = ended.ref.last, _BEYOND
@@ -128,7 +104,7 @@ class LogTail:
         if index > self.older_last:
             self.newest_first = index
             return
-        newest = self._newest.known()
+        newest = self.newest.known()
         assert newest is not None, "an entry was just appended"
         # The files of covered segments may go only once the entries that cover them are durable.
         self._to_discard.extend(self.segments.put(newest))
@@ -143,14 +119,13 @@ class LogTail:
         """
         with self.switch:
             self.require_open()
-            if self._must_recover:
-                self._recover_newest()
+            self._recover_newest()
             done = 0
             while done < len(payloads):
                 index = first + done
                 try:
                     self._make_room()
-                    done += self._newest.append_run(index, term, payloads[done:] if done else payloads)
+                    done += self.newest.append_run(index, term, payloads[done:] if done else payloads)
                 except StorageError:
                     self.lose_unsynced()
                     raise
@@ -165,10 +140,9 @@ class LogTail:
         """
         with self.switch:
             self.require_open()
-            if self._must_recover:
-                self._recover_newest()
+            self._recover_newest()
             try:
-                ended = self._newest.begin_next()
+                ended = self.newest.begin_next()
             except StorageError:
                 self.lose_unsynced()
                 raise
@@ -184,10 +158,10 @@ class LogTail:
             Busy: a reader still uses them; call again.
         """
         with self.switch:
-            if self.settled() is not None or not self._newest.takes_entries:
+            if self.settled() is not None or not self.newest.takes_entries:
                 self.begin_successor()
             folder = self.segments.folder
-            numbers = [ref.number for ref in self.segments.refs if ref.number != self._newest.number]
+            numbers = [ref.number for ref in self.segments.refs if ref.number != self.newest.number]
             self._to_remove = sorted({*self._to_remove, *numbers})
             self.segments.drop(numbers)
             self.note()
@@ -209,10 +183,9 @@ class LogTail:
         """Make every entry appended so far durable; see `SegmentLog.sync`."""
         with self.switch:
             self.require_open()
-            if self._must_recover:
-                self._recover_newest()
+            self._recover_newest()
             try:
-                self._newest.sync()
+                self.newest.sync()
             except StorageError:
                 self.lose_unsynced()
                 raise
@@ -232,8 +205,10 @@ class LogTail:
                 self._recover_newest()
 
     def _recover_newest(self) -> None:
+        if not self._must_recover:
+            return
         self._lock.require_mine()
-        self._newest.recover()
+        self.newest.recover()
         known = read_folder(self.segments.folder).known
         self.segments.reset(segment for segment in known if segment.ref.number not in self._compactor.doomed)
         self._to_discard = list(self.segments.covered)
@@ -244,14 +219,14 @@ class LogTail:
         """Follow a change of the list. While the newest segment is not recovered nothing is known of it."""
         if self._must_recover:
             return
-        newest = self._newest.known()
+        newest = self.newest.known()
         if newest is not None:
             self.segments.put(newest)
         self.older_last, self.newest_first = self._ends()
 
     def _ends(self) -> tuple[int, int]:
         """The last index of the older segments (-1 if none), and the first of the one that is written to."""
-        newest, refs = self._newest.known(), self.segments.refs
+        newest, refs = self.newest.known(), self.segments.refs
         if newest is None:
             return (refs[-1].last if refs else -1), _BEYOND
         return (refs[-2].last if len(refs) > 1 else -1), newest.ref.first
@@ -263,18 +238,17 @@ class LogTail:
             StorageError: the disk refused; entries that were not synced are lost.
         """
         with self.switch:
-            if self._must_recover:
-                self._recover_newest()
-            newest = self._newest.known()
+            self._recover_newest()
+            newest = self.newest.known()
             if newest is None or self.is_closed:
                 return
             self._lock.require_mine()
             try:
-                self._newest.flush()
+                self.newest.flush()
             except StorageError:
                 self.lose_unsynced()
                 raise
-            number = self._newest.number
+            number = self.newest.number
             outdated = self.segments.open_entries(number) not in (-1, newest.entries)
             if outdated or self.segments.known_of(number) != newest:
                 self.segments.put(newest)
@@ -296,7 +270,7 @@ class LogTail:
     def read(self, index: int) -> Entry | None:
         """The entry of `index` from the newest segment, `None` if that does not hold it; `switch` is held."""
         try:
-            return self._newest.read(index)
+            return self.newest.read(index)
         except StorageError:
             self.lose_unsynced()
             raise
@@ -320,5 +294,5 @@ class LogTail:
         if self.is_closed:
             return False
         self.is_closed = True
-        self._newest.abandon()
+        self.newest.abandon()
         return True

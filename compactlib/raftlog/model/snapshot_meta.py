@@ -17,7 +17,6 @@ import errno
 import os
 import stat
 import struct
-from collections import deque
 from typing import TypeAlias
 
 import attrs
@@ -75,9 +74,8 @@ class SnapshotMeta:
         if self.live and self.live.last > self.index:
             raise LiveAboveSnapshot(index=self.live.last, snapshot_index=self.index)
         object.__setattr__(self, "smallest_live_index", self.live.first if self.live else self.index + 1)
-        last_run = deque(self.live.runs(), maxlen=1)
-        ends_there = last_run and last_run[0][1] == self.index
-        object.__setattr__(self, "kept_from", last_run[0][0] if ends_there else self.index + 1)
+        ends_there = bool(self.live) and self.live.last == self.index
+        object.__setattr__(self, "kept_from", self.live.columns[0][-1] if ends_there else self.index + 1)
 
     def is_dead(self, index: int) -> bool:
         """Whether the entry of `index` may be gone. O(log live runs)."""

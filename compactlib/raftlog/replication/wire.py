@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 from compactlib.errors import InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
@@ -128,6 +129,8 @@ def decode(frame: bytes, *, source: str = "<frame>") -> TransferMessage:
 # -- bodies
 
 Pieces: TypeAlias = Sequence[bytes]
+_PieceT = TypeVar("_PieceT", LiveChunk, StateChunk)
+_BareT = TypeVar("_BareT", Probe, Unknown, Wait)
 
 
 def _offer(message: Offer) -> Pieces:
@@ -155,12 +158,8 @@ def _piece(message: LiveChunk | StateChunk) -> Pieces:
     return [_OFFSET.pack(message.offset), message.data]
 
 
-def _parse_live(envelope: Envelope, body: bytes) -> LiveChunk:
-    return LiveChunk(envelope, _OFFSET.unpack_from(body)[0], body[_OFFSET.size:])
-
-
-def _parse_state(envelope: Envelope, body: bytes) -> StateChunk:
-    return StateChunk(envelope, _OFFSET.unpack_from(body)[0], body[_OFFSET.size:])
+def _parse_piece(kind: type[_PieceT], envelope: Envelope, body: bytes) -> _PieceT:
+    return kind(envelope, _OFFSET.unpack_from(body)[0], body[_OFFSET.size:])
 
 
 def _entries(message: EntryChunk) -> Pieces:
@@ -190,19 +189,10 @@ def _nothing(message: Probe | Unknown | Wait) -> Pieces:
     return []
 
 
-def _parse_probe(envelope: Envelope, body: bytes) -> Probe:
-    _no_more(body)
-    return Probe(envelope)
-
-
-def _parse_unknown(envelope: Envelope, body: bytes) -> Unknown:
-    _no_more(body)
-    return Unknown(envelope)
-
-
-def _parse_wait(envelope: Envelope, body: bytes) -> Wait:
-    _no_more(body)
-    return Wait(envelope)
+def _parse_nothing(kind: type[_BareT], envelope: Envelope, body: bytes) -> _BareT:
+    if body:
+        raise ValueError(f"{len(body)} bytes where nothing follows")
+    return kind(envelope)
 
 
 def _withdrawal(message: Withdrawal) -> Pieces:
@@ -252,24 +242,19 @@ def _text(text: str) -> bytes:
     return text.encode("utf-8", "replace")[:MAX_TEXT_BYTES].decode("utf-8", "ignore").encode()
 
 
-def _no_more(body: bytes) -> None:
-    if body:
-        raise ValueError(f"{len(body)} bytes where nothing follows")
-
-
 _BODIES: tuple[tuple[type[TransferMessage], Callable[..., Pieces], Callable[[Envelope, bytes], TransferMessage]],
                ...] = (
     (Offer, _offer, _parse_offer),
-    (LiveChunk, _piece, _parse_live),
+    (LiveChunk, _piece, partial(_parse_piece, LiveChunk)),
     (EntryChunk, _entries, _parse_entries),
-    (StateChunk, _piece, _parse_state),
-    (Probe, _nothing, _parse_probe),
+    (StateChunk, _piece, partial(_parse_piece, StateChunk)),
+    (Probe, _nothing, partial(_parse_nothing, Probe)),
     (Withdrawal, _withdrawal, _parse_withdrawal),
     (Progress, _progress, _parse_progress),
-    (Unknown, _nothing, _parse_unknown),
+    (Unknown, _nothing, partial(_parse_nothing, Unknown)),
     (Installed, _installed, _parse_installed),
     (Refusal, _refusal, _parse_refusal),
-    (Wait, _nothing, _parse_wait),
+    (Wait, _nothing, partial(_parse_nothing, Wait)),
 )
 """Each message with how it becomes bytes and back. Its number on the wire is its place here, from 1: append only."""
 _NUMBERS = {kind: number for number, (kind, _, _) in enumerate(_BODIES, 1)}

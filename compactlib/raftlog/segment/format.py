@@ -22,7 +22,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 
 import attrs
@@ -198,25 +198,41 @@ def decode_records(region: bytes | memoryview) -> Columns:
                    lengths=halves[4::_HALVES], heads=halves[5::_HALVES], crcs=halves[8::_HALVES])
 
 
-def encode_records(indexes: Sequence[int], terms: Sequence[int], lengths: Sequence[int], heads: Sequence[int],
-                   offsets: Sequence[int], crcs: Sequence[int]) -> bytes:
+def encode_records(columns: Columns) -> bytes:
     """Join columns into index records: the inverse of `decode_records`."""
     # Each 8-byte word that holds two 4-byte fields is the lower field plus the upper one shifted, on any machine.
-    count = len(indexes)
-    halves = array("I", bytes(RECORD_BYTES * count))
-    halves[4::_HALVES] = array("I", lengths)
-    halves[5::_HALVES] = array("I", heads)
-    halves[8::_HALVES] = array("I", crcs)
+    halves = array("I", bytes(RECORD_BYTES * len(columns)))
+    halves[4::_HALVES], halves[5::_HALVES], halves[8::_HALVES] = columns.lengths, columns.heads, columns.crcs
     if _BIG_ENDIAN:
         halves.byteswap()
     words = array("Q")
     words.frombytes(halves.tobytes())
-    for place, column in ((0, indexes), (1, terms), (3, offsets)):
-        values = array("Q", column)
-        if _BIG_ENDIAN:
-            values.byteswap()
-        words[place::_WORDS] = values
+    for place, column in ((0, columns.indexes), (1, columns.terms), (3, columns.offsets)):
+        words[place::_WORDS] = _little_endian(column)
     return words.tobytes()
+
+
+def indexes_of(region: bytes) -> array[int]:
+    """The indexes alone of index records."""
+    words = array("Q")
+    words.frombytes(region)
+    return _little_endian(words[::_WORDS])
+
+
+def moved(region: bytes, offsets: Iterable[int]) -> memoryview:
+    """Index records that say other offsets."""
+    words = array("Q")
+    words.frombytes(region)
+    words[3::_WORDS] = _little_endian(array("Q", offsets))
+    return memoryview(words).cast("B")
+
+
+def _little_endian(words: array[int]) -> array[int]:
+    """From this machine's order of bytes, or back to it."""
+    if _BIG_ENDIAN:
+        words = words[:]
+        words.byteswap()
+    return words
 
 
 def first_bad_head(columns: Columns) -> int:

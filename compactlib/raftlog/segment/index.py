@@ -74,13 +74,9 @@ class SegmentIndex:
         columns = self.columns
         if columns.indexes and records.indexes[0] <= columns.indexes[-1]:
             self._take_back(records.indexes[0])
-        columns.terms.extend(records.terms)
-        columns.offsets.extend(records.offsets)
-        columns.lengths.extend(records.lengths)
-        columns.heads.extend(records.heads)
-        columns.crcs.extend(records.crcs)
-        # Last: a reader that finds an index finds the rest.
-        columns.indexes.extend(records.indexes)
+        # The indexes last: a reader that finds an index finds the rest.
+        for name in ("terms", "offsets", "lengths", "heads", "crcs", "indexes"):
+            getattr(columns, name).extend(getattr(records, name))
         self.entries += len(records)
         self.data_bytes += sum(records.lengths)
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from itertools import compress, pairwise, repeat
+from itertools import compress, repeat
 from operator import add, ne, sub
 
 import attrs
 
 from compactlib._closing import Closing
-from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError
+from compactlib.errors import Closed, CorruptData, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import StrPath, read_exactly
+from compactlib.files.disk import StrPath, read_exactly, read_into
+from compactlib.raftlog.arguments import require_ascending
 from compactlib.raftlog.model.values import Answer, DamagedEntry, Entry, MissingEntry, entry_of
+from compactlib.raftlog.segment.format import Columns
 from compactlib.raftlog.segment.index import SegmentIndex, picked
 from compactlib.raftlog.segment.load import LoadedSegment, SegmentFormat, TailRule, load_segment
 from compactlib.raftlog.segment.spans import MAX_SPAN_BYTES, read_spans
@@ -39,79 +41,6 @@ class Span:
     payloads: Sequence[memoryview]
     live_bytes: int
     damaged: Sequence[int]
-
-
-@attrs.frozen
-class PickedPayloads:
-    """Which payloads of a segment to read: columns of equal length, ascending by offset.
-
-    Attributes:
-        positions: their positions in the segment's index.
-        offsets: where each begins in the file.
-        lengths: their sizes.
-        heads: the CRC of each entry's index, term and length.
-        crcs: the CRC that each entry must have.
-        zero_means_unchecked: see `SegmentIndex`.
-    """
-
-    positions: Sequence[int]
-    offsets: Sequence[int]
-    lengths: Sequence[int]
-    heads: Sequence[int]
-    crcs: Sequence[int]
-    zero_means_unchecked: bool
-
-    @classmethod
-    def of(cls, index: SegmentIndex, positions: Sequence[int]) -> PickedPayloads:
-        """The payloads at `positions` (ascending) of an index."""
-        columns = index.columns
-        return cls(positions, picked(columns.offsets, positions), picked(columns.lengths, positions),
-                   picked(columns.heads, positions), picked(columns.crcs, positions), index.zero_means_unchecked)
-
-
-def read_payloads(descriptor: int, wanted: PickedPayloads) -> Iterator[Span]:
-    """Read and check payloads, physical neighbours together.
-
-    One system call per span of up to 1 MiB; memory is one span, or the largest entry if that is larger.
-
-    Args:
-        descriptor: the file.
-        wanted: what to read.
-    """
-    offsets = wanted.offsets
-    ends = list(map(add, offsets, wanted.lengths))
-    scratch = bytearray(min(MAX_SPAN_BYTES, ends[-1] - offsets[0]) if ends else 0)
-    for first, stop in read_spans(offsets, ends):
-        base, size = offsets[first], ends[stop - 1] - offsets[first]
-        if size > len(scratch):
-            scratch = bytearray(size)
-        buffer = memoryview(scratch)[:size]
-        end = base + _read_into(descriptor, buffer, base)
-        here = map(sub, offsets[first:stop], repeat(base))
-        there = map(sub, ends[first:stop], repeat(base))
-        payloads = list(map(buffer.__getitem__, map(slice, here, there)))
-        found = list(map(crc32, payloads, wanted.heads[first:stop]))
-        expected = list(wanted.crcs[first:stop])
-        positions = wanted.positions[first:stop]
-        damaged: list[int] = []
-        if found != expected:
-            unchecked = 0 if wanted.zero_means_unchecked else -1
-            pairs = compress(zip(positions, expected, strict=True), map(ne, found, expected))
-            damaged = [position for position, crc in pairs if crc != unchecked]
-        if end < ends[stop - 1]:
-            beyond = {position for position, last in zip(positions, ends[first:stop], strict=True) if last > end}
-            damaged = sorted(beyond.union(damaged))
-        yield Span(positions, buffer, payloads, sum(wanted.lengths[first:stop]), damaged)
-
-
-def _read_into(descriptor: int, buffer: memoryview, offset: int) -> int:
-    """Fill `buffer` from the file; returns how many bytes there were, fewer only where the file ends."""
-    got = os.preadv(descriptor, [buffer], offset)
-    if got < len(buffer):
-        rest = read_exactly(descriptor, len(buffer) - got, offset + got)
-        buffer[got:got + len(rest)] = rest
-        got += len(rest)
-    return got
 
 
 class SegmentReader(Closing):
@@ -207,18 +136,9 @@ class SegmentReader(Closing):
         except OSError as error:
             raise self._refused(error) from error
         if crc32(payload, heads[position]) != crcs[position] or len(payload) != length:
-            payload = self._second_look(position)
+            payload = look_again(self.fileno(), self._path, self._loaded.index.columns, position,
+                                 zero_means_unchecked=self._loaded.index.zero_means_unchecked)
         return entry_of((index, terms[position], payload))
-
-    def _second_look(self, position: int) -> bytes:
-        columns = self._loaded.index.columns
-        payload = read_exactly(self.fileno(), columns.lengths[position], columns.offsets[position])
-        wanted = columns.crcs[position]
-        unchecked = self._loaded.index.zero_means_unchecked and wanted == 0
-        if len(payload) == columns.lengths[position] and (
-                unchecked or crc32(payload, columns.heads[position]) == wanted):
-            return payload
-        raise self.damage_at(position)
 
     def _refused(self, error: OSError) -> StorageError:
         self.fileno()
@@ -227,10 +147,8 @@ class SegmentReader(Closing):
     def damage_at(self, position: int) -> CorruptData:
         """The error that describes a damaged entry, read anew."""
         columns = self._loaded.index.columns
-        length, offset = columns.lengths[position], columns.offsets[position]
-        payload = read_exactly(self.fileno(), length, offset)
-        return damage(self._path, offset, columns.indexes[position],
-                      (crc32(payload, columns.heads[position]), len(payload)), (columns.crcs[position], length))
+        return _damage(self._path, columns, position,
+                       read_exactly(self.fileno(), columns.lengths[position], columns.offsets[position]))
 
     def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
         """Answer each of `indexes` (strictly ascending), in order; neighbours in the file are read together.
@@ -238,10 +156,9 @@ class SegmentReader(Closing):
         A damaged entry is answered as `DamagedEntry`, an index that the segment does not hold as `MissingEntry`.
 
         Raises:
-            InvalidInput: the indexes do not ascend.
+            Unsorted: the indexes do not ascend.
         """
-        if any(first >= second for first, second in pairwise(indexes)):
-            raise InvalidInput("read_many wants strictly ascending indexes; sort them and drop duplicates")
+        require_ascending(indexes)
         positions = list(map(self._loaded.index.find, indexes))
         held = [position for position in positions if position >= 0]
         answers = self.answers_at(held)
@@ -261,7 +178,7 @@ class SegmentReader(Closing):
 
     def _answers_at(self, positions: Sequence[int]) -> Iterator[Entry | DamagedEntry]:
         columns = self._loaded.index.columns
-        for span in read_payloads(self.fileno(), PickedPayloads.of(self._loaded.index, positions)):
+        for span in self.spans(positions):
             entries = map(entry_of, zip(picked(columns.indexes, span.positions), picked(columns.terms, span.positions),
                                         map(bytes, span.payloads), strict=True))
             if not span.damaged:
@@ -271,11 +188,44 @@ class SegmentReader(Closing):
             for position, entry in zip(span.positions, entries, strict=True):
                 yield DamagedEntry(entry.index, self.damage_at(position)) if position in damaged else entry
 
+    def spans(self, positions: Sequence[int]) -> Iterator[Span]:
+        """Read and check the payloads at ascending positions of the index, physical neighbours together.
+
+        One system call per span of up to 1 MiB; memory is one span, or the largest entry if that is larger.
+
+        Raises:
+            OSError: reading failed.
+        """
+        descriptor, columns = self.fileno(), self._loaded.index.columns
+        offsets, lengths = picked(columns.offsets, positions), picked(columns.lengths, positions)
+        heads, crcs = picked(columns.heads, positions), picked(columns.crcs, positions)
+        unchecked = 0 if self._loaded.index.zero_means_unchecked else -1
+        ends = list(map(add, offsets, lengths))
+        scratch = bytearray(min(MAX_SPAN_BYTES, ends[-1] - offsets[0]) if ends else 0)
+        for first, stop in read_spans(offsets, ends):
+            base, size = offsets[first], ends[stop - 1] - offsets[first]
+            if size > len(scratch):
+                scratch = bytearray(size)
+            buffer = memoryview(scratch)[:size]
+            end = base + read_into(descriptor, buffer, base)
+            here = map(sub, offsets[first:stop], repeat(base))
+            there = map(sub, ends[first:stop], repeat(base))
+            payloads = list(map(buffer.__getitem__, map(slice, here, there)))
+            found, expected = list(map(crc32, payloads, heads[first:stop])), list(crcs[first:stop])
+            those = positions[first:stop]
+            damaged: list[int] = []
+            if found != expected:
+                pairs = compress(zip(those, expected, strict=True), map(ne, found, expected))
+                damaged = [position for position, crc in pairs if crc != unchecked]
+            if end < ends[stop - 1]:
+                beyond = {position for position, last in zip(those, ends[first:stop], strict=True) if last > end}
+                damaged = sorted(beyond.union(damaged))
+            yield Span(those, buffer, payloads, sum(lengths[first:stop]), damaged)
+
     def damaged_entries(self) -> list[CorruptData]:
         """Read everything and list what fails its checksum."""
-        every = PickedPayloads.of(self._loaded.index, range(len(self._loaded.index)))
         try:
-            return [self.damage_at(position) for span in read_payloads(self.fileno(), every)
+            return [self.damage_at(position) for span in self.spans(range(len(self._loaded.index)))
                     for position in span.damaged]
         except OSError as error:
             raise self._refused(error) from error
@@ -293,7 +243,23 @@ class SegmentReader(Closing):
         return f"SegmentReader({self._path!r}, {len(self.index)} entries, {self.format})"
 
 
-def damage(path: str, offset: int, index: int, found: tuple[int, int], expected: tuple[int, int]) -> CorruptData:
-    """The error that describes a damaged entry by the CRC and the length that were found, and that it must have."""
-    return CorruptData(path=path, offset=offset, index=index, found=f"CRC {found[0]:#010x} over {found[1]} bytes",
-                       expected=f"CRC {expected[0]:#010x} over {expected[1]} bytes")
+def look_again(descriptor: int, path: str, columns: Columns, position: int, *, zero_means_unchecked: bool) -> bytes:
+    """Read one payload again of which a checksum failed: Ra's may have none, and a read may have come back short.
+
+    Raises:
+        CorruptData: it is damaged.
+        OSError: reading failed.
+    """
+    length, crc = columns.lengths[position], columns.crcs[position]
+    payload = read_exactly(descriptor, length, columns.offsets[position])
+    unchecked = zero_means_unchecked and not crc
+    if len(payload) == length and (unchecked or crc32(payload, columns.heads[position]) == crc):
+        return payload
+    raise _damage(path, columns, position, payload)
+
+
+def _damage(path: str, columns: Columns, position: int, payload: bytes) -> CorruptData:
+    found = crc32(payload, columns.heads[position])
+    return CorruptData(path=path, offset=columns.offsets[position], index=columns.indexes[position],
+                       found=f"CRC {found:#010x} over {len(payload)} bytes",
+                       expected=f"CRC {columns.crcs[position]:#010x} over {columns.lengths[position]} bytes")

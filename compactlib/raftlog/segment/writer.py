@@ -248,8 +248,7 @@ class SegmentWriter(Closing):
             indexes=array("Q", range(first, first + len(lengths))), terms=array("Q", [term]) * len(lengths),
             offsets=array("Q", offsets), lengths=array("I", lengths),
             heads=array("I", heads), crcs=array("I", list(map(crc32, fitting, heads))))
-        self._records.append(native.encode_records(columns.indexes, columns.terms, columns.lengths, columns.heads,
-                                                   columns.offsets, columns.crcs))
+        self._records.append(native.encode_records(columns))
         self._record_count += len(lengths)
         self._payloads += fitting
         self._index.extend(columns)

@@ -17,7 +17,15 @@ import attrs
 
 from compactlib.errors import AuditFailed, CorruptData, InvalidInput, NotFound, Stale, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, sync_names, write_durably
+from compactlib.files.disk import (
+    Files,
+    LocalFiles,
+    StrPath,
+    local_path,
+    make_missing_folder,
+    sync_names,
+    write_durably,
+)
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.errors import LiveSetLost
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
@@ -82,8 +90,7 @@ class SnapshotFolder:
         self._names = OwnedLock(f"the snapshots in {self._folder}")
         self._machine = machine
         self._max_checkpoints = max_checkpoints
-        if not os.path.isdir(self._folder):
-            self._files.make_folder(self._folder)
+        make_missing_folder(self._files, self._folder)
         # An earlier process may have been killed between a renaming and its sync: what is in force must stay so.
         sync_names(self._files, self._folder)
         self._names_unsynced = False

@@ -60,7 +60,7 @@ class LogSegments(Closing):
     def newest_stats(self) -> NewestStats:
         """What a flush plan wants to know of the newest segment."""
         with self._tail.switch:
-            newest = self._tail.known()
+            newest = self._tail.newest.known()
         return NewestStats() if newest is None else NewestStats(newest.ref.last, newest.data_bytes)
 
     def write(self, plan: FlushPlan) -> None:

@@ -218,11 +218,6 @@ class RaftLog(Closing):
         return self._log
 
     @property
-    def memtable(self) -> Memtable:
-        """What is in no segment yet: to be looked at."""
-        return self._memtable
-
-    @property
     def is_closed(self) -> bool:
         """Whether the log was closed."""
         return self._closed

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 
-from compactlib.errors import CorruptData, Unsorted
+from compactlib.errors import CorruptData
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.arguments import listed, whole
+from compactlib.raftlog.arguments import listed, require_ascending, whole
 from compactlib.raftlog.memtable.table import Memtable, Table, base_of, visible_runs, visible_slabs
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import (
@@ -162,10 +161,7 @@ class RaftReadPath:
         indexes = listed("the indexes", indexes)
         if set(map(type, indexes)) - {int}:
             indexes = [whole("an index", index) for index in indexes]
-        for previous, index in pairwise(indexes):
-            if index <= previous:
-                raise Unsorted(f"index {index} follows {previous}; sort the indexes and drop duplicates",
-                               previous=previous, found=index)
+        require_ascending(indexes)
         tables = self._memtable.tables
         base = base_of(tables)
         below = [index for index in indexes if index < base]

@@ -33,7 +33,7 @@ from compactlib.errors import (
     StorageError,
     Unsupported,
 )
-from compactlib.files.disk import Files, StrPath, local_path, sync_names
+from compactlib.files.disk import Files, StrPath, local_path, make_missing_folder, sync_names
 from compactlib.files.folder_lock import FolderLock
 from compactlib.raftlog.arguments import require_budget
 from compactlib.raftlog.errors import LiveIndexMissing, NotALog
@@ -195,13 +195,8 @@ class RaftLogStore(Closing):
             if os.path.islink(path) and path != self._folder:
                 raise InvalidInput(f"{path} is a symbolic link, which a store does not follow; move what it leads to "
                                    f"to its place, or make the store's own folder the link")
-            if not os.path.isdir(path):
-                try:
-                    self._files.make_folder(path)
-                except StorageError:
-                    # Another process may have made it a moment ago; the lock says whose store it is.
-                    if not os.path.isdir(path):
-                        raise
+            if make_missing_folder(self._files, path):
+                # If another process made it a moment ago, the lock says whose store it is.
                 self._files.sync_folder(os.path.dirname(path))
 
     def _sync_found(self) -> None:

@@ -27,14 +27,12 @@ class ScannedFile:
         frames: those that count, in order, without marks.
         proven: how many of them are known to be durable: all in a file that has a successor.
         proven_end: where the last of those ends.
-        end: where the last one ends.
         torn_bytes: what lies behind, and behind its mark, up to the last byte that is not zero.
     """
 
     frames: tuple[Frame, ...]
     proven: int
     proven_end: int
-    end: int
     torn_bytes: int
 
 
@@ -72,10 +70,10 @@ def scan_file(data: bytes, header: FileHeader, path: str, *, counts_to: int | No
         if offset != counts_to:
             raise CorruptData(path=path, offset=offset, expected=f"whole frames up to {counts_to}, as the next file "
                               f"says", found="a damaged frame" if offset < len(data) else "the end of the file")
-        return ScannedFile(tuple(frames), len(frames), offset, offset, _torn_bytes(data, behind))
+        return ScannedFile(tuple(frames), len(frames), offset, _torn_bytes(data, behind))
     _require_torn(data, salt, offset, path)
     proven = sum(end <= proven_end for end in ends)
-    return ScannedFile(tuple(frames), proven, ends[proven - 1] if proven else FILE_HEADER_BYTES, offset,
+    return ScannedFile(tuple(frames), proven, ends[proven - 1] if proven else FILE_HEADER_BYTES,
                        _torn_bytes(data, behind))
 
 

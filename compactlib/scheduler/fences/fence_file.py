@@ -22,7 +22,16 @@ from contextlib import contextmanager
 from compactlib._arguments import refuses_misfits, require_seconds
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Busy, CorruptData, InvalidInput, ReadOnly, StorageError, Unsupported
-from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path, sync_names, write_durably
+from compactlib.files.disk import (
+    Files,
+    LocalFiles,
+    StrPath,
+    list_folder,
+    local_path,
+    make_missing_folder,
+    sync_names,
+    write_durably,
+)
 from compactlib.files.folder_lock import FolderLock
 from compactlib.scheduler.fences.fence import (
     Admission,
@@ -78,13 +87,7 @@ class FileFence:
         self._durable: dict[str, Admission] = {}
         self._doubtful: set[str] = set()
         self._begin()
-        if not os.path.isdir(self._folder):
-            try:
-                self._files.make_folder(self._folder)
-            except StorageError:
-                # Another process may have been faster.
-                if not os.path.isdir(self._folder):
-                    raise
+        make_missing_folder(self._files, self._folder)
         # Also if it was there: its maker may have died before this.
         sync_names(self._files, self._folder)
 

@@ -26,7 +26,7 @@ from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, read_snapshot_m
 from compactlib.raftlog.model.values import MAX_INDEX, DamagedEntry, Entry, SegmentRef
 from compactlib.raftlog.segment.index import picked
 from compactlib.raftlog.segment.liveness import kept_positions
-from compactlib.raftlog.segment.reader import PickedPayloads, SegmentReader, Span, read_payloads
+from compactlib.raftlog.segment.reader import SegmentReader, Span
 from compactlib.raftlog.segment.segment_set import open_segment
 from compactlib.raftlog.snapshots.listing import listed_in, read_live_set, read_manifest
 from compactlib.spark.sources.arrow_arrays import Contents, binaries, flags, in_batches, numbers, schema_of
@@ -251,8 +251,7 @@ class _Rows:
                 ("index", columns.indexes), ("term", columns.terms), ("offset", columns.offsets),
                 ("length", columns.lengths))}}
         yield from in_batches(made, schema_of(options.columns), positions, options.errors, map(
-            self._contents, read_payloads(self.reader.fileno(), PickedPayloads.of(self.reader.index, positions))
-        ) if options.payload or options.errors else None)
+            self._contents, self.reader.spans(positions)) if options.payload or options.errors else None)
 
     def _contents(self, span: Span) -> Contents:
         gone, damage = set(span.damaged), dict[int, CorruptData]()

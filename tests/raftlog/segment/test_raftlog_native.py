@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from array import array
 
 import attrs
 import pytest
@@ -131,13 +132,15 @@ def test_the_crc_of_an_entry_covers_index_term_length_and_payload() -> None:
 
 @given(st.lists(st.tuples(u64, u64, u32, u32, u64, u32), max_size=6))
 def test_columns_and_records_are_the_same(rows: list[tuple[int, int, int, int, int, int]]) -> None:
-    columns = tuple(zip(*rows, strict=True)) if rows else ((),) * 6
-    region = native.encode_records(*columns)
-    assert region == b"".join(native.encode_record(*row) for row in rows)
+    region = b"".join(native.encode_record(*row) for row in rows)
     found = native.decode_records(region)
     order = (found.indexes, found.terms, found.lengths, found.heads, found.offsets, found.crcs)
-    assert [tuple(column) for column in order] == [tuple(column) for column in columns]
+    assert list(zip(*order, strict=True)) == rows
     assert len(found) == len(rows)
+    assert native.encode_records(found) == region
+    assert list(native.indexes_of(region)) == [row[0] for row in rows]
+    moved = native.decode_records(native.moved(region, range(len(rows))))
+    assert moved == attrs.evolve(found, offsets=array("Q", range(len(rows))))
 
 
 def test_no_record_is_all_zeros() -> None:

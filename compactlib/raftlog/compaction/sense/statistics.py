@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
@@ -15,6 +15,7 @@ from compactlib.raftlog.model.values import SegmentRef, SegmentStats
 from compactlib.raftlog.segment.known import KnownSegment, file_bytes
 from compactlib.raftlog.segment.liveness import segment_stats
 from compactlib.raftlog.segment.segment_set import SegmentSet
+from compactlib.runtime.breather import unhurried
 from compactlib.runtime.budget import Budget
 
 
@@ -40,8 +41,8 @@ class StatsCache:
         self._lock = threading.Lock()
 
     def gather(self, segments: SegmentSet, state: SnapshotMeta | None, *, known: Sequence[KnownSegment] | None = None,
-               damaged: dict[int, CompactlibError] | None = None, budget: Budget | None = None
-               ) -> tuple[SegmentStats, ...]:
+               damaged: dict[int, CompactlibError] | None = None, budget: Budget | None = None,
+               breathe: Callable[[], None] = unhurried) -> tuple[SegmentStats, ...]:
         """Statistics of every segment, oldest to newest.
 
         Cost: nothing is read for a segment above the snapshot, without a live index, or unchanged; the index
@@ -54,6 +55,7 @@ class StatsCache:
             damaged: if given, takes what stands in the way of judging a segment, by number, instead of an exception;
                 such a segment counts as wholly live.
             budget: asked before each segment.
+            breathe: called after each segment.
 
         Raises:
             BudgetSpent: the budget refused.
@@ -62,10 +64,13 @@ class StatsCache:
         """
         known = segments.known() if known is None else known
         with self._lock:
-            gathered = tuple(self._judged(segments, each, state, damaged, budget) for each in known)
+            gathered = []
+            for each in known:
+                gathered.append(self._judged(segments, each, state, damaged, budget))
+                breathe()
             for number in self._remembered.keys() - {each.ref.number for each in known}:
                 del self._remembered[number]
-        return gathered
+        return tuple(gathered)
 
     def _judged(self, segments: SegmentSet, known: KnownSegment, state: SnapshotMeta | None,
                 damaged: dict[int, CompactlibError] | None, budget: Budget | None) -> SegmentStats:
