@@ -233,8 +233,7 @@ class SegmentLog(Closing):
         """Add one entry. Durable after `sync`; visible to reads at once.
 
         An index that the log already holds takes back everything from there on, whatever its term: what a follower of a
-        Raft group is sent belongs into `RaftLog.append_entries`. Gaps are allowed. The payload must not be changed
-        before the next `sync`. About 3 microseconds.
+        Raft group is sent belongs into `RaftLog.append_entries`. Gaps are allowed. About 3 microseconds.
 
         Raises:
             InvalidInput: the index lies at or below the snapshot, or is no 64-bit number, or the payload is too large.
@@ -245,7 +244,7 @@ class SegmentLog(Closing):
         with self._switch:
             self._append(index, term, payload)
 
-    def extend(self, entries: Iterable[Entry | tuple[int, int, bytes]]) -> None:
+    def extend(self, entries: Iterable[Entry | tuple[int, int, Buffer]]) -> None:
         """Add entries, `Entry` values or (index, term, payload) tuples; as `append`, in order, with one locking."""
         with self._switch:
             run = _run_of(entries)
@@ -790,7 +789,7 @@ def _without_room(needed: int, room: int) -> str:
             f"compact(policy=DropDead()) needs none")
 
 
-def _iterated(entries: Iterable[Entry | tuple[int, int, bytes]]) -> Iterator[Entry | tuple[int, int, bytes]]:
+def _iterated(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> Iterator[Entry | tuple[int, int, Buffer]]:
     try:
         return iter(entries)
     except TypeError:

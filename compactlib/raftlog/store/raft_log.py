@@ -21,7 +21,7 @@ from compactlib.contract import CommitFence
 from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, NotFound, Stale
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.arguments import index_set, listed, require_budget, whole
+from compactlib.raftlog.arguments import bytes_of, index_set, listed, require_budget, whole
 from compactlib.raftlog.compaction.holes import DEFAULT_MIN_HOLE_BYTES, HoleReport
 from compactlib.raftlog.compaction.plan.plan import LogPlan
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
@@ -51,7 +51,6 @@ from compactlib.raftlog.store.protocols import CheckpointStore, LogWorker, Snaps
 from compactlib.raftlog.store.read_path import RaftReadPath
 from compactlib.raftlog.store.write_path import (
     RaftWritePath,
-    bytes_of,
     checked_entry,
     require_numbers,
     runs_of,
@@ -110,6 +109,7 @@ class RaftLog(Closing):
         self._work_owner = Ownership(f"log {log_id!r}")
         # One snapshot or installation at a time; taken before any other lock.
         self._snapshotting = OwnedLock(f"the log {log_id!r}")
+        self._changes_snapshot = False
         self._close_store: Callable[[], object] | None = None
         self._snapshots: SnapshotStore | None = None
         self._worker: LogWorker | None = None
@@ -149,7 +149,7 @@ class RaftLog(Closing):
         require_method("the worker", worker, "__call__", or_none=True)
         require_method("on_confirmed", on_confirmed, "__call__", or_none=True)
         if snapshots is not None:
-            with self._outbox.held(), self._snapshotting:
+            with self._changing_snapshot():
                 self._owner()
                 self._snapshots = snapshots
                 self._follow_snapshots(snapshots)
@@ -428,7 +428,7 @@ class RaftLog(Closing):
         """Checked parts of a run, each with its first index, and room in memory for each."""
         first = whole("the first index", first)
         if type(payloads) is not list:
-            payloads = listed("the payloads", payloads)
+            payloads = listed("the payloads", payloads, bytes_of)
         copied = payloads if set(map(type, payloads)) == {bytes} else list(map(bytes_of, payloads))
         for start in range(0, len(copied), MAX_APPEND_ENTRIES):
             part: Sequence[bytes] = copied[start:start + MAX_APPEND_ENTRIES]
@@ -454,7 +454,7 @@ class RaftLog(Closing):
         """
         if previous_index is not None:
             previous_index = whole("the previous index", previous_index)
-        entries = list(map(checked_entry, listed("the entries", entries)))
+        entries = listed("the entries", entries, checked_entry)
         if not entries:
             return
         for entry in entries:
@@ -601,7 +601,7 @@ class RaftLog(Closing):
                                "RaftLog.attach")
         require_method("the state", state, "__iter__", or_none=True)
         _require_index(index)
-        with self._outbox.held(), self._snapshotting:
+        with self._changing_snapshot():
             found = self._caught_up()
             meta = self._meta_at(index, live_set)
             if meta == found:
@@ -631,7 +631,7 @@ class RaftLog(Closing):
         live_set = index_set("the live indexes", live)
         require_method("the state", state, "__iter__")
         _require_index(index)
-        with self._outbox.held(), self._snapshotting:
+        with self._changing_snapshot():
             self._caught_up()
             store = self._checkpoint_store()
             meta = self._meta_at(index, live_set)
@@ -652,7 +652,7 @@ class RaftLog(Closing):
             StorageError, LogStopped, Closed: as `snapshot`. Call again.
         """
         _require_index(index)
-        with self._outbox.held(), self._snapshotting:
+        with self._changing_snapshot():
             found = self._caught_up()
             store = self._checkpoint_store()
             meta = store.checkpoint_below(index)
@@ -669,6 +669,23 @@ class RaftLog(Closing):
             self._record(self._with_trailing(meta))
             self._row_may_be_behind = False
             return self.state
+
+    @contextlib.contextmanager
+    def _changing_snapshot(self) -> Iterator[None]:
+        """One change of the snapshot at a time: what gives the state of one can begin no other, on its thread either.
+
+        Raises:
+            Busy: it tries.
+        """
+        with self._outbox.held(), self._snapshotting:
+            if self._changes_snapshot:
+                raise Busy(f"log {self._log_id!r} is taking a snapshot, whose state was being given when this was "
+                           f"called; call it when that has returned")
+            self._changes_snapshot = True
+            try:
+                yield
+            finally:
+                self._changes_snapshot = False
 
     def _caught_up(self) -> SnapshotMeta | None:
         """Before a snapshot: bring the row up to what an earlier try has left in the store, and return that."""
@@ -712,7 +729,7 @@ class RaftLog(Closing):
             StorageError, LogStopped, Closed: as `sync`.
         """
         require_type("the snapshot", meta, SnapshotMeta)
-        with self._outbox.held(), self._snapshotting:
+        with self._changing_snapshot():
             self._require_open()
             self._owner()
             if meta.index <= self.state.index:
