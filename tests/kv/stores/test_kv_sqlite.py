@@ -532,9 +532,9 @@ def test_a_reader_needs_a_store(tmp_path: Path) -> None:
 
 def test_a_file_may_have_any_name_that_the_disk_takes(tmp_path: Path) -> None:
     for name in (b"not utf-8 \xff\xfe", b"100%25?mode=ro#x"):
-        with contextlib.closing(SqliteStore(os.fsencode(tmp_path) + b"/" + name)) as store:
+        with contextlib.closing(SqliteStore(tmp_path / os.fsdecode(name))) as store:
             store.set(b"p", b"k", b"v")
-        with contextlib.closing(SqliteStore(os.fsencode(tmp_path) + b"/" + name, read_only=True)) as reader:
+        with contextlib.closing(SqliteStore(tmp_path / os.fsdecode(name), read_only=True)) as reader:
             assert reader.get(b"p", b"k").value == b"v"
     assert len(os.listdir(tmp_path)) == 2
 
