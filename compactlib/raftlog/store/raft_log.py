@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from compactlib._arguments import require_method, require_type
 from compactlib._closing import Closing
 from compactlib.contract import CommitFence
-from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, NotFound, Stale
+from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, NotFound, Stale, StorageError
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.arguments import bytes_of, index_set, listed, require_budget, whole
@@ -189,7 +189,8 @@ class RaftLog(Closing):
         """Bring the row up to a snapshot store that is ahead of it; returns the snapshot that is in force there."""
         found = snapshots.latest()
         if found is not None and found.index > self.state.index:
-            self._take_over(found)
+            # Without a row nobody knows whether what lies below was dead, and is a hole.
+            self._take_over(found, trails=self.state.index >= 0 or self._row_may_be_behind)
         self._row_may_be_behind = False
         return found
 
@@ -347,7 +348,8 @@ class RaftLog(Closing):
                 does not follow the one before it.
             InvalidInput: an index lies at or below the snapshot, or is no 64-bit number.
             MemtableFull: too many entries at once.
-            StorageError, CorruptData: too much waits for segments, and those cannot be written; nothing was appended.
+            StorageError, CorruptData: too much waits for a sync or for segments, and the disk refuses that; nothing was
+                appended. (Of several terms, or more than 16,384 entries, the first may be: see `last_index`.)
             LogStopped: a sync has failed before; see `status`.
             Closed: the log was closed.
         """
@@ -503,14 +505,19 @@ class RaftLog(Closing):
                                f"covers is committed and cannot be written again, append from {row.index + 1}")
 
     def _make_room_for(self, entries: int) -> None:
+        """Before anything is appended, so that what the disk refuses was not."""
         self._catch_up()
+        if self._wal.queued_bytes > self._max_queued_bytes:
+            self.sync()
         if not self._memtable.has_room(entries):
             self._make_room()
 
     def _after_append(self) -> None:
         self._queued()
         if self._wal.queued_bytes > self._max_queued_bytes:
-            self.sync()
+            # It is appended, and stays queued: a disk that is still full shows with the next.
+            with contextlib.suppress(StorageError):
+                self.sync()
 
     def sync(self) -> None:
         """Return when everything appended before is durable: one fsync for what all threads and logs have queued.
@@ -646,6 +653,7 @@ class RaftLog(Closing):
 
         Raises:
             NotFound: there is none above the snapshot.
+            Stale: the log has taken back the entry that it ends at; nothing was changed.
             InvalidInput: the snapshot store that was attached keeps no checkpoints, or there is none.
             CorruptData: the checkpoint is damaged.
             LiveIndexMissing: the log does not hold what it needs; nothing was changed.
@@ -662,6 +670,10 @@ class RaftLog(Closing):
             if meta is None:
                 raise NotFound(f"no checkpoint at or below {index} that is above the snapshot {self.state.index}; "
                                f"write one with checkpoint(), or take a snapshot")
+            held = self.term_of(meta.index)
+            if held != meta.term:
+                raise Stale(f"checkpoint {meta.index} is of term {meta.term}, and that entry was taken back since: the "
+                            f"log holds {'none' if held is None else f'one of term {held}'} there; take a snapshot")
             self.sync()
             self._log.require_held(meta)
             self._row_may_be_behind = True
@@ -738,14 +750,14 @@ class RaftLog(Closing):
             self._take_over(meta)
             self._row_may_be_behind = False
 
-    def _take_over(self, meta: SnapshotMeta) -> None:
+    def _take_over(self, meta: SnapshotMeta, *, trails: bool = False) -> None:
         self._log.require_held(meta)
         term = self.term_of(meta.index)
         # Without a row it may be that one which was lost: then the entry may have been dropped, and what follows stays.
         if self.last_index > meta.index and term != meta.term and not (term is None and self.state.index < 0):
             self.reset(meta.index)
         self.sync()
-        self._record(meta)
+        self._record(self._with_trailing(meta) if trails else meta)
 
     def _with_trailing(self, meta: SnapshotMeta) -> SnapshotMeta:
         """The row of a snapshot whose entries the machine has applied from this log: the last of them stay."""

@@ -246,3 +246,20 @@ def test_what_gives_a_state_begins_no_other_snapshot(name: str, tmp_path: Path) 
         assert [entry.index for entry in log.entries()] == [2, 6, 7, 8]
         assert log.verify().is_sound
         INNER["snapshot above"](log, snapshots)
+
+
+@pytest.mark.parametrize("again", [0, 2, 6])
+def test_a_checkpoint_of_entries_that_were_taken_back_is_not_promoted(again: int, tmp_path: Path) -> None:
+    log, snapshots = opened(tmp_path, LocalFiles())
+    with log:
+        log.append(rows(1, 8, 1))
+        log.checkpoint(6, [2], [b"a checkpoint"])
+        log.reset(4)
+        log.append(rows(5, 4 + again, 2))
+        with pytest.raises(Stale, match="checkpoint 6 is of term 1, and that entry was taken back"):
+            log.promote(10)
+        assert log.state.index == -1
+        assert snapshots.latest() is None
+        log.snapshot(4, [2], [b"a snapshot"])
+        assert log.read(2) == Entry(2, 1, b"2 in 1")
+        log.audit()
