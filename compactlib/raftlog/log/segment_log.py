@@ -156,7 +156,7 @@ class SegmentLog(Closing):
         for place, reader in contents.readers[:-1]:
             self._segments.keep_open(place, reader)
         self._reads = SegmentReadPath(self._segments, state, read=self.read, follow=lambda: self._tail.publish(),
-                                     require_mine=self._lock.require_mine)
+                                     held=lambda: self._beside.held(), require_mine=self._lock.require_mine)
         number, found = contents.newest or (0, None)
         newest = NewestSegment(files, folder, options.limits, number=number, found=found)
         stack.callback(newest.close)
@@ -416,11 +416,11 @@ class SegmentLog(Closing):
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         """See `LogReader.verify`."""
-        return self._reads.verify(budget, self._beside.held, self._leftovers)
+        return self._reads.verify(budget, self._leftovers)
 
     def examine(self, seen: Examination, *, budget: Budget | None = None) -> None:
         """See `LogReader.examine`."""
-        self._reads.examine(seen, budget, self._beside.held, self._leftovers)
+        self._reads.examine(seen, budget, self._leftovers)
 
     def _leftovers(self) -> Sequence[str]:
         # Files that a running compaction is making are not leftovers.

@@ -1045,3 +1045,20 @@ def test_what_an_append_says_is_true_when_the_disk_refuses_the_sync_that_it_make
         assert indexes(log) == list(range(1, taken + 1))
     with open_log(tmp_path, PLAIN) as log:
         assert indexes(log) == list(range(1, taken + 1))
+
+
+@pytest.mark.parametrize("live", [[1, 5], [5, 8], [7]])
+def test_a_scan_of_what_is_taken_back_and_covered_meanwhile_is_no_damage(live: list[int], tmp_path: Path) -> None:
+    with open_log(tmp_path, StoreOptions(background=False, log=LogOptions(limits=SegmentLimits(max_entries=3)))) as log:
+        log.append(rows(1, 4))
+        log.append_sparse([Entry(6, 1, b"6"), Entry(9, 1, b"9")])
+        log.flush()
+        entries = log.entries()
+        assert next(entries).index == 1
+        log.reset(4)
+        log.append([(index, 2, b"later") for index in range(5, 10)])
+        log.snapshot(9, live=live)
+        assert {entry.index for entry in entries} <= {2, 3, 4, 6, 9}
+        assert [entry.index for entry in log.entries()] == live
+        log.flush()
+        assert log.verify().is_sound
