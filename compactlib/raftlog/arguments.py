@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -25,16 +25,17 @@ def whole(name: str, value: Any) -> int:
         raise InvalidInput(f"{name} is {value!r:.100}; give a whole number") from None
 
 
-def listed(name: str, values: Any) -> list[Any]:
-    """The members of an iterable, of whatever kind they are.
+def listed(name: str, values: Any, each: Callable[[Any], Any] | None = None) -> list[Any]:
+    """The members of an iterable, of whatever kind they are; with `each` what that makes of them, one after the other.
 
     Raises:
         InvalidInput: it is no iterable.
     """
     try:
-        return list(values)
+        members = iter(values)
     except TypeError:
         raise InvalidInput(f"{name} are {values!r:.100}; give an iterable") from None
+    return list(members if each is None else map(each, members))
 
 
 def index_set(name: str, indexes: Any) -> IndexSet:
@@ -61,20 +62,19 @@ def require_ascending(indexes: Sequence[int]) -> None:
                            previous=previous, found=index)
 
 
-def payload_bytes(payload: Any) -> int:
-    """How many bytes a payload has that is no `bytes`.
+def bytes_of(payload: Any, what: str = "a payload") -> bytes:
+    """A payload's own bytes: whoever gave it may use its buffer again at once, for the next one as a rule.
 
     Raises:
-        InvalidInput: it is no bytes-like object, or one in pieces.
+        InvalidInput: it has none.
     """
+    if isinstance(payload, bytes):
+        return payload
     try:
-        view = memoryview(payload)
-    except TypeError:
-        raise InvalidInput(f"a payload of type {type(payload).__name__}; give bytes, or another object that has its "
-                           f"bytes in one piece") from None
-    if not view.c_contiguous:
-        raise InvalidInput("a payload whose bytes do not lie in one piece; give bytes(payload)")
-    return view.nbytes
+        return bytes(memoryview(payload))
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{what} is a {type(payload).__name__}; give bytes, or what has the buffer of bytes"
+                           ) from None
 
 
 def require_budget(budget: object) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import itertools
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -43,6 +43,14 @@ def store_options(files: Files | None = None, *, max_wal_bytes: int = 900, backg
 def random_operations(rng: random.Random, count: int) -> list[Operation]:
     """A life of so many operations."""
     return [(rng.choice(KINDS), rng.randrange(2), rng.randrange(100), rng.randrange(100)) for _ in range(count)]
+
+
+def in_one_buffer(rows: Iterable[tuple[int, int, bytes]]) -> Iterator[tuple[int, int, bytearray]]:
+    """The same rows, as a host gives them that reads them one after the other into one buffer."""
+    buffer = bytearray()
+    for index, term, payload in rows:
+        buffer[:] = payload
+        yield index, term, buffer
 
 
 @attrs.define
@@ -184,7 +192,7 @@ class World:
 
     def _put(self, log: RaftLog, model: RaftModel, rows: list[tuple[int, int, bytes]]) -> None:
         self._expect(model, rows)
-        log.append(rows)
+        log.append(in_one_buffer(rows) if rows[0][0] % 2 else rows)
 
     def _append(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
         through, last = model.now.contiguous_through, model.now.last
@@ -206,7 +214,7 @@ class World:
         rows = self._rows(first, model.term, 1 + y % 3, y)
         self._expect(model, rows)
         for part in (rows, rows[:1]):
-            answer = log.append_entries(first - 1, prev_term, part)
+            answer = log.append_entries(first - 1, prev_term, in_one_buffer(part) if first % 2 else part)
             assert answer.success
             assert answer.match_index == part[-1][0]
         self.promise(log.log_id)

@@ -301,11 +301,11 @@ class GrowingCatalog:
         self.activation: Timestamp = catalog.activation
         self.next_id: int = catalog.next_id
         self.default_zone: int | None = catalog.default_zone
-        self._tables = dict(catalog.tables.items())
-        self._indexes = dict(catalog.indexes.items())
+        # Each kind by id, so that the indexes of a table come in the order in which they came.
         self._objects: dict[str, dict[int, Any]] = {
-            "schema": dict(catalog.schemas.items()), "zone": dict(catalog.zones.items()),
-            "table": self._tables, "index": self._indexes}
+            "schema": dict(sorted(catalog.schemas.items())), "zone": dict(sorted(catalog.zones.items())),
+            "table": dict(sorted(catalog.tables.items())), "index": dict(sorted(catalog.indexes.items()))}
+        self._tables, self._indexes = self._objects["table"], self._objects["index"]
 
     def __len__(self) -> int:
         return sum(map(len, self._objects.values()))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
+from compactlib._arguments import require_whole
 from compactlib.errors import InvalidInput
 from compactlib.kv.errors import BatchSizeTooBig, MissingKey, MissingPartitionKey, MissingValue, TooLarge
 from compactlib.kv.store import Condition, Delete, KVLimits, Predicate, Put
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 PartT = TypeVar("PartT")
+_MOST_ENTRIES = 1_000_000
 
 
 def checked_partition(partition: bytes, limits: KVLimits) -> bytes:
@@ -87,6 +89,16 @@ def checked_present(predicate: Predicate | None) -> Predicate:
         raise InvalidInput("a delete was given the predicate None (the key must not exist), so there is nothing to "
                            "delete; give EXISTS, or the predicate that get() found")
     return predicate
+
+
+def checked_largest_page(page_size: int) -> int:
+    """The most entries of a page, as a store's constructor takes it; no page has more than a million.
+
+    Raises:
+        InvalidInput: it is no whole number, or less than 1.
+    """
+    require_whole("page_size", page_size, 1)
+    return min(page_size, _MOST_ENTRIES)
 
 
 def checked_page_size(page_size: int | None, largest: int) -> int:

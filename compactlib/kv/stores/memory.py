@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Literal
 
 from sortedcontainers import SortedDict
 
-from compactlib._arguments import require_whole
 from compactlib.errors import AuditFailed, Closed
 from compactlib.kv.errors import KeyNotFound, PredicateFailed
 from compactlib.kv.parts.arguments import (
     checked_cell,
     checked_cells,
+    checked_largest_page,
     checked_partition,
     checked_present,
     checked_put,
@@ -44,8 +44,7 @@ class MemoryStore:
 
     def __init__(self, *, page_size: int = 1000, predicates: Literal["version", "value"] = "version",
                  limits: KVLimits = _LIMITS) -> None:
-        require_whole("page_size", page_size, 1)
-        self._page_size = page_size
+        self._page_size = checked_largest_page(page_size)
         self._by_value = predicates == "value"
         self._limits = limits
         self._partitions: dict[bytes, SortedDict[bytes, Versioned]] = {}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_seconds, require_whole
+from compactlib._arguments import refuses_misfits, require_seconds
 from compactlib.errors import AuditFailed, CompactlibError, InvalidInput, MissingDependency, Unsupported
 from compactlib.kv.errors import (
     ConnectFailed,
@@ -25,7 +25,7 @@ from compactlib.kv.errors import (
     SlowDown,
     StoreFailed,
 )
-from compactlib.kv.parts.arguments import Transaction, checked_cell
+from compactlib.kv.parts.arguments import Transaction, checked_cell, checked_largest_page
 from compactlib.kv.parts.connections import Connections
 from compactlib.kv.parts.transactional import TransactionalStore
 from compactlib.kv.store import EXISTS, Cell, KVEntry, KVLimits, Predicate, Versioned
@@ -81,7 +81,6 @@ class PostgresStore(TransactionalStore):
             raise InvalidInput(f"table is {table!r}; give lower-case letters, digits and underscores, and at most one "
                                f"dot after a schema")
         require_seconds("busy_seconds", busy_seconds)
-        require_whole("page_size", page_size, 1)
         self._psycopg = psycopg
         self._conninfo = conninfo
         self._table = table
@@ -89,7 +88,7 @@ class PostgresStore(TransactionalStore):
         self._sql = _Statements.of(table)
         self._connections: Connections[psycopg.Connection[Any]] = Connections(
             f"table {table}", self._connect, self._is_usable, self._is_alive)
-        super().__init__(_LIMITS, page_size)
+        super().__init__(_LIMITS, checked_largest_page(page_size))
         try:
             self._set_up()
         except BaseException:

@@ -86,7 +86,7 @@ class LogReader(Closing):
         self._refreshing = threading.Lock()
         self._snapshot_version: SnapshotVersion | None = None
         self._reads = SegmentReadPath(SegmentSet(self._folder), None, read=self.read, refresh=self.refresh,
-                                     is_behind=self._is_behind)
+                                     held=lambda: self.unflushed, is_behind=self._is_behind)
         self.refresh()
 
     def refresh(self) -> None:
@@ -262,11 +262,11 @@ class LogReader(Closing):
             StorageError: something cannot be read.
             Closed: the log was closed.
         """
-        return self._reads.verify(budget, lambda: self.unflushed, self._leftovers)
+        return self._reads.verify(budget, self._leftovers)
 
     def examine(self, seen: Examination, *, budget: Budget | None = None) -> None:
         """As `verify`, without the write-ahead log; for callers that verify many logs of a store."""
-        self._reads.examine(seen, budget, lambda: self.unflushed, self._leftovers)
+        self._reads.examine(seen, budget, self._leftovers)
 
     def _leftovers(self) -> Sequence[str]:
         """Names that an interrupted compaction has left; those of one that runs in another process, too."""

@@ -56,13 +56,15 @@ class SegmentReadPath:
         read: how the log answers for one index.
         follow: brings the list up to what was appended; called before it is looked at.
         refresh: looks at the folder again, since what is listed has gone or died.
+        held: gives the indexes that a store has in memory, and no segment needs to hold.
         is_behind: whether a snapshot was recorded since the folder was looked at: what was alive then may be gone.
         require_mine: raises `Closed` in a process that must not use the log, such as a fork of its owner.
     """
 
     def __init__(self, segments: SegmentSet, state: SnapshotMeta | None, *,
                  read: Callable[[int], Entry | DeadEntry | MissingEntry], follow: Callable[[], object] = lambda: None,
-                 refresh: Callable[[], object] = lambda: None, is_behind: Callable[[], bool] = lambda: False,
+                 refresh: Callable[[], object] = lambda: None, held: Callable[[], IndexSet] = IndexSet,
+                 is_behind: Callable[[], bool] = lambda: False,
                  require_mine: Callable[[], object] = lambda: None) -> None:
         self.segments: SegmentSet = segments
         self.state: SnapshotMeta | None = state
@@ -72,6 +74,7 @@ class SegmentReadPath:
         self._read = read
         self._follow = follow
         self._refresh = refresh
+        self._held = held
         self._is_behind = is_behind
         self._require_mine = require_mine
         self._stats = StatsCache()
@@ -194,9 +197,13 @@ class SegmentReadPath:
                     reader = self.segments.reader(ref.number)
                     # Only now: a state older than the file would look for what was left out of it.
                     kept = kept_positions(reader.index, part, self.state)
-                except (NotFound, LiveIndexMissing):
+                except (NotFound, LiveIndexMissing) as error:
                     if ref == outdated:
-                        raise
+                        lost = error.first if isinstance(error, LiveIndexMissing) else None
+                        if lost is None or lost not in self._held():
+                            raise
+                        # From there on all was taken back since, and what came instead is in no segment.
+                        last = lost - 1
                     outdated = ref
                     self._refresh()
                     continue
@@ -278,13 +285,12 @@ class SegmentReadPath:
 
     # -- looking for damage
 
-    def verify(self, budget: Budget | None, unflushed: Callable[[], IndexSet],
-               leftovers: Callable[[], Sequence[str]]) -> VerifyReport:
+    def verify(self, budget: Budget | None, leftovers: Callable[[], Sequence[str]]) -> VerifyReport:
         """See `LogReader.verify`, and `examine` for the arguments."""
         self.require_open()
         require_budget(budget)
         seen = Examination()
-        self.examine(seen, budget, unflushed, leftovers)
+        self.examine(seen, budget, leftovers)
         wal = wal_of(self._folder)
         if wal is not None:
             from compactlib.raftlog.log.unflushed import examine_wal
@@ -292,19 +298,17 @@ class SegmentReadPath:
             examine_wal(wal, os.path.basename(os.path.realpath(self._folder)), seen)
         return seen.report()
 
-    def examine(self, seen: Examination, budget: Budget | None, unflushed: Callable[[], IndexSet],
-                leftovers: Callable[[], Sequence[str]]) -> None:
+    def examine(self, seen: Examination, budget: Budget | None, leftovers: Callable[[], Sequence[str]]) -> None:
         """As `verify`, without the write-ahead log.
 
         Args:
             seen: takes what is found.
             budget: asked before each segment.
-            unflushed: gives what no segment needs to hold.
             leftovers: gives the names that an interrupted compaction has left.
         """
         with self.lease():
             examine_segments(self._folder, seen, budget=budget)
-            lost = IndexSet() if self.state is None else self.state.live - unflushed()
+            lost = IndexSet() if self.state is None else self.state.live - self._held()
             for ref in self.refs:
                 try:
                     lost = lost - self.segments.reader(ref.number).index.index_set().between(ref.first, ref.last)

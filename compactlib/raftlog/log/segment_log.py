@@ -156,7 +156,7 @@ class SegmentLog(Closing):
         for place, reader in contents.readers[:-1]:
             self._segments.keep_open(place, reader)
         self._reads = SegmentReadPath(self._segments, state, read=self.read, follow=lambda: self._tail.publish(),
-                                     require_mine=self._lock.require_mine)
+                                     held=lambda: self._beside.held(), require_mine=self._lock.require_mine)
         number, found = contents.newest or (0, None)
         newest = NewestSegment(files, folder, options.limits, number=number, found=found)
         stack.callback(newest.close)
@@ -225,8 +225,7 @@ class SegmentLog(Closing):
         """Add one entry. Durable after `sync`; visible to reads at once.
 
         An index that the log already holds takes back everything from there on, whatever its term: what a follower of a
-        Raft group is sent belongs into `RaftLog.append_entries`. Gaps are allowed. The payload must not be changed
-        before the next `sync`. About 3 microseconds.
+        Raft group is sent belongs into `RaftLog.append_entries`. Gaps are allowed. About 3 microseconds.
 
         Raises:
             InvalidInput: the index lies at or below the snapshot, or is no 64-bit number, or the payload is too large.
@@ -237,7 +236,7 @@ class SegmentLog(Closing):
         with self._switch:
             self._append(index, term, payload)
 
-    def extend(self, entries: Iterable[Entry | tuple[int, int, bytes]]) -> None:
+    def extend(self, entries: Iterable[Entry | tuple[int, int, Buffer]]) -> None:
         """Add entries, `Entry` values or (index, term, payload) tuples; as `append`, in order, with one locking."""
         with self._switch:
             run = _run_of(entries)
@@ -409,11 +408,11 @@ class SegmentLog(Closing):
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         """See `LogReader.verify`."""
-        return self._reads.verify(budget, self._beside.held, self._leftovers)
+        return self._reads.verify(budget, self._leftovers)
 
     def examine(self, seen: Examination, *, budget: Budget | None = None) -> None:
         """See `LogReader.examine`."""
-        self._reads.examine(seen, budget, self._beside.held, self._leftovers)
+        self._reads.examine(seen, budget, self._leftovers)
 
     def _leftovers(self) -> Sequence[str]:
         # Files that a running compaction is making are not leftovers.
@@ -783,7 +782,7 @@ def _without_room(needed: int, room: int) -> str:
             f"compact(policy=DropDead()) needs none")
 
 
-def _iterated(entries: Iterable[Entry | tuple[int, int, bytes]]) -> Iterator[Entry | tuple[int, int, bytes]]:
+def _iterated(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> Iterator[Entry | tuple[int, int, Buffer]]:
     try:
         return iter(entries)
     except TypeError:

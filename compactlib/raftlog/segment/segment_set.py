@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import attrs
 
-from compactlib.errors import AuditFailed, CorruptData, NotFound, StorageError
+from compactlib.errors import AuditFailed, Closed, CorruptData, NotFound, StorageError
 from compactlib.files.disk import StrPath, list_folder
 from compactlib.raftlog.model.names import kind_of, segment_name, segment_number
 from compactlib.raftlog.model.refs import audit_refs, merge_refs
@@ -58,6 +58,7 @@ class SegmentSet:
         self._view = _view_of((), {})
         self._covered: tuple[int, ...] = ()
         self._may_overlap = False
+        self._closed = False
         self.reset(known)
 
     @property
@@ -156,17 +157,20 @@ class SegmentSet:
         Raises:
             NotFound: the file is gone; the list has changed meanwhile.
             CorruptData, Unsupported, StorageError: it cannot be opened.
+            Closed: the log was closed.
         """
         while True:
             reader = self._readers.get(number)
             if reader is not None:
                 return reader
+            if self._closed:
+                raise Closed(f"the log in {self._folder} was closed; open it again")
             replacements = self._replacements
             refs = self._view.refs
             reader = open_segment(self._folder, number, newest=bool(refs) and refs[-1].number == number)
             with self._lock:
                 # After a replacement the name may lead elsewhere: what was opened before it must not be kept.
-                if replacements == self._replacements:
+                if replacements == self._replacements and not self._closed:
                     self._keep(number, reader)
                     return reader
 
@@ -308,8 +312,9 @@ class SegmentSet:
             raise AuditFailed(f"segments known {sorted(view.known)} differ from those listed {view.refs}")
 
     def close(self) -> None:
-        """Let all readers go."""
+        """Let all readers go; none is opened any more, for a scan that was left half-way either."""
         with self._lock:
+            self._closed = True
             self._readers.clear()
 
 

@@ -17,7 +17,7 @@ from compactlib.errors import Busy, Closed, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, StrPath, write_durably
 from compactlib.files.zeros_ahead import ZerosAhead
-from compactlib.raftlog.arguments import payload_bytes, whole
+from compactlib.raftlog.arguments import bytes_of, whole
 from compactlib.raftlog.model.names import TEMPORARY_SUFFIX, segment_name
 from compactlib.raftlog.model.values import MAX_INDEX, SegmentLimits
 from compactlib.raftlog.segment import format as native
@@ -52,7 +52,7 @@ class SegmentWriter(Closing):
         self._flushed_entries = index.entries
         self._index_crc = index_crc
         self._torn_tail = torn_tail
-        self._payloads: list[Buffer] = []
+        self._payloads: list[bytes] = []
         self._records: list[bytes] = []
         self._record_count = 0
         # What the last sync covered, as a seal would say it; an entry found when the file was opened is not part of it.
@@ -188,7 +188,7 @@ class SegmentWriter(Closing):
     def append(self, index: int, term: int, payload: Buffer) -> None:
         """Add one entry; one with the same or a lower index takes everything from there on back (overwrite).
 
-        Gaps are allowed. The payload is not copied before the next flush: do not change it until then.
+        Gaps are allowed.
 
         Raises:
             InvalidInput: index or term is no 64-bit number, or the payload is not bytes, or exceeds 4 GiB - 1.
@@ -197,7 +197,8 @@ class SegmentWriter(Closing):
         """
         if self._state != "open":
             self._refuse()
-        length = len(payload) if isinstance(payload, bytes) else payload_bytes(payload)
+        payload = payload if isinstance(payload, bytes) else bytes_of(payload)
+        length = len(payload)
         if type(index) is not int or type(term) is not int:
             index, term = whole("the index", index), whole("the term", term)
         if not 0 <= index <= MAX_INDEX or not 0 <= term <= MAX_INDEX or length > native.MAX_PAYLOAD_BYTES:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
@@ -27,6 +28,7 @@ from compactlib.files.disk import (
     write_durably,
 )
 from compactlib.indexset.index_set import IndexSet
+from compactlib.raftlog.arguments import bytes_of
 from compactlib.raftlog.errors import LiveSetLost
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.snapshots.files_format import (
@@ -374,10 +376,10 @@ class SnapshotFolder:
         try:
             out.write_at(0, [STATE_HEAD.encode(meta.index, meta.term)])
             size = crc = waiting = 0
-            batch: list[Buffer] = []
-            for piece in state:
+            batch: list[bytes] = []
+            for piece in map(partial(bytes_of, what="a piece of the state"), state):
                 batch.append(piece)
-                waiting += memoryview(piece).nbytes
+                waiting += len(piece)
                 crc = crc32(piece, crc)
                 if waiting >= _BATCH_BYTES:
                     size += out.write_at(PART_HEAD_BYTES + size, batch)

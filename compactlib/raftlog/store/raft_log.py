@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from compactlib._arguments import require_method, require_type
 from compactlib._closing import Closing
 from compactlib.contract import CommitFence
-from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, NotFound, Stale
+from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, NotFound, Stale, StorageError
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
-from compactlib.raftlog.arguments import index_set, listed, require_budget, whole
+from compactlib.raftlog.arguments import bytes_of, index_set, listed, require_budget, whole
 from compactlib.raftlog.compaction.holes import DEFAULT_MIN_HOLE_BYTES, HoleReport
 from compactlib.raftlog.compaction.plan.plan import LogPlan
 from compactlib.raftlog.compaction.plan.policy import LogPolicy
@@ -51,7 +51,6 @@ from compactlib.raftlog.store.protocols import CheckpointStore, LogWorker, Snaps
 from compactlib.raftlog.store.read_path import RaftReadPath
 from compactlib.raftlog.store.write_path import (
     RaftWritePath,
-    bytes_of,
     checked_entry,
     require_numbers,
     runs_of,
@@ -110,6 +109,7 @@ class RaftLog(Closing):
         self._work_owner = Ownership(f"log {log_id!r}")
         # One snapshot or installation at a time; taken before any other lock.
         self._snapshotting = OwnedLock(f"the log {log_id!r}")
+        self._changes_snapshot = False
         self._close_store: Callable[[], object] | None = None
         self._snapshots: SnapshotStore | None = None
         self._worker: LogWorker | None = None
@@ -149,7 +149,7 @@ class RaftLog(Closing):
         require_method("the worker", worker, "__call__", or_none=True)
         require_method("on_confirmed", on_confirmed, "__call__", or_none=True)
         if snapshots is not None:
-            with self._outbox.held(), self._snapshotting:
+            with self._changing_snapshot():
                 self._owner()
                 self._snapshots = snapshots
                 self._follow_snapshots(snapshots)
@@ -189,7 +189,8 @@ class RaftLog(Closing):
         """Bring the row up to a snapshot store that is ahead of it; returns the snapshot that is in force there."""
         found = snapshots.latest()
         if found is not None and found.index > self.state.index:
-            self._take_over(found)
+            # Without a row nobody knows whether what lies below was dead, and is a hole.
+            self._take_over(found, trails=self.state.index >= 0 or self._row_may_be_behind)
         self._row_may_be_behind = False
         return found
 
@@ -342,7 +343,8 @@ class RaftLog(Closing):
                 does not follow the one before it.
             InvalidInput: an index lies at or below the snapshot, or is no 64-bit number.
             MemtableFull: too many entries at once.
-            StorageError, CorruptData: too much waits for segments, and those cannot be written; nothing was appended.
+            StorageError, CorruptData: too much waits for a sync or for segments, and the disk refuses that; nothing was
+                appended. (Of several terms, or more than 16,384 entries, the first may be: see `last_index`.)
             LogStopped: a sync has failed before; see `status`.
             Closed: the log was closed.
         """
@@ -423,7 +425,7 @@ class RaftLog(Closing):
         """Checked parts of a run, each with its first index, and room in memory for each."""
         first = whole("the first index", first)
         if type(payloads) is not list:
-            payloads = listed("the payloads", payloads)
+            payloads = listed("the payloads", payloads, bytes_of)
         copied = payloads if set(map(type, payloads)) == {bytes} else list(map(bytes_of, payloads))
         for start in range(0, len(copied), MAX_APPEND_ENTRIES):
             part: Sequence[bytes] = copied[start:start + MAX_APPEND_ENTRIES]
@@ -449,7 +451,7 @@ class RaftLog(Closing):
         """
         if previous_index is not None:
             previous_index = whole("the previous index", previous_index)
-        entries = list(map(checked_entry, listed("the entries", entries)))
+        entries = listed("the entries", entries, checked_entry)
         if not entries:
             return
         for entry in entries:
@@ -498,14 +500,19 @@ class RaftLog(Closing):
                                f"covers is committed and cannot be written again, append from {row.index + 1}")
 
     def _make_room_for(self, entries: int) -> None:
+        """Before anything is appended, so that what the disk refuses was not."""
         self._catch_up()
+        if self._wal.queued_bytes > self._max_queued_bytes:
+            self.sync()
         if not self._memtable.has_room(entries):
             self._make_room()
 
     def _after_append(self) -> None:
         self._queued()
         if self._wal.queued_bytes > self._max_queued_bytes:
-            self.sync()
+            # It is appended, and stays queued: a disk that is still full shows with the next.
+            with contextlib.suppress(StorageError):
+                self.sync()
 
     def sync(self) -> None:
         """Return when everything appended before is durable: one fsync for what all threads and logs have queued.
@@ -596,7 +603,7 @@ class RaftLog(Closing):
                                "RaftLog.attach")
         require_method("the state", state, "__iter__", or_none=True)
         _require_index(index)
-        with self._outbox.held(), self._snapshotting:
+        with self._changing_snapshot():
             found = self._caught_up()
             meta = self._meta_at(index, live_set)
             if meta == found:
@@ -626,7 +633,7 @@ class RaftLog(Closing):
         live_set = index_set("the live indexes", live)
         require_method("the state", state, "__iter__")
         _require_index(index)
-        with self._outbox.held(), self._snapshotting:
+        with self._changing_snapshot():
             self._caught_up()
             store = self._checkpoint_store()
             meta = self._meta_at(index, live_set)
@@ -641,13 +648,14 @@ class RaftLog(Closing):
 
         Raises:
             NotFound: there is none above the snapshot.
+            Stale: the log has taken back the entry that it ends at; nothing was changed.
             InvalidInput: the snapshot store that was attached keeps no checkpoints, or there is none.
             CorruptData: the checkpoint is damaged.
             LiveIndexMissing: the log does not hold what it needs; nothing was changed.
             StorageError, LogStopped, Closed: as `snapshot`. Call again.
         """
         _require_index(index)
-        with self._outbox.held(), self._snapshotting:
+        with self._changing_snapshot():
             found = self._caught_up()
             store = self._checkpoint_store()
             meta = store.checkpoint_below(index)
@@ -657,6 +665,10 @@ class RaftLog(Closing):
             if meta is None:
                 raise NotFound(f"no checkpoint at or below {index} that is above the snapshot {self.state.index}; "
                                f"write one with checkpoint(), or take a snapshot")
+            held = self.term_of(meta.index)
+            if held != meta.term:
+                raise Stale(f"checkpoint {meta.index} is of term {meta.term}, and that entry was taken back since: the "
+                            f"log holds {'none' if held is None else f'one of term {held}'} there; take a snapshot")
             self.sync()
             self._log.require_held(meta)
             self._row_may_be_behind = True
@@ -664,6 +676,23 @@ class RaftLog(Closing):
             self._record(self._with_trailing(meta))
             self._row_may_be_behind = False
             return self.state
+
+    @contextlib.contextmanager
+    def _changing_snapshot(self) -> Iterator[None]:
+        """One change of the snapshot at a time: what gives the state of one can begin no other, on its thread either.
+
+        Raises:
+            Busy: it tries.
+        """
+        with self._outbox.held(), self._snapshotting:
+            if self._changes_snapshot:
+                raise Busy(f"log {self._log_id!r} is taking a snapshot, whose state was being given when this was "
+                           f"called; call it when that has returned")
+            self._changes_snapshot = True
+            try:
+                yield
+            finally:
+                self._changes_snapshot = False
 
     def _caught_up(self) -> SnapshotMeta | None:
         """Before a snapshot: bring the row up to what an earlier try has left in the store, and return that."""
@@ -707,7 +736,7 @@ class RaftLog(Closing):
             StorageError, LogStopped, Closed: as `sync`.
         """
         require_type("the snapshot", meta, SnapshotMeta)
-        with self._outbox.held(), self._snapshotting:
+        with self._changing_snapshot():
             self._require_open()
             self._owner()
             if meta.index <= self.state.index:
@@ -716,14 +745,14 @@ class RaftLog(Closing):
             self._take_over(meta)
             self._row_may_be_behind = False
 
-    def _take_over(self, meta: SnapshotMeta) -> None:
+    def _take_over(self, meta: SnapshotMeta, *, trails: bool = False) -> None:
         self._log.require_held(meta)
         term = self.term_of(meta.index)
         # Without a row it may be that one which was lost: then the entry may have been dropped, and what follows stays.
         if self.last_index > meta.index and term != meta.term and not (term is None and self.state.index < 0):
             self.reset(meta.index)
         self.sync()
-        self._record(meta)
+        self._record(self._with_trailing(meta) if trails else meta)
 
     def _with_trailing(self, meta: SnapshotMeta) -> SnapshotMeta:
         """The row of a snapshot whose entries the machine has applied from this log: the last of them stay."""

@@ -147,14 +147,21 @@ class RaftReadPath:
                 return table.find(index) or self._absent(index)
         return self._log.read(index)
 
-    def _absent(self, index: int) -> DeadEntry | MissingEntry:
+    def _absent(self, index: int) -> Entry | DeadEntry | MissingEntry:
         row = self._row()
         if row.is_dead(index):
             return DeadEntry(index, row.index)
-        if index <= row.index:
-            raise CorruptData(path=self._log.folder, offset=0, index=index, found="none",
-                              expected=f"a segment that holds the live entry {index}")
-        return MissingEntry(index)
+        if index > row.index:
+            return MissingEntry(index)
+        # It may have come, and a snapshot after it, since the tables were looked at.
+        for table in reversed(self._memtable.tables):
+            if index >= table.base:
+                found = table.find(index)
+                if found is None:
+                    raise CorruptData(path=self._log.folder, offset=0, index=index, found="none",
+                                      expected=f"a segment that holds the live entry {index}")
+                return found
+        return self._log.read(index)
 
     def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
         """One answer for each of `indexes` (strictly ascending), in order."""
@@ -165,9 +172,17 @@ class RaftReadPath:
         tables = self._memtable.tables
         base = base_of(tables)
         below = [index for index in indexes if index < base]
-        yield from self._log.read_many(below)
+        for answer in self._log.read_many(below):
+            yield self._again(answer) if isinstance(answer, DamagedEntry) else answer
         for index in indexes[len(below):]:
             yield self._from_tables(tables, index)
+
+    def _again(self, damaged: DamagedEntry) -> Answer:
+        """What segments call lost may have come to memory, and been covered by a snapshot, since they were asked."""
+        try:
+            return self.read(damaged.index)
+        except CorruptData:
+            return damaged
 
     def _from_tables(self, tables: Sequence[Table], index: int) -> Answer:
         row = self._row()

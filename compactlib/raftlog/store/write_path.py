@@ -12,7 +12,7 @@ import attrs
 
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.indexset.index_set import IndexSet
-from compactlib.raftlog.arguments import listed
+from compactlib.raftlog.arguments import bytes_of, listed
 from compactlib.raftlog.errors import Overwriting
 from compactlib.raftlog.memtable.table import Memtable
 from compactlib.raftlog.model.values import MAX_INDEX, Entry
@@ -128,7 +128,7 @@ def runs_of(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> Iterator[tupl
     Raises:
         InvalidInput: the indexes are not consecutive, or something is no entry.
     """
-    rows = listed("the entries", entries)
+    rows = entries if type(entries) is list else listed("the entries", entries, _with_own_bytes)
     if not rows:
         return
     try:
@@ -150,6 +150,15 @@ def runs_of(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> Iterator[tupl
             stop += 1
         yield first + start, term, list(payloads[start:stop])
         start = stop
+
+
+def _with_own_bytes(row: Any) -> Any:
+    """A row of a generator, which may give the next one in the same buffer."""
+    try:
+        index, term, payload = row
+    except (TypeError, ValueError):
+        return row  # refused with the others
+    return row if type(payload) is bytes else (index, term, bytes_of(payload))
 
 
 def require_numbers(first: object, last: object, term: object) -> None:
@@ -174,16 +183,3 @@ def checked_entry(given: Any) -> Entry:
     except (TypeError, ValueError):
         raise InvalidInput(f"an entry is {given!r:.100}; give an Entry, or index, term, payload") from None
     return Entry(index, term, bytes_of(payload))
-
-
-def bytes_of(payload: object) -> bytes:
-    """A payload's own bytes.
-
-    Raises:
-        InvalidInput: it has none.
-    """
-    try:
-        return bytes(memoryview(payload))  # type: ignore[arg-type]
-    except TypeError:
-        raise InvalidInput(f"a payload is a {type(payload).__name__}; give bytes, or what has the buffer of bytes"
-                           ) from None

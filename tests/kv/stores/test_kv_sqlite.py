@@ -33,7 +33,7 @@ from compactlib.errors import (
     Unsupported,
 )
 from compactlib.files.disk import LocalFiles, StrPath
-from compactlib.kv import KeyNotFound, KVStore, Put, SlowDown, SqliteStore
+from compactlib.kv import KeyNotFound, KVStore, MemoryStore, Put, SlowDown, SqliteStore
 from compactlib.kv.errors import ConnectFailed, DamagedStore, NotAStore, StoreFailed
 from compactlib.testing import KVStoreConformance
 from compactlib.testing.kit.forks import in_a_fork
@@ -528,3 +528,20 @@ def test_a_reader_needs_a_store(tmp_path: Path) -> None:
     with pytest.raises(NotAStore):
         SqliteStore(tmp_path / "other", read_only=True)
     assert not (tmp_path / "none").exists()
+
+
+def test_a_file_may_have_any_name_that_the_disk_takes(tmp_path: Path) -> None:
+    for name in (b"not utf-8 \xff\xfe", b"100%25?mode=ro#x"):
+        with contextlib.closing(SqliteStore(tmp_path / os.fsdecode(name))) as store:
+            store.set(b"p", b"k", b"v")
+        with contextlib.closing(SqliteStore(tmp_path / os.fsdecode(name), read_only=True)) as reader:
+            assert reader.get(b"p", b"k").value == b"v"
+    assert len(os.listdir(tmp_path)) == 2
+
+
+def test_a_page_may_be_as_large_as_anybody_likes(tmp_path: Path) -> None:
+    for store in (SqliteStore(tmp_path / "store", page_size=1 << 80), MemoryStore(page_size=1 << 80)):
+        with contextlib.closing(store):
+            store.set(b"p", b"k", b"v")
+            for keys_only in (False, True):
+                assert [entry.key for entry in store.scan(b"p", page_size=1 << 80, keys_only=keys_only)] == [b"k"]

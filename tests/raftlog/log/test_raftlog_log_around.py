@@ -304,3 +304,20 @@ def test_what_was_acknowledged_stays_under_any_later_settings(tmp_path: Path) ->
 def test_soak_what_was_acknowledged_stays_under_any_later_settings(tmp_path: Path) -> None:
     report = check_settings(lambda: World(tmp_path), SETTINGS, one_life, audit, histories=1_000, first_seed=1_000)
     assert report.changes > 1_000
+
+
+@pytest.mark.parametrize("how", ["entries", "scan", "read_many", "plan_read"])
+def test_what_was_left_half_way_ends_with_the_log(how: str, tmp_path: Path) -> None:
+    options = LogOptions(limits=SegmentLimits(max_entries=2), keep_links_seconds=0)
+    log = SegmentLog(tmp_path, options)
+    log.extend((index, 1, b"payload") for index in range(10))
+    plan = log.plan_read(range(10))
+    answers = {"entries": log.entries, "scan": log.scan, "read_many": lambda: log.read_many(range(10)),
+               "plan_read": plan.answers}[how]()
+    assert next(iter(answers)) == Entry(0, 1, b"payload")
+    log.close()
+    with SegmentLog(tmp_path, options) as later:
+        later.record_snapshot(7, [])
+        later.compact(policy=DropDead())
+        with pytest.raises(Closed):
+            list(answers)

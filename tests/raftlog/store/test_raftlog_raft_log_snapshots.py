@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from compactlib.errors import DiskFull, InvalidInput, NotFound, Stale
+from compactlib.errors import Busy, DiskFull, InvalidInput, NotFound, Stale
 from compactlib.files import Files, LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done, Skipped
@@ -210,3 +210,56 @@ def test_checkpoints_need_a_store_that_keeps_them(tmp_path: Path) -> None:
         for call in (lambda: log.checkpoint(4, [], [b""]), lambda: log.promote(4)):
             with pytest.raises(InvalidInput, match="attached is None"):
                 call()
+
+
+INNER: dict[str, Callable[[RaftLog, SnapshotFolder], object]] = {
+    "snapshot below": lambda log, _: log.snapshot(3, [], [b"another"]),
+    "snapshot there": lambda log, _: log.snapshot(5, [], [b"another, and longer"]),
+    "snapshot above": lambda log, _: log.snapshot(6, [], [b"another"]),
+    "checkpoint": lambda log, _: log.checkpoint(5, [], [b"another"]),
+    "promote": lambda log, _: log.promote(4),
+    "install": lambda log, _: log.install(SnapshotMeta(6, 1, IndexSet())),
+    "attach": lambda log, snapshots: log.attach(snapshots),
+}
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_what_gives_a_state_begins_no_other_snapshot(name: str, tmp_path: Path) -> None:
+    log, snapshots = opened(tmp_path, LocalFiles())
+    log.append(rows(1, 8, 1))
+    log.flush()
+    log.checkpoint(4, [2], [b"a checkpoint"])
+
+    def pieces() -> Iterator[bytes]:
+        yield b"one"
+        with pytest.raises(Busy, match="is taking a snapshot"):
+            INNER[name](log, snapshots)
+        log.compact()
+        yield b"two"
+
+    with log:
+        log.snapshot(5, [2], pieces())
+        assert snapshots.latest() == log.state == SnapshotMeta(5, 1, IndexSet.from_sorted([2]))
+        with snapshots.open_state() as state:
+            assert b"".join(state.pieces()) == b"onetwo"
+        log.compact()
+        assert [entry.index for entry in log.entries()] == [2, 6, 7, 8]
+        assert log.verify().is_sound
+        INNER["snapshot above"](log, snapshots)
+
+
+@pytest.mark.parametrize("again", [0, 2, 6])
+def test_a_checkpoint_of_entries_that_were_taken_back_is_not_promoted(again: int, tmp_path: Path) -> None:
+    log, snapshots = opened(tmp_path, LocalFiles())
+    with log:
+        log.append(rows(1, 8, 1))
+        log.checkpoint(6, [2], [b"a checkpoint"])
+        log.reset(4)
+        log.append(rows(5, 4 + again, 2))
+        with pytest.raises(Stale, match="checkpoint 6 is of term 1, and that entry was taken back"):
+            log.promote(10)
+        assert log.state.index == -1
+        assert snapshots.latest() is None
+        log.snapshot(4, [2], [b"a snapshot"])
+        assert log.read(2) == Entry(2, 1, b"2 in 1")
+        log.audit()

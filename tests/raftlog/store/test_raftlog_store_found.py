@@ -36,6 +36,7 @@ from compactlib.raftlog import (
     DeadEntry,
     Entry,
     LogOptions,
+    MissingEntry,
     RaftLog,
     RaftLogStore,
     SegmentLimits,
@@ -501,7 +502,8 @@ def test_a_log_that_is_closed_and_opened_again_still_says_what_is_not_durable(tm
 # -- snapshots that the disk refuses
 
 
-def test_a_snapshot_that_the_disk_refused_at_any_step_can_be_taken_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trailing", [0, 3])
+def test_a_snapshot_that_the_disk_refused_at_any_step_can_be_taken_again(trailing: int, tmp_path: Path) -> None:
     fail_at, refused = 0, True
     while refused:
         fail_at, refused, left = fail_at + 1, False, -1
@@ -516,7 +518,8 @@ def test_a_snapshot_that_the_disk_refused_at_any_step_can_be_taken_again(tmp_pat
         files = WatchedFiles(look, UnsyncedFiles())
         folder = tmp_path / str(fail_at)
         folder.mkdir()
-        with RaftLogStore(folder / "s", StoreOptions(log=LogOptions(files=files), background=False)) as store:
+        options = StoreOptions(log=LogOptions(files=files), background=False, keep_trailing=trailing)
+        with RaftLogStore(folder / "s", options) as store:
             log = store.log("a")
             log.attach(SnapshotFolder(folder / "snap", files=files))
             log.append(rows(1, 10))
@@ -527,12 +530,12 @@ def test_a_snapshot_that_the_disk_refused_at_any_step_can_be_taken_again(tmp_pat
             except StorageError:
                 log.snapshot(5, [2], [b"state"])
             left = -1
-            assert (log.state.index, indexes(log)) == (5, [2, 6, 7, 8, 9, 10])
+            assert (log.state.index, indexes(log)) == (5, [2, *range(6 - trailing, 11)])
             log.snapshot(7, [2, 6], [b"state"])
         with RaftLogStore(folder / "s", PLAIN) as store:
             log = store.log("a")
             log.attach(SnapshotFolder(folder / "snap"))
-            assert (log.state.index, indexes(log)) == (7, [2, 6, 8, 9, 10])
+            assert (log.state.index, indexes(log)) == (7, sorted({2, 6, *range(8 - trailing, 11)}))
     assert fail_at > 15
 
 
@@ -979,3 +982,83 @@ def test_a_row_of_another_version_is_no_damage_and_without_a_snapshot_nothing_is
         store.log("a")
     with pytest.raises(InvalidInput, match="snapshots_of"):
         StoreOptions(snapshots_of=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("flushed", ["nothing", "what was there", "all"])
+@pytest.mark.parametrize("taken_back", [False, True])
+def test_what_comes_and_is_covered_while_many_are_read_is_not_called_damaged(flushed: str, taken_back: bool,
+                                                                             tmp_path: Path) -> None:
+    with open_log(tmp_path, StoreOptions(background=False)) as log:
+        log.append(rows(1, 5))
+        if flushed != "nothing":
+            log.flush()
+        answers = log.read_many(range(1, 9))
+        assert next(answers) == Entry(*rows(1, 1)[0])
+        if taken_back:
+            log.reset(3)
+        later = [(index, 2, b"later") for index in range(log.last_index + 1, 9)]
+        log.append(later)
+        log.snapshot(8, live=[2, 7])
+        if flushed == "all":
+            log.flush()
+        found = list(answers)
+        assert len(found) == 7
+        before = [*map(Entry._make, rows(2, 5)), *map(MissingEntry, range(6, 9))]
+        now = [log.read(index) for index in range(2, 9)]
+        assert all(answer in pair for answer, pair in zip(found, zip(before, now, strict=True), strict=True))
+        assert log.verify().is_sound
+
+
+APPENDS: dict[str, Callable[[RaftLog, int], object]] = {
+    "append": lambda log, index: log.append(rows(index, index)),
+    "append_sparse": lambda log, index: log.append_sparse([Entry(*rows(index, index)[0])]),
+}
+
+
+@pytest.mark.parametrize("way", APPENDS)
+@pytest.mark.parametrize("queued", [0, 150])
+def test_what_an_append_says_is_true_when_the_disk_refuses_the_sync_that_it_makes(way: str, queued: int,
+                                                                                  tmp_path: Path) -> None:
+    """The host has told nobody of an entry that was refused, and appends another in its place."""
+    full = False
+
+    def look(operation: str, path: str) -> None:
+        if full and path.endswith(".wal"):
+            raise DiskFull(operation=operation, path=path, errno=errno.ENOSPC)
+
+    options = StoreOptions(log=LogOptions(files=WatchedFiles(look, UnsyncedFiles())), background=False,
+                           max_queued_bytes=queued)
+    taken, refused = 0, 0
+    with open_log(tmp_path, options) as log:
+        for turn in range(40):
+            full = turn % 8 > 2
+            try:
+                APPENDS[way](log, taken + 1)
+            except DiskFull:
+                refused += 1
+            else:
+                taken += 1
+            assert log.last_index == (taken or -1)
+        full = False
+        assert refused
+        log.sync()
+        assert indexes(log) == list(range(1, taken + 1))
+    with open_log(tmp_path, PLAIN) as log:
+        assert indexes(log) == list(range(1, taken + 1))
+
+
+@pytest.mark.parametrize("live", [[1, 5], [5, 8], [7]])
+def test_a_scan_of_what_is_taken_back_and_covered_meanwhile_is_no_damage(live: list[int], tmp_path: Path) -> None:
+    with open_log(tmp_path, StoreOptions(background=False, log=LogOptions(limits=SegmentLimits(max_entries=3)))) as log:
+        log.append(rows(1, 4))
+        log.append_sparse([Entry(6, 1, b"6"), Entry(9, 1, b"9")])
+        log.flush()
+        entries = log.entries()
+        assert next(entries).index == 1
+        log.reset(4)
+        log.append([(index, 2, b"later") for index in range(5, 10)])
+        log.snapshot(9, live=live)
+        assert {entry.index for entry in entries} <= {2, 3, 4, 6, 9}
+        assert [entry.index for entry in log.entries()] == live
+        log.flush()
+        assert log.verify().is_sound

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from compactlib._arguments import require_id, require_seconds, require_type, require_whole
+from compactlib._arguments import require_id, require_seconds, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, InvalidInput, MissingDependency
 from compactlib.kv.errors import (
@@ -33,6 +33,7 @@ from compactlib.kv.parts.arguments import (
     Transaction,
     checked_cell,
     checked_cells,
+    checked_largest_page,
     checked_partition,
     checked_present,
     checked_put,
@@ -108,11 +109,10 @@ class DynamoStore:
         if not _TABLE.fullmatch(table):
             raise InvalidInput(f"table is {table!r}; give 3 to 255 letters, digits or any of '_.-'")
         require_seconds("timeout_seconds", timeout_seconds, above_zero=True)
-        require_whole("page_size", page_size, 1)
         require_seconds("busy_seconds", busy_seconds)
         self._table = table
         self._busy_seconds = busy_seconds
-        self._page_size = page_size
+        self._page_size = checked_largest_page(page_size)
         self._clock: Clock = SystemClock() if clock is None else clock
         self._rng: random.Random = random.Random() if rng is None else rng
         self._new_version: Callable[[], bytes] = lambda: require_id("new_version", new_version(), wire.VERSION_BYTES)

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_seconds, require_whole
+from compactlib._arguments import refuses_misfits, require_seconds
 from compactlib.errors import AuditFailed, InvalidInput, MissingDependency, Unsupported
 from compactlib.kv.errors import ConnectFailed, DamagedStore, KeyNotFound, PredicateFailed, StoreFailed, TooLarge
 from compactlib.kv.parts.arguments import (
     Transaction,
     checked_cell,
     checked_cells,
+    checked_largest_page,
     checked_partition,
     checked_present,
     checked_put,
@@ -82,10 +83,9 @@ class EtcdStore:
         if not root:
             raise InvalidInput("the root is empty; name what the store's keys in etcd begin with")
         require_seconds("timeout_seconds", timeout_seconds, above_zero=True)
-        require_whole("page_size", page_size, 1)
         self._path = f"{protocol}://{host}:{port}/{root!r}"
         self._keys = wire.KeySpace(root)
-        self._page_size = page_size
+        self._page_size = checked_largest_page(page_size)
         settings: dict[str, Any] = {"host": host, "port": port, "protocol": protocol, "timeout": timeout_seconds,
                                     # Every server of 3.4 and later has it, so none need be asked.
                                     "api_path": "/v3/"}

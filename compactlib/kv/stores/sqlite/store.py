@@ -17,12 +17,12 @@ from urllib.parse import quote
 
 import attrs
 
-from compactlib._arguments import refuses_misfits, require_seconds, require_whole
+from compactlib._arguments import refuses_misfits, require_seconds
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Busy, InvalidInput, ReadOnly, StorageError, Unsupported
 from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, sync_names
 from compactlib.kv.errors import DamagedStore, KeyNotFound, NotAStore, OutcomeUnknown, PredicateFailed
-from compactlib.kv.parts.arguments import Transaction, checked_cell
+from compactlib.kv.parts.arguments import Transaction, checked_cell, checked_largest_page
 from compactlib.kv.parts.connections import Connections
 from compactlib.kv.parts.transactional import TransactionalStore
 from compactlib.kv.store import EXISTS, Cell, KVEntry, KVLimits, Predicate, Versioned
@@ -83,7 +83,6 @@ class SqliteStore(TransactionalStore):
         require_seconds("busy_seconds", busy_seconds)
         if synchronous not in ("full", "normal"):
             raise InvalidInput(f'synchronous is {synchronous!r}; give "full" or "normal"')
-        require_whole("page_size", page_size, 1)
         self._path = local_path(path, "the file")
         self._synchronous = synchronous
         self._read_only = read_only
@@ -92,7 +91,7 @@ class SqliteStore(TransactionalStore):
         # An interrupt may come right after a transaction has begun, and that one would keep all others from writing.
         self._connections: Connections[sqlite3.Connection] = Connections(
             self._path, self._connect, lambda connection: not connection.in_transaction)
-        super().__init__(_LIMITS, page_size)
+        super().__init__(_LIMITS, checked_largest_page(page_size))
         disk: Files = LocalFiles() if files is None else files
         _require_file(self._path, disk if create and not read_only else None)
         if not read_only:
@@ -232,7 +231,7 @@ class SqliteStore(TransactionalStore):
 
     def _connect(self) -> sqlite3.Connection:
         mode = "immutable=1" if self._unchanging is not None else "mode=ro" if self._read_only else "mode=rw"
-        uri = f"file:{quote(self._path)}?{mode}"
+        uri = f"file:{quote(os.fsencode(self._path))}?{mode}"
         connection = sqlite3.connect(uri, uri=True, timeout=self._busy_seconds, isolation_level=None,
                                      check_same_thread=False)
         try:
