@@ -26,7 +26,7 @@ MAX_RUN_ENTRIES = 1 << 17
 
 _LOOKS_A_SEARCH = 8
 """How many hashes are looked at in the time of one search."""
-_STRETCH = 256
+_STRETCH = 32
 """How many are looked at or searched before others may have the interpreter."""
 
 

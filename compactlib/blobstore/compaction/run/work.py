@@ -56,7 +56,7 @@ _ROOM = 2
 """With so many times what a cycle writes, index files and all, it does not matter what else is being freed."""
 _LARGEST_READ = 4 << 20
 _LEAST_READ = 64 << 10
-_PIECE_ROWS = 100
+_PIECE_ROWS = 32
 """How many index entries are moved at a stretch."""
 _KEPT_SUFFIX = ".kept" + UNPUBLISHED_SUFFIX
 
@@ -354,27 +354,32 @@ class CompactionWork:
         for part in target.picked:
             for index in snapshot.sealed_parts(part.segment):
                 rows = index.rows_at(part.offsets)
+                breather.breathe()
                 hashes = index.hash_of_rows() if rows else ()
                 while rows:
                     if len(moved.hashes) == most:
-                        yield self._write_index(moved)
+                        yield self._write_index(moved, breather)
                         moved = _Moved(target.name, moved.end)
                     piece = rows[:min(_PIECE_ROWS, most - len(moved.hashes))]
                     moved.take(index, piece, hashes)
                     rows = rows[len(piece):]
                     breather.breathe(len(piece))
         assert moved.end == target.end, "the index has each record that the segment gets"
-        yield self._write_index(moved)
+        yield self._write_index(moved, breather)
 
-    def _write_index(self, moved: _Moved) -> int:
+    def _write_index(self, moved: _Moved, breather: Breather) -> int:
         """Durable with the next sync of the folder; it is not read before the commit."""
         index = moved.sealed()
+        breather.breathe()
+        index.audit()
+        breather.breathe()
+        data = encode_index(index, self._store.incarnation)
         path = os.path.join(self._folder, index.segment.index_file(index.start))
         if os.path.lexists(path):
             self._files.unlink(path)
         out = self._files.create(path)
         try:
-            out.write_at(0, [encode_index(index, self._store.incarnation)])
+            out.write_at(0, [data])
             out.sync()
         finally:
             out.close()
@@ -521,6 +526,4 @@ class _Moved:
 
     def sealed(self) -> IndexSegment:
         """The index segment."""
-        index = IndexSegment.of_hashed(self.columns, self.start, self.end, self.hashes)
-        index.audit()
-        return index
+        return IndexSegment.of_hashed(self.columns, self.start, self.end, self.hashes)
