@@ -23,7 +23,7 @@ class OpenIndex:
         start: the offset from which on its records are indexed here.
     """
 
-    __slots__ = ("_rows", "columns", "end", "ids_bytes", "last_modified_ms", "last_sequence", "start")
+    __slots__ = ("_rows", "columns", "end", "ids_bytes", "last_sequence", "start")
 
     def __init__(self, segment: SegmentName, start: int) -> None:
         self.columns: EntryColumns = EntryColumns.empty(segment)
@@ -31,7 +31,6 @@ class OpenIndex:
         self.end: int = start
         self.ids_bytes: int = 0
         self.last_sequence: int = 0
-        self.last_modified_ms: int = 0
         # An id has one record far more often than several: a number, and only then all rows, and those that count.
         self._rows: dict[bytes, int | tuple[list[int], tuple[int, ...]]] = {}
 
@@ -64,7 +63,6 @@ class OpenIndex:
         self.end = entry.end
         self.ids_bytes += len(entry.id)
         self.last_sequence = entry.sequence
-        self.last_modified_ms = max(self.last_modified_ms, entry.op_time_ms)
         known = self._rows.get(entry.id)
         if known is None:
             self._rows[entry.id] = row

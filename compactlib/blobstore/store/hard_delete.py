@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 
 from compactlib.blobstore.compaction.commit.publish import bytes_of, remove_file
-from compactlib.blobstore.compaction.run.events import StoreEvents
+from compactlib.blobstore.compaction.run.events import CONTENTS_ERASED, HARD_DELETE_RESET, StoreEvents
 from compactlib.blobstore.compaction.run.report import (
     BlobCompactionOutcome,
     BlobCompactionReport,
@@ -54,8 +54,6 @@ from compactlib.runtime.budget import Budget
 
 MAX_BATCH_RECORDS = 64
 MAX_BATCH_BYTES = 8 << 20
-
-
 _LOOK_AGAIN_SECONDS = 600.0
 """When a slice is due again that could not go on, since its blobs are in the segment that is written to, say."""
 _TICK_SECONDS = 0.002
@@ -135,7 +133,7 @@ class HardDeleter:
     def __init__(self, store: OwnedStore) -> None:
         self._store = store
         self._events = StoreEvents(store.name, store.observer)
-        self._state = self._read()
+        self._state = self._stored(tells_damage=True)
 
     @property
     def sequence(self) -> int:
@@ -182,7 +180,7 @@ class HardDeleter:
             return Failed(error, "partly" if records else "unknown" if is_unsure else "no")
         finally:
             if records:
-                self._events.contents_erased(records, written)
+                self._events.tell(CONTENTS_ERASED, records=records, bytes_written=written)
         return Done(HardDeleteReport(records, written, self._state.sequence))
 
     def next_in_effect(self) -> float | None:
@@ -207,21 +205,13 @@ class HardDeleter:
         if stored is not None and stored.sequence < self._state.sequence:
             raise AuditFailed(f"hard delete has reached {self._state.sequence}, its file says {stored.sequence}")
 
-    def _read(self) -> HardDeleteState:
+    def _stored(self, *, tells_damage: bool = False) -> HardDeleteState:
+        state = None
         try:
-            return self._known(read_state(self._store.folder))
+            state = read_state(self._store.folder)
         except CorruptData as error:
-            self._events.hard_delete_reset(error)
-            return self._known(None)
-
-    def _stored(self) -> HardDeleteState:
-        """As `_read`, without reporting damage again."""
-        try:
-            return self._known(read_state(self._store.folder))
-        except CorruptData:
-            return self._known(None)
-
-    def _known(self, state: HardDeleteState | None) -> HardDeleteState:
+            if tells_damage:
+                self._events.tell(HARD_DELETE_RESET, error=str(error))
         if state is None or state.incarnation != self._store.incarnation:
             return HardDeleteState(self._store.incarnation)
         return state

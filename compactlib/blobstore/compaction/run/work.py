@@ -7,6 +7,7 @@ are used again if they are what it would write now.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ from compactlib.blobstore.compaction.progress.compaction_file import CompactionF
 from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Phase, Target
 from compactlib.blobstore.compaction.rewrite.cycle_plan import CyclePlan, TargetPlan, plan_cycle
 from compactlib.blobstore.compaction.rewrite.task import CopyRecords, SourceRecords
-from compactlib.blobstore.compaction.run.events import StoreEvents
+from compactlib.blobstore.compaction.run.events import DAMAGE_FOUND, StoreEvents
 from compactlib.blobstore.compaction.swap import CompactableStore
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import PlanDoesNotFit
@@ -89,16 +90,6 @@ class Questions:
         return PurgeRules(purge_tombstones=config.purge_tombstones, seen_by_all_peers=self.seen_by_all_peers,
                           had_put=had_put,
                           is_container_gone=self.is_container_gone if config.drop_dead_containers else nobody)
-
-
-def require_questions(value: object) -> None:
-    """Return if it is what a store may ask.
-
-    Raises:
-        InvalidInput: it is not.
-    """
-    if not isinstance(value, Questions):
-        raise InvalidInput(f"the questions of a store are {value!r:.100}; give Questions(...)")
 
 
 class CompactionWork:
@@ -377,12 +368,9 @@ class CompactionWork:
         path = os.path.join(self._folder, index.segment.index_file(index.start))
         if os.path.lexists(path):
             self._files.unlink(path)
-        out = self._files.create(path)
-        try:
+        with contextlib.closing(self._files.create(path)) as out:
             out.write_at(0, [data])
             out.sync()
-        finally:
-            out.close()
         return index.start
 
     def _leave_out(self, error: CorruptData) -> None:
@@ -392,7 +380,7 @@ class CompactionWork:
         if segment is None or segment not in base.remaining:
             raise error
         self.damage.append(error.with_traceback(None))
-        self.events.damage_found(str(segment), error)
+        self.events.tell(DAMAGE_FOUND, segment=str(segment), error=str(error))
         self.log = base.leave_out(segment)
         self._write_log()
 
