@@ -17,7 +17,9 @@ is opened: `recover_compaction` calls `redo_erasures`.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 
 import attrs
 
@@ -32,7 +34,7 @@ from compactlib.blobstore.compaction.run.report import (
 from compactlib.blobstore.compaction.run.store_compactions import OwnedStore
 from compactlib.blobstore.compaction.swap import Snapshot
 from compactlib.blobstore.index.index_file import write_index
-from compactlib.blobstore.index.index_segment import IndexSegment
+from compactlib.blobstore.index.index_segment import OFTEN, IndexSegment
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry, RecordFlag, RecordKind, milliseconds
 from compactlib.blobstore.segment.erasure import (
@@ -54,10 +56,13 @@ from compactlib.runtime.budget import Budget
 
 MAX_BATCH_RECORDS = 64
 MAX_BATCH_BYTES = 8 << 20
+MAX_WAITING_DELETES = 10_000
+"""How many of the next deletes are remembered, so that not each batch looks at the whole index."""
 _LOOK_AGAIN_SECONDS = 600.0
 """When a slice is due again that could not go on, since its blobs are in the segment that is written to, say."""
 _TICK_SECONDS = 0.002
 """A delete is in effect strictly after its retention, in milliseconds."""
+_BY_SEQUENCE = attrgetter("sequence")
 
 
 def reclaim(store: OwnedStore, budget: Budget | None, *, erases: bool) -> Outcome[BlobReclaimReport]:
@@ -134,6 +139,7 @@ class HardDeleter:
         self._store = store
         self._events = StoreEvents(store.name, store.observer)
         self._state = self._stored(tells_damage=True)
+        self._waiting: list[IndexEntry] = []
 
     @property
     def sequence(self) -> int:
@@ -189,7 +195,8 @@ class HardDeleter:
         Looks at every entry behind the last delete that was looked at.
         """
         store = self._store
-        next_one = next(_deletes_after(store.snapshot(), self._state.sequence, Breather(store.clock)), None)
+        waiting = _deletes_after(store.snapshot(), self._state.sequence, Breather(store.clock))
+        next_one = min(waiting, key=_BY_SEQUENCE, default=None)
         if next_one is None:
             return None
         in_effect = next_one.op_time_ms / 1000 + store.config.deleted_retention_seconds + _TICK_SECONDS
@@ -224,11 +231,19 @@ class HardDeleter:
         found: list[Erasure] = []
         size = 0
         reached = self._state.sequence
-        for delete in _deletes_after(snapshot, reached, breather):
+        self._waiting = self._waiting[bisect_right(self._waiting, reached, key=_BY_SEQUENCE):] or heapq.nsmallest(
+            MAX_WAITING_DELETES, _deletes_after(snapshot, reached, breather), key=_BY_SEQUENCE)
+        often: dict[bytes, list[IndexEntry]] = {}
+        for delete in self._waiting:
             breather.breathe()
             if delete.op_time_ms >= in_effect_ms:
                 break
-            doomed = self._doomed(snapshot, delete, in_effect_ms)
+            history = often.get(delete.id) or snapshot.history(delete.id)
+            if len(history) > OFTEN:
+                # Looked at once: what decides is the same for each of its deletes.
+                newest = BlobEnd.of(history).newest
+                often[delete.id] = history = [each for each in history if each.kind == RecordKind.PUT or each is newest]
+            doomed = _doomed(history, delete, in_effect_ms)
             if any(put.segment == snapshot.segments[-1].name for put in doomed):
                 # Still being written to: its turn comes when the segment is sealed.
                 break
@@ -238,17 +253,6 @@ class HardDeleter:
             if len(found) >= MAX_BATCH_RECORDS or size >= MAX_BATCH_BYTES:
                 break
         return (found, reached) if reached > self._state.sequence else None
-
-    def _doomed(self, snapshot: Snapshot, delete: IndexEntry, in_effect_ms: int) -> list[IndexEntry]:
-        """The PUTs whose content goes: none if the blob lives again, or was deleted again and that may be undone; if it
-        was put again, those that were deleted before."""
-        history = snapshot.history(delete.id)
-        last = BlobEnd.of(history).put
-        if last is not None and last.sequence > delete.sequence:
-            history = [entry for entry in history if entry.sequence < delete.sequence]
-        elif BlobEnd.of(history).deleted_ms >= in_effect_ms:
-            return []
-        return [put for put in history if put.kind == RecordKind.PUT and not put.flags & RecordFlag.ERASED]
 
     def _erasure(self, put: IndexEntry) -> Erasure:
         head, _ = encode_head(put._replace(flags=put.flags | RecordFlag.ERASED), salt_of(self._store.incarnation))
@@ -343,15 +347,22 @@ class HardDeleteSlices:
         return reclaim(self.store, budget, erases=False)
 
 
-def _deletes_after(snapshot: Snapshot, sequence: int, breather: Breather) -> Iterator[IndexEntry]:
-    """The DELETE entries behind a sequence, in order. Segments that are older are not looked at."""
-    def of_segment(name: SegmentName) -> list[IndexEntry]:
-        found = []
-        for entry in snapshot.entries_of(name):
-            breather.breathe()
-            if entry.kind == RecordKind.DELETE and entry.sequence > sequence:
-                found.append(entry)
-        return sorted(found, key=lambda entry: entry.sequence)
+def _doomed(history: Sequence[IndexEntry], delete: IndexEntry, in_effect_ms: int) -> list[IndexEntry]:
+    """The PUTs whose content goes: none if the blob lives again, or was deleted again and that may be undone; if it was
+    put again, those that were deleted before."""
+    end = BlobEnd.of(history)
+    if end.put is not None and end.put.sequence > delete.sequence:
+        history = [entry for entry in history if entry.sequence < delete.sequence]
+    elif end.deleted_ms >= in_effect_ms:
+        return []
+    return [put for put in history if put.kind == RecordKind.PUT and not put.flags & RecordFlag.ERASED]
 
-    return heapq.merge(*(of_segment(info.name) for info in snapshot.segments if info.last_sequence > sequence),
-                       key=lambda entry: entry.sequence)
+
+def _deletes_after(snapshot: Snapshot, sequence: int, breather: Breather) -> Iterator[IndexEntry]:
+    """The DELETE entries behind a sequence, in no order. Segments that are older are not looked at."""
+    for info in snapshot.segments:
+        if info.last_sequence > sequence:
+            for entry in snapshot.entries_of(info.name):
+                breather.breathe()
+                if entry.kind == RecordKind.DELETE and entry.sequence > sequence:
+                    yield entry
