@@ -483,6 +483,21 @@ def list_folder(path: StrPath) -> list[str]:
         return sorted(os.listdir(path))
 
 
+def read_if_there(path: StrPath, most: int = -1) -> bytes | None:
+    """The first `most` bytes of a file, by default all; `None` if there is no such file.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return file.read(most)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError.from_os(error, "read", path) from error
+
+
 def read_exactly(descriptor: int, length: int, offset: int) -> bytes:
     """Up to `length` bytes from `offset`; shorter only when the file ends. Loops over short reads.
 

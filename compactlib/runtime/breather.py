@@ -13,8 +13,8 @@ from __future__ import annotations
 from compactlib.clock import Clock
 from compactlib.runtime.budget import Budget
 
-WORK_SECONDS = 0.0002
-"""How long is computed at a stretch: what another thread may wait. The naps between take a quarter of the time."""
+WORK_SECONDS = 0.0001
+"""How long is computed at a stretch: what another thread may wait. The naps between take a third of the time."""
 NAP_SECONDS = 0.000_001
 """Systems make some 60 us of it."""
 _LOOK_EVERY = 512

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Sequence
 
 from compactlib.blobstore.compaction.swap import SegmentInfo
 from compactlib.blobstore.index.index_segment import IndexSegment
@@ -64,10 +63,8 @@ class LogOf:
         return sorted((entry for entry in self.all() if entry.id == blob_id), key=lambda entry: entry.sequence)
 
     def histories_of(self, segment: SegmentName, *, start: int = 0, breathe: Callable[[], None] = unhurried,
-                     put_often: Mapping[bytes, int] = MappingProxyType({}),
                      ) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
-        return ((entry, [] if entry.sequence < put_often.get(entry.id, 0) else self.history(entry.id))
-                for entry in self.entries_of(segment, start=start))
+        return ((entry, self.history(entry.id)) for entry in self.entries_of(segment, start=start))
 
     def all(self) -> list[IndexEntry]:
         return [entry for entries in self._segments.values() for entry in entries]

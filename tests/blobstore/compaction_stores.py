@@ -19,12 +19,12 @@ from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import Blob, GetOptions, RecordKind, milliseconds
 from compactlib.blobstore.store.operations import draft_of
 from compactlib.blobstore.store.store import BlobStore
-from compactlib.blobstore.store.verify import StorePicture, compare
 from compactlib.clock import ManualClock
 from compactlib.files import Files
 from compactlib.outcome import Done
 from compactlib.report import PolicyRecord
 from compactlib.runtime.observe import Observer
+from tests.blobstore.store_pictures import StorePicture, compare
 
 RETENTION = 10.0
 START = 1_000_000.0

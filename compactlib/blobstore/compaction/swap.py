@@ -17,7 +17,6 @@ and none gets a wrong answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Protocol
 
 import attrs
@@ -90,11 +89,10 @@ class Snapshot(Protocol):
         per index segment."""
 
     def histories_of(self, segment: SegmentName, *, start: int = 0, breathe: Callable[[], None] = unhurried,
-                     put_often: Mapping[bytes, int] = MappingProxyType({}),
                      ) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
         """The index entries of a log segment but the last, as `entries_of`, each with the `history` of its id; much
-        faster than asking for each. `breathe` is called after each piece of work. Of an id in `put_often`, what is
-        older than the sequence there comes without its history; the caller may add ids meanwhile."""
+        faster than asking for each. `breathe` is called after each piece of work. Of an id of many records, a PUT or
+        TTL_UPDATE before the newest PUT, and a DELETE or UNDELETE before what decides, may come with none."""
 
     def sealed_parts(self, segment: SegmentName) -> tuple[IndexSegment, ...]:
         """The sealed index segments of a log segment; none if the snapshot does not have it. O(log segments)."""

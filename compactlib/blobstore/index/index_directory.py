@@ -26,8 +26,8 @@ MAX_RUN_ENTRIES = 1 << 17
 
 _LOOKS_A_SEARCH = 8
 """How many hashes are looked at in the time of one search."""
-_STRETCH = 256
-"""How many are looked at or searched before others may have the interpreter."""
+_SEARCHED, _LOOKED_AT = 32, 128
+"""How many are searched, and looked at, before others may have the interpreter."""
 
 
 @attrs.frozen(eq=False)
@@ -36,7 +36,7 @@ class HashRun:
 
     Attributes:
         hashes: ascending.
-        slots: for each, the number of its index segment among `owners`.
+        slots: for each, the number of its index segment among `owners`; ascending among equal hashes.
         owners: the index segments; `None` for one that was removed.
         slot_of: the number of each index segment, by its `id`, so that one that was removed is let go.
         entries: how many hashes are of index segments that were not removed.
@@ -63,9 +63,17 @@ class HashRun:
 
     def owners_of(self, hashed: int) -> list[IndexSegment]:
         """The index segments that hold this hash and were not removed. One search."""
-        # Of each once: an id that was put again and again has many entries in one.
-        slots = dict.fromkeys(self.slots[bisect_left(self.hashes, hashed):bisect_right(self.hashes, hashed)])
-        return [owner for slot in slots if (owner := self.owners[slot]) is not None]
+        place, end = bisect_left(self.hashes, hashed), bisect_right(self.hashes, hashed)
+        found: list[IndexSegment] = []
+        while place < end:
+            slot = self.slots[place]
+            if (owner := self.owners[slot]) is not None:
+                found.append(owner)
+            # Of each once: an id that was put again and again has many entries in one.
+            place += 1
+            if place < end and self.slots[place] == slot:
+                place = bisect_right(self.slots, slot, place, end)
+        return found
 
     def without(self, gone: Collection[IndexSegment]) -> HashRun:
         """The same run without these index segments, those of them that it has."""
@@ -190,11 +198,11 @@ def _common(own: set[int], hashes: array[int], breathe: Callable[[], None]) -> I
             place = bisect_left(hashes, hashed)
             if place < len(hashes) and hashes[place] == hashed:
                 yield hashed
-            if number % _STRETCH == 0:
+            if number % _SEARCHED == 0:
                 breathe()
         return
-    for start in range(0, len(hashes), _STRETCH):
-        yield from own.intersection(hashes[start:start + _STRETCH])
+    for start in range(0, len(hashes), _LOOKED_AT):
+        yield from own.intersection(hashes[start:start + _LOOKED_AT])
         breathe()
 
 

@@ -19,6 +19,11 @@ from compactlib.blobstore.model.names import LogPosition, SegmentName
 from compactlib.blobstore.model.values import IndexEntry, RecordKind
 from compactlib.errors import AuditFailed, CompactlibError, InvalidInput
 
+ENDS_OR_REVIVES = frozenset((int(RecordKind.DELETE), int(RecordKind.UNDELETE)))
+"""Of these, only the newest says how a blob stands."""
+OFTEN = 16
+"""What an id of more records than these comes to is remembered."""
+
 
 class IndexSegment:
     """Entries of the records from offset `start` to `end` of a log segment; nothing changes it. Threads may share one.
@@ -40,6 +45,7 @@ class IndexSegment:
         self.first_sequence: int = min(columns.sequences, default=0)
         self.last_sequence: int = max(columns.sequences, default=0)
         self.last_modified_ms: int = max(columns.op_times, default=0)
+        self._since_put: dict[bytes, Sequence[IndexEntry]] = {}
 
     @classmethod
     def of_columns(cls, columns: EntryColumns, start: int, end: int, key: bytes) -> IndexSegment:
@@ -90,18 +96,26 @@ class IndexSegment:
             place += 1
         return found
 
-    def since_put(self, blob_id: bytes, hashed: int) -> list[IndexEntry]:
-        """The entries of an id, descending by sequence, back to its newest PUT here. O(log n), and O(1) for each."""
+    def since_put(self, blob_id: bytes, hashed: int) -> Sequence[IndexEntry]:
+        """The entries of an id that say how it stands, descending by sequence, back to its newest PUT here; of DELETEs
+        and UNDELETEs that follow each other, the last one. O(log n), and O(1) for each; the first time, of each record.
+        """
+        if (known := self._since_put.get(blob_id)) is not None:
+            return known
         first = bisect_left(self.hashes, hashed)
         rows: Sequence[int] = self.rows[first:bisect_right(self.hashes, hashed, first)]
         if len(rows) > 1 and not self._ascends:
             rows = sorted(rows, key=self.columns.sequences.__getitem__)
         found: list[IndexEntry] = []
+        kinds, ids = self.columns.kinds, self.columns.ids
         for row in reversed(rows):
-            if self.columns.ids[row] == blob_id:
+            kind = kinds[row]
+            if ids[row] == blob_id and not (kind in ENDS_OR_REVIVES and found and found[-1].kind in ENDS_OR_REVIVES):
                 found.append(self.columns.entry(row))
-                if found[-1].kind == RecordKind.PUT:
+                if kind == RecordKind.PUT:
                     break
+        if len(rows) > OFTEN:
+            self._since_put[blob_id] = found
         return found
 
     @cached_property

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from compactlib.blobstore.index.entry_columns import EntryColumns
-from compactlib.blobstore.index.index_segment import IndexSegment
+from compactlib.blobstore.index.index_segment import ENDS_OR_REVIVES, IndexSegment
 from compactlib.blobstore.model.names import LogPosition, SegmentName
-from compactlib.blobstore.model.values import IndexEntry
+from compactlib.blobstore.model.values import IndexEntry, RecordKind
 from compactlib.errors import AuditFailed
 
 
@@ -23,7 +23,7 @@ class OpenIndex:
         start: the offset from which on its records are indexed here.
     """
 
-    __slots__ = ("_rows", "columns", "end", "ids_bytes", "last_modified_ms", "last_sequence", "start")
+    __slots__ = ("_rows", "columns", "end", "ids_bytes", "last_sequence", "start")
 
     def __init__(self, segment: SegmentName, start: int) -> None:
         self.columns: EntryColumns = EntryColumns.empty(segment)
@@ -31,9 +31,8 @@ class OpenIndex:
         self.end: int = start
         self.ids_bytes: int = 0
         self.last_sequence: int = 0
-        self.last_modified_ms: int = 0
-        # An id has one record far more often than several: a number, and a tuple of numbers only then.
-        self._rows: dict[bytes, int | tuple[int, ...]] = {}
+        # An id has one record far more often than several: a number, and only then all rows, and those that count.
+        self._rows: dict[bytes, int | tuple[list[int], tuple[int, ...]]] = {}
 
     @classmethod
     def reopened(cls, sealed: IndexSegment) -> OpenIndex:
@@ -64,17 +63,28 @@ class OpenIndex:
         self.end = entry.end
         self.ids_bytes += len(entry.id)
         self.last_sequence = entry.sequence
-        self.last_modified_ms = max(self.last_modified_ms, entry.op_time_ms)
         known = self._rows.get(entry.id)
         if known is None:
             self._rows[entry.id] = row
-        else:
-            self._rows[entry.id] = (known, row) if isinstance(known, int) else (*known, row)
+            return
+        rows, before = ([known], (known,)) if isinstance(known, int) else known
+        rows.append(row)
+        kinds = self.columns.kinds
+        if entry.kind == RecordKind.PUT:
+            before = ()
+        elif entry.kind in ENDS_OR_REVIVES and kinds[before[-1]] in ENDS_OR_REVIVES:
+            before = before[:-1]
+        self._rows[entry.id] = rows, (*before, row)
 
-    def rows_of(self, blob_id: bytes) -> tuple[int, ...]:
+    def rows_of(self, blob_id: bytes) -> Sequence[int]:
         """The rows of an id, ascending."""
-        known = self._rows.get(blob_id, ())
-        return (known,) if isinstance(known, int) else known
+        known = self._rows.get(blob_id, ((),))
+        return (known,) if isinstance(known, int) else known[0]
+
+    def since_put(self, blob_id: bytes) -> list[IndexEntry]:
+        """See `IndexSegment.since_put`. O(1) for each."""
+        known = self._rows.get(blob_id, ((), ()))
+        return [self.columns.entry(row) for row in reversed((known,) if isinstance(known, int) else known[1])]
 
     def entries(self, start: int = 0, stop: int | None = None) -> Iterator[IndexEntry]:
         """The entries that begin at offset `start` or later, of the first `stop` rows."""

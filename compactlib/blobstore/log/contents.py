@@ -4,18 +4,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
-from types import MappingProxyType
 
 import attrs
 
 from compactlib.blobstore.compaction.swap import SegmentInfo
 from compactlib.blobstore.index.entry_columns import hash_id
 from compactlib.blobstore.index.index_directory import IndexDirectory
-from compactlib.blobstore.index.index_segment import IndexSegment
+from compactlib.blobstore.index.index_segment import ENDS_OR_REVIVES, OFTEN, IndexSegment
 from compactlib.blobstore.index.open_index import OpenIndex
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry, RecordKind
@@ -119,17 +118,13 @@ class LogContents:
         return self.segments[-1]
 
     def find(self, blob_id: bytes) -> list[IndexEntry]:
-        """The entries of an id from its newest PUT on, ascending by sequence; all if no PUT is left of it.
+        """The entries of an id that say how it stands, ascending by sequence: its newest PUT, its newest DELETE or
+        UNDELETE, and each TTL_UPDATE since that PUT; some of the DELETEs and UNDELETEs between may be among them.
 
-        O(log n) for each entry of these and for each index segment that holds the id.
+        O(log n) for each index segment that holds the id.
         """
-        columns = self.open.columns
-        found: list[IndexEntry] = []
-        for row in reversed(self.open.rows_of(blob_id)):
-            found.append(columns.entry(row))
-            if found[-1].kind == RecordKind.PUT:
-                break
-        else:
+        found = self.open.since_put(blob_id)
+        if not found or found[-1].kind != RecordKind.PUT:
             self._add_sealed(found, blob_id)
         found.reverse()
         return found
@@ -158,13 +153,13 @@ class LogContents:
         return [*self._sealed_entries(blob_id), *self._open_entries(blob_id, open_rows)]
 
     def histories_of(self, index: IndexSegment, start: int, open_rows: int, breathe: Callable[[], None],
-                     put_often: Mapping[bytes, int]) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
-        """The entries of a sealed index segment from offset `start` on, each with the `history` of its id, or without
-        if it is older than the PUT that `put_often` has of it."""
+                     outdone: dict[bytes, tuple[int, int]]) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
+        """The entries of a sealed index segment from offset `start` on, each with the `history` of its id, or with none
+        if `outdone`, which takes the ids of many records, has a newer PUT or newer deciding record of it."""
         shared = self.directory.shared(index, breathe)
         first = bisect_left(index.columns.offsets, start)
         for row, entry in enumerate(index.columns.entries(first), first):
-            if put_often and entry.sequence < put_often.get(entry.id, 0):
+            if outdone and entry.sequence < outdone.get(entry.id, (0, 0))[entry.kind in ENDS_OR_REVIVES]:
                 yield entry, []
                 continue
             history = [entry]
@@ -175,6 +170,10 @@ class LogContents:
                 history.sort(key=_BY_SEQUENCE)
             if open_rows:
                 history += self._open_entries(entry.id, open_rows)
+            if len(history) > OFTEN:
+                outdone[entry.id] = (
+                    max((each.sequence for each in history if each.kind == RecordKind.PUT), default=0),
+                    max((each.sequence for each in history if each.kind != RecordKind.TTL_UPDATE), default=0))
             yield entry, history
 
     def _open_entries(self, blob_id: bytes, open_rows: int) -> list[IndexEntry]:
@@ -253,6 +252,7 @@ class LogSnapshot:
     open_end: int
     journal_floor: SegmentName | None
     segment_bytes: int
+    _outdone: dict[bytes, tuple[int, int]] = attrs.field(factory=dict, init=False, repr=False)
 
     @property
     def segments(self) -> tuple[SegmentInfo, ...]:
@@ -307,12 +307,11 @@ class LogSnapshot:
         return self.contents.history(blob_id, self.open_rows)
 
     def histories_of(self, segment: SegmentName, *, start: int = 0, breathe: Callable[[], None] = unhurried,
-                     put_often: Mapping[bytes, int] = MappingProxyType({}),
                      ) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
         """See `swap.Snapshot`."""
         for index in self.sealed_parts(segment):
             if index.end > start:
-                yield from self.contents.histories_of(index, start, self.open_rows, breathe, put_often)
+                yield from self.contents.histories_of(index, start, self.open_rows, breathe, self._outdone)
 
     def sealed_parts(self, segment: SegmentName) -> tuple[IndexSegment, ...]:
         """The sealed index segments of a log segment; none if the snapshot does not have it. O(log segments)."""

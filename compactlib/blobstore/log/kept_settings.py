@@ -12,7 +12,7 @@ import os
 from math import isfinite
 
 from compactlib.errors import CompactlibError, CorruptData, StorageError
-from compactlib.files.disk import Files, StrPath, write_durably
+from compactlib.files.disk import Files, StrPath, read_if_there, write_durably
 from compactlib.files.record_frame import RecordFrame
 
 FILE_NAME = "RETENTION"
@@ -28,13 +28,9 @@ def kept_retention(folder: StrPath) -> float | None:
         StorageError: it cannot be read.
     """
     path = os.path.join(folder, FILE_NAME)
-    try:
-        with open(path, "rb") as file:
-            data = file.read(_FRAME.size + 1)
-    except FileNotFoundError:
+    data = read_if_there(path, _FRAME.size + 1)
+    if data is None:
         return None
-    except OSError as error:
-        raise StorageError.from_os(error, "read", path) from error
     seconds, rest = _FRAME.decode(data, path)
     if rest or not (isfinite(seconds) and seconds >= 0):
         raise CorruptData(path=path, offset=0, expected="the retention of deletes, seconds", found=repr(data[:60]))

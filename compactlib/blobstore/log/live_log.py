@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
@@ -26,7 +26,7 @@ from compactlib.blobstore.model.values import IndexEntry, RecordFlag
 from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE, Descriptor
 from compactlib.blobstore.segment.open_segments import OpenSegments
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, is_ordinary, salt_of
-from compactlib.blobstore.segment.records import HEADER_BYTES, TRAILER_BYTES, encode_head, encode_trailer
+from compactlib.blobstore.segment.records import TRAILER_BYTES, content_range, encode_head, encode_trailer
 from compactlib.blobstore.segment.tail import LogWriter
 from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, InvalidInput, StorageError
@@ -110,18 +110,18 @@ class LiveLog:
         """
         entry = self._placed(draft)
         head, crc = encode_head(entry, self._salt)
-        at, stop = len(head), entry.size - TRAILER_BYTES
+        at, stop, size = len(head), entry.size - TRAILER_BYTES, content_range(entry)[1]
         try:
             self.writer.write(0, (head,))
             for piece in pieces:
                 if at + len(piece) > stop:
-                    raise InvalidInput(f"the stream of blob {entry.id!r} goes on behind its {_content(entry)} bytes")
+                    raise InvalidInput(f"the stream of blob {entry.id!r} goes on behind its {size} bytes")
                 self.writer.write(at, (piece,))
                 crc = crc32(piece, crc)
                 at += len(piece)
             if at < stop:
                 raise InvalidInput(f"the stream of blob {entry.id!r} ends {stop - at} bytes before its "
-                                   f"{_content(entry)} bytes")
+                                   f"{size} bytes")
             self.writer.write(at, (encode_trailer(crc),))
         except BaseException:
             self.writer.abandon()
@@ -130,20 +130,17 @@ class LiveLog:
 
     def _placed(self, draft: IndexEntry) -> IndexEntry:
         self.writer.check()
-        self._make_room(draft.size)
+        largest = self._descriptor.segment_bytes - SEGMENT_HEADER_BYTES
+        if draft.size > largest:
+            raise BlobTooLarge(f"a record of {draft.size} bytes does not fit into a segment, which has room for "
+                               f"{largest}; split the blob", record_bytes=draft.size, limit_bytes=largest)
+        if draft.size > self.writer.room:
+            self.roll(draft.size)
         if self.writer.unsynced_records >= MAX_UNSYNCED_RECORDS:
             self.writer.sync()
         flags = draft.flags | (RecordFlag.SYNCED_BEFORE if self.writer.all_synced else 0)
         return draft._replace(sequence=self._next_sequence, segment=self.writer.segment, offset=self.writer.end,
                               flags=int(flags))
-
-    def _make_room(self, size: int) -> None:
-        largest = self._descriptor.segment_bytes - SEGMENT_HEADER_BYTES
-        if size > largest:
-            raise BlobTooLarge(f"a record of {size} bytes does not fit into a segment, which has room for {largest}; "
-                               f"split the blob", record_bytes=size, limit_bytes=largest)
-        if size > self.writer.room:
-            self.roll(size)
 
     def _kept(self, entry: IndexEntry) -> IndexEntry:
         self.writer.keep(entry.size)
@@ -233,7 +230,8 @@ class LiveLog:
             CorruptData: one is damaged.
             StorageError: one cannot be read.
         """
-        there = index_starts_of(self._folder, names) if index_starts is None else {
+        there = {segment: sorted(place.offset for place in map(place_of_index_file, found) if place is not None)
+                 for segment, found in files_of(self._folder, names).items()} if index_starts is None else {
             name: [start for start in index_starts.get(name, ())
                    if os.path.lexists(os.path.join(self._folder, name.index_file(start)))] for name in names}
         loader = SegmentLoader(self._files, self._folder, self._descriptor, self._config.index_max_entries, there,
@@ -348,19 +346,9 @@ class LiveLog:
             raise AuditFailed(f"{len(self.contents.segments)} segments in a log of {self._descriptor.log_segments}")
 
 
-def index_starts_of(folder: str, names: Iterable[SegmentName]) -> dict[SegmentName, list[int]]:
-    """Where the index files of some segments begin, ascending; others of the same positions may lie beside them."""
-    return {segment: sorted(place.offset for place in map(place_of_index_file, found) if place is not None)
-            for segment, found in files_of(folder, names).items()}
-
-
 def remove_leftovers(files: Files, folder: str) -> None:
     """Unlink what an interrupted durable write of the store itself has left."""
     for file_name in os.listdir(folder):
         written, suffix = os.path.splitext(file_name)
         if suffix == HALF_WRITTEN_SUFFIX and (written == DESCRIPTOR_FILE or place_of_index_file(written) is not None):
             remove_file(files, folder, file_name)
-
-
-def _content(entry: IndexEntry) -> int:
-    return entry.size - HEADER_BYTES - len(entry.id) - TRAILER_BYTES

@@ -9,6 +9,7 @@ disk, so a failure there is the end of the log.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -19,13 +20,13 @@ from compactlib.blobstore.index.index_file import map_index, read_index, write_i
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.index.open_index import OpenIndex
 from compactlib.blobstore.log.contents import LogSegment
-from compactlib.blobstore.model.names import SegmentName, place_of_index_file, segment_of_log_file
+from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName, place_of_index_file, segment_of_log_file
 from compactlib.blobstore.model.values import IndexEntry, RecordFlag
 from compactlib.blobstore.segment.descriptor import Descriptor
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader
 from compactlib.blobstore.segment.scan import DamagedRange, Scanned, ScannedRecord, scan_records
 from compactlib.errors import CorruptData, StorageError, Unsupported
-from compactlib.files.disk import Files
+from compactlib.files.disk import Files, list_folder
 
 
 def _without_frames(errors: Iterable[CorruptData]) -> tuple[CorruptData, ...]:
@@ -142,13 +143,10 @@ class SegmentLoader:
 
     def _settle(self, path: str, cut_to: int | None) -> None:
         """What is answered from now on has to be on the disk."""
-        out = self.files.open(path)
-        try:
+        with contextlib.closing(self.files.open(path)) as out:
             if cut_to is not None:
                 out.truncate(cut_to)
             out.sync()
-        finally:
-            out.close()
 
 
 class Loading:
@@ -293,6 +291,20 @@ def _ordinary_names(folder: str) -> list[str]:
             return [entry.name for entry in found if entry.is_file(follow_symlinks=False)]
     except OSError as error:
         raise StorageError.from_os(error, "list", folder) from error
+
+
+def check_not_emptied(folder: str, names: Sequence[SegmentName], index_files: Mapping[SegmentName, list[int]]) -> None:
+    """Return unless all segments of a store were taken away: it is not a new one, what they held was acknowledged.
+
+    Raises:
+        CorruptData: they were.
+    """
+    if names:
+        return
+    if index_files or any(name.startswith("compaction-") and name.endswith(".done") for name in list_folder(folder)):
+        raise CorruptData(path=os.path.join(folder, FIRST_SEGMENT.log_file), offset=0,
+                          expected="the segments of the log", found="none, although the store has had some; restore "
+                          "the folder from a copy")
 
 
 def find_descriptor(folder: str, names: Sequence[SegmentName]) -> Descriptor | None:

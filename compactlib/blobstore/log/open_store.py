@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 
@@ -21,6 +22,7 @@ from compactlib.blobstore.log.load_log import (
     BlobRecoveryReport,
     LoadedSegment,
     SegmentLoader,
+    check_not_emptied,
     find_descriptor,
     list_log,
     merged,
@@ -84,7 +86,7 @@ def open_log(folder: str, config: BlobStoreConfig, files: Files, clock: Clock, o
         sync_names(files, folder)
         _check_own_files(folder, files)
         descriptor, damage = _descriptor(folder, config, files, clock, new_incarnation)
-        _check_not_emptied(folder)
+        check_not_emptied(folder, *list_log(folder, check=False))
         keep_retention(files, folder, config.deleted_retention_seconds)
         remove_leftovers(files, folder)
         compaction = recover_compaction(folder, files)
@@ -129,11 +131,8 @@ def _check_own_files(folder: str, files: Files) -> None:
                                f"remove it")
     if os.path.lexists(path := os.path.join(folder, LOG_NAME)):
         # The step that it ends with decides what is removed.
-        out = files.open(path)
-        try:
+        with contextlib.closing(files.open(path)) as out:
             out.sync()
-        finally:
-            out.close()
 
 
 def _descriptor(folder: str, config: BlobStoreConfig, files: Files, clock: Clock,
@@ -206,16 +205,6 @@ def _strange_segments(folder: str) -> Iterator[CorruptData]:
                               found="a link, a folder or another thing that is not an ordinary file")
 
 
-def _check_not_emptied(folder: str) -> None:
-    """A store from which all segments were taken away is not a new one: what they held was acknowledged."""
-    names, index_files = list_log(folder, check=False)
-    finished = any(name.startswith("compaction-") and name.endswith(".done") for name in list_folder(folder))
-    if not names and (index_files or finished):
-        raise CorruptData(path=os.path.join(folder, FIRST_SEGMENT.log_file), offset=0,
-                          expected="the segments of the log", found="none, although the store has had some; restore "
-                          "the folder from a copy")
-
-
 def _lost_segments(folder: str, removed: Iterable[str]) -> Iterator[CorruptData]:
     """Segments of which only an index was left, and whose place no other has taken."""
     held = {name.position for name in list_log(folder)[0]}
@@ -244,11 +233,8 @@ def never_whole(folder: str, name: SegmentName) -> bool:
 
 def _first_segment(folder: str, files: Files, descriptor: Descriptor) -> LoadedSegment:
     header = descriptor.header(FIRST_SEGMENT)
-    out = create_segment(files, os.path.join(folder, FIRST_SEGMENT.log_file), header)
-    try:
+    with contextlib.closing(create_segment(files, os.path.join(folder, FIRST_SEGMENT.log_file), header)) as out:
         out.sync()
-    finally:
-        out.close()
     files.sync_folder(folder)
     return LoadedSegment(LogSegment(FIRST_SEGMENT, SEGMENT_HEADER_BYTES), header,
                          OpenIndex(FIRST_SEGMENT, SEGMENT_HEADER_BYTES), BlobRecoveryReport())

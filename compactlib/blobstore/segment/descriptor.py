@@ -18,8 +18,8 @@ import attrs
 
 from compactlib.blobstore.model.names import MAX_NUMBER, MIN_SEGMENT_BYTES, SegmentName
 from compactlib.blobstore.segment.reader import SegmentHeader
-from compactlib.errors import CorruptData, StorageError
-from compactlib.files.disk import Files, StrPath, write_durably
+from compactlib.errors import CorruptData
+from compactlib.files.disk import Files, StrPath, read_if_there, write_durably
 from compactlib.files.record_frame import RecordFrame
 
 DESCRIPTOR_FILE = "STORE"
@@ -89,14 +89,8 @@ def read_descriptor(folder: StrPath) -> Descriptor | None:
         StorageError: it cannot be read.
     """
     path = os.path.join(folder, DESCRIPTOR_FILE)
-    try:
-        with open(path, "rb") as file:
-            data = file.read(DESCRIPTOR_BYTES + 1)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StorageError.from_os(error, "read", path) from error
-    return decode_descriptor(data, path)
+    data = read_if_there(path, DESCRIPTOR_BYTES + 1)
+    return None if data is None else decode_descriptor(data, path)
 
 
 def write_descriptor(files: Files, folder: StrPath, descriptor: Descriptor) -> None:

@@ -13,18 +13,20 @@ The head of a record is its header and id as they will be. All numbers are littl
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
+from operator import attrgetter
 
 import attrs
 
 from compactlib.blobstore.model.names import SegmentName, place_of_index_file
 from compactlib.blobstore.segment.records import HEADER_BYTES
-from compactlib.errors import CorruptData, StorageError
+from compactlib.errors import CorruptData
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, StrPath, list_folder, write_durably
+from compactlib.files.disk import Files, StrPath, list_folder, read_if_there, write_durably
 from compactlib.files.record_frame import BodyFrame
 
 STATE_NAME = "HARD_DELETE"
@@ -104,13 +106,8 @@ def read_state(folder: StrPath) -> HardDeleteState | None:
         StorageError: it cannot be read.
     """
     path = os.path.join(folder, STATE_NAME)
-    try:
-        with open(path, "rb") as file:
-            return decode_state(file.read(), path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StorageError.from_os(error, "read", path) from error
+    data = read_if_there(path)
+    return None if data is None else decode_state(data, path)
 
 
 def write_state(files: Files, folder: StrPath, state: HardDeleteState) -> None:
@@ -131,16 +128,13 @@ def erase_records(files: Files, folder: StrPath, erasures: Sequence[Erasure]) ->
         StorageError: the disk refused; call again.
     """
     written = 0
-    for segment, group in groupby(sorted(erasures, key=_place), key=_segment):
+    for segment, group in groupby(sorted(erasures, key=attrgetter("segment", "offset")), key=attrgetter("segment")):
         path = os.path.join(folder, segment.log_file)
         if not os.path.lexists(path):
             continue
-        out = files.open(path)
-        try:
+        with contextlib.closing(files.open(path)) as out:
             written += sum(out.write_at(each.offset, _record(each)) for each in group)
             out.sync()
-        finally:
-            out.close()
     return written
 
 
@@ -153,14 +147,6 @@ def _record(erasure: Erasure) -> list[bytes]:
         pieces.append(piece)
         left -= len(piece)
     return [*pieces, _CRC.pack(crc)]
-
-
-def _segment(erasure: Erasure) -> SegmentName:
-    return erasure.segment
-
-
-def _place(erasure: Erasure) -> tuple[SegmentName, int]:
-    return erasure.segment, erasure.offset
 
 
 def redo_erasures(files: Files, folder: StrPath, mark: Callable[[Sequence[Erasure]], object]) -> tuple[Erasure, ...]:

@@ -83,12 +83,10 @@ class LogWriter:
         """
         self._out.write_at(self._end + skip, pieces)
 
-    def keep(self, size: int) -> int:
-        """The `size` bytes behind the end are a record from now on; returns where it begins."""
-        offset = self._end
+    def keep(self, size: int) -> None:
+        """The `size` bytes behind the end are a record from now on."""
         self._end += size
         self.unsynced_records += 1
-        return offset
 
     def abandon(self) -> None:
         """Cut off what was written behind the end; if not even that works, writing stops."""
@@ -128,11 +126,8 @@ class LogWriter:
             self.check()
             header, end = self._header, self._end
             # A descriptor of its own: the other one is being written through by another thread.
-            own = self._files.open(os.path.join(self._folder, header.name.log_file))
-            try:
+            with contextlib.closing(self._files.open(os.path.join(self._folder, header.name.log_file))) as own:
                 self._sync(own, LogPosition(header.name, end))
-            finally:
-                own.close()
 
     def _sync(self, out: OutFile, reached: LogPosition) -> None:
         try:

@@ -17,8 +17,9 @@ from compactlib.blobstore.compaction.plan.last_plans import LastPlans, read_last
 from compactlib.blobstore.compaction.plan.plan import BlobPlan, plan_for
 from compactlib.blobstore.compaction.plan.policies.stats_based import StatsBased
 from compactlib.blobstore.compaction.plan.policy import BlobPolicy, BlobView, check_view
-from compactlib.blobstore.compaction.sense.kept_statistics import BucketSettings, KeptStatistics
-from compactlib.blobstore.compaction.sense.look import view_of
+from compactlib.blobstore.compaction.run.store_compactions import needs_forecast
+from compactlib.blobstore.compaction.sense.kept_statistics import KeptStatistics
+from compactlib.blobstore.compaction.sense.look import view_of, week_of_buckets
 from compactlib.blobstore.compaction.sense.statistics import log_statistics, slices_by_hash
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.log.contents import LogSnapshot
@@ -52,7 +53,6 @@ from compactlib.runtime.budget import Budget
 
 _PLAIN = GetOptions()
 _LOOKS = 100
-_WEEK_SECONDS = 7 * 86_400.0
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -285,6 +285,7 @@ class BlobReader(Closing):
         Raises:
             BudgetSpent: the budget refused.
             Unsupported: a later release wrote the file of the last plans.
+            StorageError: that cannot be read.
             Closed: the reader is closed.
         """
         require_method("budget", budget, "check", "lend", or_none=True)
@@ -299,13 +300,13 @@ class BlobReader(Closing):
         retention = config.deleted_retention_seconds
         last = (self._last_plans() or LastPlans(since=look.descriptor.created_ms / 1000)).still_damaged(
             (info.name for info in look.snapshot.segments), self._folder)
-        if getattr(policy, "needs_forecast", False) is not True:
+        if not needs_forecast(policy):
             statistics = log_statistics(look.snapshot, now - retention, now, rules, breather=breather, budget=budget)
             return view_of(self, look.snapshot, statistics, last, now)
-        count = config.stats_bucket_count or -(-int(_WEEK_SECONDS) // max(int(config.stats_bucket_seconds), 1))
-        kept = KeptStatistics(BucketSettings(retention_seconds=retention, bucket_seconds=config.stats_bucket_seconds,
-                                             bucket_count=count, rules=rules))
-        buckets = kept.refresh(look.snapshot, now, breather=breather, budget=budget)
+        buckets = KeptStatistics(
+            retention_seconds=retention, bucket_seconds=config.stats_bucket_seconds,
+            bucket_count=config.stats_bucket_count or week_of_buckets(config), rules=rules,
+        ).refresh(look.snapshot, now, breather=breather, budget=budget)
         return view_of(self, look.snapshot, buckets.statistics(now), last, now, buckets.dying(buckets.ends_at))
 
     def _last_plans(self) -> LastPlans | None:

@@ -17,12 +17,14 @@ is opened: `recover_compaction` calls `redo_erasures`.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 
 import attrs
 
 from compactlib.blobstore.compaction.commit.publish import bytes_of, remove_file
-from compactlib.blobstore.compaction.run.events import StoreEvents
+from compactlib.blobstore.compaction.run.events import CONTENTS_ERASED, HARD_DELETE_RESET, StoreEvents
 from compactlib.blobstore.compaction.run.report import (
     BlobCompactionOutcome,
     BlobCompactionReport,
@@ -32,7 +34,7 @@ from compactlib.blobstore.compaction.run.report import (
 from compactlib.blobstore.compaction.run.store_compactions import OwnedStore
 from compactlib.blobstore.compaction.swap import Snapshot
 from compactlib.blobstore.index.index_file import write_index
-from compactlib.blobstore.index.index_segment import IndexSegment
+from compactlib.blobstore.index.index_segment import OFTEN, IndexSegment
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry, RecordFlag, RecordKind, milliseconds
 from compactlib.blobstore.segment.erasure import (
@@ -54,12 +56,13 @@ from compactlib.runtime.budget import Budget
 
 MAX_BATCH_RECORDS = 64
 MAX_BATCH_BYTES = 8 << 20
-
-
+MAX_WAITING_DELETES = 10_000
+"""How many of the next deletes are remembered, so that not each batch looks at the whole index."""
 _LOOK_AGAIN_SECONDS = 600.0
 """When a slice is due again that could not go on, since its blobs are in the segment that is written to, say."""
 _TICK_SECONDS = 0.002
 """A delete is in effect strictly after its retention, in milliseconds."""
+_BY_SEQUENCE = attrgetter("sequence")
 
 
 def reclaim(store: OwnedStore, budget: Budget | None, *, erases: bool) -> Outcome[BlobReclaimReport]:
@@ -135,7 +138,8 @@ class HardDeleter:
     def __init__(self, store: OwnedStore) -> None:
         self._store = store
         self._events = StoreEvents(store.name, store.observer)
-        self._state = self._read()
+        self._state = self._stored(tells_damage=True)
+        self._waiting: list[IndexEntry] = []
 
     @property
     def sequence(self) -> int:
@@ -182,7 +186,7 @@ class HardDeleter:
             return Failed(error, "partly" if records else "unknown" if is_unsure else "no")
         finally:
             if records:
-                self._events.contents_erased(records, written)
+                self._events.tell(CONTENTS_ERASED, records=records, bytes_written=written)
         return Done(HardDeleteReport(records, written, self._state.sequence))
 
     def next_in_effect(self) -> float | None:
@@ -191,7 +195,8 @@ class HardDeleter:
         Looks at every entry behind the last delete that was looked at.
         """
         store = self._store
-        next_one = next(_deletes_after(store.snapshot(), self._state.sequence, Breather(store.clock)), None)
+        waiting = _deletes_after(store.snapshot(), self._state.sequence, Breather(store.clock))
+        next_one = min(waiting, key=_BY_SEQUENCE, default=None)
         if next_one is None:
             return None
         in_effect = next_one.op_time_ms / 1000 + store.config.deleted_retention_seconds + _TICK_SECONDS
@@ -207,21 +212,13 @@ class HardDeleter:
         if stored is not None and stored.sequence < self._state.sequence:
             raise AuditFailed(f"hard delete has reached {self._state.sequence}, its file says {stored.sequence}")
 
-    def _read(self) -> HardDeleteState:
+    def _stored(self, *, tells_damage: bool = False) -> HardDeleteState:
+        state = None
         try:
-            return self._known(read_state(self._store.folder))
+            state = read_state(self._store.folder)
         except CorruptData as error:
-            self._events.hard_delete_reset(error)
-            return self._known(None)
-
-    def _stored(self) -> HardDeleteState:
-        """As `_read`, without reporting damage again."""
-        try:
-            return self._known(read_state(self._store.folder))
-        except CorruptData:
-            return self._known(None)
-
-    def _known(self, state: HardDeleteState | None) -> HardDeleteState:
+            if tells_damage:
+                self._events.tell(HARD_DELETE_RESET, error=str(error))
         if state is None or state.incarnation != self._store.incarnation:
             return HardDeleteState(self._store.incarnation)
         return state
@@ -234,11 +231,19 @@ class HardDeleter:
         found: list[Erasure] = []
         size = 0
         reached = self._state.sequence
-        for delete in _deletes_after(snapshot, reached, breather):
+        self._waiting = self._waiting[bisect_right(self._waiting, reached, key=_BY_SEQUENCE):] or heapq.nsmallest(
+            MAX_WAITING_DELETES, _deletes_after(snapshot, reached, breather), key=_BY_SEQUENCE)
+        often: dict[bytes, list[IndexEntry]] = {}
+        for delete in self._waiting:
             breather.breathe()
             if delete.op_time_ms >= in_effect_ms:
                 break
-            doomed = self._doomed(snapshot, delete, in_effect_ms)
+            history = often.get(delete.id) or snapshot.history(delete.id)
+            if len(history) > OFTEN:
+                # Looked at once: what decides is the same for each of its deletes.
+                newest = BlobEnd.of(history).newest
+                often[delete.id] = history = [each for each in history if each.kind == RecordKind.PUT or each is newest]
+            doomed = _doomed(history, delete, in_effect_ms)
             if any(put.segment == snapshot.segments[-1].name for put in doomed):
                 # Still being written to: its turn comes when the segment is sealed.
                 break
@@ -248,17 +253,6 @@ class HardDeleter:
             if len(found) >= MAX_BATCH_RECORDS or size >= MAX_BATCH_BYTES:
                 break
         return (found, reached) if reached > self._state.sequence else None
-
-    def _doomed(self, snapshot: Snapshot, delete: IndexEntry, in_effect_ms: int) -> list[IndexEntry]:
-        """The PUTs whose content goes: none if the blob lives again, or was deleted again and that may be undone; if it
-        was put again, those that were deleted before."""
-        history = snapshot.history(delete.id)
-        last = BlobEnd.of(history).put
-        if last is not None and last.sequence > delete.sequence:
-            history = [entry for entry in history if entry.sequence < delete.sequence]
-        elif BlobEnd.of(history).deleted_ms >= in_effect_ms:
-            return []
-        return [put for put in history if put.kind == RecordKind.PUT and not put.flags & RecordFlag.ERASED]
 
     def _erasure(self, put: IndexEntry) -> Erasure:
         head, _ = encode_head(put._replace(flags=put.flags | RecordFlag.ERASED), salt_of(self._store.incarnation))
@@ -353,15 +347,22 @@ class HardDeleteSlices:
         return reclaim(self.store, budget, erases=False)
 
 
-def _deletes_after(snapshot: Snapshot, sequence: int, breather: Breather) -> Iterator[IndexEntry]:
-    """The DELETE entries behind a sequence, in order. Segments that are older are not looked at."""
-    def of_segment(name: SegmentName) -> list[IndexEntry]:
-        found = []
-        for entry in snapshot.entries_of(name):
-            breather.breathe()
-            if entry.kind == RecordKind.DELETE and entry.sequence > sequence:
-                found.append(entry)
-        return sorted(found, key=lambda entry: entry.sequence)
+def _doomed(history: Sequence[IndexEntry], delete: IndexEntry, in_effect_ms: int) -> list[IndexEntry]:
+    """The PUTs whose content goes: none if the blob lives again, or was deleted again and that may be undone; if it was
+    put again, those that were deleted before."""
+    end = BlobEnd.of(history)
+    if end.put is not None and end.put.sequence > delete.sequence:
+        history = [entry for entry in history if entry.sequence < delete.sequence]
+    elif end.deleted_ms >= in_effect_ms:
+        return []
+    return [put for put in history if put.kind == RecordKind.PUT and not put.flags & RecordFlag.ERASED]
 
-    return heapq.merge(*(of_segment(info.name) for info in snapshot.segments if info.last_sequence > sequence),
-                       key=lambda entry: entry.sequence)
+
+def _deletes_after(snapshot: Snapshot, sequence: int, breather: Breather) -> Iterator[IndexEntry]:
+    """The DELETE entries behind a sequence, in no order. Segments that are older are not looked at."""
+    for info in snapshot.segments:
+        if info.last_sequence > sequence:
+            for entry in snapshot.entries_of(info.name):
+                breather.breathe()
+                if entry.kind == RecordKind.DELETE and entry.sequence > sequence:
+                    yield entry

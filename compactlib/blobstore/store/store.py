@@ -31,7 +31,7 @@ from compactlib.blobstore.compaction.progress.compaction_log import CompactionLo
 from compactlib.blobstore.compaction.run.compact_many import StoreTask, run_many
 from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, BlobReclaimReport, HardDeleteReport
 from compactlib.blobstore.compaction.run.store_compactions import StoreCompactions, require_forecast
-from compactlib.blobstore.compaction.run.work import Questions, require_questions
+from compactlib.blobstore.compaction.run.work import Questions
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import PlanDoesNotFit, StoreFull
 from compactlib.blobstore.log.contents import LogSnapshot
@@ -132,7 +132,7 @@ class BlobStore(Closing):
         chosen: BlobPolicy = _default_policy() if policy is None else policy
         asked = Questions() if questions is None else questions
         require_policy("policy", chosen)
-        require_questions(asked)
+        require_type("questions", asked, Questions)
         if not is_a(name, str, type(None)):
             raise InvalidInput(f"the name of a store is text, not {type(name).__name__}")
         self._folder = local_path(folder)
@@ -479,7 +479,7 @@ class BlobStore(Closing):
 
     @questions.setter
     def questions(self, questions: Questions) -> None:
-        require_questions(questions)
+        require_type("questions", questions, Questions)
         self._compactions.questions = questions
 
     @property

@@ -32,6 +32,7 @@ from compactlib.blobstore.log.load_log import (
     Loading,
     SegmentLoader,
     acknowledged,
+    check_not_emptied,
     find_descriptor,
     list_log,
 )
@@ -43,7 +44,7 @@ from compactlib.blobstore.segment.erasure import STATE_NAME, Erasure, read_state
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment.scan import scan_records
 from compactlib.errors import Busy, CorruptData, NotFound, StorageError
-from compactlib.files.disk import LocalFiles, StrPath, list_folder
+from compactlib.files.disk import LocalFiles, StrPath
 
 _LOOKS = 100
 _ERASED = int(RecordFlag.ERASED)
@@ -233,8 +234,7 @@ def _try_to_look(folder: str, before: StoreLook | None, *, is_last: bool) -> Sto
             path=os.path.join(folder, second.log_file), offset=0, expected="one generation of each position",
             found=f"{first} beside {second}")
     descriptor, lost = _descriptor(folder, layout.names)
-    if not layout.names:
-        _check_not_emptied(folder, layout)
+    check_not_emptied(folder, layout.names, layout.index_files)
     loader = _loader(folder, descriptor, layout.index_files, layout.paths)
     known = before.loaded if before is not None and before.descriptor == descriptor else {}
     loaded = {name: _loaded(loader, name, name == layout.names[-1], known) for name in layout.names}
@@ -270,15 +270,6 @@ def _check_folder(folder: str) -> None:
         if not stat.S_ISREG(found.st_mode):
             # A pipe would be waited for.
             raise NotAStore(f"{path} is not a file, and a store's is one; see what it is, and remove it", path=folder)
-
-
-def _check_not_emptied(folder: str, layout: _Layout) -> None:
-    """A store from which all segments were taken away is not a new one: what they held was acknowledged."""
-    finished = any(name.startswith("compaction-") and name.endswith(".done") for name in list_folder(folder))
-    if layout.index_files or finished:
-        raise CorruptData(path=os.path.join(folder, FIRST_SEGMENT.log_file), offset=0,
-                          expected="the segments of the log", found="none, although the store has had some; restore "
-                          "the folder from a copy")
 
 
 def _descriptor(folder: str, names: Sequence[SegmentName]) -> tuple[Descriptor, tuple[CorruptData, ...]]:

@@ -15,7 +15,6 @@ from hypothesis import given, strategies as st
 from compactlib.blobstore.compaction.rewrite.packing import Packing
 from compactlib.blobstore.model.placement import CLASSES, ByAge, ByEnd, Survivor, class_of
 from compactlib.blobstore.model.values import MAX_TIME_MS
-from compactlib.blobstore.store.verify import StorePicture
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.outcome import Failed
@@ -29,6 +28,7 @@ from tests.blobstore.compaction_stores import (
     open_store,
     plan_of,
 )
+from tests.blobstore.store_pictures import StorePicture
 
 ROOM = 100
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A blob that was put again and again: its history is looked at once, and what is decided is the same."""
+"""A blob that was put, or deleted and undeleted, again and again: what is decided is the same, and it is looked for by
+a few of its records."""
 
 from __future__ import annotations
 
@@ -7,14 +8,16 @@ import random
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll
-from compactlib.blobstore.compaction.rewrite import cycle_plan
 from compactlib.blobstore.compaction.rewrite.cycle_plan import CyclePlan, plan_cycle
 from compactlib.blobstore.errors import BlobConflict, BlobMissing
-from compactlib.blobstore.model.values import Blob
+from compactlib.blobstore.log import contents
+from compactlib.blobstore.model.values import Blob, IndexEntry, RecordKind
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
+from compactlib.blobstore.store.state import blob_state
 from compactlib.blobstore.validity.verdicts import PurgeRules, Rules
 from compactlib.clock import ManualClock
 from compactlib.outcome import Done
@@ -48,6 +51,10 @@ def story(store: BlobStore, clock: ManualClock, rng: random.Random) -> dict[byte
     return held
 
 
+def updates_since(sequence: int, records: list[IndexEntry]) -> list[IndexEntry]:
+    return [entry for entry in records if entry.kind == RecordKind.TTL_UPDATE and entry.sequence > sequence]
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_what_a_blob_of_many_records_keeps_is_decided_as_that_of_one_with_few(
@@ -58,17 +65,21 @@ def test_what_a_blob_of_many_records_keeps_is_decided_as_that_of_one_with_few(
         for key in held:
             found = store.get(key)
             assert not isinstance(found, Blob) or found.content == held[key]
-        snapshot = store.snapshot()
-        victims = list(snapshot.eligible())
+            records = store.snapshot().history(key)
+            last_put = max(entry.sequence for entry in records if entry.kind == RecordKind.PUT)
+            looked_up = store._log.contents.find(key)  # noqa: SLF001
+            assert blob_state(looked_up) == blob_state(records)
+            assert updates_since(last_put, looked_up) == updates_since(last_put, records)
+        victims = list(store.snapshot().eligible())
         rng.shuffle(victims)
         victims = victims[:rng.randrange(2, len(victims) + 1)]
         rules = Rules(reference_ms=rng.choice([0, 2_000_000]), now_ms=rng.choice([0, 10**9]), purge=PurgeRules(
             is_container_gone=(lambda entry: entry.container == 1) if is_gone else PurgeRules().is_container_gone))
 
         def planned(often: int) -> tuple[CyclePlan, list[int]]:
-            monkeypatch.setattr(cycle_plan, "_OFTEN", often)
+            monkeypatch.setattr(contents, "OFTEN", often)
             dropped: list[int] = []
-            return plan_cycle(snapshot, victims, {name: turn for turn, name in enumerate(victims)}, None, rules,
+            return plan_cycle(store.snapshot(), victims, {name: turn for turn, name in enumerate(victims)}, None, rules,
                               swap_segments=len(victims), segment_bytes=CONFIG.segment_bytes,
                               header_bytes=SEGMENT_HEADER_BYTES,
                               dropped_put=lambda entry: dropped.append(entry.sequence)), dropped
@@ -88,3 +99,25 @@ def test_what_a_blob_of_many_records_keeps_is_decided_as_that_of_one_with_few(
         assert {key: each for key, each in after.items() if isinstance(each, Blob)} == {
             key: each for key, each in before.items() if isinstance(each, Blob)}
         assert not store.verify().findings
+
+
+def test_a_blob_of_many_lives_is_looked_up_and_judged_by_a_few_records(scratch: Path) -> None:
+    """Each operation looked at all of its records, and a compaction at all of them for each of them."""
+    config = attrs.evolve(CONFIG, capacity_bytes=1 << 20, segment_bytes=1 << 15, index_max_entries=150)
+    with BlobStore(scratch / "blobs", config) as store:
+        store.put(b"often", b"content")
+        for _ in range(1000):
+            store.delete(b"often")
+            store.undelete(b"often")
+        snapshot = store.snapshot()
+        assert len(store._log.contents.find(b"often")) <= 2 + len(snapshot.index_parts())  # noqa: SLF001
+        sealed = [info.name for info in snapshot.segments[:-1]]
+        compared = sum(len(history) for name in sealed for _, history in snapshot.histories_of(name))
+        assert compared <= 5 * 2001
+        store.close_active_segment()
+        done = store.compact(policy=CompactAll(min_used_fraction=0.0))
+        assert isinstance(done, Done)
+        assert done.stats.copied_records == 2
+        found = store.get(b"often")
+        assert isinstance(found, Blob)
+        assert (found.content, found.info.life_version) == (b"content", 1000)

@@ -11,12 +11,13 @@ import pytest
 
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry
-from compactlib.blobstore.store.verify import StorePicture, compare, verify
+from compactlib.blobstore.store.verify import verify
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent
 from compactlib.report import VerifyReport
 from compactlib.runtime.budget import Budget
 from tests.blobstore.compaction_stores import RETENTION, done, flip, garbage_store, names, open_store, plan_of
+from tests.blobstore.store_pictures import StorePicture, compare
 
 
 def kinds(report: VerifyReport) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll
-from compactlib.blobstore.compaction.sense.kept_statistics import BucketSettings, KeptStatistics
+from compactlib.blobstore.compaction.sense.kept_statistics import KeptStatistics
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import Blob, Deleted, Expired, GetOptions, IndexEntry, Missing, RecordKind
 from compactlib.blobstore.store.peers import ContainerStates, PeerTokens
@@ -259,7 +259,7 @@ def test_statistics_kept_by_a_clock_that_was_ahead_are_counted_anew(scratch: Pat
     clock = ManualClock(NOW)
     with filled(scratch, clock) as store:
         store.close_active_segment()
-        kept = KeptStatistics(BucketSettings(retention_seconds=RETENTION, bucket_seconds=60.0, bucket_count=3000))
+        kept = KeptStatistics(retention_seconds=RETENTION, bucket_seconds=60.0, bucket_count=3000)
         right = kept.refresh(store.snapshot(), NOW).statistics(NOW).valid_bytes
         kept.refresh(store.snapshot(), NOW + DAY)
         assert kept.refresh(store.snapshot(), NOW).statistics(NOW).valid_bytes == right

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ import pytest
 
 from compactlib.blobstore.compaction.run.report import HardDeleteReport
 from compactlib.blobstore.errors import DeletedForGood
+from compactlib.blobstore.log.contents import LogSnapshot
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import Blob, Deleted
+from compactlib.blobstore.model.values import Blob, Deleted, IndexEntry
 from compactlib.blobstore.segment.erasure import (
     STATE_NAME,
     Erasure,
@@ -24,6 +25,7 @@ from compactlib.blobstore.segment.erasure import (
     encode_state,
     read_state,
 )
+from compactlib.blobstore.store import hard_delete
 from compactlib.blobstore.store.hard_delete import HardDeleter
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
@@ -224,6 +226,27 @@ def test_a_budget_ends_it_between_batches(folder: Path, clock: ManualClock) -> N
         assert isinstance(outcome, Failed)
         assert isinstance(outcome.error, BudgetSpent)
         assert on_disk(folder) == 30
+
+
+@pytest.mark.parametrize(("remembered", "most_looks"), [(10_000, 2), (4, 6), (1, 17)])
+def test_the_index_is_not_looked_at_anew_for_each_batch(remembered: int, most_looks: int, folder: Path,
+                                                        clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[SegmentName] = []
+    entries_of = LogSnapshot.entries_of
+
+    def counted(snapshot: LogSnapshot, segment: SegmentName, *, start: int = 0) -> Iterator[IndexEntry]:
+        looked.append(segment)
+        return entries_of(snapshot, segment, start=start)
+
+    monkeypatch.setattr(LogSnapshot, "entries_of", counted)
+    monkeypatch.setattr(hard_delete, "MAX_BATCH_RECORDS", 2)
+    monkeypatch.setattr(hard_delete, "MAX_WAITING_DELETES", remembered)
+    with secrets_of(folder, clock) as store:
+        segments = len(store.snapshot().segments)
+        report = report_of(run(store))
+        assert (report.records, report.is_whole) == (15, True)
+        assert len(looked) <= most_looks * segments
+        assert on_disk(folder) == 15
 
 
 def test_contents_still_in_the_active_segment_wait(folder: Path, clock: ManualClock) -> None:

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from compactlib.blobstore.compaction.plan.policy import Dying
 from compactlib.blobstore.compaction.sense.buckets import BucketStatistics
-from compactlib.blobstore.compaction.sense.kept_statistics import BucketSettings, KeptStatistics
+from compactlib.blobstore.compaction.sense.kept_statistics import KeptStatistics
 from compactlib.blobstore.compaction.sense.statistics import all_lifetimes, log_statistics
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import IndexEntry
@@ -148,7 +148,7 @@ class KeptWhileWriting(RuleBasedStateMachine):
         super().__init__()
         self.now_ms = 0
         self.written: Writing = Writing()
-        self.kept = KeptStatistics(BucketSettings(retention_seconds=0.05, bucket_seconds=0.02, bucket_count=20))
+        self.kept = KeptStatistics(retention_seconds=0.05, bucket_seconds=0.02, bucket_count=20)
         self.names: list[str] = []
 
     @initialize(blobs=st.integers(0, 12))
@@ -206,7 +206,7 @@ def many_puts() -> Writing:
 
 def test_a_look_costs_what_was_appended() -> None:
     log = many_puts()
-    kept = KeptStatistics(BucketSettings(retention_seconds=0.0))
+    kept = KeptStatistics(retention_seconds=0.0)
     kept.refresh(log.log(), 1.0)
     again = LogOf(log.segments, index_entries=100)
     kept.refresh(again, 2.0)
@@ -223,7 +223,7 @@ def counted(kept: KeptStatistics, segments: Sequence[Sequence[IndexEntry]], now:
 
 def test_everything_is_counted_anew_after_a_compaction_and_behind_the_last_bucket() -> None:
     log = many_puts()
-    kept = KeptStatistics(BucketSettings(retention_seconds=0.0, bucket_seconds=1.0, bucket_count=10))
+    kept = KeptStatistics(retention_seconds=0.0, bucket_seconds=1.0, bucket_count=10)
     assert counted(kept, log.segments, 1.0) == 500 * 53
     log.roll()
     assert counted(kept, log.segments, 2.0) == 500 * 53
@@ -243,7 +243,7 @@ def test_a_segment_that_is_gone_without_a_successor_is_not_listed_any_more() -> 
     log = many_puts()
     log.roll()
     log.put("last")
-    kept = KeptStatistics(BucketSettings(retention_seconds=0.0))
+    kept = KeptStatistics(retention_seconds=0.0)
     assert counted(kept, log.segments, 1.0) == 501 * 53
     assert counted(kept, log.segments[1:], 2.0) == 53
     kept.audit()

@@ -26,7 +26,7 @@ import attrs
 
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
-from compactlib.files.disk import Files, StrPath, write_durably
+from compactlib.files.disk import Files, StrPath, read_if_there, write_durably
 
 FILE_NAME = "plan_history.json"
 _FORMAT = 1
@@ -120,12 +120,13 @@ def read_last_plans(folder: StrPath) -> LastPlans | None:
     Raises:
         CorruptData: the file holds something else. Without it schedules only start anew: removing it is safe.
         Unsupported: a later release wrote it.
+        StorageError: it cannot be read.
     """
     path = Path(folder) / FILE_NAME
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
+    data = read_if_there(path)
+    if data is None:
         return None
+    text = data.decode("utf-8", "replace")
     try:
         found = json.loads(text)
         known = {name: _time(found.get(name)) for name in ("since", "last_full_at", "last_middle_range_at")}

@@ -361,8 +361,10 @@ def _outputs(valid: int, room: int, records: int, smallest: int, largest: int) -
 
 
 @refuses_misfits
-def check_plan(plan: BlobPlan, view: BlobView) -> None:
-    """Return if `plan` can be carried out on the store that `view` shows. O(segments).
+def forecast(plan: BlobPlan, view: BlobView) -> BlobView:
+    """The view after `plan` was carried out on `view`, if nothing is written, deleted or expired meanwhile.
+
+    Outputs reuse the victims' first places, one generation on, and are filled as the benefit reckons.
 
     Raises:
         PlanDoesNotFit: it names a segment that the store does not have, or that may not be compacted; make a new plan.
@@ -375,20 +377,8 @@ def check_plan(plan: BlobPlan, view: BlobView) -> None:
             raise PlanDoesNotFit(f"the plan names segment {name} of store {view.store!r}, which may not be compacted "
                                  f"yet: {_why_left(segments[name], view)}; plan again later")
 
-
-@refuses_misfits
-def forecast(plan: BlobPlan, view: BlobView) -> BlobView:
-    """The view after `plan` was carried out on `view`, if nothing is written, deleted or expired meanwhile.
-
-    Outputs reuse the victims' first places, one generation on, and are filled as the benefit reckons.
-
-    Raises:
-        PlanDoesNotFit: as for `check_plan`.
-    """
-    check_plan(plan, view)
     if plan.is_empty:
         return view
-    segments = {segment.name: segment for segment in view.segments}
     victims = [segments.pop(name) for name in plan.names]
     left = plan.valid_bytes
     generation = max(name.generation for name in plan.names) + 1

@@ -18,8 +18,8 @@ import attrs
 
 from compactlib.blobstore.compaction.progress.compaction_format import StoredLog, decode_log, encode_log, encode_step
 from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Phase
-from compactlib.errors import CorruptData, StorageError
-from compactlib.files.disk import Files, StrPath, list_folder, write_durably
+from compactlib.errors import CorruptData
+from compactlib.files.disk import Files, StrPath, list_folder, read_if_there, write_durably
 
 LOG_NAME = "COMPACTION"
 """The file of the compaction in progress."""
@@ -62,12 +62,9 @@ class CompactionFile:
             self._stored = attrs.evolve(stored, log=log, steps=stored.steps + 1, end=stored.end + len(step))
 
     def _append(self, step: bytes, end: int) -> None:
-        out = self._files.open(self._path)
-        try:
+        with contextlib.closing(self._files.open(self._path)) as out:
             out.write_at(end, [step])
             out.sync()
-        finally:
-            out.close()
 
 
 def write_log(files: Files, folder: StrPath, log: CompactionLog) -> None:
@@ -97,14 +94,8 @@ def read_log(folder: StrPath) -> CompactionLog | None:
 
 
 def _read(path: str) -> CompactionLog | None:
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StorageError.from_os(error, "read", path) from error
-    return decode_log(data, path).log
+    data = read_if_there(path)
+    return None if data is None else decode_log(data, path).log
 
 
 def close_log(files: Files, folder: StrPath, log: CompactionLog) -> None:

@@ -32,8 +32,6 @@ from compactlib.runtime.breather import Breather, unhurried
 Classify: TypeAlias = Callable[[IndexEntry, Sequence[IndexEntry]], int]
 
 _PUT, _TTL_UPDATE = int(RecordKind.PUT), int(RecordKind.TTL_UPDATE)
-_OFTEN = 16
-"""From more records than these on, a blob's newest PUT is remembered."""
 
 
 @attrs.define(eq=False)
@@ -166,41 +164,35 @@ def plan_cycle(snapshot: Snapshot, remaining: Sequence[SegmentName], turns: Mapp
     """
     packing = Packing(segment_bytes - header_bytes, swap_segments, is_placed=classify is not None)
     cycle = _Cycle(packing, header_bytes, classify)
-    put_often: dict[bytes, int] = {}
     for name in remaining:
         start = copied_before.offset if copied_before is not None and copied_before.segment == name else 0
         if not cycle.take(name, _judged(snapshot, name, start, rules, turns, dropped_put,
-                                          unhurried if breather is None else breather.breathe, put_often)):
+                                          unhurried if breather is None else breather.breathe)):
             break
     return cycle.finish(snapshot.last_sequence)
 
 
 def _judged(snapshot: Snapshot, name: SegmentName, start: int, rules: Rules,
             compacting: Mapping[SegmentName, int], dropped_put: Callable[[IndexEntry], object] | None,
-            breathe: Callable[[], None], put_often: dict[bytes, int]) -> Iterator[
-                tuple[IndexEntry, list[IndexEntry], Verdict]]:
-    """Each record with those of its blob and its verdict.
-
-    `put_often` takes the newest PUT of each blob of many records: what came before it goes, and is not held against the
-    blob's whole history, which was looked at once.
-    """
+            breathe: Callable[[], None]) -> Iterator[tuple[IndexEntry, list[IndexEntry], Verdict]]:
+    """Each record with those of its blob and its verdict; one that is outdone comes without the others, and goes."""
     gone = rules.purge.is_container_gone
-    for entry, history in snapshot.histories_of(name, start=start, breathe=breathe, put_often=put_often):
+    for entry, history in snapshot.histories_of(name, start=start, breathe=breathe):
         breathe()
-        if not history and gone(entry):
+        if not history and entry.kind == _TTL_UPDATE and gone(entry):
             # Then it may be kept for the sake of what it has outdone.
             history = snapshot.history(entry.id)
         try:
             if history:
                 verdict = judge_one(entry, history, rules, compacting)
+            elif gone(entry):
+                verdict = Verdict.CONTAINER
             else:
                 verdict = Verdict.REPLACED if entry.kind in (_PUT, _TTL_UPDATE) else Verdict.SUPERSEDED
         except CorruptData as error:
             # It is this segment that nothing can be decided about, whichever of the records is wrong.
             raise CorruptData(path=name.log_file, offset=entry.offset, index=entry.sequence, expected=error.expected,
                               found=error.found) from None
-        if len(history) > _OFTEN:
-            put_often[entry.id] = max((each.sequence for each in history if each.kind == _PUT), default=0)
         if dropped_put is not None and verdict is not Verdict.KEEP and entry.kind == _PUT and len(history) != 1:
             dropped_put(entry)
         yield entry, history, verdict

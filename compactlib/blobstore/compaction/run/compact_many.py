@@ -25,7 +25,7 @@ from compactlib.blobstore.compaction.plan.plan import BlobPlan, LeftSegment, Pla
 from compactlib.blobstore.compaction.plan.policy import BlobPolicy, BlobView
 from compactlib.blobstore.compaction.progress.compaction_log import Phase
 from compactlib.blobstore.compaction.rewrite.task import CopyRecords
-from compactlib.blobstore.compaction.run.events import StoreEvents
+from compactlib.blobstore.compaction.run.events import COMPACTION_FAILED, PLAN_HISTORY_NOT_KEPT, StoreEvents
 from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, BlobCompactionReport
 from compactlib.blobstore.compaction.run.store_compactions import OwnedStore
 from compactlib.blobstore.compaction.run.work import CompactionWork
@@ -300,7 +300,7 @@ class _Rounds:
         if isinstance(known, TaskFailed):
             compactions.note(known)
         if compactions.log is not None:
-            active.events.failed(compactions.log.phase.value, known)
+            active.events.tell(COMPACTION_FAILED, phase=compactions.log.phase.value, error=str(known))
         self._over(active, Failed(known, active.changed))
 
     def _over(self, active: _Active, outcome: BlobCompactionOutcome) -> None:
@@ -403,7 +403,7 @@ class _Rounds:
         try:
             store.compactions.sensor.carried_out(kind, store.clock.now(), left_out)
         except CompactlibError as error:
-            active.events.history_not_kept(error)
+            active.events.tell(PLAN_HISTORY_NOT_KEPT, error=str(error))
 
     def _done(self, active: _Active, report: BlobCompactionReport) -> None:
         task, plan = active.task, active.plan

@@ -7,14 +7,13 @@ that caches answers, listens to them; the store's own replication tokens are seq
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
 from compactlib.blobstore.compaction.progress.compaction_log import Cycle
 from compactlib.blobstore.validity.verdicts import Verdict
-from compactlib.errors import CompactlibError
 from compactlib.runtime.observe import Observer
 
 POSITIONS_MOVED = "blobstore_positions_moved"
@@ -54,37 +53,13 @@ class StoreEvents:
     def cycle_ended(self, number: int, cycle: Cycle, verdicts: Mapping[Verdict, int]) -> None:
         """The effects of one committed cycle, each only if there were any."""
         if cycle.sources:
-            self._tell(POSITIONS_MOVED, number=number, removed=[str(name) for name in cycle.sources],
+            self.tell(POSITIONS_MOVED, number=number, removed=[str(name) for name in cycle.sources],
                        added=[str(target.name) for target in cycle.targets])
         for verdict, name in ((Verdict.EXPIRED, EXPIRED_GONE), (Verdict.DELETED, DELETED_GONE),
                               (Verdict.PURGED, TOMBSTONES_GONE)):
             if verdicts.get(verdict):
-                self._tell(name, number=number, records=verdicts[verdict])
+                self.tell(name, number=number, records=verdicts[verdict])
 
-    def hard_delete_reset(self, error: CompactlibError) -> None:
-        """See `HARD_DELETE_RESET`."""
-        self._tell(HARD_DELETE_RESET, error=str(error))
-
-    def contents_erased(self, records: int, bytes_written: int) -> None:
-        """See `CONTENTS_ERASED`."""
-        self._tell(CONTENTS_ERASED, records=records, bytes_written=bytes_written)
-
-    def damage_found(self, segment: str, error: CompactlibError) -> None:
-        """See `DAMAGE_FOUND`."""
-        self._tell(DAMAGE_FOUND, segment=segment, error=str(error))
-
-    def failed(self, phase: str, error: CompactlibError) -> None:
-        """See `COMPACTION_FAILED`."""
-        self._tell(COMPACTION_FAILED, phase=phase, error=str(error))
-
-    def done(self, number: int, victims: Sequence[str], freed_segments: int, copied_bytes: int) -> None:
-        """See `COMPACTION_DONE`."""
-        self._tell(COMPACTION_DONE, number=number, victims=list(victims), freed_segments=freed_segments,
-                   copied_bytes=copied_bytes)
-
-    def history_not_kept(self, error: CompactlibError) -> None:
-        """See `PLAN_HISTORY_NOT_KEPT`."""
-        self._tell(PLAN_HISTORY_NOT_KEPT, error=str(error))
-
-    def _tell(self, event: str, **fields: Any) -> None:
+    def tell(self, event: str, **fields: Any) -> None:
+        """One of the events above, with what it is about."""
         self.observer.event(event, {"store": self.store, **fields})

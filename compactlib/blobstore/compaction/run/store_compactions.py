@@ -28,7 +28,7 @@ from compactlib.blobstore.compaction.progress.compaction_file import (
     read_log,
 )
 from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Phase
-from compactlib.blobstore.compaction.run.events import StoreEvents
+from compactlib.blobstore.compaction.run.events import COMPACTION_DONE, StoreEvents
 from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, BlobCompactionReport
 from compactlib.blobstore.compaction.run.work import CompactionWork, Questions
 from compactlib.blobstore.compaction.sense.look import Sensor
@@ -272,7 +272,8 @@ class StoreCompactions:
             bytes_written=work.bytes_written, bytes_freed=work.bytes_freed,
             verdicts=work.verdicts, classes=work.classes, left_out=log.left_out, damage=tuple(work.damage),
             resumed=work.resumed, seconds=seconds)
-        work.events.done(log.number, [str(name) for name in log.victims], report.freed_segments, log.copied_bytes)
+        work.events.tell(COMPACTION_DONE, number=log.number, victims=[str(name) for name in log.victims],
+                         freed_segments=report.freed_segments, copied_bytes=log.copied_bytes)
         return report
 
     def reclaimable(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ are used again if they are what it would write now.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ from compactlib.blobstore.compaction.progress.compaction_file import CompactionF
 from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Phase, Target
 from compactlib.blobstore.compaction.rewrite.cycle_plan import CyclePlan, TargetPlan, plan_cycle
 from compactlib.blobstore.compaction.rewrite.task import CopyRecords, SourceRecords
-from compactlib.blobstore.compaction.run.events import StoreEvents
+from compactlib.blobstore.compaction.run.events import DAMAGE_FOUND, StoreEvents
 from compactlib.blobstore.compaction.swap import CompactableStore
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import PlanDoesNotFit
@@ -56,7 +57,7 @@ _ROOM = 2
 """With so many times what a cycle writes, index files and all, it does not matter what else is being freed."""
 _LARGEST_READ = 4 << 20
 _LEAST_READ = 64 << 10
-_PIECE_ROWS = 100
+_PIECE_ROWS = 32
 """How many index entries are moved at a stretch."""
 _KEPT_SUFFIX = ".kept" + UNPUBLISHED_SUFFIX
 
@@ -89,16 +90,6 @@ class Questions:
         return PurgeRules(purge_tombstones=config.purge_tombstones, seen_by_all_peers=self.seen_by_all_peers,
                           had_put=had_put,
                           is_container_gone=self.is_container_gone if config.drop_dead_containers else nobody)
-
-
-def require_questions(value: object) -> None:
-    """Return if it is what a store may ask.
-
-    Raises:
-        InvalidInput: it is not.
-    """
-    if not isinstance(value, Questions):
-        raise InvalidInput(f"the questions of a store are {value!r:.100}; give Questions(...)")
 
 
 class CompactionWork:
@@ -354,30 +345,32 @@ class CompactionWork:
         for part in target.picked:
             for index in snapshot.sealed_parts(part.segment):
                 rows = index.rows_at(part.offsets)
+                breather.breathe()
                 hashes = index.hash_of_rows() if rows else ()
                 while rows:
                     if len(moved.hashes) == most:
-                        yield self._write_index(moved)
+                        yield self._write_index(moved, breather)
                         moved = _Moved(target.name, moved.end)
                     piece = rows[:min(_PIECE_ROWS, most - len(moved.hashes))]
                     moved.take(index, piece, hashes)
                     rows = rows[len(piece):]
                     breather.breathe(len(piece))
         assert moved.end == target.end, "the index has each record that the segment gets"
-        yield self._write_index(moved)
+        yield self._write_index(moved, breather)
 
-    def _write_index(self, moved: _Moved) -> int:
+    def _write_index(self, moved: _Moved, breather: Breather) -> int:
         """Durable with the next sync of the folder; it is not read before the commit."""
         index = moved.sealed()
+        breather.breathe()
+        index.audit()
+        breather.breathe()
+        data = encode_index(index, self._store.incarnation)
         path = os.path.join(self._folder, index.segment.index_file(index.start))
         if os.path.lexists(path):
             self._files.unlink(path)
-        out = self._files.create(path)
-        try:
-            out.write_at(0, [encode_index(index, self._store.incarnation)])
+        with contextlib.closing(self._files.create(path)) as out:
+            out.write_at(0, [data])
             out.sync()
-        finally:
-            out.close()
         return index.start
 
     def _leave_out(self, error: CorruptData) -> None:
@@ -387,7 +380,7 @@ class CompactionWork:
         if segment is None or segment not in base.remaining:
             raise error
         self.damage.append(error.with_traceback(None))
-        self.events.damage_found(str(segment), error)
+        self.events.tell(DAMAGE_FOUND, segment=str(segment), error=str(error))
         self.log = base.leave_out(segment)
         self._write_log()
 
@@ -521,6 +514,4 @@ class _Moved:
 
     def sealed(self) -> IndexSegment:
         """The index segment."""
-        index = IndexSegment.of_hashed(self.columns, self.start, self.end, self.hashes)
-        index.audit()
-        return index
+        return IndexSegment.of_hashed(self.columns, self.start, self.end, self.hashes)

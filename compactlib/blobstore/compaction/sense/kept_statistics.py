@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import attrs
 
 from compactlib.blobstore.compaction.sense.buckets import BucketStatistics
@@ -16,23 +18,6 @@ from compactlib.errors import AuditFailed, Stale
 from compactlib.runtime.breather import Breather
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.throttle import Throttle
-
-
-@attrs.frozen(kw_only=True)
-class BucketSettings:
-    """How `KeptStatistics` count.
-
-    Attributes:
-        retention_seconds: how long a delete is not yet in effect.
-        bucket_seconds: span of a time bucket.
-        bucket_count: how many buckets to look ahead.
-        rules: what else a compaction may remove; asked when a record of the blob is written, and in each new count.
-    """
-
-    retention_seconds: float
-    bucket_seconds: float = 3600.0
-    bucket_count: int = 168
-    rules: PurgeRules = attrs.Factory(PurgeRules)
 
 
 @attrs.frozen
@@ -54,10 +39,20 @@ class KeptStatistics:
     Everything is counted anew, in one pass over the index, at the first look, after a compaction, when the time of
     the buckets is over, and when so much was appended that looking each blob up would take longer. Otherwise a look
     costs as much as was appended. Losing it costs one pass.
+
+    Args:
+        retention_seconds: how long a delete is not yet in effect.
+        bucket_seconds: span of a time bucket.
+        bucket_count: how many buckets to look ahead.
+        rules: what else a compaction may remove; asked when a record of the blob is written, and in each new count.
+        throttle: limits the entries looked at in a second when everything is counted.
     """
 
-    def __init__(self, settings: BucketSettings, *, throttle: Throttle | None = None) -> None:
-        self._settings = settings
+    def __init__(self, *, retention_seconds: float, bucket_seconds: float = 3600.0, bucket_count: int = 168,
+                 rules: PurgeRules | None = None, throttle: Throttle | None = None) -> None:
+        self._new_buckets = partial(BucketStatistics, retention_seconds=retention_seconds,
+                                    bucket_seconds=bucket_seconds, bucket_count=bucket_count)
+        self._rules = PurgeRules() if rules is None else rules
         self._throttle = throttle
         self._buckets: BucketStatistics | None = None
         self._seen = _Seen({}, 0)
@@ -98,8 +93,8 @@ class KeptStatistics:
     def _fold(self, history: list[IndexEntry], buckets: BucketStatistics) -> None:
         """What was written about a blob changes what its older records are worth."""
         before = [entry for entry in history if entry.sequence <= self._seen.last_sequence]
-        buckets.remove(lifetimes(before, self._settings.rules))
-        buckets.add(lifetimes(history, self._settings.rules))
+        buckets.remove(lifetimes(before, self._rules))
+        buckets.add(lifetimes(history, self._rules))
 
     def _continues(self, snapshot: Snapshot) -> bool:
         """Whether the log was only appended to since the last look."""
@@ -115,12 +110,10 @@ class KeptStatistics:
 
     def _count_anew(self, snapshot: Snapshot, now: float, breather: Breather | None,
                     budget: Budget | None) -> BucketStatistics:
-        settings = self._settings
-        buckets = BucketStatistics(now, bucket_seconds=settings.bucket_seconds, bucket_count=settings.bucket_count,
-                                   retention_seconds=settings.retention_seconds)
+        buckets = self._new_buckets(now)
         for info in snapshot.segments:
             buckets.add_segment(info.name)
-        buckets.add(all_lifetimes(snapshot, settings.rules, throttle=self._throttle, breather=breather,
+        buckets.add(all_lifetimes(snapshot, self._rules, throttle=self._throttle, breather=breather,
                                   budget=budget))
         self._buckets, self._seen = buckets, _Seen.of(snapshot)
         self.full_counts += 1

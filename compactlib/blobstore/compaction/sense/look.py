@@ -12,9 +12,10 @@ import attrs
 
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans, PlanKind, read_last_plans, write_last_plans
 from compactlib.blobstore.compaction.plan.policy import BlobView, Dying, SegmentView
-from compactlib.blobstore.compaction.sense.kept_statistics import BucketSettings, KeptStatistics
+from compactlib.blobstore.compaction.sense.kept_statistics import KeptStatistics
 from compactlib.blobstore.compaction.sense.statistics import LogStatistics, log_statistics
 from compactlib.blobstore.compaction.swap import CompactableStore, Shown, Snapshot
+from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.index.index_file import index_file_bytes
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
@@ -97,7 +98,7 @@ class Sensor:
         config = self._store.config
         if config.stats_bucket_count is not None:
             return config.stats_bucket_count
-        return math.ceil(_WEEK_SECONDS / config.stats_bucket_seconds) if forecast or self._kept is not None else 0
+        return week_of_buckets(config) if forecast or self._kept is not None else 0
 
     def _count(self, snapshot: Snapshot, now: float, bucket_count: int, budget: Budget
                ) -> tuple[LogStatistics, Mapping[SegmentName, tuple[Dying, ...]]]:
@@ -108,9 +109,9 @@ class Sensor:
                                   breather=breather, budget=budget), {}
         if self._kept is None or self._kept_rules is not self._rules:
             self._kept_rules = self._rules
-            settings = BucketSettings(retention_seconds=retention, bucket_seconds=config.stats_bucket_seconds,
-                                      bucket_count=bucket_count, rules=self._kept_rules)
-            self._kept = KeptStatistics(settings, throttle=self._throttle)
+            self._kept = KeptStatistics(
+                retention_seconds=retention, bucket_seconds=config.stats_bucket_seconds, bucket_count=bucket_count,
+                rules=self._kept_rules, throttle=self._throttle)
         buckets = self._kept.refresh(snapshot, now, breather=breather, budget=budget)
         statistics = buckets.statistics(now)
         # The buckets do not go back with a clock that was set back; the reference time has to.
@@ -177,6 +178,11 @@ class Sensor:
                     self._kept.audit()
             finally:
                 self._counting.release()
+
+
+def week_of_buckets(config: BlobStoreConfig) -> int:
+    """How many time buckets a policy that looks ahead is shown, unless the configuration says."""
+    return math.ceil(_WEEK_SECONDS / config.stats_bucket_seconds)
 
 
 def view_of(store: Shown, snapshot: Snapshot, statistics: LogStatistics, history: LastPlans, now: float,

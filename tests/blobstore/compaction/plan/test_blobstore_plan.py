@@ -26,7 +26,7 @@ from compactlib.blobstore.compaction.plan.plan import (
 )
 from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobView, Dying, SegmentView, ValidRecords
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.errors import CorruptData, InvalidInput, Unsupported
+from compactlib.errors import CorruptData, InvalidInput, StorageError, Unsupported
 from compactlib.files import Files, LocalFiles
 from compactlib.report import PolicyRecord
 from compactlib.testing import explore, record
@@ -292,6 +292,13 @@ def test_fields_may_be_missing_or_unknown(text: str, expected: LastPlans, tmp_pa
 def test_a_damaged_history_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text(text)
     with pytest.raises(CorruptData, match=FILE_NAME):
+        read_last_plans(tmp_path)
+
+
+def test_a_history_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """An error of the operating system came instead, from `view()` and `plan()` too."""
+    (tmp_path / FILE_NAME).mkdir()
+    with pytest.raises(StorageError, match=FILE_NAME):
         read_last_plans(tmp_path)
 
 

@@ -22,7 +22,7 @@ from compactlib.blobstore import (
     StatsBased,
 )
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans
-from compactlib.blobstore.compaction.plan.plan import check_plan, forecast, plan_for, plan_for_choice
+from compactlib.blobstore.compaction.plan.plan import forecast, plan_for, plan_for_choice
 from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobPolicy, BlobView
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.names import SegmentName
@@ -196,7 +196,7 @@ def test_a_plan_says_its_cost_its_benefit_and_its_reason(policy: BlobPolicy) -> 
     assert [row["segment"] for row in rows if row["action"] != "keep"] == [str(name) for name in plan.names]
     assert all(row["why"] for row in rows)
     assert plan._repr_html_().startswith("<table>")
-    check_plan(plan, view)
+    forecast(plan, view)
 
 
 @pytest.mark.parametrize("policy", every_policy(), ids=lambda policy: policy.name)
@@ -296,10 +296,9 @@ def test_a_choice_that_breaks_a_rule_is_no_plan(answer: Any, told: str) -> None:
 def test_a_plan_that_does_not_fit_the_store_any_more_is_refused() -> None:
     view = toy([0, 0, 500])
     plan = planned(CompactAll(), view)
-    check_plan(plan, view)
     after = forecast(plan, view)
     assert [str(segment.name) for segment in after.segments] == ["0_1", "3_0"]
     with pytest.raises(PlanDoesNotFit, match="segment 0_0, which store 'disk1/7' does not have"):
-        check_plan(plan, after)
+        forecast(plan, after)
     with pytest.raises(PlanDoesNotFit, match="0_0 of store 'disk1/7', which may not be compacted yet"):
-        check_plan(plan, toy([0, 0, 500], eligible=[False] * 3))
+        forecast(plan, toy([0, 0, 500], eligible=[False] * 3))

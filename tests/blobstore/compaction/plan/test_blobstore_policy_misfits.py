@@ -43,7 +43,7 @@ def test_the_policy_that_is_imported_from_its_module() -> None:
 def test_plans() -> None:
     calls: Calls = {
         "plan_for": (VIEW, Greedy(), NOW), "plan_for_choice": (VIEW, Greedy().choose(VIEW, NOW), Greedy(), NOW),
-        "check_plan": (PLAN, VIEW), "forecast": (PLAN, VIEW)}
+        "forecast": (PLAN, VIEW)}
     assert list(misfits(lambda: plan_module, calls)) == []
 
 

@@ -23,7 +23,6 @@ from compactlib.blobstore.index.index_file import write_index
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.model.placement import ByAge, ByEnd, SurvivorPlacement
 from compactlib.blobstore.store.store import BlobStore
-from compactlib.blobstore.store.verify import StorePicture, compare
 from compactlib.blobstore.validity.verdicts import PurgeRules, Verdict
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
@@ -46,6 +45,7 @@ from tests.blobstore.compaction_stores import (
     open_store,
     plan_of,
 )
+from tests.blobstore.store_pictures import StorePicture, compare
 from tests.open_files import open_files
 
 

@@ -13,7 +13,6 @@ import pytest
 from compactlib.blobstore.compaction.progress.compaction_log import Phase
 from compactlib.blobstore.errors import CompactionOutOfOrder
 from compactlib.blobstore.store.store import BlobStore
-from compactlib.blobstore.store.verify import StorePicture
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, DiskFull, StorageError
 from compactlib.outcome import Done, Failed
@@ -33,6 +32,7 @@ from tests.blobstore.compaction_stores import (
     segment_names,
     strays,
 )
+from tests.blobstore.store_pictures import StorePicture
 
 # -------------------------------------------------------------------------------------------------------- damage
 

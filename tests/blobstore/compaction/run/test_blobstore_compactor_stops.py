@@ -17,7 +17,6 @@ from compactlib.blobstore.compaction.sense.statistics import log_statistics
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.pace import Pace
 from compactlib.blobstore.store.store import BlobStore
-from compactlib.blobstore.store.verify import StorePicture, compare
 from compactlib.blobstore.validity.verdicts import Verdict
 from compactlib.clock import ManualClock
 from compactlib.executors import LocalExecutor, RewriteTask
@@ -40,6 +39,7 @@ from tests.blobstore.compaction_stores import (
     plan_of,
     strays,
 )
+from tests.blobstore.store_pictures import StorePicture, compare
 
 # ------------------------------------------------------------------------------------------ stopping and going on
 

@@ -16,7 +16,6 @@ from compactlib.blobstore.errors import (
 )
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.store.store import BlobStore
-from compactlib.blobstore.store.verify import StorePicture, compare
 from compactlib.blobstore.validity.verdicts import Verdict
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, InvalidInput
@@ -39,6 +38,7 @@ from tests.blobstore.compaction_stores import (
     segment_names,
     strays,
 )
+from tests.blobstore.store_pictures import StorePicture, compare
 
 
 def test_live_data_stays_as_it_is_in_generation_1_at_the_same_positions(folder: Path, clock: ManualClock) -> None:
