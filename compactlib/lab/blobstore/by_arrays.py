@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from compactlib.lab.blobstore.records import DEAD, Records
 
@@ -45,12 +46,28 @@ def put_plainly(keys: array[int], times: array[int], given: array[int], rows: ar
 def sorted_out(members: Sequence[array[int]], rows: Sequence[int], place: array[int], free: array[int]
                ) -> tuple[array[int], list[int]]:
     """See `records.sorted_out`."""
+    numbers, alive, ends = _told_apart(members, rows, place)
+    free.frombytes(numbers[~alive].tobytes())
+    return array("i", numbers[alive].tobytes()), np.append(0, np.cumsum(alive))[ends].tolist()
+
+
+def sums_in(members: Sequence[array[int]], rows: Sequence[int], records: Records, columns: Sequence[array[int]]
+            ) -> list[list[int]]:
+    """See `records.sums_in`."""
+    numbers, alive, ends = _told_apart(members, rows, records.place)
+    keys = np.frombuffer(records.key, np.int32)[numbers]
+    parts = (alive, *(np.frombuffer(column, np.int64)[keys] * alive for column in columns))
+    sums = [np.diff(np.append(0, np.cumsum(part))[ends], prepend=0).tolist() for part in parts]
+    return [list(each) for each in zip(*sums, strict=True)]
+
+
+def _told_apart(members: Sequence[array[int]], rows: Sequence[int], place: array[int]
+                ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+    """The members of segments, whether each is valid, and behind which of them each segment ends."""
     lengths = [len(each) for each in members]
     numbers = np.frombuffer(b"".join(members), np.int32)
     alive = np.frombuffer(place, np.int32)[numbers] == np.repeat(np.array(rows, np.int32), lengths)
-    free.frombytes(numbers[~alive].tobytes())
-    kept = array("i", numbers[alive].tobytes())
-    return kept, np.append(0, np.cumsum(alive))[np.cumsum(lengths)].tolist()
+    return numbers, alive, np.cumsum(lengths)
 
 
 def lay_out(kept: array[int], rows: Sequence[int], each: int, records: Records) -> list[int]:

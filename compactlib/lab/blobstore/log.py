@@ -143,7 +143,7 @@ class BlobLog:
         if settings.placement is not None:
             self._open += [NO_ROW] * (settings.placement.classes - 1)
             self.placer = settings.placement.placer()
-            self.placer.valid_records, self.placer.keys_of = self._valid_records, self._keys_of
+            self.placer.valid_records, self.placer.sums_of = self._valid_records, self._sums_of
 
     # ------------------------------------------------------------------------------------------------------ segments
 
@@ -244,9 +244,10 @@ class BlobLog:
             size = max(held // max(len(self.records.place) - len(self.records.free), 1), 1)
         return (held - self._died_bytes + self._open_dead_bytes) / size
 
-    def _keys_of(self, row: int) -> list[int]:
-        place, owner = self.records.place, self.records.key
-        return [owner[record] for record in self._members[row] if place[record] == row]
+    def _sums_of(self, rows: Sequence[int], columns: Sequence[array[int]]) -> list[list[int]]:
+        members = [self._members[row] for row in rows]
+        steps = self._steps(sum(map(len, members)))
+        return steps.sums_in(members, rows, self.records, columns)  # type: ignore[no-any-return]
 
     def has_dead_beyond(self, fraction: float) -> bool:
         """Whether what is dead in closed segments is more than this part of what the log holds. O(1).

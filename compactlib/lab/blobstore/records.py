@@ -276,6 +276,16 @@ def sorted_out(members: Sequence[array[int]], rows: Sequence[int], place: array[
     return kept, ends
 
 
+def sums_in(members: Sequence[array[int]], rows: Sequence[int], records: Records, columns: Sequence[array[int]]
+            ) -> list[list[int]]:
+    """For each of some segments: how many members are valid, and over their keys the sum of each column."""
+    place, owner, found = records.place, records.key, []
+    for numbers, row in zip(members, rows, strict=True):
+        keys = [owner[record] for record in numbers if place[record] == row]
+        found.append([len(keys), *(sum([column[key] for key in keys]) for column in columns)])
+    return found
+
+
 def lay_out(kept: array[int], rows: Sequence[int], each: int, records: Records) -> list[int]:
     """Put records into segments that take so many each, one behind the other; when the newest of each was written."""
     place, newest = records.place, []

@@ -77,50 +77,6 @@ class SchedulerReport(MeasuredReport[SchedulerMeasures]):
 
     MEASURES: ClassVar[type[Measures]] = SchedulerMeasures
 
-    @property
-    def blocks(self) -> int:
-        """Blocks that arrived."""
-        return self.total.operations
-
-    @property
-    def jobs(self) -> int:
-        """Jobs that were completed."""
-        return self.total.compactions
-
-    @property
-    def assigned(self) -> int:
-        """Assignments; more than `jobs` if leases ran out."""
-        return self.total.assigned
-
-    @property
-    def refused(self) -> int:
-        """Reports that came too late and were refused."""
-        return self.total.refused
-
-    @property
-    def left_blocks(self) -> int:
-        """Blocks that no job has taken in the end."""
-        return self.total.left_blocks
-
-    @property
-    def write_amplification(self) -> float:
-        """Bytes written, arrivals included, for each byte that arrived."""
-        return self.total.write_amplification
-
-    @property
-    def wait_seconds(self) -> tuple[float, ...]:
-        """From a block's arrival to the end of its first job, one a block that got there, ascending."""
-        return tuple(sorted(self.total.waits))
-
-    @property
-    def seconds(self) -> float:
-        """How long everything took."""
-        return self.total.end
-
-    def wait_quantile(self, share: float) -> float:
-        """The wait that this share of the blocks does not exceed; NaN if none got there."""
-        return self.total.wait_quantile(share)
-
     def _summary(self) -> str:
         total = self.total
         return (f"{total.operations:,} blocks in {total.compactions:,} jobs, "

@@ -59,46 +59,6 @@ class SensorReport(MeasuredReport[SensorMeasures]):
 
     MEASURES: ClassVar[type[Measures]] = SensorMeasures
 
-    @property
-    def operations(self) -> int:
-        """How many operations were made."""
-        return self.total.operations
-
-    @property
-    def deletes(self) -> int:
-        """Tombstones that were written."""
-        return self.total.deletes
-
-    @property
-    def listings(self) -> int:
-        """Pages that were listed."""
-        return self.total.reads
-
-    @property
-    def passed_tombstones(self) -> int:
-        """Tombstones that listings passed over."""
-        return self.total.passed_tombstones
-
-    @property
-    def compactions(self) -> int:
-        """How often the branch was compacted."""
-        return self.total.compactions
-
-    @property
-    def peak_tombstones(self) -> int:
-        """The most tombstones that were staged at once."""
-        return self.total.peak_tombstones
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Why each compaction came, in order."""
-        return self.total.reasons
-
-    @property
-    def read_amplification(self) -> float:
-        """Entries that listings looked at for each key that they gave; NaN if they gave none."""
-        return self.total.read_amplification
-
     def _summary(self) -> str:
         total = self.total
         return (f"{self.policy} on {self.workload}: {total.operations:,} operations, {total.compactions:,} "

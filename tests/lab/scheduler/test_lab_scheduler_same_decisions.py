@@ -82,5 +82,5 @@ def test_the_lab_decides_as_a_durable_scheduler(config: SchedulerConfig, policy:
     theirs = replay_scheduler(config, LOAD, settings, seed=4)
     assert theirs == mine
     assert DurableService.opened - before > 5
-    assert mine.refused > 0
+    assert mine.total.refused > 0
     assert mine.total.failed > 0

@@ -63,18 +63,18 @@ def test_bytes_and_times_of_one_compaction(tmp_path: Path) -> None:
 def test_the_sooner_a_branch_is_compacted_the_less_listings_pass_over(trace: CsvTrace, threshold: int) -> None:
     eager = replay_sensor(trace, DeletesPolicy(threshold), BASE)
     lazy = replay_sensor(trace, DeletesPolicy(threshold * 2), BASE)
-    assert eager.deletes == lazy.deletes == 250
-    assert eager.compactions == 250 // threshold
-    assert eager.peak_tombstones == threshold
-    assert eager.passed_tombstones < lazy.passed_tombstones
+    assert eager.total.deletes == lazy.total.deletes == 250
+    assert eager.total.compactions == 250 // threshold
+    assert eager.total.peak_tombstones == threshold
+    assert eager.total.passed_tombstones < lazy.total.passed_tombstones
     assert replay_sensor(trace, DeletesPolicy(threshold), BASE) == eager
 
 
 def test_the_policys_reason_is_kept(trace: CsvTrace) -> None:
     report = replay_sensor(trace, AnyOf((ListingCostPolicy(500),)), BASE)
-    assert report.compactions == len(report.reasons) > 1
-    assert "tombstones passed over by listings" in report.reasons[0]
-    assert report.read_amplification > 1
+    assert report.total.compactions == len(report.total.reasons) > 1
+    assert "tombstones passed over by listings" in report.total.reasons[0]
+    assert report.total.read_amplification > 1
     assert "compactions" in repr(report)
 
 

@@ -48,7 +48,8 @@ class Placer:
     Attributes:
         writes: how many writes the user has made, the one that is being placed included.
         valid_records: how many records are valid, those counted that died in a segment that is still open.
-        keys_of: the keys of the valid records of a segment, by its row. O(its records).
+        sums_of: for each of some segments, by their rows: how many records are valid, and over their keys the sum of
+            each of some columns of 64 bits. O(their records).
         segment_records: how many records of the kind at hand a segment takes.
         until_ms: until when the record at hand is kept if nobody replaces it; `NEVER` without a time to live.
         brief: classes whose open segment is closed at the end of each compaction, full or not.
@@ -56,7 +57,7 @@ class Placer:
 
     writes: int = 0
     valid_records: Callable[[], float]
-    keys_of: Callable[[int], Sequence[int]]
+    sums_of: Callable[[Sequence[int], Sequence[array[int]]], list[list[int]]]
     segment_records: int = 0
     until_ms: int = NEVER
     brief: tuple[int, ...] = ()
@@ -109,9 +110,9 @@ class Placement(Protocol):
         """The memory of a new log."""
 
 
-def grown(keys: int, column: array[int] | array[float], fill: int = 0) -> None:
+def grown(keys: int, column: array[int] | array[float], fill: float = 0) -> None:
     """Have a column hold a value for each key below `keys`; new ones are `fill`. O(new keys)."""
-    column.extend(array(column.typecode, (fill,)) * (keys - len(column)))
+    column.frombytes(array(column.typecode, (fill,)).tobytes() * (keys - len(column)))
 
 
 def class_count(default: int, *, least: int) -> int:

@@ -51,7 +51,9 @@ class _Groups(Placer):
         self._writes = array("q")
         self._last = array("q")
         # Of the valid records of each closed segment: how many, the sum of their writes, the sum of their times.
+        # Segments that were closed since the last compaction are summed up with the next.
         self._sums: dict[int, list[int]] = {}
+        self._unsummed: set[int] = set()
         self._now = 0
         self._sorted: list[float] = []
         self._totals: list[float] = []
@@ -78,15 +80,14 @@ class _Groups(Placer):
 
     def rewrite(self, key: int, now_ms: int, row: int, placed: int) -> int:
         # As `left` and `write`, in two thirds of their time.
-        self._now = now_ms
-        writes, last = self._writes[key], self._last[key]
+        self._now, writes_of, last_of = now_ms, self._writes, self._last
+        writes, last = writes_of[key], last_of[key]
         sums = self._sums.get(row)
         if sums is not None:
             sums[0] -= 1
             sums[1] -= writes
             sums[2] -= last
-        self._writes[key] = writes + 1
-        self._last[key] = now_ms
+        writes_of[key], last_of[key] = writes + 1, now_ms
         return self._coldest - bisect_left(self._borders, writes / (now_ms - last) if now_ms > last else writes)
 
     def copy(self, key: int, now_ms: int) -> int:
@@ -98,9 +99,8 @@ class _Groups(Placer):
         return [coldest - bisect_left(borders, writes[key] / (now_ms - last[key] or 1)) for key in keys]
 
     def closed(self, row: int, placed: int) -> None:
-        # What leaves while the segment is open need not be taken off again.
-        keys, writes, last = self.keys_of(row), self._writes, self._last
-        self._sums[row] = [len(keys), sum([writes[key] for key in keys]), sum([last[key] for key in keys])]
+        # What leaves before the segment is summed up need not be taken off again.
+        self._unsummed.add(row)
 
     def left(self, key: int, row: int, placed: int) -> None:
         sums = self._sums.get(row)
@@ -113,12 +113,17 @@ class _Groups(Placer):
         # All victims of one compaction see the segments as they were when it began.
         if self._sorted_at != (self.writes, self._now):
             self._sorted_at = (self.writes, self._now)
-            self._sorted = sorted([writes / max(count * self._now - times, 1)
+            closed = list(self._unsummed)
+            self._sums.update(zip(closed, self.sums_of(closed, (self._writes, self._last)), strict=True))
+            self._unsummed.clear()
+            now = self._now
+            self._sorted = sorted([writes / (age if (age := count * now - times) > 0 else 1)
                                    for count, writes, times in self._sums.values()])
             self._totals = list(accumulate(self._sorted, initial=0.0))
             self._is_settled = False
         self._regroup()
         self._sums.pop(victim.row, None)
+        self._unsummed.discard(victim.row)
 
     def _regroup(self) -> None:
         hotness, totals, count = self._sorted, self._totals, len(self._centres)

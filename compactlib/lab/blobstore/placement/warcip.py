@@ -13,9 +13,8 @@ import attrs
 
 from compactlib.blobstore.compaction.plan.policy import whole
 from compactlib.lab.blobstore.placement.placement import Placer, class_count, grown
-from compactlib.lab.blobstore.records import NEVER
 
-_NOT_YET = -NEVER
+_NOT_YET = -math.inf
 
 
 @attrs.frozen(kw_only=True)
@@ -60,8 +59,8 @@ class _Clusters(Placer):
         self._doomed = -1
         self._full = 0
         # Of each key: when it was written, and when it was copied, last.
-        self._at = array("q")
-        self._copied = array("q")
+        self._at = array("d")
+        self._copied = array("d")
 
     def know_keys(self, keys: int) -> None:
         grown(keys, self._at, _NOT_YET)
@@ -71,21 +70,21 @@ class _Clusters(Placer):
         written_at, centres, counts = self._at, self._centres, self._in_segment
         written, copied = written_at[key], self._copied[key]
         written_at[key] = now_ms
-        # Of floats alone this is quicker by a fifth.
-        interval = 0.0 if written == _NOT_YET else now_ms - written + 0.0
+        interval = now_ms - written if written > _NOT_YET else 0.0
         if copied > written:
             interval += copied - written
         # A mean moves towards intervals that are nearest to it, so that the means go on ascending.
         found = bisect_right(centres, interval)
-        above = centres[found] - interval
-        if above > interval - centres[found - 1]:
+        centre = centres[found]
+        if centre - interval > interval - centres[found - 1]:
             found -= 1
+            centre = centres[found]
         else:
-            while centres[found + 1] - interval == above:
+            while centres[found + 1] == centre:
                 found += 1
         count = counts[found]
-        counts[found] = count + 1.0
-        centres[found] = (centres[found] * count + interval) / (count + 1.0)
+        counts[found] = more = count + 1.0
+        centres[found] = (centre * count + interval) / more
         return self._places[found]
 
     def copy(self, key: int, now_ms: int) -> int:
