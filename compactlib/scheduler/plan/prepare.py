@@ -42,7 +42,7 @@ from compactlib.scheduler.plan.policies.by_priority import ByPriority
 from compactlib.scheduler.plan.policy import AssignmentPolicy, JobChoice
 from compactlib.scheduler.plan.schedule import Schedule
 from compactlib.scheduler.queue.job import Job
-from compactlib.scheduler.queue.results import is_as_planned, result_problem
+from compactlib.scheduler.queue.results import are_recordable, result_problem
 from compactlib.scheduler.queue.state import SchedulerState
 
 _USUAL = ByPriority()
@@ -156,7 +156,6 @@ class _Poll:
         get, newest, schedule = self._state.jobs.get, self._command.index, self._schedule
         touched, lease = schedule.touched, schedule.lease_expires_at
         updated, answers = self._updated, self._answers
-        checks = self._state.config.check_results
         for said in self._request.status_updates:
             name, status, results = said.name, said.status, said.compacted_blocks
             job = get(name)
@@ -170,8 +169,8 @@ class _Poll:
                 fields["lease_expires_at"] = lease
                 updated.append(UpdatedJob(made(JobState, fields)))
                 answers.append(StatusAnswer(name, _ACCEPTED, lease))
-            elif status is _SUCCESS and (is_as_planned(job, said, results) if checks else results is None):
-                self._complete(said, job, None)
+            elif status is _SUCCESS and (results is None or are_recordable(said, results)):
+                self._complete(said, job)
             else:
                 self._take(said)
 
@@ -187,8 +186,7 @@ class _Poll:
             assert isinstance(job, Verdict)
             self._refuse(said, job)
         elif status == _SUCCESS:
-            checks = self._state.config.check_results
-            self._complete(said, job, result_problem(job, results) if checks else None)
+            self._complete(said, job)
         else:
             state = self._schedule.updated(job.state, status, said.reason)
             if status == _IN_PROGRESS:
@@ -215,15 +213,17 @@ class _Poll:
         if results is not None and results.new_blocks:
             self._refused.append(RefusedOutputs(name, results.new_blocks))
 
-    def _complete(self, said: StatusUpdate, job: Job, problem: str | None) -> None:
+    def _complete(self, said: StatusUpdate, job: Job) -> None:
         state, results = self._state, said.compacted_blocks
-        if problem is not None:
-            failed = self._schedule.updated(job.state, JobStatus.FAILED, f"bad result: {problem}")
-            self._returned.append(ReturnedJob(failed, job.state.token))
-            self._answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, problem))
-            self._refuse_outputs(said.name, results)
-            return
-        if results is not None and state.config.check_results:
+        if state.config.check_results:
+            problem = result_problem(job, results)
+            if problem is not None:
+                failed = self._schedule.updated(job.state, JobStatus.FAILED, f"bad result: {problem}")
+                self._returned.append(ReturnedJob(failed, job.state.token))
+                self._answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, problem))
+                self._refuse_outputs(said.name, results)
+                return
+            assert results is not None
             doomed = state.tombstones.first_covered(results.new_blocks)
             if doomed is not None and not sources_gone(state, job, results):
                 # The same outputs were thrown away before and wait for deletion: try again once they are gone.

@@ -11,68 +11,54 @@ from compactlib.scheduler.model.values import ANONYMOUS_TENANT, BlockMeta, Compa
 from compactlib.scheduler.queue.job import Job
 
 
-def is_as_planned(job: Job, said: StatusUpdate, results: CompactedBlocks | None) -> bool:
-    """Whether results are those of the job, as those of nearly all are, and all in them is of types that can be
-    recorded; of others `misfit` and `result_problem` say what is wrong, if anything is. O(sources + outputs)."""
+def are_recordable(said: StatusUpdate, results: CompactedBlocks) -> bool:
+    """Whether all of these results is of types that can be recorded, as it is of those of nearly all; of others
+    `misfit` says what is not, if anything is. O(sources + outputs)."""
     if type(results) is not CompactedBlocks or type(said.token) is not int or type(said.seal) is not str:
         return False
-    tenant, shard, level = job.tenant, job.shard, job.state.compaction_level + 1
     sources, blocks = results.source_blocks, results.new_blocks
-    if (results.tenant != tenant or results.shard != shard or results.no_output is not None
-            or type(results.tenant) is not str or type(results.shard) is not int or type(sources) is not tuple
-            or type(blocks) is not tuple or not sources or not blocks):
-        return False
-    if (len(blocks) > 1 and not _are_several(blocks)) or not job.has_sources(sources):
+    if (results.no_output is not None or type(results.tenant) is not str or type(results.shard) is not int
+            or type(sources) is not tuple or type(blocks) is not tuple):
         return False
     for block_id in sources:
         if type(block_id) is not str:
             return False
     for block in blocks:
-        if (type(block) is not BlockMeta or block.shard != shard or block.level != level
-                or (block.tenant != tenant and tenant != ANONYMOUS_TENANT)
-                or type(block.id) is not str or type(block.tenant) is not str or type(block.shard) is not int
-                or type(block.level) is not int or type(block.min_time) is not float
+        if (type(block) is not BlockMeta or type(block.id) is not str or type(block.tenant) is not str
+                or type(block.shard) is not int or type(block.level) is not int or type(block.min_time) is not float
                 or type(block.max_time) is not float or type(block.size_bytes) is not int
                 or (block.rows is not None and type(block.rows) is not int) or type(block.columns) is not str):
             return False
     return True
 
 
-def _are_several(blocks: tuple[BlockMeta, ...]) -> bool:
-    return len({(block.tenant, block.id) for block in blocks}) == len(blocks)
-
-
 def result_problem(job: Job, results: CompactedBlocks | None) -> str | None:
     """Why the results cannot be those of the job, or `None` if they can. O(sources + outputs)."""
     if results is None:
         return "no results were given; send compacted_blocks with SUCCESS"
-    if (results.tenant, results.shard) != (job.tenant, job.shard):
-        return (f"results are for tenant {results.tenant!r} and shard {results.shard}, the job is for "
-                f"{job.tenant!r} and {job.shard}")
-    if not job.has_sources(results.source_blocks):
-        strange = set(results.source_blocks) - set(job.source_blocks)
+    tenant, shard, level = job.tenant, job.shard, job.state.compaction_level + 1
+    sources, blocks = results.source_blocks, results.new_blocks
+    if results.tenant != tenant or results.shard != shard:
+        return (f"results are for tenant {results.tenant!r} and shard {results.shard}, the job is for {tenant!r} and "
+                f"{shard}")
+    if not job.has_sources(sources):
+        strange = set(sources) - set(job.source_blocks)
         if strange:
             return f"{len(strange)} sources are not the job's, the first is {min(strange)!r}"
-        if len(set(results.source_blocks)) != len(results.source_blocks):
+        if len(set(sources)) != len(sources):
             return "a source is named twice"
-    if (results.no_output is None) != bool(results.new_blocks):
-        return f"{len(results.new_blocks)} new blocks and no_output {results.no_output}; give one of the two"
-    if results.new_blocks and not results.source_blocks:
-        return f"{len(results.new_blocks)} new blocks were made of no sources"
-    return _output_problem(job, results)
-
-
-def _output_problem(job: Job, results: CompactedBlocks) -> str | None:
-    level = job.state.compaction_level + 1
-    blocks = results.new_blocks
-    if len(blocks) > 1 and not _are_several(blocks):
+    if (results.no_output is None) != bool(blocks):
+        return f"{len(blocks)} new blocks and no_output {results.no_output}; give one of the two"
+    if blocks and not sources:
+        return f"{len(blocks)} new blocks were made of no sources"
+    if len(blocks) > 1 and len({(block.tenant, block.id) for block in blocks}) != len(blocks):
         return f"a block is named twice among {len(blocks)} new ones"
     for block in blocks:
-        if block.level != level or block.shard != job.shard:
+        if block.level != level or block.shard != shard:
             return (f"new block {block.id!r} has level {block.level} and shard {block.shard}; the job's outputs have "
-                    f"{level} and {job.shard}")
-        if job.tenant not in (ANONYMOUS_TENANT, block.tenant):
-            return f"new block {block.id!r} is of tenant {block.tenant!r}, the job's is {job.tenant!r}"
+                    f"{level} and {shard}")
+        if block.tenant != tenant and tenant != ANONYMOUS_TENANT:
+            return f"new block {block.id!r} is of tenant {block.tenant!r}, the job's is {tenant!r}"
     return None
 
 

@@ -11,8 +11,9 @@ it had been written from scratch, and its ids are the same.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Progress
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
 
+_READ_AHEAD: Final = 2
+"""Ranges of the base that are read in the background before they are merged; each is held in memory until then."""
+
+
 class Apply:
     """One apply under way.
 
@@ -38,7 +43,7 @@ class Apply:
         changes: what to change.
         budget: asked before each range is written.
         elsewhere: ranges of other metaranges, which are not written again if they come out.
-        background: reads the next range and writes the last ones besides the caller's thread.
+        background: reads the next ranges and writes the last ones besides the caller's thread.
         observer: notified of progress, in ranges of the base; changes after the last range count as one more.
     """
 
@@ -54,7 +59,7 @@ class Apply:
         self._writer = RangeWriter(files, rule, {entry.range_id for entry in base.entries}, budget, background,
                                    elsewhere={entry.range_id for entry in elsewhere})
         self._background = background
-        self._ahead: tuple[RangeEntry, Future[Rows]] | None = None
+        self._ahead: deque[tuple[RangeEntry, Future[Rows]]] = deque()
         self._added = self._changed = self._removed = 0
         self._read = self._reused = self._bytes_read = 0
 
@@ -71,8 +76,9 @@ class Apply:
             return self._run(base_id)
         finally:
             self._writer.abandon()
-            if self._ahead is not None:
-                self._ahead[1].exception()
+            for _, pending in self._ahead:
+                if not pending.cancel():
+                    pending.exception()
 
     def _run(self, base_id: MetaRangeId | None) -> Applied:
         for place, entry in enumerate(self._base.entries):
@@ -108,13 +114,13 @@ class Apply:
     def _rewrite(self, place: int) -> None:
         entry = self._base.entries[place]
         rows = self._rows_of(entry)
-        self._read_ahead(place)
         self._read += 1
         self._bytes_read += entry.size_bytes
         cut_keys = self._cut_keys(rows)
         at = 0
         while batch := self._changes.take(entry.max_key):
             more = self._changes.peek()
+            self._read_ahead(place)
             whole = more is None or more > entry.max_key
             stop = len(rows) if whole else rows.find(batch.keys[-1] + b"\0")
             merged = self._merge(rows.part(at, stop), batch)
@@ -123,18 +129,19 @@ class Apply:
         self._writer.add(rows.part(at, len(rows)), cut_keys)
 
     def _rows_of(self, entry: RangeEntry) -> Rows:
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] is entry:
-            return ahead[1].result()
+        if self._ahead and self._ahead[0][0] is entry:
+            return self._ahead.popleft()[1].result()
         return self._files.read_range(entry, keep=False)
 
     def _read_ahead(self, place: int) -> None:
-        """Begin to read the range after this one, if it is sure to be changed."""
-        if self._background is None or place + 1 == len(self._base.entries):
+        """Begin to read the next ranges after this one that are sure to be changed."""
+        if self._background is None:
             return
-        following = self._base.entries[place + 1]
-        if self._changes.has_between(self._base.entries[place].max_key, following.max_key):
-            self._ahead = following, self._background.submit(self._files.read_range, following, keep=False)
+        entries = self._base.entries
+        for at in range(place + 1 + len(self._ahead), min(place + 1 + _READ_AHEAD, len(entries))):
+            if not self._changes.has_between(entries[at - 1].max_key, entries[at].max_key):
+                return
+            self._ahead.append((entries[at], self._background.submit(self._files.read_range, entries[at], keep=False)))
 
     def _cut_keys(self, rows: Rows) -> list[bytes]:
         """The keys of a range of the base that are cuts. The rule has left few to be looked at."""

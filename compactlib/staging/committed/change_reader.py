@@ -11,7 +11,6 @@ from typing import Final
 from compactlib.staging.committed.formats.rows import ChangeBatch
 from compactlib.staging.model.values import Change, Changes
 
-_STEP: Final = 512
 MAX_BATCH: Final = 32_768
 """Changes held in memory at once."""
 MAX_BATCH_BYTES: Final = 8 << 20
@@ -57,29 +56,8 @@ class ChangeReader:
         return place < len(keys) and keys[place] <= up_to
 
     def _fill(self) -> None:
-        steps: list[ChangeBatch] = []
-        count = size = 0
-        while count < MAX_BATCH and size < self._most_bytes and not self._ended:
-            step = ChangeBatch.of(_some(self._source, self._most_bytes), after=self._last)
-            if not step:
-                self._ended = True
-                break
-            steps.append(step)
-            self._last = step.keys[-1]
-            count += len(step)
-            size += step.size_bytes
-        self._batch, self._at = ChangeBatch.joined(steps), 0
-
-
-def _some(source: Iterator[tuple[bytes, Change]], left: int) -> Iterator[tuple[bytes, Change]]:
-    """The next changes: so many at most, and none on top of so many bytes."""
-    for change in islice(source, _STEP):
-        yield change
-        try:
-            record = change[1]
-            if record is not None:
-                left -= len(record.data) + len(record.identity)
-        except (AttributeError, LookupError, TypeError):
-            continue  # What is no change, the batch's own check names.
-        if left <= 0:
-            return
+        if not self._ended:
+            self._batch = ChangeBatch.of(islice(self._source, MAX_BATCH), after=self._last, most_bytes=self._most_bytes)
+            self._at = 0
+            self._ended = not self._batch
+            self._last = self._batch.keys[-1] if self._batch else self._last

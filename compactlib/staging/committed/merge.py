@@ -15,7 +15,7 @@ from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.committed.ranges.range_cursor import RangeLookup
 from compactlib.staging.committed.ranges.range_files import RangeFiles
 from compactlib.staging.errors import MergeConflict
-from compactlib.staging.model.values import Applied, Change, Difference, MergeStrategy, MetaRangeId, Record
+from compactlib.staging.model.values import Applied, Change, Difference, MergeStrategy, MetaRangeId, are_same
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -42,9 +42,9 @@ def _merged_changes(differences: Iterator[Difference], destination: RangeLookup,
     for difference in differences:
         key = difference.key
         there = destination.get(key)
-        if _same(there, difference.right):
+        if are_same(there, difference.right):
             continue
-        if _same(there, difference.left) or strategy == "source_wins":
+        if are_same(there, difference.left) or strategy == "source_wins":
             # After a conflict nothing will be published any more.
             if not conflicts:
                 yield key, difference.right
@@ -57,9 +57,3 @@ def _merged_changes(differences: Iterator[Difference], destination: RangeLookup,
         raise MergeConflict(f"{many}{len(conflicts)} keys were changed differently on both sides, first "
                             f"{conflicts[0][:100]!r}; choose a strategy, or mend one side; nothing was merged",
                             keys=tuple(conflicts))
-
-
-def _same(one: Record | None, other: Record | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return one.identity == other.identity

@@ -128,8 +128,8 @@ class Compactor:
                         fence: CommitFence | None, began: float) -> CompactionOutcome:
         context = self._context
         head = context.commits.metarange_of(sealed.commit_id)
-        base = head if sealed.compacted_metarange_id is None else sealed.compacted_metarange_id
-        task = CompactTokens(f"compact {context.repository}/{branch}", self._stores, base, sealed.sealed_tokens)
+        task = CompactTokens(f"compact {context.repository}/{branch}", self._stores, sealed.base(head),
+                             sealed.sealed_tokens)
         try:
             applied = _rewritten(task, executor, budget, observer)
         except (MetaRangeNotFound, RangeNotFound):

@@ -14,7 +14,6 @@ from compactlib.runtime.budget import Budget
 from compactlib.staging.committed.formats.split import record_bytes
 from compactlib.staging.committed.ranges.range_cursor import RangeScan
 from compactlib.staging.compaction.plan import StagingView
-from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, TooManyTries
 from compactlib.staging.model.names import StagingToken
 from compactlib.staging.records.branch_store import FoundBranch
 from compactlib.staging.records.context import StagingContext
@@ -45,23 +44,10 @@ def look(context: StagingContext, branch: str, budget: Budget | None = None, *, 
         TooManyTries: its layers were replaced under every try.
         BudgetSpent: the budget ran out.
     """
-    found = context.branches.read(branch)
-    backoff = context.branches.backoff()
-    tries = context.options.max_read_tries
-    for _ in range(tries):
-        missing: MetaRangeNotFound | RangeNotFound | None = None
-        try:
-            view = _seen(context, found, Budget() if budget is None else budget, is_quick=is_quick)
-        except (MetaRangeNotFound, RangeNotFound) as error:
-            missing = error
-        now = context.branches.read(branch)
-        if now.record.extends(found.record):
-            if missing is not None:
-                raise missing
-            return now if now.record.has_layers_of(found.record) else found, view
-        found = now
-        backoff.wait()
-    raise TooManyTries(operation="look", branch=branch, tries=tries)
+    given = Budget() if budget is None else budget
+    view, found, now = context.branches.consistently(
+        branch, lambda found: (_seen(context, found, given, is_quick=is_quick), False), operation="look")
+    return now if now.record.has_layers_of(found.record) else found, view
 
 
 def tombstones_of(context: StagingContext, branch: str, budget: Budget) -> tuple[BranchRecord, dict[StagingToken, int]]:
@@ -85,9 +71,7 @@ def tombstones_of(context: StagingContext, branch: str, budget: Budget) -> tuple
 
 def _seen(context: StagingContext, found: FoundBranch, budget: Budget, *, is_quick: bool) -> StagingView:
     committed, record = context.committed, found.record
-    base = record.compacted_metarange_id
-    if base is None:
-        base = context.commits.metarange_of(record.commit_id)
+    base = record.base(context.commits.metarange_of(record.commit_id))
     ranges = committed.ranges_of(base)
     last_keys = [entry.max_key for entry in ranges]
     touched: set[int] = set()

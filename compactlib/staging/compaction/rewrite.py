@@ -16,7 +16,7 @@ from compactlib.rewrite import Attempt, RewriteResult
 from compactlib.staging.committed.committed_ranges import CommittedRanges
 from compactlib.staging.model.names import StagingToken
 from compactlib.staging.model.values import Applied, MetaRangeId
-from compactlib.staging.records.layers import MergedTokens
+from compactlib.staging.records.layers import changes_of
 from compactlib.staging.records.tokens import StagingTokens
 
 
@@ -82,8 +82,8 @@ class CompactTokens:
         """
         began = attempt.clock.monotonic()
         with self.stores.open() as (tokens, committed):
-            changes = ((key, staged.record) for key, staged in MergedTokens(tokens, self.newest_first))
-            applied = committed.apply(self.base, changes, budget=attempt.budget, observer=attempt.observer)
+            applied = committed.apply(self.base, changes_of(tokens, self.newest_first), budget=attempt.budget,
+                                      observer=attempt.observer)
         return CompactedTokens(task=self.name, attempt=attempt.id, files=(), bytes_read=applied.bytes_read,
                                bytes_written=applied.bytes_written, seconds=attempt.clock.monotonic() - began,
                                applied=applied)

@@ -60,6 +60,13 @@ Kind: TypeAlias = Literal["added", "changed", "removed"]
 """What happened to a key from the left to the right side of a diff."""
 
 
+def are_same(one: Record | None, other: Record | None) -> bool:
+    """Whether two states of one key are one: both absent, or of one identity."""
+    if one is None or other is None:
+        return one is other
+    return one.identity == other.identity
+
+
 @attrs.frozen
 class Difference:
     """One key that is not the same on both sides. The same shape whatever found it.

@@ -243,7 +243,7 @@ class Branch:
         """
         builder = HeadBuilder(self._context, message=message or f"revert {commit}", metadata=metadata,
                               strategy=strategy)
-        return self._move(builder.revert(self._commit_of(commit)), "revert")
+        return self._move(builder.revert(commit_of(self._context, commit)), "revert")
 
     def cherry_pick(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
                     strategy: MergeStrategy = "fail") -> MoveOutcome:
@@ -254,7 +254,7 @@ class Branch:
         """
         builder = HeadBuilder(self._context, message=message or f"cherry-pick {commit}", metadata=metadata,
                               strategy=strategy)
-        return self._move(builder.cherry_pick(self._commit_of(commit)), "cherry_pick")
+        return self._move(builder.cherry_pick(commit_of(self._context, commit)), "cherry_pick")
 
     def commit_metarange(self, metarange_id: MetaRangeId, message: str, *,
                          metadata: Mapping[str, str] | None = None) -> MoveOutcome:
@@ -316,9 +316,6 @@ class Branch:
     def log(self) -> Iterator[tuple[CommitId, Commit]]:
         """HEAD and its ancestors, children before parents."""
         return self._context.commits.history(self.record().commit_id)
-
-    def _commit_of(self, ref: str) -> Commit:
-        return commit_of(self._context, ref)
 
     def _move(self, next_head: NextHead, operation: str) -> MoveOutcome:
         return head.move_head(self._context, self._name, self._cache, next_head, operation=operation)

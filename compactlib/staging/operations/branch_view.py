@@ -10,16 +10,14 @@ acknowledged before the read began.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
 import attrs
 
 from compactlib.kv.store import Predicate
-from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, TooManyTries
-from compactlib.staging.model.names import StagingToken
-from compactlib.staging.model.values import Change, MetaRangeId, Record
+from compactlib.staging.model.values import MetaRangeId, Record
 from compactlib.staging.records.context import StagingContext
 from compactlib.staging.records.layers import MergedTokens
 from compactlib.staging.records.record import BranchRecord
@@ -84,9 +82,8 @@ class BranchView:
 
     @property
     def base(self) -> MetaRangeId | None:
-        """The metarange under the tokens: the compacted one if there is one, else that of HEAD."""
-        compacted = self.record.compacted_metarange_id
-        return self.head if compacted is None else compacted
+        """See `BranchRecord.base`."""
+        return self.record.base(self.head)
 
     def find(self, key: bytes) -> Found:
         """Where the newest record or tombstone of a key is. One request per token down to it, then the base."""
@@ -140,41 +137,7 @@ class BranchView:
         return MergedTokens(self.context.tokens, self.record.tokens, start, prefix=prefix, page_size=page_size)
 
 
-def changes_of(context: StagingContext, newest_first: Sequence[StagingToken]) -> Iterator[tuple[bytes, Change]]:
-    """What some tokens together change, as `CommittedRanges.apply` takes it: one change per key, in order."""
-    for key, staged in MergedTokens(context.tokens, newest_first):
-        yield key, staged.record
-
-
 def consistently(context: StagingContext, branch: str, read: Callable[[BranchView], tuple[T, bool]]) -> T:
-    """Read through views of a branch until one held.
-
-    Args:
-        context: the stores.
-        branch: the branch's name.
-        read: reads through a view; gives the result, and whether it holds as it is, without a second look. What it
-            raises goes through, but not the absence of a file that the branch meanwhile names no longer.
-
-    Raises:
-        BranchNotFound: there is no such branch, or no longer.
-        TooManyTries: the layers were replaced under every try.
-    """
-    record = context.branches.read(branch).record
-    backoff = context.branches.backoff()
-    tries = context.options.max_read_tries
-    for _ in range(tries):
-        missing: MetaRangeNotFound | RangeNotFound | None = None
-        try:
-            result, holds = read(BranchView.of(context, branch, record))
-            if holds:
-                return result
-        except (MetaRangeNotFound, RangeNotFound) as error:
-            missing = error
-        now = context.branches.read(branch).record
-        if now.extends(record):
-            if missing is not None:
-                raise missing
-            return result
-        record = now
-        backoff.wait()
-    raise TooManyTries(operation="read", branch=branch, tries=tries)
+    """Read through views of a branch until one held; see `BranchStore.consistently`."""
+    return context.branches.consistently(
+        branch, lambda found: read(BranchView.of(context, branch, found.record)), operation="read")[0]

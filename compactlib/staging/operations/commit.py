@@ -24,10 +24,10 @@ from compactlib.runtime.budget import Budget
 from compactlib.staging.compaction.metrics import report_commit
 from compactlib.staging.model.names import CommitId
 from compactlib.staging.model.values import Applied, MetaRangeId
-from compactlib.staging.operations.branch_view import changes_of
 from compactlib.staging.operations.results import AlreadyCommitted, CommitStats, Counts, NoChanges
 from compactlib.staging.records.branch_store import BranchUpdate
 from compactlib.staging.records.context import StagingContext
+from compactlib.staging.records.layers import changes_of
 from compactlib.staging.records.record import BranchRecord
 
 CommitOutcome: TypeAlias = Done[CommitStats] | NoChanges | AlreadyCommitted
@@ -100,7 +100,7 @@ def commit(context: StagingContext, branch: str, request: CommitRequest) -> Comm
 
 def _commit(context: StagingContext, branch: str, request: CommitRequest) -> CommitOutcome:
     before = context.branches.read(branch).record
-    if (not request.allow_empty and _is_clean(context, before)
+    if (not request.allow_empty and before.is_bare and context.tokens.is_empty(before.staging_token)
             # A token may look empty because a compaction took its entries away, and a cleanup came after it.
             and context.branches.read(branch).record == before):
         return NoChanges("nothing was written since HEAD", before.commit_id)
@@ -108,12 +108,6 @@ def _commit(context: StagingContext, branch: str, request: CommitRequest) -> Com
     switch = _Switch(context, branch, request, sealed)
     update = context.branches.update(branch, switch.change, operation="commit")
     return switch.outcome(update)
-
-
-def _is_clean(context: StagingContext, record: BranchRecord) -> bool:
-    """Whether there is physically nothing beside HEAD, so that not even a seal is needed."""
-    return (not record.sealed_tokens and record.compacted_metarange_id is None
-            and context.tokens.is_empty(record.staging_token))
 
 
 class _Switch:
@@ -146,7 +140,7 @@ class _Switch:
         else:
             # The record was read again after the files were made: they may have been collected before.
             self._context.committed.claim(built.applied.metarange_id)
-        if built.commit_id is None and not record.sealed_tokens and record.compacted_metarange_id is None:
+        if built.commit_id is None and record.is_bare:
             return None
         head = record.commit_id if built.commit_id is None else built.commit_id
         return attrs.evolve(record, commit_id=head, sealed_tokens=record.sealed_tokens[:newer],
@@ -170,9 +164,8 @@ class _Switch:
     def _build(self, record: BranchRecord) -> _Built:
         context, request = self._context, self._request
         head = context.commits.metarange_of(record.commit_id)
-        compacted = record.compacted_metarange_id
-        base = head if compacted is None else compacted
-        applied = context.committed.apply(base, changes_of(context, record.sealed_tokens), budget=request.budget)
+        base = record.base(head)
+        applied = context.committed.apply(base, changes_of(context.tokens, record.sealed_tokens), budget=request.budget)
         counts = counts_against(context, head, applied, base)
         commit_id = None
         if counts.total or request.allow_empty:

@@ -27,7 +27,7 @@ from compactlib.kv.store import Exists
 from compactlib.runtime.look import look_until_seen
 from compactlib.staging.errors import MetaRangeNotFound, PreconditionFailed, RangeNotFound
 from compactlib.staging.model.names import token_partition
-from compactlib.staging.model.values import Change, Record, check_key
+from compactlib.staging.model.values import Change, Record, are_same, check_key
 from compactlib.staging.operations.branch_view import BranchView, Found
 from compactlib.staging.operations.write import Attempts, record_of
 from compactlib.staging.records.branch_store import FoundBranch
@@ -97,9 +97,7 @@ def _run(context: StagingContext, branch: str, key: bytes, decide: Decision, wri
 
 
 def _holds(record: Record | None, expected: Expected) -> bool:
-    if record is None or expected is None:
-        return record is None and expected is None
-    return isinstance(expected, Exists) or record.identity == expected.identity
+    return record is not None if isinstance(expected, Exists) else are_same(record, expected)
 
 
 class _ConditionalWrite:
@@ -166,7 +164,7 @@ class _ConditionalWrite:
             if place.in_staging_token:
                 return self._unless_token_held(found, attempts)
             return self._write(found, place, written, attempts)
-        if written is not None and place.staged is None and _same(place.record, written.record):
+        if written is not None and place.staged is None and are_same(place.record, written.record):
             if self._is_atomic:
                 # This call's, or the same by another writer, taken in by a commit: they cannot be distinguished any
                 # more.
@@ -215,9 +213,3 @@ def _unless_extended(found: FoundBranch, attempts: Attempts) -> FoundBranch | No
     """`None` if what was read through the record holds, else the branch as it has become."""
     now = attempts.read_again()
     return None if now.record.extends(found.record) else now
-
-
-def _same(one: Record | None, other: Record | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return one.identity == other.identity

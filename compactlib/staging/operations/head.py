@@ -121,7 +121,7 @@ class _Move:
         target = self._next_head(record.commit_id)
         if target != record.commit_id:
             self.counts[record.commit_id, target] = _counts(context, record.commit_id, target)
-        elif not record.sealed_tokens and record.compacted_metarange_id is None:
+        elif record.is_bare:
             return None
         return record.emptied(record.staging_token, target)
 
@@ -175,22 +175,21 @@ class HeadBuilder:
 
     def revert(self, commit: Commit) -> NextHead:
         """HEAD without what a commit changed against its first parent."""
-        parent = self._context.commits.metarange_of(commit.parents[0] if commit.parents else None)
-
-        def next_head(head: CommitId | None) -> CommitId | None:
-            present = self._context.commits.metarange_of(head)
-            merged = self._context.committed.merge(commit.metarange_id, parent, present, self._strategy)
-            return head if not merged.changes else self._commit(head, (), merged.metarange_id)
-
-        return next_head
+        return self._changed(commit.metarange_id, self._parent_of(commit))
 
     def cherry_pick(self, commit: Commit) -> NextHead:
         """HEAD with what a commit changed against its first parent."""
-        parent = self._context.commits.metarange_of(commit.parents[0] if commit.parents else None)
+        return self._changed(self._parent_of(commit), commit.metarange_id)
+
+    def _parent_of(self, commit: Commit) -> MetaRangeId | None:
+        return self._context.commits.metarange_of(commit.parents[0] if commit.parents else None)
+
+    def _changed(self, base: MetaRangeId | None, source: MetaRangeId | None) -> NextHead:
+        """HEAD with what leads from one metarange to the other."""
 
         def next_head(head: CommitId | None) -> CommitId | None:
             present = self._context.commits.metarange_of(head)
-            merged = self._context.committed.merge(parent, commit.metarange_id, present, self._strategy)
+            merged = self._context.committed.merge(base, source, present, self._strategy)
             return head if not merged.changes else self._commit(head, (), merged.metarange_id)
 
         return next_head

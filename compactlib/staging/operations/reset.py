@@ -41,8 +41,7 @@ def reset(context: StagingContext, branch: str) -> ResetOutcome:
     """
 
     def change(record: BranchRecord) -> BranchRecord | None:
-        if (not record.sealed_tokens and record.compacted_metarange_id is None
-                and context.tokens.is_empty(record.staging_token)):
+        if record.is_bare and context.tokens.is_empty(record.staging_token):
             return None
         return record.emptied(context.tokens.issue(branch), record.commit_id)
 

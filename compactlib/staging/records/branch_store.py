@@ -7,6 +7,7 @@ import contextlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from typing import TypeVar
 
 import attrs
 
@@ -21,12 +22,16 @@ from compactlib.staging.errors import (
     BeingCollected,
     BranchExists,
     BranchNotFound,
+    MetaRangeNotFound,
+    RangeNotFound,
     TooManyTries,
 )
 from compactlib.staging.model.names import BRANCHES, branch_key
 from compactlib.staging.options import StagingOptions
 from compactlib.staging.records.events import StagingEvents
 from compactlib.staging.records.record import BranchRecord, decode_branch_record, encode_branch_record
+
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -148,6 +153,43 @@ class BranchStore:
             self._events.branch_deleted(branch)
             raise BranchNotFound(branch=branch) from None
         return FoundBranch(branch, self._decode(key, found.value), found.predicate)
+
+    def consistently(self, branch: str, read: Callable[[FoundBranch], tuple[T, bool]], *, operation: str,
+                     ) -> tuple[T, FoundBranch, FoundBranch]:
+        """Read through states of a branch until one held.
+
+        Args:
+            branch: the branch's name.
+            read: reads through a state; gives the result, and whether it holds as it is, without a second look. What it
+                raises goes through, but not the absence of a file that the branch meanwhile names no longer.
+            operation: for errors.
+
+        Returns:
+            The result, the state that it was read through, and the newest one that was seen.
+
+        Raises:
+            BranchNotFound: there is no such branch, or no longer.
+            TooManyTries: the layers were replaced under every try.
+        """
+        found = self.read(branch)
+        backoff = self.backoff()
+        tries = self._options.max_read_tries
+        for _ in range(tries):
+            missing: MetaRangeNotFound | RangeNotFound | None = None
+            try:
+                result, holds = read(found)
+                if holds:
+                    return result, found, found
+            except (MetaRangeNotFound, RangeNotFound) as error:
+                missing = error
+            now = self.read(branch)
+            if now.record.extends(found.record):
+                if missing is not None:
+                    raise missing
+                return result, found, now
+            found = now
+            backoff.wait()
+        raise TooManyTries(operation=operation, branch=branch, tries=tries)
 
     def create(self, branch: str, record: BranchRecord) -> None:
         """Write the first record of a branch. One write.

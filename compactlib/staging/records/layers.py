@@ -7,8 +7,15 @@ import heapq
 from collections.abc import Iterator, Sequence
 
 from compactlib.staging.model.names import StagingToken
+from compactlib.staging.model.values import Change
 from compactlib.staging.records.staged import Staged
 from compactlib.staging.records.tokens import StagedScan, StagingTokens
+
+
+def changes_of(tokens: StagingTokens, newest_first: Sequence[StagingToken]) -> Iterator[tuple[bytes, Change]]:
+    """What some tokens together change, as `CommittedRanges.apply` takes it: one change per key, in order."""
+    for key, staged in MergedTokens(tokens, newest_first):
+        yield key, staged.record
 
 
 class MergedTokens:

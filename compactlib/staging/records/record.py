@@ -55,6 +55,15 @@ class BranchRecord:
         """Every token that a read looks into, newest first."""
         return (self.staging_token, *self.sealed_tokens)
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether nothing lies between HEAD and the staging token."""
+        return not self.sealed_tokens and self.compacted_metarange_id is None
+
+    def base(self, head: MetaRangeId | None) -> MetaRangeId | None:
+        """The metarange under the tokens: the compacted one if there is one, else that of HEAD."""
+        return head if self.compacted_metarange_id is None else self.compacted_metarange_id
+
     def sealed_with(self, token: StagingToken) -> BranchRecord:
         """The record after a seal: `token` takes the writes, the old staging token is the newest sealed one.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ import attrs
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
 from compactlib.files.record_frame import RecordFrame
-from compactlib.kv import EXISTS, KeyNotFound, KVStore, PredicateFailed
+from compactlib.kv import KeyNotFound, KVStore, PredicateFailed
 from compactlib.kv.batches import change_many, get_many
 from compactlib.kv.store import Predicate
 from compactlib.staging.model.names import (
@@ -34,7 +34,6 @@ from compactlib.staging.model.values import Record
 from compactlib.staging.records.staged import Staged, decode_staged, encode_staged
 from compactlib.staging.records.stored import Fields, frame_of, pack, unpack
 
-_BATCH = 1000
 _REGISTER: Final = frame_of(b"CLTOKEN\0")
 _DROPPED: Final = frame_of(b"CLDROPPD")
 
@@ -184,17 +183,13 @@ class StagingTokens:
         cells = {key: _encoded(key, staged) for key, staged in entries.items()}
         change_many(self._store, token_partition(token), cells)
 
-    def set(self, token: StagingToken, key: bytes, staged: Staged, *, require_exists: bool = False) -> None:
+    def set(self, token: StagingToken, key: bytes, staged: Staged) -> None:
         """Write an entry, whatever was there. One write.
 
         Raises:
             InvalidInput: the identity of the record is not bytes; the old entry stays.
-            PredicateFailed: there is none, and `require_exists`.
         """
-        if require_exists:
-            self.set_if(token, key, staged, EXISTS)
-        else:
-            self._store.set(token_partition(token), key, _encoded(key, staged))
+        self._store.set(token_partition(token), key, _encoded(key, staged))
 
     def set_if(self, token: StagingToken, key: bytes, staged: Staged, predicate: Predicate | None) -> None:
         """Write an entry if its cell is in the expected state; as `KVStore.set_if`. One write.
@@ -203,21 +198,6 @@ class StagingTokens:
             PredicateFailed: it is not; nothing was written.
         """
         self._store.set_if(token_partition(token), key, _encoded(key, staged), predicate)
-
-    def update(self, token: StagingToken, key: bytes, change: Callable[[Staged | None], Staged | None]) -> bool:
-        """Change an entry: `change` is given it, or `None`, and gives the new one, or `None` to write nothing.
-
-        One read, one write. Gives whether it wrote. What `change` raises goes through, and nothing is written.
-
-        Raises:
-            PredicateFailed: another writer wrote in between; nothing was written.
-        """
-        found = self.get(token, key)
-        staged = change(None if found is None else found.staged)
-        if staged is None:
-            return False
-        self.set_if(token, key, staged, None if found is None else found.predicate)
-        return True
 
     def scan(self, token: StagingToken, start: bytes = b"", *, prefix: bytes = b"", page_size: int | None = None,
              ) -> StagedScan:
@@ -229,23 +209,19 @@ class StagingTokens:
         with self._store.scan(token_partition(token), page_size=1, keys_only=True) as entries:
             return next(entries, None) is None
 
-    def remove(self, token: StagingToken, key: bytes) -> None:
-        """Remove an entry physically. Of a token in use only the cleanup may ask for it."""
-        self._store.delete(token_partition(token), key)
+    def remove_some(self, token: StagingToken, limit: int) -> int:
+        """Remove the first entries, at most `limit`; gives how many there were. One write for all, where the store can.
 
-    def remove_prefix(self, token: StagingToken, prefix: bytes, *, limit: int | None = None) -> int:
-        """Remove the entries whose keys begin so (`b""`: all), at most `limit`; gives how many there were.
+        May be interrupted and called again. Of a token in use only the cleanup may ask for it.
 
-        A write for each 1,000 of them, where the store can. May be interrupted and called again.
+        Raises:
+            PartlyWritten: it ended after the first of several writes.
         """
-        removed = 0
         partition = token_partition(token)
-        with self._store.scan(partition, prefix=prefix, keys_only=True) as entries:
-            keys = (entry.key for entry in islice(entries, limit))
-            while batch := list(islice(keys, _BATCH)):
-                change_many(self._store, partition, dict.fromkeys(batch))
-                removed += len(batch)
-        return removed
+        with self._store.scan(partition, keys_only=True) as entries:
+            keys = [entry.key for entry in islice(entries, limit)]
+        change_many(self._store, partition, dict.fromkeys(keys))
+        return len(keys)
 
     def _mark(self, frame: RecordFrame, branch: str) -> bytes:
         return pack(frame, {"branch": branch, "at_ms": round(self._clock.now() * 1000)})

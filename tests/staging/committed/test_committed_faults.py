@@ -125,6 +125,20 @@ def test_the_ranges_that_are_written_in_the_background_are_bounded_in_number_and
     assert background.most == in_flight
 
 
+@pytest.mark.parametrize(("changed_keys", "waiting"), [(2000, 2 + 1), (1, 1)])
+def test_two_ranges_that_will_be_changed_are_read_ahead(
+        changed_keys: int, waiting: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_writer, "MAX_IN_FLIGHT_BYTES", 1)
+    objects, background = MemoryObjects(), WhenAsked()
+    content = {b"key%04d" % number: Record.of(b"%d" % number) for number in range(2000)}
+    changes = [(key, Record.of(b"new")) for key in sorted(content)[:changed_keys]]
+    alone = CommittedRanges(objects, rule=SplitRule(raggedness=50))
+    base = written(alone, content)
+    layer = CommittedRanges(objects, rule=SplitRule(raggedness=50), background=background, cache_bytes=0)
+    assert layer.apply(base, changes).metarange_id == alone.apply(base, changes).metarange_id
+    assert background.most == waiting
+
+
 @pytest.mark.parametrize("operation", ["get", "create"])
 def test_an_error_in_the_background_comes_to_the_caller(operation: str) -> None:
     def fail(found: str, key: str) -> None:

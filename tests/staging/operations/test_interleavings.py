@@ -18,10 +18,11 @@ from compactlib.runtime.observe import Observer
 from compactlib.staging.compaction.commit import Compactor
 from compactlib.staging.errors import TooManyTries
 from compactlib.staging.model.values import MetaRangeId, Record
-from compactlib.staging.operations.branch_view import BranchView, changes_of
+from compactlib.staging.operations.branch_view import BranchView
 from compactlib.staging.operations.uncommitted import first_uncommitted
 from compactlib.staging.records.branch_store import BranchUpdate
 from compactlib.staging.records.commits import Commit
+from compactlib.staging.records.layers import changes_of
 from compactlib.staging.records.record import BranchRecord
 from compactlib.staging.records.staged import Staged
 from compactlib.testing.interleave import explore_schedules, sample_schedules
@@ -259,7 +260,7 @@ def commit_on_head(world: World, actor: str, noted: HistoryOperation) -> Any:
 
     def switch(record: BranchRecord) -> BranchRecord:
         head = context.commits.metarange_of(record.commit_id)
-        applied = context.committed.apply(head, changes_of(context, record.sealed_tokens))
+        applied = context.committed.apply(head, changes_of(context.tokens, record.sealed_tokens))
         parents = () if record.commit_id is None else (record.commit_id,)
         commit = context.commits.store(Commit(metarange_id=applied.metarange_id, parents=parents, generation=9))
         return attrs.evolve(record, commit_id=commit, sealed_tokens=())
@@ -317,7 +318,7 @@ def cleanup_of_sealed(world: World, actor: str, noted: HistoryOperation) -> Any:
     context = world.contexts[actor]
     for token in context.branches.read(MAIN).record.sealed_tokens:
         context.tokens.mark_dropped({token: MAIN})
-        context.tokens.remove_prefix(token, b"")
+        context.tokens.remove_some(token, 1000)
     return Skipped("planted")
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput
-from compactlib.kv import MemoryStore, PredicateFailed
+from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Skipped
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.model.names import StagingToken, repository_partition
@@ -74,26 +74,6 @@ def test_empty_data_is_a_value(tokens: StagingTokens, token: StagingToken) -> No
     assert staged(tokens, token, b"a") == Staged(Record(b"i", b""))
 
 
-def test_updates_see_what_is_there_and_may_skip_or_raise(tokens: StagingTokens, token: StagingToken) -> None:
-    seen: list[Staged | None] = []
-
-    def skip(found: Staged | None) -> None:
-        seen.append(found)
-
-    def fail(found: Staged | None) -> Staged:
-        raise KeyError("no")
-
-    assert not tokens.update(token, b"a", skip)
-    assert staged(tokens, token, b"a") is None
-    assert tokens.update(token, b"a", lambda _: VALUE)
-    with pytest.raises(KeyError):
-        tokens.update(token, b"a", fail)
-    assert not tokens.update(token, b"a", skip)
-    tokens.set(token, b"b", Staged(None))
-    assert not tokens.update(token, b"b", skip)
-    assert (seen, staged(tokens, token, b"a")) == ([None, VALUE, Staged(None)], VALUE)
-
-
 def test_tokens_are_apart(tokens: StagingTokens) -> None:
     one, other = tokens.draw(), tokens.draw()
     tokens.set(one, b"a", VALUE)
@@ -101,25 +81,12 @@ def test_tokens_are_apart(tokens: StagingTokens) -> None:
     assert (tokens.is_empty(one), tokens.is_empty(other)) == (False, True)
 
 
-@pytest.mark.parametrize(("present", "prefix", "left"), [
-    (["FFFFFEFE", "FFFFFEFF", "FFFFFFFD", "FFFFFFFE", "FFFFFFFF"], "FFFFFF", 2),
-    (["FFFFFEFE", "FFFFFEFF", "FFFFFFFD", "FFFFFFFE", "FFFFFFFF"], "", 0),
-    (["01FEFFFF", "01FF", "01FFFF", "01FFFFFF", "02FF"], "01FFFF", 3),
-])
-def test_removing_by_prefix(tokens: StagingTokens, token: StagingToken, present: list[str], prefix: str,
-                               left: int) -> None:
-    for key in present:
-        tokens.set(token, bytes.fromhex(key), VALUE)
-    assert tokens.remove_prefix(token, bytes.fromhex(prefix)) == len(present) - left
-    assert len(keys(tokens, token)) == left
-
-
 def test_removing_a_token_leaves_another_alone(tokens: StagingTokens) -> None:
     one, other = tokens.draw(), tokens.draw()
     for number in range(1400):
         tokens.set(one, b"%04d" % number, VALUE)
         tokens.set(other, b"%04d" % number, VALUE)
-    assert tokens.remove_prefix(one, b"") == 1400
+    assert [tokens.remove_some(one, 1000) for _ in range(3)] == [1000, 400, 0]
     assert (len(keys(tokens, one)), len(keys(tokens, other))) == (0, 1400)
 
 
@@ -151,14 +118,6 @@ def test_a_cleanup_that_died_half_way_is_finished_by_the_next() -> None:
     assert 0 < len(keys(world.context.tokens, token)) < 40
     TokenCleaner(world.context, grace_seconds=0).run()
     assert (keys(world.context.tokens, token), list(world.context.tokens.dropped())) == ([], [])
-
-
-def test_an_entry_may_be_demanded_to_exist(tokens: StagingTokens, token: StagingToken) -> None:
-    with pytest.raises(PredicateFailed):
-        tokens.set(token, b"a", VALUE, require_exists=True)
-    tokens.set(token, b"a", VALUE)
-    tokens.set(token, b"a", Staged(None), require_exists=True)
-    assert staged(tokens, token, b"a") == Staged(None)
 
 
 def test_a_token_is_in_the_register_before_it_is_used(tokens: StagingTokens) -> None:

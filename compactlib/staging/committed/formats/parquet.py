@@ -65,6 +65,11 @@ class ArrowRows:
         """See `Rows.size_bytes`."""
         return LENGTHS_BYTES * len(self) + sum(_Bytes(column).size_bytes for column in self.columns)
 
+    @property
+    def memory_bytes(self) -> int:
+        """See `Rows.memory_bytes`. Arrow's offsets take what the lengths count for."""
+        return self.size_bytes
+
     def key(self, index: int) -> bytes:
         """See `Rows.key`."""
         return self._indexed()[index]
@@ -265,7 +270,7 @@ class ParquetFormat:
         """See `RangeFormat.decode`. The whole file is checked before Parquet's reader sees a byte of it."""
         check_seal(data, range_id, path)
         try:
-            table = pq.read_table(pa.BufferReader(data), use_threads=False)
+            table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise DamagedRange(path=path, offset=0, expected="a Parquet file", found=str(error)) from error
         if tuple(table.column_names) != COLUMNS or any(column.null_count for column in table.columns):

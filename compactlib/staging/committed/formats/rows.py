@@ -39,40 +39,39 @@ class ChangeBatch:
     datas: list[bytes | None]
 
     @classmethod
-    def of(cls, changes: Iterable[tuple[bytes, Change]], *, after: bytes = b"") -> Self:
-        """Check these changes, which come after those up to the key `after`.
+    def of(cls, changes: Iterable[tuple[bytes, Change]], *, after: bytes = b"",
+           most_bytes: int | None = None) -> Self:
+        """Check these changes, which come after those up to the key `after`; none is read on top of so many bytes.
 
         Raises:
             UnsortedKeys: a key does not lie above the one before.
             NilValue: a change is neither a `Record` of two `bytes` nor `None`.
             InvalidInput: a key is none.
         """
-        pairs = list(changes)
-        if {*map(type, pairs)} - {tuple} or {*map(len, pairs)} - {2}:
-            raise InvalidInput("a change is a pair of a key and a record; something else was found")
-        keys = [key for key, _ in pairs]
-        records = [record for _, record in pairs]
-        _check_keys(keys, after)
-        if {*map(type, records)} - {Record, type(None)}:
-            raise _no_record(pairs)
-        batch = cls(keys, [None if record is None else record.identity for record in records],
-                    [None if record is None else record.data for record in records])
-        if {*map(type, batch.identities), *map(type, batch.datas)} - {bytes, type(None)}:
-            raise _no_record(pairs)
-        if batch.identities.count(None) != batch.datas.count(None):
-            raise _no_record(pairs)
-        return batch
-
-    @classmethod
-    def joined(cls, batches: Iterable[Self]) -> Self:
-        """Batches that follow one another, as one."""
         keys: list[bytes] = []
         identities: list[bytes | None] = []
         datas: list[bytes | None] = []
-        for batch in batches:
-            keys += batch.keys
-            identities += batch.identities
-            datas += batch.datas
+        size = 0
+        for change in changes:
+            if type(change) is not tuple or len(change) != 2:
+                raise InvalidInput("a change is a pair of a key and a record; something else was found")
+            key, record = change
+            if type(key) is not bytes:
+                check_key(key)
+            keys.append(key)
+            size += len(key)
+            identity = data = None
+            if record is not None:
+                if type(record) is not Record or not (type(record.identity) is type(record.data) is bytes):
+                    _check_keys(keys, after)
+                    raise _no_record(key, record)
+                identity, data = record.identity, record.data
+                size += len(identity) + len(data)
+            identities.append(identity)
+            datas.append(data)
+            if most_bytes is not None and size >= most_bytes:
+                break
+        _check_keys(keys, after)
         return cls(keys, identities, datas)
 
     def part(self, start: int, stop: int) -> Self:
@@ -84,17 +83,12 @@ class ChangeBatch:
         places = [place for place, value in enumerate(map(crc32, self.keys)) if not value % raggedness]
         return [self.keys[place] for place in places if self.identities[place] is not None]
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of keys, identities and data."""
-        return sum(sum(map(len, filter(None, column))) for column in (self.keys, self.identities, self.datas))
-
     def __len__(self) -> int:
         return len(self.keys)
 
 
 def _check_keys(keys: list[bytes], after: bytes) -> None:
-    if {*map(type, keys)} - {bytes} or not all(keys) or max(map(len, keys), default=0) > MAX_KEY_BYTES:
+    if not all(keys) or max(map(len, keys), default=0) > MAX_KEY_BYTES:
         for key in keys:
             check_key(key)
     if not all(map(operator.lt, [after, *keys], keys)):
@@ -103,15 +97,14 @@ def _check_keys(keys: list[bytes], after: bytes) -> None:
                 raise UnsortedKeys(previous=previous, found=found)
 
 
-def _no_record(pairs: Iterable[tuple[bytes, object]]) -> NilValue:
-    """What to say of the first of these changes that is none."""
-    for key, record in pairs:
-        if not isinstance(record, Record | None):
-            return NilValue(key=key, found=f"a {type(record).__name__}")
-        for name in ("identity", "data") if record is not None else ():
-            if type(getattr(record, name)) is not bytes:
-                return NilValue(key=key, found=f"a record whose {name} is {type(getattr(record, name)).__name__}")
-    raise InvalidInput("give records as plain `Record`s, not as a class derived from it")
+def _no_record(key: bytes, record: object) -> NilValue | InvalidInput:
+    """What to say of a change that is none."""
+    if not isinstance(record, Record):
+        return NilValue(key=key, found=f"a {type(record).__name__}")
+    for name in ("identity", "data"):
+        if type(getattr(record, name)) is not bytes:
+            return NilValue(key=key, found=f"a record whose {name} is {type(getattr(record, name)).__name__}")
+    return InvalidInput("give records as plain `Record`s, not as a class derived from it")
 
 
 @attrs.frozen
@@ -139,6 +132,10 @@ class Rows(Protocol):
     @property
     def size_bytes(self) -> int:
         """Logical size: the sum of `record_bytes`."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what they take in memory."""
 
     def key(self, index: int) -> bytes:
         """The key of the record at a position."""

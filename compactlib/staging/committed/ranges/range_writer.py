@@ -20,12 +20,10 @@ from compactlib.staging.model.values import MetaRangeId, RangeEntry, RangeId
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
-MAX_IN_FLIGHT: Final = 4
+MAX_IN_FLIGHT: Final = 8
 """Ranges that are written in the background at once; each is held in memory until then."""
 MAX_IN_FLIGHT_BYTES: Final = 48 << 20
 """How much memory they may take together, if it is more than one."""
-_RECORD_BYTES: Final = 200
-"""What a record takes in memory besides its bytes."""
 
 
 @attrs.frozen
@@ -153,7 +151,7 @@ class RangeWriter:
         if self._background is None:
             self._closed.append(self._write(rows))
             return
-        size = rows.size_bytes + _RECORD_BYTES * len(rows)
+        size = rows.memory_bytes
         while self._in_flight and (len(self._in_flight) >= MAX_IN_FLIGHT or size + sum(
                 taken for _, taken in self._in_flight) > MAX_IN_FLIGHT_BYTES):
             self._in_flight.popleft()[0].result()

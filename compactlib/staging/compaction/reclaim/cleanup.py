@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import islice
 
 import attrs
@@ -109,20 +109,8 @@ class TokenCleaner:
             `Failed` with the store's or the budget's error; what was done before it stays done, and the next pass goes
             on where this one stopped.
         """
-        counts: Counter[str] = Counter()
-        failed: CompactlibError | None = None
-        try:
-            marks = iter(self._context.tokens.dropped())
-            while batch := list(islice(marks, _BATCH)):
-                self._clean_all(batch, counts, Budget() if budget is None else budget)
-        except CompactlibError as error:
-            failed = error
-        stats = CleanupStats(**counts)
-        self._report(stats)
-        if failed is not None:
-            return _failed(failed, stats)
-        return Done(stats) if stats.changes or stats.refused else Skipped(
-            f"{stats.young} dropped tokens wait until they are older than grace_seconds={self._grace_seconds}")
+        return self._passed(self._clean_marked, budget, lambda stats: (
+            f"{stats.young} dropped tokens wait until they are older than grace_seconds={self._grace_seconds}"))
 
     def sweep(self, *, budget: Budget | None = None) -> Outcome[CleanupStats]:
         """Mark the tokens that no branch record names and that have no mark.
@@ -132,18 +120,29 @@ class TokenCleaner:
         Args:
             budget: asked before every 1,000 marks.
         """
+        return self._passed(self._sweep, budget, lambda _: (
+            f"every token older than orphan_seconds={self._orphan_seconds} is named or marked"))
+
+    def _passed(self, work: Callable[[Counter[str], Budget], None], budget: Budget | None,
+                why_nothing: Callable[[CleanupStats], str]) -> Outcome[CleanupStats]:
+        """The outcome of some work, which counts what it does; the observer is told."""
         counts: Counter[str] = Counter()
         failed: CompactlibError | None = None
         try:
-            self._sweep(counts, Budget() if budget is None else budget)
+            work(counts, Budget() if budget is None else budget)
         except CompactlibError as error:
             failed = error
         stats = CleanupStats(**counts)
         self._report(stats)
+        did_something = bool(stats.changes or stats.refused)
         if failed is not None:
-            return _failed(failed, stats)
-        return Done(stats) if stats.changes else Skipped(
-            f"every token older than orphan_seconds={self._orphan_seconds} is named or marked")
+            return Failed(failed, "partly") if did_something else Failed(failed)
+        return Done(stats) if did_something else Skipped(why_nothing(stats))
+
+    def _clean_marked(self, counts: Counter[str], budget: Budget) -> None:
+        marks = self._context.tokens.dropped()
+        while batch := list(islice(marks, _BATCH)):
+            self._clean_all(batch, counts, budget)
 
     def _sweep(self, counts: Counter[str], budget: Budget) -> None:
         tokens, now = self._context.tokens, self._context.clock.now()
@@ -214,7 +213,7 @@ class TokenCleaner:
         while removed == _BATCH:
             budget.check()
             try:
-                removed = tokens.remove_prefix(mark.token, b"", limit=_BATCH)
+                removed = tokens.remove_some(mark.token, _BATCH)
             except PartlyWritten as error:
                 counts["entries_removed"] += len(error.written)
                 raise
@@ -229,10 +228,6 @@ class TokenCleaner:
             if value:
                 observer.count(name, value, labels)
         observer.event("staging_cleanup_backlog", {**labels, "value": stats.young})
-
-
-def _failed(error: CompactlibError, stats: CleanupStats) -> Failed:
-    return Failed(error, "partly") if stats.changes or stats.refused else Failed(error)
 
 
 def _is_older(mark: TokenMark, now: float, seconds: float) -> bool:
