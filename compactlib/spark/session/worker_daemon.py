@@ -4,6 +4,7 @@
 A session that is started with `spark.python.daemon.module=compactlib.spark.session.worker_daemon` takes it in the place
 of Spark's own. Workers collect garbage after each task, and then look at every module of pandas and PyArrow, which
 takes 35 ms of a core; at what is frozen here they do not look. The library must be installed where workers run.
+Threads do not outlive a fork: NumPy and Arrow begin theirs anew.
 """
 
 from __future__ import annotations
