@@ -68,6 +68,10 @@ def build_log(folder: Path, segments: int, live_share: float, run: int, entries:
     return live
 
 
+SPARK_WORKERS = {"spark.python.daemon.module": "compactlib.spark.session.worker_daemon"}
+"""What a session is started with, so that its workers are quick."""
+
+
 @attrs.frozen
 class Goals:
     """What the figures of one log should be."""
@@ -318,7 +322,7 @@ def spark_figures(scratch: Path, megabytes: int, runs: int) -> Iterator[Figure]:
     """
     from compactlib.spark import SparkExecutor, local_session
 
-    spark = local_session("raftlog-benchmark", cores=2)
+    spark = local_session("raftlog-benchmark", cores=2, options=SPARK_WORKERS)
     try:
         for name, entries, executor in (
                 ("spark.local2", 16 * SEGMENT_ENTRIES, SparkExecutor(spark)),

@@ -4,9 +4,9 @@
     python benchmarks/spark.py [--quick] [--runs N] [--only PART] [--megabytes N] [--json FILE] [--plot FILE]
                                [--folder FOLDER]
 
-Each figure measures ours and the references in turn in one run, on `local[2,4]`; `docs/spark.md` says when it
-pays. An overhead is compared with the most that it may be. The data sources have a script of their own,
-`spark_sources.py`. Needs Java; the plot needs matplotlib.
+Each figure measures ours and the references in turn in one run, on `local[2,4]` whose workers come from
+`worker_daemon`; `docs/spark.md` says when it pays. An overhead is compared with the most that it may be. The data
+sources have a script of their own, `spark_sources.py`. Needs Java; the plot needs matplotlib.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 from measure import Figure, alternate, report
-from raftlog_compaction import TimedExecutor, build_log, compact_copy
+from raftlog_compaction import SPARK_WORKERS, TimedExecutor, build_log, compact_copy
 from spark_rewrites import CORES, Rewrite, all_rewrites
 
 from compactlib.executors import Attempt, Executor, RewriteResult, RewriteTask, RewrittenFile
@@ -318,7 +318,7 @@ def main() -> None:
     costs = None
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         scratch = Path(folder)
-        spark = local_session("benchmark", cores=CORES)
+        spark = local_session("benchmark", cores=CORES, options=SPARK_WORKERS)
         try:
             overheads = list(overhead_figures(spark, quick, runs)) if parts != ("rewrites",) else []
             if "rewrites" in parts:

@@ -26,7 +26,15 @@ import attrs
 import pyarrow as pa
 from measure import Figure, report
 from pyarrow import parquet
-from raftlog_compaction import PAYLOAD_BYTES, SEGMENT_ENTRIES, build_log, compact_copy, local, plain_copy
+from raftlog_compaction import (
+    PAYLOAD_BYTES,
+    SEGMENT_ENTRIES,
+    SPARK_WORKERS,
+    build_log,
+    compact_copy,
+    local,
+    plain_copy,
+)
 from staging_merge import Bench, spread_changes
 
 from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll
@@ -400,7 +408,7 @@ def main() -> None:
     options = parser.parse_args()
     runs = options.runs or (1 if options.quick else 5)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder, ProcessExecutor(CORES) as processes:
-        spark = local_session("benchmark", cores=CORES)
+        spark = local_session("benchmark", cores=CORES, options=SPARK_WORKERS)
         ship_library(spark)
         try:
             found = [figure for rewrite in row_rewrites(spark, processes, Path(folder), options.quick)

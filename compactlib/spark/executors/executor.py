@@ -49,7 +49,7 @@ class SparkExecutor:
 
     Args:
         tasks_per_partition: how many tasks share one Spark task on average, one after the other, >= 1: a Spark task
-            costs some 35 ms of a core whatever it does, but a killed worker repeats all that share it. Tasks that have
+            costs 20 to 60 ms of a core whatever it does, but a killed worker repeats all that share it. Tasks that have
             a number `weight` are packed by it.
     """
 

@@ -80,6 +80,8 @@ def local_session(app_name: str = "compactlib", *, cores: int = 2, log_level: st
             "spark.sql.execution.arrow.pyspark.enabled": "true",
             # Tasks travel with the job's function, up to some mebibytes, which costs less than a join.
             BROADCAST_FROM: str(8 << 20),
+            # Over TCP each task waits 40 ms for an acknowledgement; Windows has no other.
+            "spark.python.unix.domain.socket.enabled": str(os.name == "posix").lower(),
             **(options or {}),
         }
         try:

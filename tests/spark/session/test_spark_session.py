@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -49,3 +50,31 @@ def test_without_java_it_says_what_to_install() -> None:
 @pytest.mark.spark
 def test_java_says_nothing_at_all(startup_stderr: str) -> None:
     assert startup_stderr == ""
+
+
+@pytest.mark.spark
+def test_workers_of_the_daemon_have_modules_frozen_and_take_the_library_that_is_shipped(tmp_path: Path) -> None:
+    answer = subprocess.run([sys.executable, "-c", DAEMON_SCRIPT], cwd=tmp_path, capture_output=True, text=True,
+                            check=True)
+    frozen, collects, name, file = answer.stdout.split()
+    assert int(frozen) > 10_000
+    assert collects == "True"
+    assert name in file
+
+
+DAEMON_SCRIPT = """
+from compactlib.spark import local_session, ship_library
+spark = local_session(options={"spark.python.daemon.module": "compactlib.spark.session.worker_daemon"})
+name = ship_library(spark)
+
+def look(batches):
+    import gc
+    import compactlib
+    import pyarrow as pa
+    for batch in batches:
+        seen = [f"{gc.get_freeze_count()} {gc.isenabled()} NAME {compactlib.__file__}"]
+        yield pa.RecordBatch.from_pydict({"seen": seen})
+
+print(spark.range(0, 1, 1, 1).mapInArrow(look, "seen string").first()["seen"].replace("NAME", name))
+spark.stop()
+"""
