@@ -52,8 +52,8 @@ class _Fading(Placer):
         grown(keys, self._count)
 
     def write(self, key: int, now_ms: int) -> int:
-        count = self._count[key] = self._count[key] + 1
-        valid, bound = self.valid_records(), self._average
+        counts, bound, valid = self._count, self._average, self.valid_records()
+        counts[key] = count = counts[key] + 1
         if valid:
             # Of a request of r records each brings 1 / r of the request's step.
             request = self._request

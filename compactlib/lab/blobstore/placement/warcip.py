@@ -91,9 +91,9 @@ class _Clusters(Placer):
         return self.copies((key,), now_ms)[0]
 
     def copies(self, keys: Sequence[int], now_ms: int) -> list[int]:
-        copied = self._copied
+        copied, now = self._copied, float(now_ms)
         for key in keys:
-            copied[key] = now_ms
+            copied[key] = now
         return [0] * len(keys)
 
     def closed(self, row: int, placed: int) -> None:
