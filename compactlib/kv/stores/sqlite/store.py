@@ -232,7 +232,7 @@ class SqliteStore(TransactionalStore):
 
     def _connect(self) -> sqlite3.Connection:
         mode = "immutable=1" if self._unchanging is not None else "mode=ro" if self._read_only else "mode=rw"
-        uri = f"file:{quote(self._path)}?{mode}"
+        uri = f"file:{quote(os.fsencode(self._path))}?{mode}"
         connection = sqlite3.connect(uri, uri=True, timeout=self._busy_seconds, isolation_level=None,
                                      check_same_thread=False)
         try:
