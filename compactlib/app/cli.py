@@ -8,6 +8,7 @@ carried out, and one line on stderr says why; 130 interrupted; 141 the output is
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import os
 import re
@@ -40,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: `--help` or `--version` was asked for, or the arguments make no sense (code 2), as argparse does.
     """
+    _open_what_was_closed()
     arguments = _parser().parse_args(argv)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -50,15 +52,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        print("compactlib: interrupted; what was finished stays", file=sys.stderr)
+        _say("interrupted; what was finished stays")
         return 130
     except BrokenPipeError:
         # The reader of the output, `head` for example, has seen enough. Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (CompactlibError, OSError) as error:
-        print(f"compactlib: {' '.join(str(error).split())}", file=sys.stderr)
+        _say(" ".join(str(error).split()))
         return 2
+
+
+def _open_what_was_closed() -> None:
+    """A stream that whoever started this has closed goes nowhere, and no file of a store gets its number."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(nowhere, "r" if name == "stdin" else "w", encoding="utf-8"))
+
+
+def _say(what: str) -> None:
+    # The exit code says it too, where the line cannot be written: on the same full disk, for example.
+    with contextlib.suppress(OSError):
+        print(f"compactlib: {what}", file=sys.stderr)
 
 
 def _run(arguments: argparse.Namespace) -> int:

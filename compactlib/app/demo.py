@@ -32,7 +32,7 @@ from compactlib.app.terminal import progress_bar, show_table, waiting
 from compactlib.app.workload import DEFAULT_MAX_BYTES, make_history, select_files
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CorruptData, InvalidInput, MissingDependency, Unsupported
-from compactlib.files.disk import LocalFiles, list_folder
+from compactlib.files.disk import LocalFiles, list_folder, local_path
 from compactlib.outcome import Failed
 from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction.report import LogCompactionReport, report_of
@@ -97,6 +97,7 @@ def run_demo(settings: DemoSettings, *, open_executor: OpenExecutor = opened_exe
 def _prepared(folder: str | None) -> str:
     if folder is None:
         return tempfile.mkdtemp(prefix="compactlib-demo-")
+    folder = local_path(folder, "--folder")
     if not os.path.exists(folder):
         LocalFiles().make_folder(folder)
     names = list_folder(folder)

@@ -92,7 +92,8 @@ def _found(asked: Asked) -> StoreAt:
 
 def _begins_as_sqlite(path: str) -> bool:
     try:
-        with open(path, "rb") as file:
+        # Without waiting, in case the name is a pipe's.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             return file.read(len(_SQLITE_BEGINNING)) == _SQLITE_BEGINNING
     except OSError:
         return False

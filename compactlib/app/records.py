@@ -35,6 +35,7 @@ from compactlib.scheduler.service.machine import SchedulerMachine
 from compactlib.scheduler.service.store import JOURNAL, stored_machine
 from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, StagingPlan, TombstoneCostPolicy
 from compactlib.staging.committed.formats.split import SplitRule
+from compactlib.staging.model.names import repository_partition
 from compactlib.staging.records.status import RepositorySurvey
 
 _REPOSITORY = b"staging/"
@@ -62,7 +63,7 @@ class RepositoryAt(KVStoreAt):
 
     @property
     def _name(self) -> str:
-        return self.partition.removeprefix(_REPOSITORY).decode()
+        return self.partition.removeprefix(_REPOSITORY).decode("ascii")
 
     def _survey(self) -> RepositorySurvey:
         """What the records alone say, wherever the ranges are."""
@@ -347,7 +348,7 @@ def store_in(asked: Asked) -> KVStoreAt:
         Unsupported: it holds none.
         CompactlibError: the file cannot be read, or is no key-value store of the library's.
     """
-    wanted = None if asked.partition is None else asked.partition.encode()
+    wanted = None if asked.partition is None else asked.partition.encode("utf-8", "surrogateescape")
     with contextlib.closing(SqliteStore(asked.path, read_only=True)) as store:
         found = [(kind, partition) for partition in store.partitions()
                  if wanted in (None, partition) and (kind := _kind_in(store, partition)) is not None]
@@ -364,11 +365,18 @@ def store_in(asked: Asked) -> KVStoreAt:
 
 
 def _kind_in(store: SqliteStore, partition: bytes) -> type[RepositoryAt | CatalogAt | SchedulerAt] | None:
-    if partition.startswith(_REPOSITORY):
+    if _is_of_a_repository(partition):
         return RepositoryAt
     if _holds(store, partition, keys.FORMAT):
         return CatalogAt
     return SchedulerAt if _holds(store, partition, HEAD_KEY) and _holds(store, partition, JOURNAL) else None
+
+
+def _is_of_a_repository(partition: bytes) -> bool:
+    try:
+        return repository_partition(partition.removeprefix(_REPOSITORY).decode("ascii", "replace")) == partition
+    except InvalidInput:
+        return False
 
 
 def _holds(store: SqliteStore, partition: bytes, prefix: bytes) -> bool:

@@ -125,7 +125,7 @@ class Step:
         except OSError:
             return None
         if self.version < self.versions:
-            content = earlier_version(content, random.Random(f"{seed} {self.file.key} {self.version}"))
+            content = earlier_version(content, random.Random(os.fsencode(f"{seed} {self.file.key} {self.version}")))
         return Put(self.file.key, content)
 
 

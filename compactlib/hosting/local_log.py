@@ -209,21 +209,23 @@ class LocalLog(Closing):
 
     def _sync(self, batch: Sequence[int]) -> list[Exception | None]:
         """Write and sync everything that was carried out so far, whichever thread waits for it."""
-        with self._order:
-            if self._broken is not None:
-                raise self._is_broken()
-            pending, self._pending = self._pending, []
-        if pending:
-            try:
+        # Wherever this is cut short from where they are taken on, what is pending may be in the log or not.
+        try:
+            with self._order:
+                self._require_whole()
+                pending, self._pending = self._pending, []
+            if pending:
                 self._log.extend((one.index, one.term, one.entry) for one in pending)
                 self._log.sync()
-            except BaseException as error:
-                with self._order:
-                    self._break(f"the log ended in {error!r}")
-                if not isinstance(error, Exception):
-                    raise
-                raise self._is_broken() from error
-            self._durable = pending[-1].index
+                self._durable = pending[-1].index
+        except LogBroken:
+            raise
+        except BaseException as error:
+            self._break(f"the log ended in {error!r}")
+            if not isinstance(error, Exception):
+                raise
+            raise self._is_broken() from error
+        if pending:
             self._observer.count("command_log_syncs")
             self._observer.count("command_log_commands", len(pending))
         return [None] * len(batch)
@@ -321,9 +323,12 @@ class LocalLog(Closing):
             raise Busy(f"the log in {self._log.folder} is in the middle of a command, and was called from within it by "
                        f"the state machine or by what decides on a command; call it when that has returned")
 
-    def _require_open(self) -> None:
+    def _require_whole(self) -> None:
         if self._broken is not None:
             raise self._is_broken()
+
+    def _require_open(self) -> None:
+        self._require_whole()
         if self._closed:
             raise Closed(f"the log in {self._log.folder} was closed; open it again")
 

@@ -13,7 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from compactlib._arguments import require_callable, require_method
 from compactlib._closing import Closing
 from compactlib.errors import Closed, ReadOnly, StorageError
-from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, make_missing_folder, read_exactly, sync_names
+from compactlib.files.disk import (
+    Files,
+    LocalFiles,
+    StrPath,
+    list_folder,
+    local_path,
+    make_missing_folder,
+    read_exactly,
+    sync_names,
+)
 from compactlib.objects.audit import audit_listing
 from compactlib.objects.digest import size_and_digest
 from compactlib.objects.errors import BadKey, ForeignFile, ObjectExists, ObjectNotFound
@@ -309,15 +318,23 @@ class LocalObjects(Closing):
             older_than: seconds since the epoch; must lie before the start of every writer that still runs.
 
         Returns how many were removed.
+
+        Raises:
+            StorageError: the disk refused.
         """
         self._require_open()
         removed = 0
-        for entry in list(os.scandir(self._incoming())):
-            with contextlib.suppress(FileNotFoundError):  # Another sweep, or its writer.
-                status = entry.stat(follow_symlinks=False)
+        incoming = self._incoming()
+        for name in list_folder(incoming):
+            path = os.path.join(incoming, name)
+            try:
+                status = os.lstat(path)
                 if stat.S_ISREG(status.st_mode) and status.st_mtime < older_than:
-                    self._files.unlink(entry.path)
+                    self._files.unlink(path)
                     removed += 1
+            except OSError as error:
+                if error.errno != errno.ENOENT:  # Another sweep, or its writer.
+                    raise StorageError.from_os(error, "sweep", path) from error
         return removed
 
     def _path(self, key: str) -> str:

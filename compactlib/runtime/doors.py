@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import socket
 import ssl
@@ -72,6 +73,26 @@ class DoorLimits:
 
     def __attrs_post_init__(self) -> None:
         require_above_zero(self)
+
+
+def require_address(name: str, address: object) -> None:
+    """Return if it is a host and a port.
+
+    Raises:
+        InvalidInput: it is not, or no host can have that name.
+    """
+    if not (isinstance(address, tuple) and len(address) == 2 and isinstance(address[0], str)
+            and isinstance(address[1], int) and 0 <= address[1] < 1 << 16 and can_be_host(address[0])):
+        raise InvalidInput(f"{name} is {address!r:.100}; give a host and a port, as in ('127.0.0.1', 7000)")
+
+
+def can_be_host(name: str) -> bool:
+    """Whether a resolver takes the name: its labels are neither empty nor too long, and of letters that can be had."""
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        return False
+    return "\0" not in name
 
 
 def require_guarded(what: str, host: str, *, guard: str, is_guarded: bool, insecure: bool) -> None:
@@ -205,6 +226,10 @@ class Listener:
                 made.setblocking(False)
                 self._listening.append((made, self._work.keep_on(
                     partial(self._accept, made, answer), "listening", longest_pause_seconds=_LONGEST_PAUSE_SECONDS)))
+        except socket.gaierror as error:
+            # Its numbers are not the system's.
+            raise StorageError(operation="listen on", path=f"{host}:{port}", detail=error.strerror or "",
+                               errno=errno.EADDRNOTAVAIL, advice="give an address or a name of this machine") from None
         except OSError as error:
             self.close()
             raise StorageError.from_os(error, "listen on", f"{host}:{port}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 
 from compactlib.errors import Closed
 
@@ -40,23 +41,17 @@ class OwnedLock:
             raise Closed(f"{self._what} was opened by process {self._pid}, and this is process {os.getpid()}; a fork "
                          f"must not use what its parent has open, open it here when it is closed there")
 
-    def acquire(self) -> None:
-        """Wait for the lock; as `with` does."""
+    # `with` looks both up before it calls the first, and both are functions of C then: an interrupt comes before the
+    # lock is taken, or within the block, where a method of Python could be left with it.
+    @property
+    def __enter__(self) -> Callable[[], bool]:
         if self._pid != os.getpid():
             self.require_mine()
-        self._lock.acquire()
+        return self._lock.__enter__
 
-    def release(self) -> None:
-        """Let the lock go, as often as it was acquired."""
-        self._lock.release()
-
-    def __enter__(self) -> None:
-        if self._pid != os.getpid():
-            self.require_mine()
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+    @property
+    def __exit__(self) -> Callable[..., None]:
+        return self._lock.__exit__
 
     def __repr__(self) -> str:
         return f"<OwnedLock of {self._what}, process {self._pid}>"

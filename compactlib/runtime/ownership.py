@@ -117,6 +117,8 @@ class Ownership:
             with run.inside():
                 yield run
         finally:
+            # Before any function that an interrupt could come at the beginning of.
+            self._runs.pop(run, None)
             self.release(run)
 
     def take(self, budget: Budget | None = None, work: str | None = "", *, is_brief: bool = False,
@@ -147,9 +149,8 @@ class Ownership:
     def release(self, run: Run) -> None:
         """The run has ended; releasing it again does nothing."""
         with self._changed:
-            if run in self._runs:
-                del self._runs[run]
-                self._changed.notify_all()
+            self._runs.pop(run, None)
+            self._changed.notify_all()
 
     def wait(self) -> None:
         """Return when nothing runs."""

@@ -467,6 +467,27 @@ def test_a_disk_that_is_full_is_told_in_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_an_error_that_cannot_be_written_is_an_exit_code_all_the_same(tmp_path: Path) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(compactlib_process("verify", tmp_path / "none"), cwd=ROOT, stderr=full, check=False)
+    assert done.returncode == 2, "1 would say that the log is damaged"
+
+
+@pytest.mark.parametrize("closed", ["1>&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_change_no_exit_code_and_get_no_byte_into_the_log(closed: str, tmp_path: Path) -> None:
+    folder = make_log(tmp_path / "log")
+    for arguments in (("verify", folder), ("compact", "--policy", "seed", folder), ("verify", folder)):
+        # What is said to a closed stream must not reach a file of the log that got its number.
+        command = compactlib_process(*arguments, before="import os")
+        done = subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *command], cwd=ROOT, check=False,
+                              capture_output=True, text=True)
+        assert done.returncode == 0, done
+        assert "Traceback" not in done.stderr
+    assert main(["verify", str(folder)]) == 0
+
+
 def test_the_documentation_names_every_option_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
     known: set[str] = set()
     for command in ("demo", "inspect", "plan", "why", "compact", "verify", "watch", "serve"):

@@ -290,6 +290,23 @@ def test_a_file_with_several_stores_lists_them_and_asks_which(tmp_path: Path,
     assert "holds no store in a partition 'other'" in answer(capsys, "why", path, "--partition", "other")[2]
 
 
+def test_partitions_of_the_host_are_no_repositories_whatever_their_names_begin_with(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = repository(tmp_path)
+    with contextlib.closing(SqliteStore(path)) as store:
+        store.set_if(b"staging/\xff", b"key", b"value", None)
+    assert "1 branches" in answer(capsys, "inspect", path)[1]
+    code, _, err = answer(capsys, "inspect", path, "--partition", os.fsdecode(b"staging/\xff"))
+    assert (code, "holds no store in a partition" in err) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "compact"])
+def test_a_pipe_is_not_waited_for(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        assert answer(capsys, command, path)[0] == 2
+
+
 def test_watching_shows_what_a_running_owner_does_and_ends_after_so_many_looks(
         tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with SegmentLog(tmp_path / "log") as log:

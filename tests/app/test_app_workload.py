@@ -86,6 +86,13 @@ def test_the_last_version_is_the_file_itself(tmp_path: Path) -> None:
     assert len({command.value for command in earlier if isinstance(command, Put)}) > 5
 
 
+def test_a_file_whose_name_is_no_utf_8_has_a_history_too(tmp_path: Path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    Path(path).write_bytes(b"one\ntwo\n")
+    [chosen] = select_files(str(tmp_path), 100, random.Random(0)).files
+    assert isinstance(Step(chosen, 1, 2).command(0), Put)
+
+
 @given(st.binary(max_size=50), st.integers())
 def test_an_earlier_version_is_a_beginning_or_has_the_same_lines(content: bytes, seed: int) -> None:
     earlier = earlier_version(content, random.Random(seed))

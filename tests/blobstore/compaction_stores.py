@@ -138,5 +138,4 @@ def check_against(store: BlobStore, before: StorePicture, *, now: float | None =
 def put_twice(store: BlobStore, blob_id: bytes) -> None:
     """A second PUT of an id, as a damaged index may show one; no operation of a store writes it."""
     draft = draft_of(blob_id, RecordKind.PUT, content_bytes=5, op_time_ms=milliseconds(store.clock.now()))
-    with store._writing() as log:  # noqa: SLF001
-        log.append(draft, b"again")
+    store._change(lambda log: log.append(draft, b"again"))  # noqa: SLF001

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +13,15 @@ import pytest
 
 from compactlib.catalog.model.values import NodeId
 from compactlib.catalog.transport.tcp import TcpTransport
-from compactlib.errors import InvalidInput
+from compactlib.errors import InvalidInput, StorageError
+from compactlib.hosting.http.application import SchedulerApplication
+from compactlib.hosting.http.server import HttpServer
 from compactlib.hosting.raft import RaftCommandLog
 from compactlib.hosting.transfer.sending import SnapshotClient
 from compactlib.hosting.transfer.serving import SnapshotServer
+from compactlib.kv import MemoryStore
 from compactlib.runtime.doors import is_loopback
+from compactlib.scheduler import StoredScheduler
 
 Door = Callable[..., object]
 
@@ -48,6 +53,10 @@ def sender(folder: Path, host: str, **guards: Any) -> None:
     SnapshotClient((host, 1), me="leader", **guards)
 
 
+def http_server(folder: Path, host: str, **guards: Any) -> None:
+    HttpServer(SchedulerApplication(StoredScheduler(MemoryStore()), insecure=True), listen=(host, 0), **guards)
+
+
 def node(folder: Path, host: str, **guards: Any) -> RaftCommandLog:
     return RaftCommandLog(f"[{host}]:7000" if ":" in host else f"{host}:7000", [], **guards)
 
@@ -70,6 +79,19 @@ def test_a_door_without_a_guard_stays_on_this_machine(door: Door, guard: str, tm
         door(tmp_path, host, **{guard: "secret" if guard == "password" else ssl.create_default_context()})
     door(tmp_path, "127.0.0.1")
     door(tmp_path, "localhost")
+
+
+@pytest.mark.parametrize("host", ["a..b", ".", "a" * 64, "\udcff", "127.0.0.1\0"])
+@pytest.mark.parametrize("door", [transport, connections, other_connections, server, sender, http_server])
+def test_a_name_that_no_resolver_takes_is_refused_at_once(door: Door, host: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="give a host and a port"):
+        door(tmp_path, host, insecure=True)
+
+
+def test_a_name_that_no_machine_has_is_told_in_the_resolver_s_words() -> None:
+    listening = SnapshotServer(listen=("nowhere.invalid", 0), insecure=True)
+    with pytest.raises(StorageError, match=r"(?!.*Unknown error).*give an address or a name of this machine"):
+        asyncio.run(listening.start())
 
 
 def test_an_empty_password_guards_nothing() -> None:

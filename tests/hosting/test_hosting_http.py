@@ -293,6 +293,15 @@ def test_an_address_that_is_none_is_refused(address: Any) -> None:
         SchedulerClient([address])
 
 
+@pytest.mark.parametrize(("address", "asked"), [
+    ("https://jobs.кто.рф:8443", "https://jobs.xn--j1ail.xn--p1ai:8443"), ("https://Käse:1", "https://xn--kse-qla:1"),
+    ("https://Jobs.example:08443/", "https://jobs.example:8443"), ("https://[::1]:80", "https://[::1]:80"),
+    ("https://jobs", "https://jobs")])
+def test_a_host_may_have_any_letters(address: str, asked: str) -> None:
+    with SchedulerClient([address]) as client:
+        assert client.addresses == (asked,)
+
+
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan, 1e10, True])
 def test_a_time_that_no_call_ends_by_is_refused(seconds: float) -> None:
     with pytest.raises(InvalidInput, match="timeout_seconds is"):

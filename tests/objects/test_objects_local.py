@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import DiskFull, StorageError
+from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.objects import LocalObjects, ObjectExists, ObjectNotFound, ObjectStore
 from compactlib.testing import FailingFiles, ObjectStoreConformance, explore, record
 from compactlib.testing.crash.recorder import RecordingFiles
@@ -96,6 +97,19 @@ def test_leftovers_of_crashed_writers_are_swept_by_age(tmp_path: Path) -> None:
         assert store.sweep(older_than=2000) == 1
         assert os.listdir(tmp_path / ".incoming") == ["young"]
         assert [info.key for info in store.list()] == ["kept"]
+
+
+def test_a_leftover_that_another_sweep_has_just_removed_is_no_error(tmp_path: Path) -> None:
+    class Raced(LocalFiles):
+        def unlink(self, path: StrPath) -> None:
+            os.unlink(path)  # by another process
+            super().unlink(path)
+
+    with LocalObjects(tmp_path, files=Raced()) as store:
+        for name in ("one", "two"):
+            (tmp_path / ".incoming" / name).write_bytes(b"half an obj")
+        assert store.sweep(older_than=float("inf")) == 0
+        assert os.listdir(tmp_path / ".incoming") == []
 
 
 def test_a_read_only_folder_is_named(tmp_path: Path) -> None:

@@ -32,10 +32,9 @@ def test_a_thread_may_take_it_again_and_others_wait() -> None:
 def test_a_fork_is_refused_by_name_whether_it_is_held_or_not(is_held: bool) -> None:
     lock, opener = OwnedLock("the store in /data"), os.getpid()
     if is_held:
-        thread = threading.Thread(target=lock.acquire)
+        thread = threading.Thread(target=lock.__enter__)
         thread.start()
         thread.join()
-
 
     def refused() -> bool:
         with pytest.raises(Closed, match=f"the store in /data was opened by process {opener}"), lock:

@@ -25,21 +25,25 @@ class Journal:
 
     def append(self, segment: SegmentName, count: int = 1) -> None:
         """`count` records were appended to this segment, which is the newest one. Amortised O(1)."""
-        self._count += count
+        # In place, and counted without a call in between: an interrupt comes before both, or after both.
         if self._runs and self._runs[-1][0] == segment:
-            count += self._runs.pop()[1]
-        self._runs.append((segment, count))
+            self._runs[-1] = segment, self._runs[-1][1] + count
+            self._count += count
+        else:
+            self._count += count
+            self._runs.append((segment, count))
         self._evict()
 
     def _evict(self) -> None:
-        while len(self._runs) > self._max_segments:
-            self._count -= self._runs.popleft()[1]
-        while self._count > self._max_entries:
-            segment, held = self._runs.popleft()
-            kept = max(0, held - (self._count - self._max_entries))
-            self._count -= held - kept
-            if kept:
-                self._runs.appendleft((segment, kept))
+        while len(self._runs) > self._max_segments or (
+                self._runs and self._count - self._runs[0][1] >= self._max_entries):
+            self._count -= self._runs[0][1]
+            self._runs.popleft()
+        excess = self._count - self._max_entries
+        if excess > 0:
+            segment, held = self._runs[0]
+            self._runs[0] = segment, held - excess
+            self._count -= excess
 
     @property
     def floor(self) -> SegmentName | None:

@@ -97,10 +97,12 @@ class LiveLog:
         head, crc = encode_head(entry, self._salt)
         try:
             self.writer.write(0, (head, content, encode_trailer(crc32(content, crc))))
+            self._keep(entry)
         except BaseException:
-            self.writer.abandon()
+            self._undo(entry)
             raise
-        return self._kept(entry)
+        self._seal_if_full()
+        return entry
 
     def append_pieces(self, draft: IndexEntry, pieces: Iterator[bytes]) -> IndexEntry:
         """Write a record whose content comes in pieces; under the lock, which others wait for meanwhile.
@@ -123,10 +125,12 @@ class LiveLog:
                 raise InvalidInput(f"the stream of blob {entry.id!r} ends {stop - at} bytes before its "
                                    f"{size} bytes")
             self.writer.write(at, (encode_trailer(crc),))
+            self._keep(entry)
         except BaseException:
-            self.writer.abandon()
+            self._undo(entry)
             raise
-        return self._kept(entry)
+        self._seal_if_full()
+        return entry
 
     def _placed(self, draft: IndexEntry) -> IndexEntry:
         self.writer.check()
@@ -142,7 +146,8 @@ class LiveLog:
         return draft._replace(sequence=self._next_sequence, segment=self.writer.segment, offset=self.writer.end,
                               flags=int(flags))
 
-    def _kept(self, entry: IndexEntry) -> IndexEntry:
+    def _keep(self, entry: IndexEntry) -> None:
+        """Make a record that was written count, and readers see it."""
         self.writer.keep(entry.size)
         # Given once, even if the sync fails: what a failed sync has left on the disk may be found there later.
         self._next_sequence += 1
@@ -150,21 +155,22 @@ class LiveLog:
         if self._config.durability == "each" or (self._config.durability == "interval"
                                                  and now - self._synced_at >= self._config.sync_interval_seconds):
             # No reader sees a record whose write was reported as failed.
-            try:
-                self.writer.sync()
-            except BaseException:
-                self.writer.give_back(entry.offset)
-                raise
+            self.writer.sync()
             self._synced_at = now
-        index = self.contents.open
-        index.append(entry)
         self.journal.append(entry.segment)
-        if len(index) >= self._config.index_max_entries or index.file_bytes() >= self._config.index_max_bytes:
-            self._seal_or_tell()
-        return entry
+        self.contents.open.append(entry)
 
-    def _seal_or_tell(self) -> None:
+    def _undo(self, entry: IndexEntry) -> None:
+        """Nothing is left of a record that was refused, or interrupted, however far it came."""
+        self.writer.give_back(entry.offset)
+        if not self.contents.open.ends_at(entry.offset):
+            self._cut(entry.offset)
+
+    def _seal_if_full(self) -> None:
         """The record is written: whatever sealing meets is no failure of it."""
+        index = self.contents.open
+        if len(index) < self._config.index_max_entries and index.file_bytes() < self._config.index_max_bytes:
+            return
         try:
             self.seal_index()
         except StorageError as error:
@@ -206,12 +212,17 @@ class LiveLog:
             raise StoreFull(path=self._folder, capacity_bytes=self._descriptor.capacity_bytes,
                             wanted_bytes=wanted_bytes, gates=self._gates())
         self.seal_index()
-        name = self.writer.segment.next_position
+        contents, name = self.contents, self.writer.segment.next_position
         while os.path.lexists(path := os.path.join(self._folder, name.log_file)) and not is_ordinary(path):
             # An unrelated link or folder has this name, and stays.
             name = name.next_position
-        self.writer.roll(self._descriptor.header(name, self._next_sequence))
-        self.contents = self.contents.with_segment(name)
+        header, contents = self._descriptor.header(name, self._next_sequence), contents.with_segment(name)
+        try:
+            self.writer.roll(header)
+        finally:
+            # Also when an interrupt comes once the writer has gone on.
+            if self.writer.header is header:
+                self.contents = contents
 
     def _gates(self) -> str:
         """What keeps segments from being compacted, of what needs no look at the index."""
@@ -304,10 +315,12 @@ class LiveLog:
     def _take_back(self) -> None:
         """After a refused sync: records that were never acknowledged are there no more. Writing has stopped."""
         end = self.writer.synced.offset
-        contents = self.contents
-        if contents.open.end > end:
+        if self.contents.open.end > end:
             self.writer.give_back(end)
-            self.contents = attrs.evolve(contents, open=contents.open.cut(end))
+            self._cut(end)
+
+    def _cut(self, end: int) -> None:
+        self.contents = attrs.evolve(self.contents, open=self.contents.open.cut(end))
 
     def flush(self) -> None:
         """Make everything written durable."""

@@ -27,12 +27,15 @@ class LogWriter:
         folder: the store's folder.
         header: of the active segment, whose file exists.
         end: the offset behind its last record, all durable.
+
+    Attributes:
+        header: of the active segment.
     """
 
     def __init__(self, files: Files, folder: str, header: SegmentHeader, end: int) -> None:
         self._files = files
         self._folder = folder
-        self._header = header
+        self.header: SegmentHeader = header
         self._out = files.open(os.path.join(folder, header.name.log_file))
         self._end = end
         self._synced = LogPosition(header.name, end)
@@ -43,7 +46,7 @@ class LogWriter:
     @property
     def segment(self) -> SegmentName:
         """The active segment."""
-        return self._header.name
+        return self.header.name
 
     @property
     def end(self) -> int:
@@ -53,12 +56,12 @@ class LogWriter:
     @property
     def room(self) -> int:
         """How many bytes still fit into the active segment."""
-        return self._header.capacity_bytes - self._end
+        return self.header.capacity_bytes - self._end
 
     @property
     def all_synced(self) -> bool:
         """Whether every record written is durable."""
-        return self._synced >= (self._header.name, self._end)
+        return self._synced >= (self.header.name, self._end)
 
     @property
     def synced(self) -> LogPosition:
@@ -79,7 +82,7 @@ class LogWriter:
         """Write behind the end, `skip` bytes further on; counts for nothing before `keep`.
 
         Raises:
-            StorageError: the disk refused; call `abandon`.
+            StorageError: the disk refused; call `give_back`.
         """
         self._out.write_at(self._end + skip, pieces)
 
@@ -88,17 +91,18 @@ class LogWriter:
         self._end += size
         self.unsynced_records += 1
 
-    def abandon(self) -> None:
-        """Cut off what was written behind the end; if not even that works, writing stops."""
+    def give_back(self, end: int) -> None:
+        """Cut off what was written behind offset `end`, whose write or sync was refused or interrupted; if not even
+        that works, writing stops.
+        """
+        with self._sync_lock:
+            self._end = end
+            # Another thread may have synced what is written over from now on.
+            self._synced = min(self._synced, LogPosition(self.header.name, end))
         try:
-            self._out.truncate(self._end)
+            self._out.truncate(end)
         except StorageError as error:
             self.stopped = error
-
-    def give_back(self, end: int) -> None:
-        """Take back the records behind offset `end`, because their sync was refused."""
-        self._end = end
-        self.abandon()
 
     def sync(self) -> None:
         """Make everything written durable.
@@ -110,7 +114,7 @@ class LogWriter:
         if self.all_synced:
             return
         with self._sync_lock:
-            self._sync(self._out, LogPosition(self._header.name, self._end))
+            self._sync(self._out, LogPosition(self.header.name, self._end))
         self.unsynced_records = 0
 
     def sync_to(self, position: LogPosition) -> None:
@@ -124,7 +128,7 @@ class LogWriter:
             if self._synced >= position:
                 return
             self.check()
-            header, end = self._header, self._end
+            header, end = self.header, self._end
             # A descriptor of its own: the other one is being written through by another thread.
             with contextlib.closing(self._files.open(os.path.join(self._folder, header.name.log_file))) as own:
                 self._sync(own, LogPosition(header.name, end))
@@ -158,7 +162,7 @@ class LogWriter:
             raise
         with self._sync_lock:
             previous, self._out = self._out, out
-            self._header = header
+            self.header = header
             self._end = SEGMENT_HEADER_BYTES
             self._synced = LogPosition(header.name, self._end)
         previous.close()
@@ -173,7 +177,7 @@ class LogWriter:
         Raises:
             AuditFailed: more is said to be durable than was written, or the segment is over its capacity.
         """
-        if self._synced > (self._header.name, self._end) or not (
-                SEGMENT_HEADER_BYTES <= self._end <= self._header.capacity_bytes):
-            raise AuditFailed(f"segment {self._header.name} ends at {self._end} of {self._header.capacity_bytes} "
+        if self._synced > (self.header.name, self._end) or not (
+                SEGMENT_HEADER_BYTES <= self._end <= self.header.capacity_bytes):
+            raise AuditFailed(f"segment {self.header.name} ends at {self._end} of {self.header.capacity_bytes} "
                                   f"bytes, durable to {self._synced}")

@@ -18,7 +18,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import attrs
 
@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from compactlib.runtime.services.work_report import WorkReport
 
 _PLAIN = GetOptions()
+AnswerT = TypeVar("AnswerT")
 
 
 def _new_incarnation() -> bytes:
@@ -294,16 +295,18 @@ class BlobStore(Closing):
         Returns:
             The record, durable as configured, and the blob's state before it.
         """
+        def appended(log: LiveLog) -> tuple[IndexEntry, Sequence[IndexEntry]]:
+            history = log.contents.find(key)
+            return append(log, history), history
+
         while True:
             try:
-                with self._writing() as log:
-                    history = log.contents.find(key)
-                    entry = append(log, history)
+                entry, history = self._change(appended)
             except StoreFull:
                 if not self._config.evicts or not self._evict():
                     raise
                 continue
-            log.wait_for(entry)
+            self._log.wait_for(entry)
             return entry, blob_state(history)
 
     def _evict(self) -> bool:
@@ -732,10 +735,12 @@ class BlobStore(Closing):
             StoreFull: no segment is left.
             StorageError: the disk refused.
         """
-        with self._writing() as log:
+        def closed(log: LiveLog) -> None:
             if log.contents.open.end > log.contents.active.end or log.contents.active.index:
                 log.writer.check()
                 log.roll()
+
+        self._change(closed)
 
     # ------------------------------------------------------------------------------------------ its state, and its end
 
@@ -862,8 +867,20 @@ class BlobStore(Closing):
             raise Closed(f"the blob store {self._name} is closed; open it again")
         return self._log
 
-    def _writing(self) -> _Writing:
-        return _Writing(self)
+    def _change(self, act: Callable[[LiveLog], AnswerT]) -> AnswerT:
+        """What `act` answers, which changes the log of the open store, under its lock."""
+        log, upkeep, wants_room = self._log, self._upkeep, False
+        self._lock_file.require_mine()
+        try:
+            with log.lock:
+                try:
+                    return act(self._opened())
+                finally:
+                    wants_room, log.wants_room = log.wants_room, False
+        finally:
+            log.observer.deliver()
+            if wants_room and upkeep is not None:
+                upkeep.ask()
 
     def _now_ms(self) -> int:
         return milliseconds(self._store_clock.steady())
@@ -886,30 +903,3 @@ def _all_named(names: Iterable[SegmentName]) -> list[SegmentName]:
     if not is_a(names, Iterable):
         raise InvalidInput(f"{names!r:.100} are no names of segments; give SegmentNames")
     return [_named(name) for name in names]
-
-
-class _Writing:
-    """Holds the lock of an open store while something is written."""
-
-    __slots__ = ("_store",)
-
-    def __init__(self, store: BlobStore) -> None:
-        self._store = store
-
-    def __enter__(self) -> LiveLog:
-        log = self._store._log
-        self._store._lock_file.require_mine()
-        log.lock.acquire()
-        try:
-            return self._store._opened()
-        except BaseException:
-            log.lock.release()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        log, upkeep = self._store._log, self._store._upkeep
-        wants_room, log.wants_room = log.wants_room, False
-        log.lock.release()
-        log.observer.deliver()
-        if wants_room and upkeep is not None:
-            upkeep.ask()

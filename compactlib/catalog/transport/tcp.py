@@ -36,6 +36,7 @@ from compactlib.runtime.doors import (
     TurnedAway,
     drained,
     hang_up,
+    require_address,
     require_guarded,
     require_mutual,
     require_name,
@@ -80,8 +81,8 @@ class TcpTransport:
         insecure: plain TCP with other addresses too, where every host that reaches them is believed.
 
     Raises:
-        InvalidInput: a name is empty, too long or not printable; plain TCP would leave this machine; or TLS asks for no
-            certificate.
+        InvalidInput: a name is empty, too long or not printable; an address is none; plain TCP would leave this
+            machine; or TLS asks for no certificate.
     """
 
     def __init__(self, me: NodeId, *, cluster: str, listen: Address, peers: Mapping[str, Address] | None = None,
@@ -89,6 +90,7 @@ class TcpTransport:
                  server_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None,
                  insecure: bool = False) -> None:
         checked_name(me.name)
+        require_address("listen", listen)
         self._insecure = insecure
         require_guarded(f"the transport of {me}", listen[0], guard="server_tls=", is_guarded=server_tls is not None,
                         insecure=insecure)
@@ -129,7 +131,7 @@ class TcpTransport:
         """Replace the addresses: links to nodes that are gone or have moved are closed.
 
         Raises:
-            InvalidInput: plain TCP would leave this machine.
+            InvalidInput: an address is none, or plain TCP would leave this machine.
         """
         checked = self._checked(peers)
         for name in [name for name in self._links if self._peers.get(name) != peers.get(name)]:
@@ -137,8 +139,9 @@ class TcpTransport:
         self._peers = checked
 
     def _checked(self, peers: Mapping[str, Address]) -> dict[str, Address]:
-        for name, (host, _) in peers.items():
-            require_guarded(f"the connection to {name}", host, guard="client_tls=",
+        for name, address in peers.items():
+            require_address(f"the address of {name}", address)
+            require_guarded(f"the connection to {name}", address[0], guard="client_tls=",
                             is_guarded=self._client_tls is not None, insecure=self._insecure)
         return dict(peers)
 

@@ -337,7 +337,9 @@ def _refusal(status: int, answer: bytes) -> _Refusal:
         raise TurnedAway(why)
     if status in _NOT_TAKEN:
         raise (Unsupported if name == Unsupported.__name__ else InvalidInput)(why)
-    return _Refusal(f"{name}: {why}", is_unknown=changed != "no", leader=str(told.get("leader", "")).rstrip("/"))
+    # As `_checked` writes addresses: hosts are the same in small letters.
+    leader = str(told.get("leader", "")).rstrip("/").lower()
+    return _Refusal(f"{name}: {why}", is_unknown=changed != "no", leader=leader)
 
 
 def _is_token(given: object) -> bool:
@@ -348,13 +350,15 @@ def _checked(address: str, insecure: bool) -> str:
     require_type("an address", address, str, "text")
     try:
         url = urlsplit(address)
-        named = url.netloc.encode("idna").decode()
-        is_one = (url.scheme in ("http", "https") and url.hostname and url.port != 0 and url.username is None
+        host, port = url.hostname or "", url.port
+        # The host alone: a port behind it would be taken for letters of its last label.
+        named = f"[{host}]" if ":" in host else host.encode("idna").decode()
+        is_one = (url.scheme in ("http", "https") and host and port != 0 and url.username is None
                   and not url.path.strip("/") and not url.query and not url.fragment)
     except ValueError:
         is_one = False
     if not is_one:
         raise InvalidInput(f"{address!r:.200} is no address of a scheduler; give https://host:port")
-    require_guarded("the scheduler's client", url.hostname or "", guard="https://", is_guarded=url.scheme == "https",
+    require_guarded("the scheduler's client", host, guard="https://", is_guarded=url.scheme == "https",
                     insecure=insecure)
-    return f"{url.scheme}://{named}"
+    return f"{url.scheme}://{named}" + ("" if port is None else f":{port}")

@@ -19,9 +19,17 @@ from compactlib._arguments import refuses_misfits, require_names, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import MissingDependency
 from compactlib.hosting.http.application import CLIENT_STATE, HttpLimits, Receive, SchedulerApplication, Scope, Send
-from compactlib.hosting.transfer.lines import require_address
 from compactlib.outcome import Outcome, Skipped
-from compactlib.runtime.doors import Address, Listener, TurnedAway, in_time, names_of, require_guarded, spoken
+from compactlib.runtime.doors import (
+    Address,
+    Listener,
+    TurnedAway,
+    in_time,
+    names_of,
+    require_address,
+    require_guarded,
+    spoken,
+)
 from compactlib.runtime.observe import Observer
 from compactlib.runtime.services.async_service import AsyncServiceFace, AsyncWork
 

@@ -79,17 +79,6 @@ def hello_length(head: bytes, *, source: str) -> int:
     return size
 
 
-def require_address(name: str, address: object) -> None:
-    """Return if it is a host and a port.
-
-    Raises:
-        InvalidInput: it is not.
-    """
-    if not (isinstance(address, tuple) and len(address) == 2 and isinstance(address[0], str)
-            and isinstance(address[1], int) and 0 <= address[1] < 1 << 16):
-        raise InvalidInput(f"{name} is {address!r:.100}; give a host and a port, as in ('127.0.0.1', 7000)")
-
-
 async def read_message(reader: asyncio.StreamReader) -> TransferMessage | None:
     """The next message of a connection, `None` where it ends between two.
 

@@ -16,7 +16,7 @@ import attrs
 from compactlib._arguments import require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotFound
-from compactlib.hosting.transfer.lines import Hello, read_message, require_address
+from compactlib.hosting.transfer.lines import Hello, read_message
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.values import Entry
@@ -41,6 +41,7 @@ from compactlib.runtime.doors import (
     TurnedAway,
     drained,
     hang_up,
+    require_address,
     require_guarded,
     require_mutual,
     require_name,

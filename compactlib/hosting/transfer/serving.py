@@ -13,7 +13,7 @@ from functools import partial
 from compactlib._arguments import require_method, require_names, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsupported
-from compactlib.hosting.transfer.lines import Hello, hello_length, require_address
+from compactlib.hosting.transfer.lines import Hello, hello_length
 from compactlib.hosting.transfer.receiving import ReceivingLog, reply
 from compactlib.outcome import Skipped
 from compactlib.raftlog.replication.effects import TransferLimits, TransferOutcome
@@ -32,6 +32,7 @@ from compactlib.runtime.doors import (
     DoorLimits,
     Line,
     TurnedAway,
+    require_address,
     require_guarded,
     require_mutual,
 )

@@ -104,7 +104,6 @@ class NewestSegment:
             writer = SegmentWriter.open(self._files, self._folder, number)
         else:
             writer = SegmentWriter.create(self._files, self._folder, number, self._limits)
-        self._number = number
         self._use(writer)
         return ended
 
@@ -129,8 +128,9 @@ class NewestSegment:
         self._writer.append(index, term, payload)
 
     def _use(self, writer: SegmentWriter) -> None:
-        self._writer = writer
-        self._reader = SegmentReader.following(writer.path, writer.index)
+        number, reader = writer.number, SegmentReader.following(writer.path, writer.index)
+        # Without a call in between, so that an interrupt comes before or after all three.
+        self._number, self._writer, self._reader = number, writer, reader
 
     def sync(self) -> None:
         """Make every entry durable.

@@ -229,8 +229,8 @@ class SegmentLog(Closing):
 
         Raises:
             InvalidInput: the index lies at or below the snapshot, or is no 64-bit number, or the payload is too large.
-            StorageError: the disk refused. Entries that were not synced are lost, and the log goes on from what is
-                there: look at `last_index` before appending again.
+            StorageError: the disk refused. Entries that were not synced are lost, as they are when an interrupt comes
+                in the middle, and the log goes on from what is there: look at `last_index` before appending again.
             Closed: the log was closed.
         """
         with self._switch:

@@ -87,11 +87,11 @@ class LogTail:
         try:
             self._make_room()
             self.newest.append(index, term, payload)
-        except StorageError:
-            self.lose_unsynced()
+            if index < self.newest_first:
+                self._began_at(index)
+        except BaseException as error:
+            self.lose_unsynced(error)
             raise
-        if index < self.newest_first:
-            self._began_at(index)
 
     def _make_room(self) -> None:
         ended = self.newest.make_room()
@@ -126,11 +126,11 @@ class LogTail:
                 try:
                     self._make_room()
                     done += self.newest.append_run(index, term, payloads[done:] if done else payloads)
-                except StorageError:
-                    self.lose_unsynced()
+                    if index < self.newest_first:
+                        self._began_at(index)
+                except BaseException as error:
+                    self.lose_unsynced(error)
                     raise
-                if index < self.newest_first:
-                    self._began_at(index)
 
     def begin_successor(self) -> None:
         """Begin the next segment although the newest is not full.
@@ -143,12 +143,12 @@ class LogTail:
             self._recover_newest()
             try:
                 ended = self.newest.begin_next()
-            except StorageError:
-                self.lose_unsynced()
+                if ended is not None:
+                    self.segments.put(ended)
+                self.note()
+            except BaseException as error:
+                self.lose_unsynced(error)
                 raise
-            if ended is not None:
-                self.segments.put(ended)
-            self.note()
 
     def remove_older(self) -> None:
         """Begin a new segment, and remove all the others durably.
@@ -186,8 +186,8 @@ class LogTail:
             self._recover_newest()
             try:
                 self.newest.sync()
-            except StorageError:
-                self.lose_unsynced()
+            except BaseException as error:
+                self.lose_unsynced(error)
                 raise
             self._overwrite_unsynced = False
             if self._to_discard:
@@ -197,8 +197,12 @@ class LogTail:
                 with contextlib.suppress(StorageError):
                     self._compactor.reclaim()
 
-    def lose_unsynced(self) -> None:
-        """After a `StorageError`: go on from what is durable, now or (if that is refused too) with the next call."""
+    def lose_unsynced(self, error: BaseException) -> None:
+        """After a `StorageError`, or an interrupt that may have come anywhere: go on from what is durable, now or (if
+        that is refused too) with the next call. The library's other errors are refusals, and have changed nothing.
+        """
+        if isinstance(error, CompactlibError) and not isinstance(error, StorageError):
+            return
         with self.switch:
             self._must_recover = True
             with contextlib.suppress(CompactlibError):
@@ -245,8 +249,8 @@ class LogTail:
             self._lock.require_mine()
             try:
                 self.newest.flush()
-            except StorageError:
-                self.lose_unsynced()
+            except BaseException as error:
+                self.lose_unsynced(error)
                 raise
             number = self.newest.number
             outdated = self.segments.open_entries(number) not in (-1, newest.entries)
@@ -271,8 +275,8 @@ class LogTail:
         """The entry of `index` from the newest segment, `None` if that does not hold it; `switch` is held."""
         try:
             return self.newest.read(index)
-        except StorageError:
-            self.lose_unsynced()
+        except BaseException as error:
+            self.lose_unsynced(error)
             raise
 
     def audit(self) -> None:

@@ -60,9 +60,11 @@ class SegmentReader(Closing):
         StorageError: the file cannot be opened.
     """
 
+    # Also of one that was never opened, which is closed all the same.
+    _descriptor: int = -1
+
     def __init__(self, path: StrPath, *, tail: TailRule = "cut", number: int | None = None) -> None:
         self._path = os.fspath(path)
-        self._descriptor = -1
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -232,9 +234,10 @@ class SegmentReader(Closing):
 
     def close(self) -> None:
         """Close the file now; closing again does nothing. No other thread may be reading."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        # Forgotten first: the system may give the number to another file at once.
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def __del__(self) -> None:
         self.close()

@@ -209,11 +209,15 @@ class SegmentWriter(Closing):
         head = native.head_crc(index, term, length)
         crc = crc32(payload, head)
         offset = self._data_end
-        self._records.append(native.encode_record(index, term, length, head, offset, crc))
+        record = native.encode_record(index, term, length, head, offset, crc)
+        # An interrupt in between leaves it half done.
+        self._state = "failed"
+        self._records.append(record)
         self._record_count += 1
         self._payloads.append(payload)
         self._index.append(index, term, offset, length, head, crc)
         self._data_end = offset + length
+        self._state = "open"
         if self._record_count >= _FLUSH_ENTRIES or self._data_end - self._flushed_end >= _FLUSH_BYTES:
             self.flush()
 
@@ -249,11 +253,14 @@ class SegmentWriter(Closing):
             indexes=array("Q", range(first, first + len(lengths))), terms=array("Q", [term]) * len(lengths),
             offsets=array("Q", offsets), lengths=array("I", lengths),
             heads=array("I", heads), crcs=array("I", list(map(crc32, fitting, heads))))
-        self._records.append(native.encode_records(columns))
+        records = native.encode_records(columns)
+        self._state = "failed"
+        self._records.append(records)
         self._record_count += len(lengths)
         self._payloads += fitting
         self._index.extend(columns)
         self._data_end = end
+        self._state = "open"
         if self._record_count >= _FLUSH_ENTRIES or self._data_end - self._flushed_end >= _FLUSH_BYTES:
             self.flush()
         return len(lengths)
@@ -278,13 +285,13 @@ class SegmentWriter(Closing):
         small = self._data_end - self._flushed_end < len(self._payloads) * _JOINED_BYTES
         self._out.write_at(self._flushed_end, [b"".join(self._payloads)] if small else self._payloads)
         self._out.write_at(native.INDEX_START + self._flushed_entries * native.RECORD_BYTES, [records])
-        self._state = "open"
         self._index_crc = crc32(records, self._index_crc)
         self._flushed_entries += self._record_count
         self._flushed_end = self._data_end
         self._record_count = 0
         self._records.clear()
         self._payloads.clear()
+        self._state = "open"
 
     def sync(self) -> None:
         """Make everything appended so far durable: one fsync, none if there is nothing new.

@@ -75,7 +75,7 @@ class LogSegments(Closing):
         except BaseException as error:
             if not isinstance(error, CompactlibError):
                 # Interrupted, in the middle of a write maybe: go on from what is durable.
-                self._tail.lose_unsynced()
+                self._tail.lose_unsynced(error)
             raise
 
     def _carry_out(self, plan: FlushPlan) -> None:

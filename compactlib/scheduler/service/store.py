@@ -321,8 +321,8 @@ class StoredScheduler:
         mine = self._unsure.get(record)
         if mine is None:
             raise self._taken_over()
-        self._unsure.clear()
         try:
+            self._unsure.clear()
             result = self._machine.carry_out(*mine)
         except BaseException as error:
             self._broken = f"command {mine[0].index} is in force, and was cut short by {error!r}"

@@ -224,7 +224,9 @@ class Worker(ServiceFace):
             self._service.request(_POLLS)
             outcomes = [*self._service.run_pending()]
             while calls:
-                outcomes.append(calls.popleft()())
+                # Listed until it has ended, which ending it again does not change.
+                outcomes.append(calls[0]())
+                calls.popleft()
                 if not calls:
                     self._by_hand.takes_jobs = False
                     self._service.request(_POLLS)
@@ -352,8 +354,16 @@ class Worker(ServiceFace):
             return Failed(ended_in(_POLLS, error), changed="unknown")
         self._unanswered = 0
         with self._changed:
-            effects = self._core.answered(request, response)
-            self._carry_out(effects)
+            try:
+                effects = self._core.answered(request, response)
+                self._carry_out(effects)
+            except BaseException:
+                # Interrupted in between: what has not begun never will, and somebody else should do it.
+                for run in set(self._core.runs) - self._running.keys():
+                    self._core.ended(run, GivenBack("the thread that was to begin it was interrupted"))
+                for tombstone in response.tombstones:
+                    self._core.cleaned(tombstone.name, deleted=False)
+                raise
             self._changed.notify_all()
         self._tell(effects)
         polled = Polled(tuple(effect.plan.name for effect in effects if isinstance(effect, Start)),
@@ -457,8 +467,8 @@ class Worker(ServiceFace):
             self._let_through(error)
         finally:
             with self._changed:
-                del self._running[run]
                 self._core.ended(run, outcome)
+                self._running.pop(run, None)
                 self._changed.notify_all()
             self._service.request(_POLLS)
         return _told(job.plan.name, outcome)

@@ -218,6 +218,11 @@ class WorkerCore:
         return tuple(self._jobs)
 
     @property
+    def runs(self) -> tuple[int, ...]:
+        """Those that have not ended, also of jobs that were lost."""
+        return (*(held.run for held in self._jobs.values() if held.stage is not _Stage.ENDED), *self._lost_runs)
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing runs and nothing is left to be said."""
         return not (self._jobs or self._lost_runs or self._cleaning or self._deleted)

@@ -303,6 +303,14 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
         SqliteStore(path)
 
 
+def test_a_name_that_is_no_utf_8_is_a_name_all_the_same(tmp_path: Path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9 %?#.sqlite")
+    with contextlib.closing(SqliteStore(path)) as store:
+        store.set(b"p", b"k", b"v")
+    with contextlib.closing(SqliteStore(path, read_only=True)) as store:
+        assert store.get(b"p", b"k").value == b"v"
+
+
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="No such file"):
         SqliteStore(tmp_path / "no folder" / "kv")
