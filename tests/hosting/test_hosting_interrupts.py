@@ -113,7 +113,8 @@ def test_a_worker_that_is_interrupted_between_an_answer_and_its_job_keeps_no_job
         with pytest.raises(KeyboardInterrupt):
             worker.run_pending()
         assert isinstance(worker.stop(wait_seconds=10), Done)
-        with Worker(scheduler, execute) as other:
-            other.run_pending()
-            assert not other.jobs
+        other = Worker(scheduler, execute)
+        other.run_pending()
+        assert not other.jobs
+        assert isinstance(other.stop(wait_seconds=10), Done)
         assert not list(scheduler.look(lambda service: list(service.jobs(now=0.0))))
