@@ -263,33 +263,37 @@ class SchedulerHost(Closing):
         snapshots = self._snapshots
         if snapshots is None:
             return Skipped("this host has no store for snapshots; the log keeps itself small")
-        if not self._snapshotting.acquire(blocking=False):
+        if self._snapshotting.locked():
             return Skipped("a snapshot is being taken")
         told: list[tuple[str, object]] = []
         try:
-            index, data, levels = self.look(lambda service: (
-                service.state.applied_index, self.machine.dump(), levels_of(service.state)))
-            if index <= snapshots.index:
-                return Skipped(f"nothing has happened since command {snapshots.index}")
-            snapshots.save(index, data)
-            told.append((LEFTOVERS_STAY, snapshots.cleanup_error))
-            compacted: Done[Any] | Skipped | Failed
-            try:
-                compacted = self.log.compact(index)
-            except CompactlibError as error:
-                # The snapshot is in force; what the log could not forget now, it does with the next one.
-                compacted = Failed(error)
-            told.append((LEFTOVERS_STAY, compacted.error if isinstance(compacted, Failed) else None))
-            NUMBERS.levels(self._observer, levels)
+            # By `with` alone: an interrupt between `acquire` and a `try` would leave it held.
+            with self._snapshotting:
+                return self._save(snapshots, told)
         except CompactlibError as error:
             self._last_error, self._failures = error, self._failures + 1
             told.append((SNAPSHOT_FAILED, error))
             return Failed(error)
         finally:
-            self._snapshotting.release()
             for name, what in told:
                 if what is not None:
                     self._observer.event(name, {"error": str(what)})
+
+    def _save(self, snapshots: SnapshotStore, told: list[tuple[str, object]]) -> Done[int] | Skipped:
+        index, data, levels = self.look(lambda service: (
+            service.state.applied_index, self.machine.dump(), levels_of(service.state)))
+        if index <= snapshots.index:
+            return Skipped(f"nothing has happened since command {snapshots.index}")
+        snapshots.save(index, data)
+        told.append((LEFTOVERS_STAY, snapshots.cleanup_error))
+        compacted: Done[Any] | Skipped | Failed
+        try:
+            compacted = self.log.compact(index)
+        except CompactlibError as error:
+            # The snapshot is in force; what the log could not forget now, it does with the next one.
+            compacted = Failed(error)
+        told.append((LEFTOVERS_STAY, compacted.error if isinstance(compacted, Failed) else None))
+        NUMBERS.levels(self._observer, levels)
         return Done(index)
 
     def _snapshot_if_due(self) -> None:

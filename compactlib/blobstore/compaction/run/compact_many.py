@@ -27,7 +27,7 @@ from compactlib.blobstore.compaction.progress.compaction_log import Phase
 from compactlib.blobstore.compaction.rewrite.task import CopyRecords
 from compactlib.blobstore.compaction.run.events import COMPACTION_FAILED, PLAN_HISTORY_NOT_KEPT, StoreEvents
 from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, BlobCompactionReport
-from compactlib.blobstore.compaction.run.store_compactions import OwnedStore
+from compactlib.blobstore.compaction.run.store_compactions import OwnedStore, StoreCompactions
 from compactlib.blobstore.compaction.run.work import CompactionWork
 from compactlib.blobstore.errors import StoreFull
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
@@ -122,6 +122,8 @@ def run_many(tasks: Sequence[StoreTask], *, executor: Executor | None = None, bu
     limit = first.compactions.new_budget() if budget is None else budget
     with contextlib.ExitStack() as stack:
         rounds = _Rounds(chosen, limit, observer, fence, rate_is_given=budget is not None)
+        # Twice: an interrupt at the beginning of the first leaves the second to do it.
+        stack.callback(rounds.end)
         stack.callback(rounds.end)
         for task in tasks:
             rounds.add(task, stack)
@@ -204,13 +206,13 @@ class _Rounds:
         self.rate_is_given = rate_is_given
         self.active: list[_Active] = []
         self.outcomes: dict[str, BlobCompactionOutcome] = {}
-        self._running: dict[str, tuple[OwnedStore, Run]] = {}
+        self._running: dict[str, tuple[StoreCompactions, Run]] = {}
 
     # -- one store's part: beginning, and its end
 
     def add(self, task: StoreTask, stack: contextlib.ExitStack) -> None:
         """Begin, or resume; what follows is marked as done by the store's run, until the stack ends."""
-        store, compactions = task.store, task.store.compactions
+        store, compactions, folder = task.store, task.store.compactions, task.store.folder
         try:
             run = compactions.take(self.budget)
         except CompactlibError as error:
@@ -221,7 +223,8 @@ class _Rounds:
             if not compactions.ownership.is_mine:
                 _numbers(store).compacted(telling(self._told(store)), busy, 0.0)
             return
-        self._running[store.folder] = store, run
+        # Without a call in between, so that an interrupt comes before or after both.
+        self._running[folder] = compactions, run
         # One in the other, so that the last one's mark is that of all.
         stack.enter_context(run.inside())
         active = _Active(task, run, StoreEvents(store.name, self._told(store)), store.clock.monotonic())
@@ -275,16 +278,20 @@ class _Rounds:
 
     def end(self) -> None:
         """Whatever has happened: release the stores."""
-        with contextlib.ExitStack() as stack:
-            for folder in self._running:
-                stack.callback(self._release, folder)
+        try:
+            while self._running:
+                self._release(next(iter(self._running)))
+        finally:
+            if self._running:
+                self.end()
 
     def _release(self, folder: str) -> None:
-        store, run = self._running.pop(folder)
+        compactions, run = self._running[folder]
         try:
-            store.compactions.freeing.wait()
+            compactions.freeing.wait()
         finally:
-            store.compactions.ownership.release(run)
+            compactions.ownership.release(run)
+            self._running.pop(folder, None)
 
     def _guarded(self, active: _Active, step: Callable[[], _T]) -> _T | None:
         """Do a step of one store; its failure ends this store's part, and no other's."""

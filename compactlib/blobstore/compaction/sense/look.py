@@ -27,8 +27,8 @@ from compactlib.runtime.ownership import Ownership
 from compactlib.runtime.throttle import Throttle
 
 _WEEK_SECONDS = 7 * 86_400.0
-_LOOK_AGAIN_SECONDS = 0.1
-"""How long a view waits for another one's counting before it asks its budget."""
+_LOOK_AGAIN_SECONDS = 0.005
+"""How long a view waits for another one's counting before it looks, and asks its budget, again."""
 
 
 class Sensor:
@@ -80,13 +80,13 @@ class Sensor:
         """
         lent = (Budget() if budget is None else budget).lend()
         with self._ownership.cancels(lent):
-            while not self._counting.acquire(timeout=_LOOK_AGAIN_SECONDS):
+            # By `with` alone: an interrupt between `acquire` and a `try` would leave it held.
+            while self._counting.locked():
                 lent.check()
-            try:
+                threading.Event().wait(_LOOK_AGAIN_SECONDS)
+            with self._counting:
                 snapshot = self._store.snapshot()
                 statistics, dying = self._count(snapshot, now, self._bucket_count(forecast), lent)
-            finally:
-                self._counting.release()
         return view_of(self._store, snapshot, statistics, self._last_plans(snapshot), now, dying)
 
     def _bucket_count(self, forecast: bool) -> int:
@@ -172,12 +172,10 @@ class Sensor:
         Raises:
             AuditFailed: they do not hold together.
         """
-        if self._counting.acquire(blocking=False):
-            try:
+        if not self._counting.locked():
+            with self._counting:
                 if self._kept is not None:
                     self._kept.audit()
-            finally:
-                self._counting.release()
 
 
 def week_of_buckets(config: BlobStoreConfig) -> int:
