@@ -17,14 +17,13 @@ from compactlib.executors.tasks import checked_names
 from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.runtime.budget import Budget, BudgetLimits
 from compactlib.runtime.observe import Observer, Progress, telling
-from compactlib.spark.dependencies import require_spark
-from compactlib.spark.executors.failures import condensed, died, job_failure
-from compactlib.spark.executors.jobs import MOST_JOB_BYTES, Piece, SparkJobs, default_parallelism, packed, weight_of
-from compactlib.spark.executors.reports import Matching, Report, TaskRunner, packed_task
+from compactlib.spark.executors.jobs import Piece, SparkJobs, default_parallelism, packed, require_spark, weight_of
+from compactlib.spark.executors.reports import Matching, Report, TaskRunner, condensed, died, job_failure, packed_task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_MOST_JOB_BYTES = 32 << 20
 _MOST_DEADLY_JOBS = 32
 """So many jobs of a run may fail because their workers die before what is left is given up."""
 
@@ -78,10 +77,16 @@ class SparkExecutor:
         stopped = False
 
         def told(report: Report) -> RewriteOutcome:
-            del undone[report.outcome.task]
-            _tell(report, budget, observer)
+            outcome = report.outcome
+            del undone[outcome.task]
+            budget.charge(report.spent_bytes)
+            report.told.replay(observer)
+            if report.told.dropped:
+                observer.event("spark_observations_dropped", {"task": outcome.task, "dropped": report.told.dropped})
+            if isinstance(outcome, RewriteResult):
+                observer.progress(Progress(outcome.task, outcome.bytes_written, outcome.bytes_written))
             observer.progress(Progress("rewrite", len(tasks) - len(undone), len(tasks), "groups"))
-            return report.outcome
+            return outcome
 
         def stop() -> bool:
             nonlocal stopped
@@ -162,19 +167,9 @@ def _in_jobs(tasks: Iterable[RewriteTask]) -> Iterator[list[Piece]]:
     for number, task in enumerate(tasks):
         data = packed_task(task)
         size += len(data)
-        if pieces and size > MOST_JOB_BYTES:
+        if pieces and size > _MOST_JOB_BYTES:
             yield pieces
             pieces, size = [], len(data)
         pieces.append((number, data))
     if pieces:
         yield pieces
-
-
-def _tell(report: Report, budget: Budget, observer: Observer) -> None:
-    outcome = report.outcome
-    budget.charge(report.spent_bytes)
-    report.told.replay(observer)
-    if report.told.dropped:
-        observer.event("spark_observations_dropped", {"task": outcome.task, "dropped": report.told.dropped})
-    if isinstance(outcome, RewriteResult):
-        observer.progress(Progress(outcome.task, outcome.bytes_written, outcome.bytes_written))

@@ -14,9 +14,8 @@ import attrs
 from compactlib._arguments import require_whole
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.executors.tasks import own_error
-from compactlib.spark.dependencies import require_spark
-from compactlib.spark.executors.failures import job_failure
-from compactlib.spark.executors.jobs import SparkJobs, default_parallelism, packed, pickled
+from compactlib.spark.executors.jobs import SparkJobs, default_parallelism, packed, pickled, require_spark
+from compactlib.spark.executors.reports import job_failure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,13 +29,7 @@ MOST_ITEMS_IN_A_PART = 64
 
 @attrs.frozen
 class MappedItem(Generic[ItemT, ValueT]):
-    """What came of one item.
-
-    Attributes:
-        item: the item.
-        value: what the function gave; `None` if it raised.
-        error: what it raised, as an error of the library's own.
-    """
+    """What came of one item: the function's value, or what it raised, as an error of the library's own."""
 
     item: ItemT
     value: ValueT | None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import importlib
 import math
 import pickle
 import queue
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from compactlib.errors import InvalidInput
+from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.executors.tasks import new_attempt_id
 
 if TYPE_CHECKING:
@@ -45,8 +46,15 @@ BROADCAST_FROM = "spark.broadcast.UDFCompressionThreshold"
 _BROADCAST_FROM_BYTES = 1 << 20
 _MOST_FUNCTION_BYTES = 4 << 20
 
-MOST_JOB_BYTES = 32 << 20
-"""More pieces than these should be another job."""
+
+def require_spark(purpose: str) -> None:
+    """Pass where PySpark, PyArrow and pandas (which PySpark asks for in `mapInArrow`) can be imported, or raise
+    `MissingDependency`, whose message the purpose opens."""
+    for package in ("pyspark", "pyarrow", "pandas"):
+        try:
+            importlib.import_module(package)
+        except ImportError:
+            raise MissingDependency(package=package, extra="spark", purpose=purpose) from None
 
 
 def classic_context(spark: SparkSession) -> SparkContext | None:

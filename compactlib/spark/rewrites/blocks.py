@@ -27,8 +27,7 @@ from compactlib.objects.store import delete_many, delete_older
 from compactlib.scheduler import BlockMeta, CompactedBlocks, FencedOff, NoOutput, RunningJob
 from compactlib.scheduler.errors import CommittedOtherwise
 from compactlib.scheduler.fences.fence import Fence
-from compactlib.spark.dependencies import require_spark
-from compactlib.spark.executors.jobs import packed
+from compactlib.spark.executors.jobs import packed, require_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,13 +71,9 @@ class BlockFolder:
     def sweep(self, known: Iterable[BlockMeta], *, now: float, older_than_seconds: float) -> int:
         """Remove blocks of which nobody knows: what merges have left that died, or came too late. Returns how many.
 
-        Raises what `delete_older` does; call again.
-
-        Args:
-            known: all blocks that may be read still: those of the scheduler's metadata index, and of its tombstones.
-                Every other block that is old enough is removed, so one that is left out is lost.
-            now: the time, seconds since the epoch by the store's clock.
-            older_than_seconds: how old a block must be: more than a merge takes, and a block to become known.
+        Every block is removed that is so old at a time by the store's clock, and not among the `known`: give all that
+        may be read still, those of the scheduler's metadata index and of its tombstones, and an age above what a merge
+        takes, and a block to become known. Raises what `delete_older` does; call again.
         """
         with self.open_objects() as objects:
             return delete_older(objects, f"{self.prefix}tenant-", now, older_than_seconds, kept={
@@ -124,12 +119,8 @@ class MergeBlocks:
     """An `Execute` for jobs whose sources are Parquet blocks. Any thread may call it.
 
     Columns come out in types that Spark has: an unsigned number as the next larger signed one, a timestamp in
-    microseconds, a dictionary as its values.
-
-    Args:
-        spark: the session, whose workers can import the library (`ship_library`).
-        folder: where the blocks lie.
-        fence: what every commit goes through, under the job's name.
+    microseconds, a dictionary as its values. Workers must be able to import the library (`ship_library`). Every commit
+    goes through the fence, under the job's name.
         options: how to merge.
     """
 

@@ -2,7 +2,7 @@
 """`ObjectsExecutor`: tasks whose files lie in an object store, for workers that share no folder with this process.
 
 A worker takes the files that a task reads into a scratch folder, runs the task there, and puts what it wrote under a
-key of its attempt. Objects are immutable and keys are unique, so a retry or a late attempt meets no other.
+key of its attempt, so that a retry or a late attempt meets no other.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from compactlib.blobstore.model.names import place_of_index_file, segment_of_log
 from compactlib.blobstore.segment.descriptor import read_descriptor
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Unsupported
+from compactlib.executors import Attempt, Executor, RewriteFailure, RewriteResult, RewriteTask, RewrittenFile
 from compactlib.executors.tasks import answers_of, checked_names, new_attempt_id
 from compactlib.files.disk import Files, LocalFiles, list_folder
 from compactlib.objects import ObjectStore
@@ -35,15 +36,7 @@ from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.segment.liveness import live_positions
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.segment_set import list_segments
-from compactlib.rewrite import (
-    Attempt,
-    Executor,
-    RewriteFailure,
-    RewriteOutcome,
-    RewriteResult,
-    RewriteTask,
-    RewrittenFile,
-)
+from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
 
@@ -55,10 +48,6 @@ _SCHEME = "object://"
 """Begins the path of a file in an object store, in a `RewriteResult` on its way from a worker."""
 
 
-def _no_head(path: str) -> None:
-    """All of a file has to be read."""
-
-
 @attrs.frozen
 class TaskFiles:
     """Which files a kind of task reads, and how it is sent to read and write elsewhere. Picklable if its functions are.
@@ -68,7 +57,8 @@ class TaskFiles:
         inputs: the paths of the files that a task reads.
         folder: where a task writes.
         moved: the same task, with each input under its own name in this folder, and writing there as well.
-        head_bytes: how much of the beginning of a file that it wrote says what it holds; see `StoredFile`.
+        head_bytes: how much of the beginning of a file that it wrote says what it holds; see `StoredFile`. `None` if
+            files have to be read whole.
         needed: where what it reads of an input begins and ends, ascending, given the path of one that has its head;
             `None` if inputs have to be whole.
     """
@@ -77,7 +67,7 @@ class TaskFiles:
     inputs: Callable[[Any], Sequence[str]]
     folder: Callable[[Any], str]
     moved: Callable[[Any, str], Any]
-    head_bytes: Callable[[str], int | None] = _no_head
+    head_bytes: Callable[[str], int | None] | None = None
     needed: Callable[[Any, str], Iterable[tuple[int, int]]] | None = None
 
 
@@ -192,7 +182,7 @@ class _CarriedTask:
 
     def _put(self, store: ObjectStore, file: RewrittenFile, attempt: Attempt, number: int) -> RewrittenFile:
         stored = put_file(store, f"{self.outputs}/{attempt.id}/{number}", file.path, self.part_bytes,
-                          head_bytes=self.kind.head_bytes(file.path))
+                          head_bytes=None if self.kind.head_bytes is None else self.kind.head_bytes(file.path))
         return attrs.evolve(file, path=_SCHEME + json.dumps([os.path.basename(file.path), *stored.told()]))
 
 
@@ -204,13 +194,10 @@ class ObjectsExecutor:
     Memory, here and in each worker: one part of `part_bytes`.
 
     Args:
-        executor: who runs the tasks; a `SparkExecutor` needs nothing else.
-        open_store: opens the object store, here and on the workers.
         copy: the working copy in which the store was opened: `ObjectFolder(..., heads=store_heads).opened(
             only_heads=True)` gives it.
         prefix: what the keys of all runs begin with, for them alone; without a `copy`.
         kinds: the kinds of tasks it can carry.
-        files: the disk of this process.
         part_bytes: the largest object that is put, >= 1.
         scratch: where workers make their scratch folders; default their system's own place.
     """
@@ -312,12 +299,8 @@ class ObjectsExecutor:
             observer.event("spark_objects_left", {"prefix": run, "error": str(error)})
 
     def sweep(self, *, now: float, older_than_seconds: float) -> int:
-        """Delete objects of earlier runs that are so old; returns how many. Raises what `delete_older` does.
-
-        Args:
-            now: the time, seconds since the epoch by the store's clock.
-            older_than_seconds: how old an object must be: more than a run ever takes, since those under way have some.
-        """
+        """Delete objects of earlier runs that are so old at a time by the store's clock: more than a run ever takes, as
+        those under way have some. Returns how many; raises what `delete_older` does."""
         with self._open_store() as store:
             return delete_older(store, f"{self._prefix}/", now, older_than_seconds)
 

@@ -28,8 +28,8 @@ from compactlib.objects.store import delete_many, read_checked
 from compactlib.rewrite import Attempt, RewriteOutcome, RewriteTask
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
-from compactlib.spark.dependencies import require_spark
 from compactlib.spark.executors.items import map_items
+from compactlib.spark.executors.jobs import require_spark
 from compactlib.staging.committed.change_reader import ChangeReader
 from compactlib.staging.committed.committed_ranges import CommittedRanges
 from compactlib.staging.committed.formats.metarange import MetaRange

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 from compactlib.errors import InvalidInput, StorageError
 from compactlib.files.disk import StrPath
-from compactlib.spark.dependencies import require_spark
-from compactlib.spark.executors.jobs import pickled
+from compactlib.spark.executors.jobs import pickled, require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,8 +27,9 @@ if TYPE_CHECKING:
 _KNOWN_ALREADY = ("DUPLICATED_ARTIFACT", "ARTIFACT_ALREADY_EXISTS")
 
 
-def library_archive(packages: tuple[str, ...] = ("compactlib",)) -> bytes:
-    """The sources of pure-Python packages as a zip that Python can import from; equal sources give equal bytes."""
+def library_archive(with_dependencies: bool = False) -> bytes:
+    """The sources of the library as a zip that Python can import from; equal sources give equal bytes."""
+    packages = ("compactlib", "attr", "attrs", "sortedcontainers") if with_dependencies else ("compactlib",)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for package in packages:
@@ -37,10 +37,6 @@ def library_archive(packages: tuple[str, ...] = ("compactlib",)) -> bytes:
                 # As of 1980, whatever the time.
                 archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
-
-
-def _packages(with_dependencies: bool) -> tuple[str, ...]:
-    return ("compactlib", "attr", "attrs", "sortedcontainers") if with_dependencies else ("compactlib",)
 
 
 def _sources(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
@@ -56,29 +52,19 @@ def ship_library(spark: SparkSession, *, with_dependencies: bool = False) -> str
     """Send compactlib's sources to the workers of this session; they go before an installed copy.
 
     Call it once per session, before the first job; again with unchanged sources it does nothing. The archive stays in a
-    temporary folder until this process ends.
-
-    Args:
-        with_dependencies: send attrs and sortedcontainers too, for workers that have only PySpark's own packages.
-
-    Returns:
-        The archive's file name, which carries a digest of the sources.
+    temporary folder until this process ends; its file name, which is returned, carries a digest of the sources. With
+    dependencies, attrs and sortedcontainers are sent too, for workers that have only PySpark's own packages.
     """
     require_spark("shipping the library")
-    return _ship(spark, "compactlib", library_archive(_packages(with_dependencies)))
+    return _ship(spark, "compactlib", library_archive(with_dependencies))
 
 
 def with_library(function: Callable[[DataFrame, int], object], *,
                  with_dependencies: bool = False) -> Callable[[DataFrame, int], None]:
     """The function, with compactlib's sources in it: for `foreachBatch` over Spark Connect, which calls it in a process
-    of the server's that does not see what was shipped.
-
-    Args:
-        function: picklable, as `foreachBatch` takes it.
-        with_dependencies: as for `ship_library`.
-    """
+    of the server's that does not see what was shipped. It has to be picklable."""
     require_spark("shipping the library")
-    archive, packed = library_archive(_packages(with_dependencies)), pickled(function)
+    archive, packed = library_archive(with_dependencies), pickled(function)
     loaded: list[Callable[[DataFrame, int], object]] = []
 
     def call(batch: DataFrame, number: int) -> None:
@@ -105,13 +91,8 @@ def with_library(function: Callable[[DataFrame, int], object], *,
 def ship_wheel(spark: SparkSession, path: StrPath) -> str:
     """Send a pure-Python wheel to the workers of this session, so that they can import what is in it.
 
-    Its dependencies are not sent, and nothing is installed: scripts and entry points have no effect.
-
-    Args:
-        path: a file named as wheels are, for any platform: `name-version-py3-none-any.whl`.
-
-    Returns:
-        The archive's file name, which carries a digest of the wheel.
+    Its dependencies are not sent, and nothing is installed: scripts and entry points have no effect. Returns the
+    archive's file name, which carries a digest of the wheel.
 
     Raises:
         InvalidInput: this is no wheel, or one with compiled code, which cannot be imported from an archive.

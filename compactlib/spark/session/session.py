@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from compactlib._arguments import require_whole
 from compactlib.errors import Unsupported
-from compactlib.spark.dependencies import require_spark
-from compactlib.spark.executors.jobs import BROADCAST_FROM
+from compactlib.spark.executors.jobs import BROADCAST_FROM, require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`compactlib.blobstore`: a store's records as rows, partitioned by segments.
 
-Planning says of each record whether a compaction would keep it, since that takes the index of the whole store. Bytes go
-from the file right into the batch's buffers.
+Planning says of each record whether a compaction would keep it, since that takes the index of the whole store.
 """
 
 from __future__ import annotations
@@ -26,16 +25,7 @@ from compactlib.blobstore.store.blob_reader import BlobReader
 from compactlib.blobstore.store.store_reader import kept_offsets, look_at_segment, segment_path
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, Unsupported
-from compactlib.spark.sources.arrow_arrays import (
-    binaries,
-    chosen,
-    flags,
-    in_batches,
-    numbers,
-    packed,
-    schema_of,
-    unpacked,
-)
+from compactlib.spark.sources import arrow_arrays as arrays
 from compactlib.spark.sources.table_source import DAMAGED, Columns, Option, TableOptions, TableSource
 
 MAX_BATCH_ROWS = 16_384
@@ -92,10 +82,8 @@ class BlobSlice:
 
 
 def plan_slices(options: BlobOptions, clock: Clock | None = None) -> list[BlobSlice]:
-    """The segments to read, oldest first. Reads the index of the whole store.
-
-    Raises what `BlobReader` does, and `InvalidInput` if a segment was named that is not there.
-    """
+    """The segments to read, oldest first. Raises what `BlobReader` does, and `InvalidInput` for a segment that is not
+    there."""
     now = (SystemClock() if clock is None else clock).now() if options.now is None else options.now
     with BlobReader(options.folder) as reader:
         look = reader.look
@@ -111,7 +99,7 @@ def plan_slices(options: BlobOptions, clock: Clock | None = None) -> list[BlobSl
         is_kept = kept[index.segment].__contains__
         masks.setdefault(index.segment, bytearray()).extend(map(is_kept, index.columns.offsets))
     return [BlobSlice(name=name, descriptor=look.descriptor, records=len(masks[name]), size_bytes=end,
-                      kept=packed(masks[name]))
+                      kept=arrays.packed(masks[name]))
             for name, end in ends.items() if not options.segments or name in options.segments]
 
 
@@ -129,7 +117,7 @@ def read_slice(part: BlobSlice, options: BlobOptions) -> Iterator[pa.RecordBatch
     except NotFound as error:
         raise Stale(f"segment {part.name} of {options.folder} was compacted away after this read was planned; load the "
                     "store again to see it as it is now") from error
-    schema, kept, before = schema_of(options.columns), unpacked(part.kept, part.records), 0
+    schema, kept, before = arrays.schema_of(options.columns), arrays.unpacked(part.kept, part.records), 0
     for columns in (index.columns for index in loaded.segment.index):
         count = min(len(columns.offsets), part.records - before)
         for first in range(0, count, MAX_BATCH_ROWS):
@@ -137,7 +125,7 @@ def read_slice(part: BlobSlice, options: BlobOptions) -> Iterator[pa.RecordBatch
             made = _of_the_index(columns, rows, schema)
             made |= {"segment": pa.repeat(pa.scalar(str(part.name)), len(rows)),
                      "valid": kept.slice(before + first, len(rows))}
-            yield from in_batches(made, schema, rows, options.errors, (
+            yield from arrays.in_batches(made, schema, rows, options.errors, (
                 (some, *read_contents(file, columns, some)) for some in _within_bytes(columns, rows)
             ) if options.payload or options.errors else None)
         before += count
@@ -146,15 +134,16 @@ def read_slice(part: BlobSlice, options: BlobOptions) -> Iterator[pa.RecordBatch
 def _of_the_index(columns: EntryColumns, rows: range, schema: pa.Schema) -> dict[str, pa.Array[Any]]:
     part, ids = slice(rows.start, rows.stop), [columns.ids[row] for row in rows]
     marks = columns.flags[part].tobytes()
-    expiries: Any = numbers(columns.expiries[part], pa.int64())
+    expiries: Any = arrays.numbers(columns.expiries[part], pa.int64())
     return {
         "length": pa.array([size - OVERHEAD_BYTES - len(name)
                             for size, name in zip(columns.sizes[part], ids, strict=True)], pa.int64()),
-        "id": binaries(map(len, ids), b"".join(ids)),
-        "kind": chosen(_KINDS, columns.kinds[part].tobytes()),
+        "id": arrays.binaries(map(len, ids), b"".join(ids)),
+        "kind": arrays.chosen(_KINDS, columns.kinds[part].tobytes()),
         "expires_ms": pc.if_else(pc.less(expiries, pa.scalar(0)), pa.scalar(None, pa.int64()), expiries),
-        "permanent": flags(marks.translate(_IS_TTL_UPDATED)), "erased": flags(marks.translate(_IS_ERASED)),
-        **{name: numbers(column[part], schema.field(name).type) for name, column in (
+        "permanent": arrays.flags(marks.translate(_IS_TTL_UPDATED)),
+        "erased": arrays.flags(marks.translate(_IS_ERASED)),
+        **{name: arrays.numbers(column[part], schema.field(name).type) for name, column in (
             ("offset", columns.offsets), ("size", columns.sizes), ("sequence", columns.sequences),
             ("op_time_ms", columns.op_times), ("account", columns.accounts), ("container", columns.containers),
             ("life_version", columns.life_versions))},
@@ -191,7 +180,7 @@ def read_contents(file: SegmentFile, columns: EntryColumns, rows: range,
                                       expected=f"record {sequence} of {size} bytes")
     start = HEADER_BYTES + len(columns.ids[rows.start])
     values = b"".join(contents) if len(contents) > 1 else buffer.slice(start, len(contents[0]))
-    return binaries(map(len, contents), values, there), damage
+    return arrays.binaries(map(len, contents), values, there), damage
 
 
 def _within_bytes(columns: EntryColumns, rows: range) -> Iterator[range]:

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import attrs
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
@@ -33,9 +33,6 @@ COLUMNS: Columns = (("folder", "string"), ("segment", "bigint"), ("first", "bigi
                     ("bytes", "bigint"), ("snapshot", "bigint"))
 
 _SHIPPED = re.compile(r"compactlib-[0-9a-f]{16}\.zip")
-
-Offsets: TypeAlias = Mapping[str, int]
-"""By folder, the highest segment that was reported."""
 
 
 @attrs.frozen
@@ -90,7 +87,7 @@ def _folders(text: str) -> tuple[str, ...]:
     return tuple(map(local_path, found))
 
 
-def crossed(start: Offsets, found: Mapping[str, LogLook], options: StreamOptions) -> dict[str, int]:
+def crossed(start: Mapping[str, int], found: Mapping[str, LogLook], options: StreamOptions) -> dict[str, int]:
     """Where a batch ends that begins at `start`: it takes in the logs that have crossed a threshold. Pure."""
     end = dict(start)
     for folder, look in found.items():
@@ -101,8 +98,8 @@ def crossed(start: Offsets, found: Mapping[str, LogLook], options: StreamOptions
     return end
 
 
-def between(start: Offsets, end: Offsets,
-            found: Mapping[str, LogLook]) -> Iterator[tuple[str, int, int, int, int, int]]:
+def between(start: Mapping[str, int], end: Mapping[str, int], found: Mapping[str, LogLook],
+            ) -> Iterator[tuple[str, int, int, int, int, int]]:
     """The rows of a batch, of those segments that are still there. Pure."""
     for folder, last in sorted(end.items()):
         told = start.get(folder, 0)
@@ -146,11 +143,9 @@ class CoveredSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `spark.readStream.format` takes."""
         return "compactlib.raftlog.covered"
 
     def schema(self) -> str:
-        """The columns, as Spark SQL."""
         return sql_schema(COLUMNS)
 
     def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802
@@ -159,7 +154,7 @@ class CoveredSource(DataSource):
 
 
 class CoveredReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What PySpark asks for of a stream."""
+    """A stream as PySpark asks for it: offsets say by folder which segment was the highest that was reported."""
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
@@ -181,7 +176,6 @@ class CoveredReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_look = self.look()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Nothing was reported yet."""
         return {}
 
     def read(self, start: dict[str, Any]) -> tuple[Iterator[tuple[Any, ...]], dict[str, Any]]:

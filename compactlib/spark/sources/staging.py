@@ -2,8 +2,7 @@
 """`compactlib.staging`: a branch's records as rows, partitioned by ranges.
 
 Planning takes the branch's record, whose tokens and metarange every part then reads, so that all parts see the same
-layers. A part is some neighbouring ranges of the base and the gaps before and behind them; staged entries are laid over
-it on reading. Where nothing is staged, no work is done record by record.
+layers. Staged entries are laid over ranges on reading; where there are none, no work is done record by record.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from itertools import takewhile
 from operator import itemgetter
-from typing import Any, ClassVar, Final, Self, TypeAlias
+from typing import Any, ClassVar, Final, Self
 
 import attrs
 import pyarrow as pa
@@ -26,15 +25,7 @@ from compactlib.files.disk import local_path
 from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.spark.sources.arrow_arrays import schema_of
-from compactlib.spark.sources.table_source import (
-    Columns,
-    Option,
-    TableOptions,
-    TableSource,
-    neighbours,
-    one_of,
-    options_by_name,
-)
+from compactlib.spark.sources.table_source import Option, TableOptions, TableSource, neighbours, one_of, options_by_name
 from compactlib.staging import CommittedRanges, Repository
 from compactlib.staging.committed.change_reader import ChangeReader
 from compactlib.staging.committed.formats.parquet import ArrowRows, ParquetFormat
@@ -50,17 +41,10 @@ from compactlib.staging.records.tokens import StagingTokens
 
 # What the column state says of the newest record of a key: HEAD has it; a compaction made it, and HEAD has not, or with
 # another identity; it is in a sealed token, or in the staging token.
-COMMITTED: Final = "committed"
-COMPACTED: Final = "compacted"
-SEALED: Final = "sealed"
-STAGED: Final = "staged"
+COMMITTED, COMPACTED, SEALED, STAGED = "committed", "compacted", "sealed", "staged"
 
 MAX_BATCH_ROWS: Final = 8192
 """Rows in one batch."""
-
-RepositoryOpener: TypeAlias = Callable[[str], AbstractContextManager[Repository]]
-"""What the option `opener` names: is given what `load` was given, `""` if nothing, and opens the repository where it is
-called; the end of the `with` statement closes it. Decorate it with `contextlib.contextmanager`."""
 
 _WHAT: Final = ("branch", "at", "metarange")
 _KEYS: Final = {"prefix", "first", "last"}
@@ -150,8 +134,7 @@ class StagingSourceOptions(TableOptions):
             raise InvalidInput("option 'tombstones' needs option 'branch'; what is committed has no tombstones")
 
     @property
-    def columns(self) -> Columns:
-        """The table's columns."""
+    def columns(self) -> tuple[tuple[str, str], ...]:
         deleted = (("deleted", "boolean"),) if self.tombstones else ()
         value = (("value", "binary"),) if self.payload else ()
         return (("key", "binary"), ("identity", "binary"), ("length", "bigint"), ("state", "string"), *deleted, *value)
@@ -162,7 +145,8 @@ class StagingSourceOptions(TableOptions):
             return _local_repository(self)
         module, _, function = self.opener.partition(":")
         try:
-            found: RepositoryOpener = getattr(importlib.import_module(module), function)
+            found: Callable[[str], AbstractContextManager[Repository]] = getattr(
+                importlib.import_module(module), function)
         except (ImportError, AttributeError) as error:
             raise InvalidInput(f"option 'opener' is {self.opener!r}, which cannot be imported here ({error}); ship the "
                                "module to the workers: spark.addArtifacts('module.py', pyfile=True)") from error
@@ -240,18 +224,6 @@ def _require_same_layers(repository: Repository, part: BranchPart, options: Stag
             not repository.context.branches.read(options.branch).record.extends(part.record)):
         raise Stale(f"branch {options.branch!r} was committed to, reset or compacted after this read was planned; load "
                     "the branch again to see it as it is now")
-
-
-def plan_slices(options: StagingSourceOptions) -> list[BranchPart]:
-    """`plan_parts` of the repository that the options name."""
-    with options.open() as repository:
-        return plan_parts(repository, options)
-
-
-def read_slice(part: BranchPart, options: StagingSourceOptions) -> Iterator[pa.RecordBatch]:
-    """`read_part` of the repository that the options name."""
-    with options.open() as repository:
-        yield from read_part(repository, part, options)
 
 
 class _PartReader:
@@ -340,5 +312,13 @@ class StagingSource(TableSource):
 
     source: ClassVar[str] = "compactlib.staging"
     options_class: ClassVar[type[TableOptions]] = StagingSourceOptions
-    plan: ClassVar[Any] = staticmethod(plan_slices)
-    read_part: ClassVar[Any] = staticmethod(read_slice)
+
+    @staticmethod
+    def plan(options: StagingSourceOptions) -> list[BranchPart]:
+        with options.open() as repository:
+            return plan_parts(repository, options)
+
+    @staticmethod
+    def read_part(part: BranchPart, options: StagingSourceOptions) -> Iterator[pa.RecordBatch]:
+        with options.open() as repository:
+            yield from read_part(repository, part, options)

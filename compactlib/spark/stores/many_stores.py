@@ -29,13 +29,8 @@ DEFAULT_STORES_AT_ONCE = 8
 
 @attrs.frozen
 class StoreJob:
-    """One store's compaction.
-
-    Attributes:
-        name: the store's, unlike all others of the run.
-        compact: does it; called in a thread of this process.
-        weight: how much there is to do, in any unit: the heaviest begin first.
-    """
+    """One store's compaction, called in a thread of this process. No two of a run have the same name; the heaviest, in
+    any unit, begin first."""
 
     name: str
     compact: Compact
@@ -44,12 +39,7 @@ class StoreJob:
 
 @attrs.frozen
 class StoreOutcome(Printed):
-    """How one store's compaction ended.
-
-    Attributes:
-        name: the store's.
-        outcome: what `compact` returned; `Failed` if it raised.
-    """
+    """How one store's compaction ended: what `compact` returned; `Failed` if it raised."""
 
     name: str
     outcome: Any

@@ -25,17 +25,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PLAN_DDL = "store string, plan string, weight double, reason string"
-"""The columns of a plan as a DataFrame: `plan` is `work`, `skipped` or `failed`."""
 
 
 @attrs.frozen
 class StoreWork:
-    """A store has something to do.
-
-    Attributes:
-        weight: how much, in any unit (bytes to copy, for example), >= 0.
-        reason: what, in one sentence.
-    """
+    """A store has something to do: so much, in any unit (bytes to copy, for example), >= 0; and what, in words."""
 
     weight: float
     reason: str = ""
@@ -59,12 +53,7 @@ CompactStore: TypeAlias = Callable[[str, Executor, Budget], object]
 
 @attrs.frozen
 class StorePlan:
-    """What one store has to do.
-
-    Attributes:
-        name: the store's.
-        found: `StoreWork`, or `Skipped` with the reason, or `Failed` if the store could not be looked at.
-    """
+    """What one store has to do; `Failed` if it could not be looked at."""
 
     name: str
     found: StoreWork | Skipped | Failed
@@ -147,8 +136,7 @@ def plan_stores(spark: SparkSession, names: Sequence[str], plan: PlanStore, *,
     Args:
         names: the stores', no two the same; folders, for example.
         plan: looks at one store; what it raises is that store's answer.
-        weights: how long looking takes, in any unit; see `map_items`.
-        parts: see `map_items`.
+        weights: how long looking takes, in any unit; see `map_items`, also for `parts`.
     """
     asked: Callable[[str], object] = plan
     mapped = map_items(spark, listed_once(names), asked, weights=weights, parts=parts)

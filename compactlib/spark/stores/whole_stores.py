@@ -45,7 +45,6 @@ OpenFence: TypeAlias = Callable[[str], CommitFence]
 """The fence of the store of this name; picklable, runs on the workers, all of which must reach what it asks."""
 
 OUTCOME_DDL = "store string, outcome string, reason string, bytes bigint, seconds double, error string"
-"""The columns of what came of each store."""
 
 DEFAULT_STORES_IN_A_TASK = 16
 """Small stores mostly wait for the disk: one after the other would leave the core idle nine tenths of the time."""
@@ -57,11 +56,7 @@ class HeldFence:
 
     The lock keeps the holder of a newer token out until the store is closed, so a commit need not be guarded to its
     end, and the fence may be one that cannot do that: `KVFence` and `ObjectFence`, which workers on any machine reach.
-
-    Attributes:
-        fence: where tokens are kept.
-        resource: the fence's name for the store.
-        token: who may not come after a higher one; that of the driver, or of its job.
+    The resource is the fence's name for the store, the token that of the driver, or of its job.
     """
 
     fence: Fence

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from compactlib.spark.executors.failures import advice, condensed, job_failure
+from compactlib.spark.executors.reports import advice, condensed, job_failure
 
 CRASHED = """An error occurred while calling o80.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent \

@@ -34,7 +34,7 @@ def test_it_holds_sources_and_nothing_else() -> None:
 
 def test_python_imports_from_it_alone(tmp_path: Path) -> None:
     archive = tmp_path / "library.zip"
-    archive.write_bytes(library_archive(("compactlib", "attr", "attrs", "sortedcontainers")))
+    archive.write_bytes(library_archive(with_dependencies=True))
     script = ("import sys; sys.path.insert(0, sys.argv[1]); import compactlib.spark.executors.reports, attrs, "
               "sortedcontainers\n"
               "for module in (compactlib.spark.executors.reports, attrs, sortedcontainers): print(module.__file__)\n"

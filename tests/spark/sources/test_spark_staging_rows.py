@@ -19,11 +19,10 @@ from compactlib.spark.sources.staging import (
     MAX_BATCH_ROWS,
     BranchPart,
     KeyRange,
+    StagingSource,
     StagingSourceOptions,
     plan_parts,
-    plan_slices,
     read_part,
-    read_slice,
 )
 from compactlib.staging import BranchNotFound, CommittedRanges, PlainFormat, Repository, SplitRule
 from compactlib.staging.committed.formats.parquet import ParquetFormat
@@ -289,7 +288,8 @@ class TestStoresInFiles:
         return StagingSourceOptions.parse({"path": str(folder / "ranges"), "kv": str(folder / "kv.sqlite"), **asked})
 
     def read(self, wanted: StagingSourceOptions) -> list[dict[str, Any]]:
-        return [row for part in plan_slices(wanted) for batch in read_slice(part, wanted)
+        return [row for part in StagingSource.plan(wanted)
+                for batch in StagingSource.read_part(part, wanted)
                 for row in batch.to_pylist()]
 
     def test_a_branch(self, folder: Path) -> None:
