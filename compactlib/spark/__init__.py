@@ -7,8 +7,7 @@
     register(spark)
     entries = spark.read.format("compactlib.raftlog").load(folder)
 
-Sessions may be classic ones or those of Spark Connect. Importing this package does not import PySpark; what needs it
-raises `MissingDependency` (extra "spark").
+Importing this package does not import PySpark; what needs it raises `MissingDependency` (extra "spark").
 """
 
 from compactlib._lazy import offer

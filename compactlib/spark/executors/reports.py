@@ -98,10 +98,7 @@ class Matching:
 
     If several attempts of one task report, the first success is used, else the first failure: each attempt's files are
     whole and under names of their own. A report that cannot be read, or that names files which this process does not
-    see as reported, is a failure.
-
-    Args:
-        names: each task's number in the job and its name.
+    see as reported, is a failure. Tasks are named by their numbers in the job.
     """
 
     def __init__(self, names: Mapping[int, str]) -> None:

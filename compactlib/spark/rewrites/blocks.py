@@ -121,7 +121,6 @@ class MergeBlocks:
     Columns come out in types that Spark has: an unsigned number as the next larger signed one, a timestamp in
     microseconds, a dictionary as its values. Workers must be able to import the library (`ship_library`). Every commit
     goes through the fence, under the job's name.
-        options: how to merge.
     """
 
     def __init__(self, spark: SparkSession, folder: BlockFolder, fence: Fence, options: MergeOptions) -> None:

@@ -53,12 +53,8 @@ _PieceT = TypeVar("_PieceT", "_ChangesFile", RangeEntry)
 class StagingMerge:
     """Merges layers of changes into a metarange on Spark. Also an `Executor` for a `Compactor`'s tasks.
 
-    Args:
-        spark: the session, whose workers can import the library (`ship_library`).
-        committed: the committed layer of this process.
-        open_objects: gives the same object store in a worker; picklable.
-        partitions: into how many parts the keys are divided, >= 1.
-        clock: for the seconds in the results.
+    Workers must be able to import the library (`ship_library`). `open_objects`, which is picklable, gives them the
+    object store of `committed`. The keys are divided into so many `partitions`, >= 1.
     """
 
     def __init__(self, spark: SparkSession, committed: CommittedRanges, open_objects: Callable[[], ObjectStore], *,
@@ -257,8 +253,6 @@ class _Made:
 
 @attrs.frozen
 class _MergePart:
-    """What a worker does with a part of the keys."""
-
     open_objects: Callable[[], ObjectStore]
     prefix: str
     rule: SplitRule

@@ -47,10 +47,8 @@ def local_session(app_name: str = "compactlib", *, cores: int = 2, log_level: st
     page. A session that this process has already is returned as it is. Starting Java takes a few seconds.
 
     Args:
-        app_name: shown in Spark's own logs.
         cores: tasks that run at once, >= 1.
         log_level: what Spark writes to stderr: "off", "error", "warn", "info".
-        java_options: more options for the Java process.
         options: more Spark options, which win over those set here.
 
     Raises:
@@ -157,9 +155,6 @@ def notebook_session(app_name: str = "notebook", *, cores: int = 2, options: Map
     """`local_session` for a notebook, quiet also in its warnings, and with this library's data sources.
 
     A DataFrame that ends a cell is shown as a table, its first 20 rows. Arguments and errors: see `local_session`.
-
-    >>> spark = notebook_session()                                        # doctest: +SKIP
-    >>> spark.read.format("compactlib.raftlog").load("/data/log")         # doctest: +SKIP
     """
     import warnings
 

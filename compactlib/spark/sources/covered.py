@@ -27,10 +27,7 @@ from compactlib.raftlog import LogReader
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.snapshot_meta import SnapshotVersion, snapshot_version
-from compactlib.spark.sources.table_source import Columns, Option, options_by_name, sql_schema, values_of, whole
-
-COLUMNS: Columns = (("folder", "string"), ("segment", "bigint"), ("first", "bigint"), ("last", "bigint"),
-                    ("bytes", "bigint"), ("snapshot", "bigint"))
+from compactlib.spark.sources.table_source import Option, options_by_name, values_of, whole
 
 _SHIPPED = re.compile(r"compactlib-[0-9a-f]{16}\.zip")
 
@@ -146,7 +143,7 @@ class CoveredSource(DataSource):
         return "compactlib.raftlog.covered"
 
     def schema(self) -> str:
-        return sql_schema(COLUMNS)
+        return "folder string, segment bigint, first bigint, last bigint, bytes bigint, snapshot bigint"
 
     def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802
         """Looks at the logs, in a process of the driver's: its rows are few."""

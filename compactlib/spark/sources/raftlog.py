@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`compactlib.raftlog`: a log's entries as rows, partitioned by segments.
-
-Payload bytes go from the file into the batch's buffer with one copy and no work per row but the checksum.
-"""
+"""`compactlib.raftlog`: a log's entries as rows, partitioned by segments, with no work per row but the checksum."""
 
 from __future__ import annotations
 

@@ -7,13 +7,11 @@ layers. Staged entries are laid over ranges on reading; where there are none, no
 
 from __future__ import annotations
 
-import heapq
 import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from itertools import takewhile
-from operator import itemgetter
 from typing import Any, ClassVar, Final, Self
 
 import attrs
@@ -249,17 +247,12 @@ class _PartReader:
     def _newest(self, tokens: StagingTokens, record: BranchRecord) -> Iterator[tuple[bytes, Change]]:
         """The newest staged entry of each of the part's keys."""
         keys = self._part.keys
-        staging = ((key, STAGED, each.record) for key, each in tokens.scan(record.staging_token, keys.first))
-        sealed = ((key, SEALED, each.record) for key, each in MergedTokens(tokens, record.sealed_tokens, keys.first))
-        previous: bytes | None = None
-        # Of equal keys the first iterator's comes first.
-        for key, kind, change in heapq.merge(staging, sealed, key=itemgetter(0)):
+        merged = MergedTokens(tokens, record.tokens, keys.first)
+        for key, staged in merged:
             if keys.behind is not None and key >= keys.behind:
                 return
-            if key != previous:
-                self._kinds[key] = kind
-                yield key, change
-            previous = key
+            self._kinds[key] = SEALED if merged.layer else STAGED
+            yield key, staged.record
 
     def _laid_over(self, rows: ArrowRows, entry: RangeEntry | None) -> Iterator[pa.RecordBatch]:
         """A range's rows with the staged entries up to its last key, or what is staged behind all, some at a time."""

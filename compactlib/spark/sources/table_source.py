@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, TypeAlias, TypeVar
 
@@ -159,7 +159,7 @@ class TableSource(DataSource, DataSourceReader):
         return cls.source
 
     def schema(self) -> str:
-        return sql_schema(self._asked.columns)
+        return ", ".join(f"{name} {kind}" for name, kind in self._asked.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Refuses what `.schema(...)` was given, if it is not the source's own."""
@@ -175,8 +175,3 @@ class TableSource(DataSource, DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark makes one partition of `None` when there is nothing to read.
         return chain.from_iterable(self.read_part(part, self._asked) for part in partition.value or ())
-
-
-def sql_schema(columns: Iterable[tuple[str, str]]) -> str:
-    """The columns, as Spark SQL."""
-    return ", ".join(f"{name} {kind}" for name, kind in columns)

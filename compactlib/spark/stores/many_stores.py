@@ -78,8 +78,7 @@ def compact_stores(jobs: Iterable[StoreJob], executor: Executor, *, stores_at_on
     compaction where it stands: what is committed stays, and the same call later goes on with the rest.
 
     Args:
-        jobs: what to do; the heaviest begin first.
-        executor: who runs the tasks of all stores; its `run` is called in several threads at once.
+        executor: its `run` is called in several threads at once.
         stores_at_once: how many stores are open at the same time, >= 1.
         budget: what the copying of all stores may use up.
         observer: notified of finished stores (`stores`), and of what the executor reports.

@@ -76,10 +76,7 @@ class StorePlan:
 
 @attrs.frozen(repr=False)
 class StoresPlan(Printed):
-    """What many stores have to do: first those that could not be looked at, then those with work, the heaviest first.
-
-    `repr()` is one line, notebooks show the table, `to_dicts()` gives its rows.
-    """
+    """What many stores have to do: those that could not be looked at, then those with work, the heaviest first."""
 
     stores: tuple[StorePlan, ...]
 
@@ -134,8 +131,8 @@ def plan_stores(spark: SparkSession, names: Sequence[str], plan: PlanStore, *,
     Costs what `plan` costs, divided among the workers, and some 200 bytes a store in this process.
 
     Args:
-        names: the stores', no two the same; folders, for example.
-        plan: looks at one store; what it raises is that store's answer.
+        names: no two the same; folders, for example.
+        plan: what it raises is that store's answer.
         weights: how long looking takes, in any unit; see `map_items`, also for `parts`.
     """
     asked: Callable[[str], object] = plan

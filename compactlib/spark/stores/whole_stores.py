@@ -114,7 +114,7 @@ def compact_on_workers(spark: SparkSession, stores: Iterable[str] | Mapping[str,
     """Compact each store on a worker, in one Spark job that has ended when this returns; the outcomes are a DataFrame.
 
     It has a row a store: `store`, `outcome` (`done`, `skipped` or `failed`), `reason` (an error's message, and of what
-    was done the report in one line), `bytes` (written), `seconds`, and `error` (the class of a failure's error).
+    was done the report in one line), `bytes` (written), `seconds`, and `error` (a failure's class).
 
     One store's failure does not stop the others. A store that another process holds is skipped, as one that was
     committed before its worker died. Where a worker died in every attempt, its stores come as failed.
@@ -122,9 +122,7 @@ def compact_on_workers(spark: SparkSession, stores: Iterable[str] | Mapping[str,
     Args:
         stores: their names, no two the same; folders, for example, that all workers reach. A mapping gives each its
             weight in any unit: the heaviest begin first, and Spark's tasks are packed to weigh the same.
-        open_store: opens a store; it is compacted, and closed.
         policy: instead of the stores' own; picklable.
-        open_fence: gives the fence that a store's commits are guarded by.
         limits: what each store's compaction may use up.
         stores_at_once: how many stores a Spark task has open at the same time, each in a thread, >= 1.
         parts: how many Spark tasks to make at most; see `map_items`.

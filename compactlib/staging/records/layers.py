@@ -32,11 +32,13 @@ class MergedTokens:
 
     Attributes:
         scanned: how many entries were read so far, those that a newer one hides included.
+        layer: which of the tokens the last entry is from; 0 is the newest.
     """
 
     def __init__(self, tokens: StagingTokens, newest_first: Sequence[StagingToken], start: bytes = b"", *,
                  prefix: bytes = b"", page_size: int | None = None) -> None:
         self.scanned: int = 0
+        self.layer: int = 0
         self._scans: list[StagedScan] = [tokens.scan(token, start, prefix=prefix, page_size=page_size)
                                          for token in newest_first]
         self._heap: list[tuple[bytes, int, Staged]] = []
@@ -50,8 +52,8 @@ class MergedTokens:
             self._fill()
         if not self._heap:
             raise StopIteration
-        key, layer, staged = self._heap[0]
-        self._advance(layer)
+        key, self.layer, staged = self._heap[0]
+        self._advance(self.layer)
         while self._heap and self._heap[0][0] == key:
             self._advance(self._heap[0][1])
         return key, staged
