@@ -41,6 +41,12 @@ class ObjectFile(io.RawIOBase):
         self._size = size_bytes
         self._at = 0
 
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         self._at = offset + (0, self._at, self._size)[whence]
         return self._at
