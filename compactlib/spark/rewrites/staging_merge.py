@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import pickle
 from bisect import bisect_left, bisect_right
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from operator import itemgetter
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SAMPLE_EVERY: Final = 256
-_NO_CHANGES: Final = ChangeBatch([], [], [])
 _PieceT = TypeVar("_PieceT", "_ChangesFile", RangeEntry)
 
 
@@ -272,25 +271,15 @@ class _MergePart:
 
 def _in_order(files: RangeFiles, part: _Part) -> Iterator[tuple[Rows, ChangeBatch]]:
     """The part's records and changes, some at a time: in each pair are those that meet."""
-    ranges = deque(part.ranges)
-    rows: Rows = files.range_format.empty
+    def batches() -> Iterator[ChangeBatch]:
+        for each in part.changes:
+            batch: ChangeBatch = pickle.loads(read_checked(files.objects, each.ref))
+            yield batch.part(bisect_right(batch.keys, part.above),
+                             len(batch) if part.last is None else bisect_right(batch.keys, part.last))
 
-    def opened(entry: RangeEntry) -> Rows:
-        whole = files.read_range(entry, keep=False)
-        stop = len(whole) if part.last is None else whole.find(part.last + b"\0")
-        return whole.part(whole.find(part.above + b"\0"), stop)
-
-    for each in part.changes:
-        batch: ChangeBatch = pickle.loads(read_checked(files.objects, each.ref))
-        batch = batch.part(bisect_right(batch.keys, part.above),
-                           len(batch) if part.last is None else bisect_right(batch.keys, part.last))
-        while batch and ranges and ranges[0].min_key <= batch.keys[-1]:
-            at = bisect_left(batch.keys, ranges[0].min_key)
-            yield rows, batch.part(0, at)
-            batch, rows = batch.part(at, len(batch)), opened(ranges.popleft())
-        stop = rows.find(batch.keys[-1] + b"\0") if batch else 0
-        yield rows.part(0, stop), batch
-        rows = rows.part(stop, len(rows))
-    yield rows, _NO_CHANGES
-    for entry in ranges:
-        yield opened(entry), _NO_CHANGES
+    changes = ChangeReader(batches=filter(None, batches()))
+    for entry in part.ranges:
+        rows = files.read_range(entry, keep=False)
+        stop = len(rows) if part.last is None else rows.find(part.last + b"\0")
+        yield from changes.laid_over(rows.part(rows.find(part.above + b"\0"), stop), entry.max_key)
+    yield from changes.laid_over(files.range_format.empty, None)

@@ -256,16 +256,10 @@ class _PartReader:
 
     def _laid_over(self, rows: ArrowRows, entry: RangeEntry | None) -> Iterator[pa.RecordBatch]:
         """A range's rows with the staged entries up to its last key, or what is staged behind all, some at a time."""
-        keys, last = self._part.keys, None if entry is None else entry.max_key
-        at, stop = rows.find(keys.first), len(rows) if keys.behind is None else rows.find(keys.behind)
-        more = True
-        while more:
-            staged = self._staged.take(last)
-            following = self._staged.peek()
-            more = following is not None and (last is None or following <= last)
-            end = min(rows.find(staged.keys[-1] + b"\0"), stop) if more else stop
-            yield from self._merged(rows.part(at, max(at, end)), entry, staged)
-            at = max(at, end)
+        keys = self._part.keys
+        rows = rows.part(rows.find(keys.first), len(rows) if keys.behind is None else rows.find(keys.behind))
+        for part, staged in self._staged.laid_over(rows, None if entry is None else entry.max_key):
+            yield from self._merged(part, entry, staged)
 
     def _merged(self, rows: ArrowRows, entry: RangeEntry | None, staged: ChangeBatch) -> Iterator[pa.RecordBatch]:
         columns = [*rows.columns, self._states(rows, entry)]

@@ -117,16 +117,12 @@ class Apply:
         self._read += 1
         self._bytes_read += entry.size_bytes
         cut_keys = self._cut_keys(rows)
-        at = 0
-        while batch := self._changes.take(entry.max_key):
-            more = self._changes.peek()
-            self._read_ahead(place)
-            whole = more is None or more > entry.max_key
-            stop = len(rows) if whole else rows.find(batch.keys[-1] + b"\0")
-            merged = self._merge(rows.part(at, stop), batch)
-            self._add(merged, batch, cut_keys)
-            at = stop
-        self._writer.add(rows.part(at, len(rows)), cut_keys)
+        for part, batch in self._changes.laid_over(rows, entry.max_key):
+            if batch:
+                self._read_ahead(place)
+                self._add(self._merge(part, batch), batch, cut_keys)
+            else:
+                self._writer.add(part, cut_keys)
 
     def _rows_of(self, entry: RangeEntry) -> Rows:
         if self._ahead and self._ahead[0][0] is entry:

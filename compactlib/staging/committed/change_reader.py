@@ -6,15 +6,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
-from compactlib.staging.committed.formats.rows import ChangeBatch
-from compactlib.staging.model.values import Change, Changes
+from compactlib.staging.committed.formats.rows import ChangeBatch, Rows
+from compactlib.staging.model.values import Changes
 
 MAX_BATCH: Final = 32_768
 """Changes held in memory at once."""
 MAX_BATCH_BYTES: Final = 8 << 20
 """And so many bytes of them, unless the caller says otherwise."""
+
+_NONE: Final = ChangeBatch([], [], [])
+RowsT = TypeVar("RowsT", bound=Rows)
 
 
 class ChangeReader:
@@ -23,20 +26,19 @@ class ChangeReader:
     Args:
         changes: in strictly ascending order; checked as they are read.
         most_bytes: no more changes are read on top of so many bytes.
+        batches: instead of changes: what such a reader has taken, none of them empty.
     """
 
-    def __init__(self, changes: Changes, *, most_bytes: int = MAX_BATCH_BYTES) -> None:
-        self._source: Iterator[tuple[bytes, Change]] = iter(changes)
-        self._most_bytes = most_bytes
-        self._batch: ChangeBatch = ChangeBatch([], [], [])
+    def __init__(self, changes: Changes = (), *, most_bytes: int = MAX_BATCH_BYTES,
+                 batches: Iterator[ChangeBatch] | None = None) -> None:
+        self._batches: Iterator[ChangeBatch] = _checked(changes, most_bytes) if batches is None else batches
+        self._batch: ChangeBatch = _NONE
         self._at = 0
-        self._last = b""
-        self._ended = False
 
     def peek(self) -> bytes | None:
         """The next change's key; `None` when there is none left."""
         if self._at == len(self._batch):
-            self._fill()
+            self._batch, self._at = next(self._batches, _NONE), 0
         return self._batch.keys[self._at] if self._batch.keys else None
 
     def take(self, up_to: bytes | None) -> ChangeBatch:
@@ -49,15 +51,29 @@ class ChangeReader:
         self._at = stop
         return taken
 
+    def laid_over(self, rows: RowsT, up_to: bytes | None) -> Iterator[tuple[RowsT, ChangeBatch]]:
+        """A range's rows and the next changes up to a key, some at a time: in each pair are those that meet.
+
+        What lies behind the last change comes at the end, with none.
+        """
+        at = 0
+        while batch := self.take(up_to):
+            more = self.peek()
+            is_last = more is None or (up_to is not None and more > up_to)
+            stop = len(rows) if is_last else rows.find(batch.keys[-1] + b"\0")
+            yield rows.part(at, stop), batch
+            at = stop
+        yield rows.part(at, len(rows)), _NONE
+
     def has_between(self, above: bytes, up_to: bytes) -> bool:
         """Whether a change that is in memory already has a key > `above` and <= `up_to`."""
         keys = self._batch.keys
         place = bisect_right(keys, above, self._at)
         return place < len(keys) and keys[place] <= up_to
 
-    def _fill(self) -> None:
-        if not self._ended:
-            self._batch = ChangeBatch.of(islice(self._source, MAX_BATCH), after=self._last, most_bytes=self._most_bytes)
-            self._at = 0
-            self._ended = not self._batch
-            self._last = self._batch.keys[-1] if self._batch else self._last
+
+def _checked(changes: Changes, most_bytes: int) -> Iterator[ChangeBatch]:
+    source, last = iter(changes), b""
+    while batch := ChangeBatch.of(islice(source, MAX_BATCH), after=last, most_bytes=most_bytes):
+        yield batch
+        last = batch.keys[-1]
