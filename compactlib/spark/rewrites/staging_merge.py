@@ -40,7 +40,7 @@ from compactlib.staging.committed.ranges.range_stitch import stitch
 from compactlib.staging.committed.ranges.range_writer import ClosedRange, RangeWriter
 from compactlib.staging.compaction.rewrite import CompactedTokens, CompactTokens
 from compactlib.staging.model.values import Applied, Change, Changes, MetaRangeId, RangeEntry
-from compactlib.staging.records.layers import MergedTokens
+from compactlib.staging.records.layers import changes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,8 +135,7 @@ class _OnSpark:
         if not isinstance(task, CompactTokens):
             raise InvalidInput(f"task {task.name!r} is a {type(task).__name__}; StagingMerge runs CompactTokens only")
         with task.stores.open() as (tokens, _):
-            changes = ((key, staged.record) for key, staged in MergedTokens(tokens, task.newest_first))
-            applied = self.on.merge(task.base, [changes], budget=attempt.budget)
+            applied = self.on.merge(task.base, [changes_of(tokens, task.newest_first)], budget=attempt.budget)
         return CompactedTokens(task=task.name, attempt=attempt.id, files=(), bytes_read=applied.bytes_read,
                                bytes_written=applied.bytes_written, seconds=attempt.clock.monotonic() - began,
                                applied=applied)
