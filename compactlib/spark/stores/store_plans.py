@@ -53,7 +53,7 @@ CompactStore: TypeAlias = Callable[[str, Executor, Budget], object]
 
 @attrs.frozen
 class StorePlan:
-    """What one store has to do; `Failed` if it could not be looked at."""
+    """What one store has to do, or why nothing; `Failed` if it could not be looked at."""
 
     name: str
     found: StoreWork | Skipped | Failed
@@ -137,7 +137,8 @@ def plan_stores(spark: SparkSession, names: Sequence[str], plan: PlanStore, *,
     """
     asked: Callable[[str], object] = plan
     mapped = map_items(spark, listed_once(names), asked, weights=weights, parts=parts)
-    return StoresPlan(tuple(sorted((StorePlan(each.item, _found(each)) for each in mapped), key=_order)))
+    return StoresPlan(tuple(sorted((StorePlan(each.item, _found(each)) for each in mapped), key=lambda each: (
+        ("failed", "work", "skipped").index(each.kind), -(each.weight or 0.0), each.name))))
 
 
 def _found(each: MappedItem[str, object]) -> StoreWork | Skipped | Failed:
@@ -145,10 +146,6 @@ def _found(each: MappedItem[str, object]) -> StoreWork | Skipped | Failed:
         return each.value
     return Failed(each.error or InvalidInput(
         f"planning store {each.item} gave a {type(each.value).__name__}; it must give StoreWork or Skipped"))
-
-
-def _order(each: StorePlan) -> tuple[int, float, str]:
-    return ("failed", "work", "skipped").index(each.kind), -(each.weight or 0.0), each.name
 
 
 @attrs.frozen(kw_only=True)
