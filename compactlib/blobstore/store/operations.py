@@ -113,7 +113,7 @@ def draft_undelete(blob_id: bytes, state: BlobState | None, now_ms: int, retenti
         kind = AlreadyUndeleted if known.newest.life_version else NotDeleted
         raise kind(f"blob {blob_id!r} is not deleted", id=blob_id)
     newest = known.newest
-    if known.put is None or known.put.flags & RecordFlag.ERASED or newest.op_time_ms + retention_ms < now_ms:
+    if not known.has_content or newest.op_time_ms + retention_ms < now_ms:
         raise DeletedForGood(f"blob {blob_id!r} was deleted at {newest.op_time_ms / 1000:.3f}, more than "
                              f"{retention_ms / 1000:g} s ago, or its content is gone", id=blob_id)
     if known.is_expired(now_ms):
@@ -136,8 +136,9 @@ def draft_ttl_update(blob_id: bytes, state: BlobState | None, now_ms: int, buffe
     known = _known(blob_id, state)
     if known.is_deleted:
         raise BlobDeleted(f"blob {blob_id!r} is deleted; undelete it first", id=blob_id)
-    if known.put is None:
+    if not known.has_content:
         raise BlobMissing(f"blob {blob_id!r} has lost its content", id=blob_id)
+    assert known.put is not None
     if known.is_permanent:
         raise TtlAlreadyUpdated(f"blob {blob_id!r} was made permanent before", id=blob_id)
     expires_ms = known.newest.expires_ms
@@ -213,18 +214,19 @@ def as_successor(draft: IndexEntry, state: BlobState, history: Sequence[IndexEnt
     """A peer's record that is news, as it is written here.
 
     No PUT or TTL update ends a later life. A TTL update holds for a PUT that was made before it, whichever comes first.
-    A DELETE or UNDELETE changes no expiry: the peer's may be that of another PUT, which the one that is here outdoes.
+    What is no PUT changes neither expiry, but for a TTL update, nor container: the peer's may be those of another PUT,
+    which the one that is here outdoes.
     """
     newest = state.newest
+    if draft.kind != RecordKind.PUT and state.put is not None:
+        draft = draft._replace(account=state.put.account, container=state.put.container)
     if draft.kind in (RecordKind.DELETE, RecordKind.UNDELETE):
         return draft if state.put is None else draft._replace(
             flags=newest.flags & RecordFlag.TTL_UPDATED, expires_ms=newest.expires_ms)
     successor = draft._replace(life_version=max(draft.life_version, newest.life_version))
     if draft.kind == RecordKind.TTL_UPDATE or not state.is_permanent:
         return successor
-    since = max((entry.op_time_ms for entry in history if entry.kind == RecordKind.TTL_UPDATE),
-                default=newest.op_time_ms if state.put is None else state.put.op_time_ms)
-    return successor if since < draft.op_time_ms else successor._replace(
+    return successor if state.permanent_ms(history) < draft.op_time_ms else successor._replace(
         flags=draft.flags | RecordFlag.TTL_UPDATED, expires_ms=NO_EXPIRY)
 
 

@@ -840,14 +840,12 @@ class BlobStore(Closing):
 
     def _counting_put(self, draft: IndexEntry, content: bytes, state: BlobState | None) -> IndexEntry | None:
         """The PUT that is here, if a peer brings it once more, or another one that it outdoes; else `None`."""
-        known = None if state is None else state.put
+        known = None if state is None or not state.has_content else state.put
         if draft.kind != RecordKind.PUT or state is None or known is None:
             return None
         here: tuple[Any, ...] = (known.op_time_ms,)
         there: tuple[Any, ...] = (draft.op_time_ms,)
         if here == there:
-            if known.flags & RecordFlag.ERASED:
-                return known
             # Where a TTL update is known, here or there, the PUT may be told with its expiry or without.
             if state.is_permanent or draft.flags & RecordFlag.TTL_UPDATED:
                 known, draft = known._replace(expires_ms=NO_EXPIRY), draft._replace(expires_ms=NO_EXPIRY)

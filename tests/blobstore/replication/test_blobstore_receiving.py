@@ -9,18 +9,20 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import example, given, strategies as st
 
-from compactlib.blobstore import CompactAll
+from compactlib.blobstore import CompactAll, Questions
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import BlobConflict, BlobMissing
 from compactlib.blobstore.model.values import Blob, Deleted, GetOptions, RecordKind
+from compactlib.blobstore.store.peers import ContainerStates
 from compactlib.blobstore.store.replication import ReplicaEntry
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.blobstore.validity.verdicts import Verdict
 from compactlib.clock import ManualClock
-from compactlib.outcome import Failed
+from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
 from tests.blobstore.compaction_stores import compact_all, fill, garbage_store, put_twice
@@ -28,28 +30,30 @@ from tests.blobstore.compaction_stores import compact_all, fill, garbage_store, 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 18, segment_bytes=1 << 10, journal_max_entries=0, max_blob_bytes=0,
                          deleted_retention_seconds=10.0, ttl_update_buffer_seconds=0.0, pace=None,
                          stats_entries_per_second=None, durability="interval")
-EVERYTHING = CompactAll(min_used_fraction=0.0)
+ALL = CompactAll(min_used_fraction=0.0)
+EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
 KEYS = [b"a", b"b", b"c"]
 
 
 def opened(folder: Path, clock: ManualClock) -> BlobStore:
-    return BlobStore(folder, CONFIG, clock=clock, policy=EVERYTHING)
+    return BlobStore(folder, CONFIG, clock=clock, policy=ALL)
 
 
 def take_over(peer: BlobStore, store: BlobStore, entry: ReplicaEntry) -> None:
     """As `docs/blobstore.md` has it: the blob's state now, as the records that lead to it."""
-    told: dict[str, Any] = {"life_version": entry.life_version, "account": entry.account, "container": entry.container}
-    blob = peer.get(entry.id, GetOptions(include_deleted=True, include_expired=True))
+    told: dict[str, Any] = {"life_version": entry.life_version, "permanent": entry.is_permanent,
+                            "expires_at": entry.expires_at, "account": entry.account, "container": entry.container}
+    blob = peer.get(entry.id, EVERYTHING)
     if isinstance(blob, Blob):
-        store.append_replicated(RecordKind.PUT, entry.id, blob.content, op_time=blob.info.put_at,
-                                expires_at=entry.expires_at, permanent=entry.is_permanent, **told)
-    told |= {"op_time": entry.changed_at, "expires_at": entry.expires_at, "permanent": entry.is_permanent}
-    if entry.is_permanent:
-        store.append_replicated(RecordKind.TTL_UPDATE, entry.id, **told)
+        if blob.info.changed_at != entry.changed_at:
+            return
+        store.append_replicated(RecordKind.PUT, entry.id, blob.content, op_time=blob.info.put_at, **told)
+    if entry.permanent_at is not None:
+        store.append_replicated(RecordKind.TTL_UPDATE, entry.id, op_time=entry.permanent_at, **told)
     if entry.is_deleted:
-        store.append_replicated(RecordKind.DELETE, entry.id, **told)
+        store.append_replicated(RecordKind.DELETE, entry.id, op_time=entry.changed_at, **told)
     elif entry.life_version:
-        store.append_replicated(RecordKind.UNDELETE, entry.id, **told)
+        store.append_replicated(RecordKind.UNDELETE, entry.id, op_time=entry.changed_at, **told)
 
 
 def follow(peer: BlobStore, store: BlobStore) -> None:
@@ -221,6 +225,81 @@ def test_two_puts_of_one_blob_are_mended_by_the_next_compaction(folder: Path, cl
         assert isinstance(found, Blob)
         assert found.content == b"again"
         assert [entry.kind for entry in store.snapshot().history(b"b0")] == [RecordKind.PUT]
+
+
+def test_a_blob_whose_content_was_overwritten_here_comes_back_with_a_later_life(scratch: Path) -> None:
+    """Its PUT was taken for known, so that the blob lived on at the peer, and was missing here for ever."""
+    clock = ManualClock(1_000_000.0)
+    with opened(scratch / "peer", clock) as peer, opened(scratch / "store", clock) as store:
+        peer.put(b"a", b"content", ttl_seconds=1_000.0)
+        follow(peer, store)
+        store.delete(b"a")
+        clock.advance(8.0)
+        peer.delete(b"a")
+        clock.advance(3.0)
+        store.close_active_segment()
+        erased = store.hard_delete(budget=Budget())
+        assert isinstance(erased, Done)
+        assert erased.stats.records == 1
+        follow(peer, store)
+        assert store.get(b"a") == Deleted(b"a", 1_000_000.0, 0, content_gone=True)
+        peer.undelete(b"a")
+        for _ in range(2):
+            follow(peer, store)
+            follow(store, peer)
+        for each in (peer, store):
+            found = each.get(b"a")
+            assert isinstance(found, Blob)
+            assert (found.content, found.info.life_version, found.info.expires_at) == (b"content", 1, 1_001_000.0)
+        assert [entry.kind for entry in store.snapshot().history(b"a")][-2:] == [RecordKind.DELETE, RecordKind.PUT]
+
+
+def test_a_blob_whose_content_is_overwritten_cannot_be_made_permanent(scratch: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with opened(scratch / "store", clock) as store:
+        store.put(b"a", b"content", ttl_seconds=1_000.0)
+        store.delete(b"a")
+        clock.advance(11.0)
+        store.close_active_segment()
+        store.hard_delete(budget=Budget())
+        store.append_replicated(RecordKind.UNDELETE, b"a", op_time=clock.now(), life_version=1)
+        with pytest.raises(BlobMissing, match="has lost its content"):
+            store.ttl_update(b"a")
+
+
+@pytest.mark.parametrize("word", ["DELETE", "UNDELETE", "TTL_UPDATE"])
+def test_what_a_peer_says_of_another_put_does_not_go_with_that_one_s_container(word: str, scratch: Path) -> None:
+    """The blob that two replicas had put into two containers went, came back or expired when one of these was gone."""
+    clock, states = ManualClock(1_000_000.0), ContainerStates(0.0)
+    states.deactivate(0, 1)
+    config = attrs.evolve(CONFIG, drop_dead_containers=True)
+    with BlobStore(scratch / "store", config, clock=clock, policy=ALL,
+                   questions=Questions(is_container_gone=states.is_gone)) as store:
+        store.put(b"a", b"content", ttl_seconds=20.0, container=2)
+        clock.advance(1.0)
+        if word == "UNDELETE":
+            store.delete(b"a")
+        store.append_replicated(RecordKind[word], b"a", op_time=clock.now(), life_version=int(word == "UNDELETE"),
+                                expires_at=None if word == "TTL_UPDATE" else 1_000_020.0, container=1)
+        before = store.get(b"a"), store.entries_since().entries[0]
+        assert before[1].container == 2
+        store.close_active_segment()
+        assert isinstance(store.compact(budget=Budget()), Done | Skipped)
+        assert (store.get(b"a"), store.entries_since().entries[0]) == before
+
+
+def test_a_blob_made_permanent_by_a_clock_behind_its_put_is_so_at_the_peer(scratch: Path) -> None:
+    """What was told as its newest change was before its PUT, whose writer's clock was ahead; so the update was taken
+    for one of an earlier PUT, and the blob expired at the peer."""
+    clock, ahead = ManualClock(1_000_000.0), ManualClock(1_000_005.0)
+    with opened(scratch / "peer", clock) as peer, opened(scratch / "store", ahead) as store:
+        store.put(b"a", b"content", ttl_seconds=100.0)
+        follow(store, peer)
+        peer.ttl_update(b"a")
+        peer.delete(b"a")
+        peer.undelete(b"a")
+        follow(peer, store)
+        assert [each.info(b"a").expires_at for each in (peer, store)] == [None, None]  # type: ignore[union-attr]
 
 
 WORDS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(
