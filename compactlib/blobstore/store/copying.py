@@ -120,6 +120,9 @@ def _copied(source: BlobStore | BlobReader, copy: BlobStore, budget: Budget) -> 
 
 def _content(source: BlobStore | BlobReader, put: IndexEntry) -> bytes | None:
     """What a get answers; `None` if that is not the content of this PUT: it was erased, or compacted meanwhile."""
+    if put.flags & RecordFlag.ERASED:
+        # A peer may have brought it back in a later life: that is another record.
+        return None
     found = source.get(put.id, _EVERYTHING)
     return found.content if isinstance(found, Blob) and round(found.info.put_at * 1000) == put.op_time_ms else None
 

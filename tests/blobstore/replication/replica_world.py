@@ -7,8 +7,11 @@ import contextlib
 import random
 import shutil
 from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import attrs
 
 from compactlib.blobstore import (
     BlobPolicy,
@@ -27,6 +30,7 @@ from compactlib.blobstore import (
 from compactlib.blobstore.errors import BlobConflict, BlobMissing, WritesStopped
 from compactlib.blobstore.model.placement import ByAge, ByEnd
 from compactlib.blobstore.model.values import Answer, Blob, Deleted, GetOptions, RecordKind
+from compactlib.blobstore.store.copying import copy_store
 from compactlib.blobstore.store.peers import ContainerStates, PeerTokens
 from compactlib.blobstore.store.replication import ReplicaEntry, ReplicationToken
 from compactlib.clock import ManualClock
@@ -35,6 +39,7 @@ from compactlib.files import LocalFiles
 from compactlib.outcome import Failed
 from compactlib.runtime.budget import Budget
 from compactlib.testing import FailingFiles, Fault
+from compactlib.testing.faults.plan import Crash
 
 PEERS = 3
 IDS = [b"%d" % number for number in range(6)]
@@ -79,13 +84,49 @@ class OneRefusal:
         return self.fault if self.left == 0 else None
 
 
+class Meanwhile(ManualClock):
+    """A clock during whose next sleep something happens."""
+
+    then: Callable[[], object] | None = None
+
+    def sleep(self, seconds: float) -> None:
+        """Pass the time, and do what is to be done meanwhile."""
+        super().sleep(seconds)
+        then, self.then = self.then, None
+        if then is not None:
+            then()
+
+
+class Hears:
+    """A fence behind which a replica hears of a peer, where a blob may just have been undeleted."""
+
+    def __init__(self, world: World, replica: Replica) -> None:
+        self.world = world
+        self.replica = replica
+
+    @contextlib.contextmanager
+    def guard(self) -> Iterator[None]:
+        """See `CommitFence`."""
+        self.hear()
+        yield
+
+    def hear(self) -> None:
+        """Follow a peer."""
+        world, replica = self.world, self.replica
+        other = world.rng.choice([each for each in world.replicas if each is not replica])
+        for key in world.ids:
+            with contextlib.suppress(BlobConflict, BlobMissing):
+                world.do_undelete(other, key)
+        world.follow(replica, other)
+
+
 class Replica:
     """One store, and what its world knows of it."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world
         self.number = number
-        self.clock = ManualClock(1_000_000.0 + world.rng.choice([0.0, 0.0, 0.0, 2.0, 7.0]))
+        self.clock = Meanwhile(1_000_000.0 + world.rng.choice([0.0, 0.0, 0.0, 2.0, 7.0]))
         self.folder = world.folder / f"{number}-0"
         self.lives = 0
         self.refusal = OneRefusal()
@@ -132,8 +173,10 @@ class World:
         self.used: set[bytes] = set()
         self.ended: dict[bytes, set[int]] = {key: set() for key in IDS}
         self.began: dict[bytes, int] = {}
+        self.unsure: set[bytes] = set()
         self.may_end: set[bytes] = set()
         self.trace: list[str] = []
+        self.ids = IDS[:self.rng.choice([1, 2, 3, 6])]
         self.refuses = self.rng.random() < 0.5
         self.skews_containers = self.rng.random() < 0.4
         self.replicas = [Replica(self, number) for number in range(PEERS)]
@@ -166,10 +209,12 @@ class World:
         """One step of one replica, and its checks."""
         replica = self.rng.choice(self.replicas)
         word = self.rng.choices(list(_WORDS), weights=list(_WORDS.values()))[0]
-        key = self.rng.choice(IDS)
+        key = self.rng.choice(self.ids)
+        crashed = False
         if self.refuses and self.rng.random() < 0.1:
             replica.refusal.left = self.rng.randrange(1, 12)
-            replica.refusal.fault = self.rng.choice([Fault.REFUSED, Fault.TORN, Fault.UNKNOWN_DONE])
+            replica.refusal.fault = self.rng.choice([
+                Fault.REFUSED, Fault.TORN, Fault.UNKNOWN_DONE, Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
         self.trace.append(f"{replica.number} {word} {key!r} refusal={replica.refusal.left}")
         before = replica.answers(), replica.answers(_DELETED)
         began = replica.clock.now()
@@ -180,16 +225,23 @@ class World:
             self.trace.append(f"  {error!r:.150}")
             failed = True
         except WritesStopped as error:
+            self.unsure.add(key)
             self.trace.append(f"  {error!r:.150}")
             failed = True
             self.open_again(replica)
         except (StorageError, DiskFull, BudgetSpent) as error:
+            self.unsure.add(key)
             self.trace.append(f"  {error!r:.150}")
             failed = True
+        except Crash as error:
+            self.trace.append(f"  {error!r:.150}")
+            failed = crashed = True
+            self.unsure.add(key)
+            self.do_kill(replica, key)
         replica.refusal.left = 0
-        changes = word in ("pull", "take", "pull all") or (
-            word in ("put", "replace", "delete", "undelete", "keep") and not failed)
-        self.check(replica, key if word not in ("pull", "take", "pull all") else None, before, began, changes=changes)
+        changes = word in _HEARS or (
+            word in ("put", "replace", "delete", "undelete", "keep") and (crashed or not failed))
+        self.check(replica, key if word not in _HEARS else None, before, began, changes=changes)
 
     def do_put(self, replica: Replica, key: bytes, *, replace: bool = False) -> None:
         known = replica.store.snapshot().history(key)
@@ -246,7 +298,6 @@ class World:
         assert other.peers is not None
         other.peers.heard(str(replica.number), token)
         found = other.store.entries_since(token, max_bytes=self.rng.choice([None, 1, 300]))
-        assert not found.was_reset
         replica.waiting[other.number] = deque(found.entries), found.token
         if self.rng.random() < 0.7:
             self.take(replica, other.number, len(found.entries))
@@ -299,6 +350,26 @@ class World:
         if isinstance(outcome, Failed):
             assert isinstance(outcome.error, BudgetSpent | StorageError), outcome
 
+    def do_compact_beside(self, replica: Replica, key: bytes) -> None:
+        """A compaction at each of whose commits a peer is heard."""
+        hears = Hears(self, replica)
+        replica.store.close_active_segment()
+        outcome = replica.store.compact(policy=_POLICIES[0], budget=Budget(), fence=hears)
+        self.trace.append(f"  {outcome!s:.200}")
+        if isinstance(outcome, Failed):
+            assert isinstance(outcome.error, BudgetSpent | StorageError), outcome
+
+    def do_erase_beside(self, replica: Replica, key: bytes) -> None:
+        """A hard delete during whose wait a peer is heard."""
+        replica.clock.then = lambda: Hears(self, replica).hear()
+        try:
+            outcome = replica.store.hard_delete(budget=Budget(bytes_per_second=50.0, clock=replica.clock))
+        finally:
+            replica.clock.then = None
+        self.trace.append(f"  {outcome!s:.200}")
+        if isinstance(outcome, Failed):
+            assert isinstance(outcome.error, StorageError), outcome
+
     def do_resume(self, replica: Replica, key: bytes) -> None:
         outcome = replica.store.resume(budget=Budget())
         if isinstance(outcome, Failed):
@@ -342,13 +413,43 @@ class World:
         replica.lives += 1
         again = self.folder / f"{replica.number}-{replica.lives}"
         shutil.copytree(replica.folder, again)
-        with contextlib.suppress(StorageError):
+        with contextlib.suppress(StorageError, Crash):
             replica.store.close()
         self.forget_reader(replica)
         shutil.rmtree(replica.folder)
         replica.folder = again
         replica.config = self.config()
         replica.open()
+
+    def do_jump(self, replica: Replica, key: bytes) -> None:
+        """The clock is wrong while the store is opened and compacted, and put right again."""
+        off = self.rng.choice([500.0, -500.0, 1e6, -1e5])
+        right = replica.clock.now()
+        replica.refusal.left = 0
+        replica.clock.set_now(right + off)
+        if self.rng.random() < 0.7:
+            replica.config = self.config()
+            self.open_again(replica)
+        self.do_compact(replica, key)
+        if self.rng.random() < 0.5:
+            self.do_erase(replica, key)
+        replica.clock.set_now(right)
+        self.open_again(replica)
+
+    def do_copy(self, replica: Replica, key: bytes) -> None:
+        """The store moves into a new folder, with other segments; its peers begin again."""
+        replica.refusal.left = 0
+        replica.lives += 1
+        again = self.folder / f"{replica.number}-{replica.lives}"
+        replica.config = self.config()
+        copy_store(replica.store, again, attrs.evolve(replica.config, capacity_bytes=128 << 10, segment_bytes=2 << 10))
+        with contextlib.suppress(StorageError):
+            replica.store.close()
+        self.forget_reader(replica)
+        replica.folder, replica.peers = again, None
+        replica.open()
+        for other in self.replicas:
+            other.waiting.pop(replica.number, None)
 
     def open_again(self, replica: Replica) -> None:
         """Close and open."""
@@ -437,6 +538,8 @@ class World:
             if self.containers_gone:
                 continue
             assert len(states) == 1, f"{key!r}: {answers}"
+            if key in self.unsure:
+                continue
             life = self.began.get(key)
             (state,) = states
             if life is None or life in self.ended[key]:
@@ -464,4 +567,6 @@ class World:
 
 _WORDS = {"put": 10, "replace": 4, "delete": 7, "undelete": 5, "keep": 4, "wait": 10, "pull": 14, "take": 8,
           "pull all": 5, "compact": 12, "resume": 2, "drop": 1, "reclaim": 3, "erase": 6, "container": 1, "look": 2,
-          "reopen": 3, "kill": 2}
+          "reopen": 3, "kill": 2, "jump": 1, "copy": 1,
+          "compact beside": 5, "erase beside": 3}
+_HEARS = ("pull", "take", "pull all", "compact beside", "erase beside")

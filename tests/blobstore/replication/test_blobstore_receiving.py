@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import random
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from compactlib.blobstore import CompactAll, Questions
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import BlobConflict, BlobMissing
 from compactlib.blobstore.model.values import Blob, Deleted, GetOptions, RecordKind
+from compactlib.blobstore.store.copying import copy_store
 from compactlib.blobstore.store.peers import ContainerStates
 from compactlib.blobstore.store.replication import ReplicaEntry
 from compactlib.blobstore.store.store import BlobStore
@@ -25,6 +27,7 @@ from compactlib.clock import ManualClock
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
+from compactlib.testing import FailingFiles, Fault
 from tests.blobstore.compaction_stores import compact_all, fill, garbage_store, put_twice
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 18, segment_bytes=1 << 10, journal_max_entries=0, max_blob_bytes=0,
@@ -252,6 +255,9 @@ def test_a_blob_whose_content_was_overwritten_here_comes_back_with_a_later_life(
             assert isinstance(found, Blob)
             assert (found.content, found.info.life_version, found.info.expires_at) == (b"content", 1, 1_001_000.0)
         assert [entry.kind for entry in store.snapshot().history(b"a")][-2:] == [RecordKind.DELETE, RecordKind.PUT]
+        assert copy_store(store, scratch / "copy", CONFIG, clock=clock).left_out == 1
+        with opened(scratch / "copy", clock) as copy:
+            assert copy.get(b"a") == found
 
 
 def test_a_blob_whose_content_is_overwritten_cannot_be_made_permanent(scratch: Path) -> None:
@@ -300,6 +306,156 @@ def test_a_blob_made_permanent_by_a_clock_behind_its_put_is_so_at_the_peer(scrat
         peer.undelete(b"a")
         follow(peer, store)
         assert [each.info(b"a").expires_at for each in (peer, store)] == [None, None]  # type: ignore[union-attr]
+
+
+class Meanwhile(ManualClock):
+    """A clock during whose first sleep something happens."""
+
+    def __init__(self, now: float) -> None:
+        super().__init__(now)
+        self.then: Callable[[], object] | None = None
+
+    def sleep(self, seconds: float) -> None:
+        """Pass the time, and do what is to be done meanwhile."""
+        super().sleep(seconds)
+        then, self.then = self.then, None
+        if then is not None:
+            then()
+
+
+def deleted_in_two_places(peer: BlobStore, store: BlobStore, clock: ManualClock) -> None:
+    """A delete that is in effect here, and can still be undone at the peer."""
+    peer.put(b"a", b"content", ttl_seconds=1_000.0)
+    peer.put(b"b", b"another")
+    follow(peer, store)
+    store.delete(b"a")
+    store.delete(b"b")
+    clock.advance(8.0)
+    peer.delete(b"a")
+    clock.advance(3.0)
+    store.close_active_segment()
+    store.flush()
+
+
+@pytest.mark.parametrize("again", ["open", "hard delete", "compact"])
+def test_a_hard_delete_that_was_refused_overwrites_no_blob_that_came_back(again: str, tmp_path: Path) -> None:
+    """Finished later, it overwrote the content of a blob that a peer had undeleted meanwhile."""
+    for at in range(1, 14):
+        clock, left = ManualClock(1_000_000.0), [0]
+
+        def refuses(number: int, left: list[int] = left) -> Fault | None:
+            left[0] -= 1
+            return Fault.REFUSED if left[0] == 0 else None
+
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        with opened(folder / "peer", clock) as peer, contextlib.ExitStack() as stack:
+            store = stack.enter_context(BlobStore(folder / "store", CONFIG, clock=clock, policy=ALL,
+                                                  files=FailingFiles(faults=refuses)))
+            deleted_in_two_places(peer, store, clock)
+            left[0] = at
+            store.hard_delete(budget=Budget())
+            left[0] = 0
+            peer.undelete(b"a")
+            follow(peer, store)
+            if again == "open":
+                store.close()
+                store = stack.enter_context(opened(folder / "store", clock))
+            elif again == "compact":
+                assert not isinstance(store.compact(budget=Budget()), Failed)
+            else:
+                assert isinstance(store.hard_delete(budget=Budget()), Done)
+            found = store.get(b"a")
+            assert isinstance(found, Blob), f"refused at step {at}"
+            assert found.content == b"content"
+            assert not store.verify().findings
+
+
+def test_a_hard_delete_that_waits_overwrites_no_blob_that_came_back(scratch: Path) -> None:
+    clock = Meanwhile(1_000_000.0)
+    with opened(scratch / "peer", clock) as peer, opened(scratch / "store", clock) as store:
+        deleted_in_two_places(peer, store, clock)
+
+        def comes_back() -> None:
+            peer.undelete(b"a")
+            follow(peer, store)
+
+        clock.then = comes_back
+        outcome = store.hard_delete(budget=Budget(bytes_per_second=100.0, clock=clock))
+        assert isinstance(outcome, Done)
+        assert outcome.stats.records == 1
+        assert isinstance(store.get(b"a"), Blob)
+        assert store.get(b"b", EVERYTHING) == Deleted(b"b", 1_000_000.0, 0, content_gone=True)
+
+
+@pytest.mark.parametrize("word", ["undelete", "permanent"])
+def test_a_blob_that_comes_back_while_a_compaction_commits_without_it_has_its_content(word: str, scratch: Path) -> None:
+    """Its PUT was taken for known, and went with the commit."""
+    clock = ManualClock(1_000_000.0)
+    with opened(scratch / "peer", clock) as peer, opened(scratch / "store", clock) as store:
+        if word == "undelete":
+            deleted_in_two_places(peer, store, clock)
+        else:
+            peer.put(b"a", b"content", ttl_seconds=9.0)
+            peer.put(b"c", b"stays")
+            follow(peer, store)
+            peer.ttl_update(b"a")
+            clock.advance(11.0)
+            store.close_active_segment()
+
+        class ComesBack:
+            """A fence behind which a peer is heard."""
+
+            @contextlib.contextmanager
+            def guard(self) -> Iterator[None]:
+                """See `CommitFence`."""
+                if word == "undelete":
+                    peer.undelete(b"a")
+                follow(peer, store)
+                yield
+
+        outcome = store.compact(budget=Budget(), fence=ComesBack())
+        assert isinstance(outcome, Done)
+        for each in (store, peer):
+            found = each.get(b"a")
+            assert isinstance(found, Blob)
+            assert found.content == b"content"
+        assert not store.verify().findings
+        records = store.status().records
+        follow(peer, store)
+        assert store.status().records == records
+
+
+def test_an_update_that_is_told_later_makes_no_successor_permanent(scratch: Path) -> None:
+    """It was told with the time of the undelete after it."""
+    clock = ManualClock(1_000_000.0)
+    with opened(scratch / "peer", clock) as peer, opened(scratch / "store", clock) as store:
+        peer.put(b"a", b"before", ttl_seconds=1_000.0)
+        follow(peer, store)
+        peer.ttl_update(b"a")
+        clock.advance(1.0)
+        store.put(b"a", b"after", ttl_seconds=1_000.0, replace=True)
+        clock.advance(1.0)
+        peer.delete(b"a")
+        peer.undelete(b"a")
+        for _ in range(2):
+            follow(peer, store)
+            follow(store, peer)
+        assert [each.info(b"a").expires_at for each in (peer, store)] == [1_001_001.0] * 2  # type: ignore[union-attr]
+
+
+def test_what_changed_since_it_was_told_is_taken_over_when_it_is_told_again(scratch: Path) -> None:
+    """The new content came with the expiry of the old one, and stayed so."""
+    clock = ManualClock(1_000_000.0)
+    with opened(scratch / "peer", clock) as peer, opened(scratch / "store", clock) as store:
+        peer.put(b"a", b"before")
+        told = peer.entries_since()
+        peer.put(b"a", b"after", ttl_seconds=100.0, container=3, replace=True)
+        for entry in told.entries:
+            take_over(peer, store, entry)
+        for entry in peer.entries_since(told.token).entries:
+            take_over(peer, store, entry)
+        assert store.get(b"a") == peer.get(b"a")
 
 
 WORDS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(
