@@ -31,7 +31,7 @@ from compactlib.blobstore.model.values import (
     milliseconds,
 )
 from compactlib.blobstore.segment.records import record_size
-from compactlib.blobstore.store.state import BlobState
+from compactlib.blobstore.store.state import BlobState, blob_state
 from compactlib.errors import InvalidInput
 
 
@@ -53,10 +53,10 @@ def draft_of(blob_id: bytes, kind: RecordKind, *, content_bytes: int = 0, flags:
                       0, record_size(len(blob_id), content_bytes))
 
 
-def draft_put(blob_id: bytes, state: BlobState | None, *, content_bytes: int, now_ms: int, ttl_seconds: float | None,
-              account: int, container: int, replace: bool) -> IndexEntry:
-    """The PUT of a new blob, or of one that takes the place of another: then its time is later, and so is its life if
-    the other one is deleted.
+def draft_put(blob_id: bytes, history: Sequence[IndexEntry], *, content_bytes: int, now_ms: int,
+              ttl_seconds: float | None, account: int, container: int, replace: bool) -> IndexEntry:
+    """The PUT of a new blob, or of one that takes the place of another: then its time is later than all that is known
+    of that one, also from a clock ahead, and so is its life if the other one is deleted.
 
     Raises:
         BlobExists: the id is known, and has not expired, and is not to be replaced.
@@ -72,6 +72,7 @@ def draft_put(blob_id: bytes, state: BlobState | None, *, content_bytes: int, no
                            f"put the host's clock right, or give no time to live")
     draft = draft_of(blob_id, RecordKind.PUT, content_bytes=content_bytes, op_time_ms=now_ms, expires_ms=expires_ms,
                      account=account, container=container)
+    state = blob_state(history)
     if state is None:
         return draft
     if not replace and not state.is_expired(now_ms):
@@ -81,7 +82,7 @@ def draft_put(blob_id: bytes, state: BlobState | None, *, content_bytes: int, no
     if state.is_deleted and newest.life_version == MAX_LIFE_VERSION:
         raise BlobExists(f"blob {blob_id!r} is deleted, and has had all {MAX_LIFE_VERSION + 1} lives that a record can "
                          f"count; choose another id", id=blob_id)
-    return draft._replace(op_time_ms=max(now_ms, newest.op_time_ms + 1),
+    return draft._replace(op_time_ms=max(now_ms, 1 + max(entry.op_time_ms for entry in history)),
                           life_version=newest.life_version + state.is_deleted)
 
 

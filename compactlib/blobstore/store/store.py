@@ -281,7 +281,7 @@ class BlobStore(Closing):
         pieces = read_stream(content, size)
 
         def append(log: LiveLog, history: Sequence[IndexEntry]) -> IndexEntry:
-            draft = draft_put(key, blob_state(history), content_bytes=pieces.size, now_ms=self._now_ms(),
+            draft = draft_put(key, history, content_bytes=pieces.size, now_ms=self._now_ms(),
                               ttl_seconds=ttl_seconds, account=account, container=container, replace=replace)
             return log.append(draft, pieces.head) if pieces.rest is None else log.append_pieces(draft, pieces.all())
 

@@ -249,6 +249,9 @@ class World:
             # An id of which all trace is gone here may be deleted in its first life elsewhere.
             return
         self.used.add(key)
+        if key in self.may_end:
+            # In the place of what has expired, perhaps, and is deleted elsewhere: that delete may expire, too.
+            self.unsure.add(key)
         size = self.rng.choice([0, 10, 10, 100, 300])
         content = b"%d of %d " % (len(self.trace), replica.number) + self.rng.randbytes(size)
         container = self.rng.choice([0, GONE_CONTAINER]) if self.skews_containers else 0
@@ -396,11 +399,16 @@ class World:
     def do_look(self, replica: Replica, key: bytes) -> None:
         """A reader beside the store: it sees what the store answers, and goes on to until it looks again."""
         if replica.reader is not None:
-            replica.reader.close()
+            for each, old in replica.seen.items():
+                found = replica.reader.get(each, EVERYTHING)
+                # Where a compaction has removed a segment, the reader looks again by itself.
+                assert found == old or not isinstance(old, Blob) or not isinstance(found, Blob) or (
+                    found.info.changed_at != old.info.changed_at), f"a reader saw {old}, and now {found}"
+        self.forget_reader(replica)
         replica.store.flush()
         replica.reader = BlobReader(replica.folder, replica.config, clock=replica.clock)
-        seen = {key: replica.reader.get(key, EVERYTHING) for key in IDS}
-        assert seen == replica.answers(EVERYTHING), (seen, replica.answers(EVERYTHING))
+        replica.seen = {each: replica.reader.get(each, EVERYTHING) for each in IDS}
+        assert replica.seen == replica.answers(EVERYTHING)
 
     def do_reopen(self, replica: Replica, key: bytes) -> None:
         replica.refusal.left = 0

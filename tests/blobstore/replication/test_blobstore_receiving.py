@@ -458,6 +458,35 @@ def test_what_changed_since_it_was_told_is_taken_over_when_it_is_told_again(scra
         assert store.get(b"a") == peer.get(b"a")
 
 
+@pytest.mark.parametrize("ahead_is", ["put", "update"])
+def test_a_replacement_is_later_than_all_that_it_replaces(ahead_is: str, scratch: Path) -> None:
+    """It was only later than the newest record, so that a PUT or an update from a clock ahead outlived it: the content
+    before it came back, or it was permanent."""
+    clock, ahead = ManualClock(1_000_000.0), ManualClock(1_000_005.0)
+    with opened(scratch / "peer", clock) as peer, opened(scratch / "store", ahead) as store:
+        if ahead_is == "put":
+            store.put(b"a", b"before")
+            follow(store, peer)
+        else:
+            peer.put(b"a", b"before", ttl_seconds=500.0)
+            follow(peer, store)
+            store.ttl_update(b"a")
+            follow(store, peer)
+        peer.delete(b"a")
+        peer.undelete(b"a")
+        peer.put(b"a", b"after", ttl_seconds=900.0, replace=True)
+        for _ in range(2):
+            follow(store, peer)
+            follow(peer, store)
+        copy_store(peer, scratch / "copy", CONFIG, clock=clock)
+        with opened(scratch / "copy", clock) as copy:
+            for each in (peer, store, copy):
+                found = each.get(b"a")
+                assert isinstance(found, Blob)
+                assert found.content == b"after"
+                assert found.info.expires_at is not None
+
+
 WORDS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(
     ["put", "put for a while", "replace", "replace for a while", "delete", "undelete", "permanent", "wait", "follow",
      "compact"])), min_size=1, max_size=25)
