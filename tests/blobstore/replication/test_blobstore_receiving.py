@@ -487,6 +487,18 @@ def test_a_replacement_is_later_than_all_that_it_replaces(ahead_is: str, scratch
                 assert found.info.expires_at is not None
 
 
+def test_a_copy_takes_of_two_puts_of_one_time_the_one_that_counts(scratch: Path) -> None:
+    """The content of the one came with the expiry of the other."""
+    clock = ManualClock(1_000_000.0)
+    with opened(scratch / "peer", clock) as peer, opened(scratch / "store", clock) as store:
+        store.put(b"a", b"a")
+        peer.put(b"a", b"b", ttl_seconds=500.0)
+        follow(peer, store)
+        assert copy_store(store, scratch / "copy", CONFIG, clock=clock).left_out == 1
+        with opened(scratch / "copy", clock) as copy:
+            assert copy.get(b"a") == store.get(b"a") == peer.get(b"a")
+
+
 WORDS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(
     ["put", "put for a while", "replace", "replace for a while", "delete", "undelete", "permanent", "wait", "follow",
      "compact"])), min_size=1, max_size=25)
