@@ -11,7 +11,7 @@ from tests.effort import Effort
 
 
 def test_replicas_of_unlike_settings_keep_what_is_promised_and_come_to_agree(effort: Effort, tmp_path: Path) -> None:
-    for seed in range(effort(12, 3_000)):
+    for seed in range(effort(12, 1_000)):
         folder = tmp_path / str(seed)
         folder.mkdir()
         with contextlib.closing(World(folder, seed)) as world:
