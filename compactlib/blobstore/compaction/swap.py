@@ -171,6 +171,13 @@ class CompactableStore(Shown, Protocol):
             StorageError: the disk refused, now or before.
         """
 
+    def give_up(self, who: str, is_going: Callable[[IndexEntry], bool] | None) -> None:
+        """From now on take the content of these PUTs for gone, whoever brings their blobs back: a peer's record of a
+        later life comes with its content. In force until the same one gives up others, or none (`None`).
+
+        What was written before, the next snapshot shows; so who looks there for blobs that live again misses none.
+        """
+
     def swap_segments(self, remove: Sequence[SegmentName], add: Sequence[SegmentName],
                       index_starts: Mapping[SegmentName, Sequence[int]] | None = None) -> None:
         """Answer from the segments `add` instead of `remove`, in one step. Changes nothing on the disk.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -74,6 +74,7 @@ class LiveLog:
         self.segments: OpenSegments = OpenSegments(folder, descriptor.header, config.max_open_segments)
         self.journal: Journal = Journal(config.journal_max_entries, max(descriptor.log_segments // 4, 1))
         self.wants_room: bool = False
+        self.going: dict[str, Callable[[IndexEntry], bool]] = {}
         held = sum(len(index) for index in contents.active.index) + len(contents.open)
         if held:
             self.journal.append(contents.active.name, held)
@@ -283,6 +284,10 @@ class LiveLog:
     def has(self, name: SegmentName) -> bool:
         """Whether a segment is in the log now. O(log n)."""
         return self.contents.segment(name) is not None
+
+    def is_going(self, put: IndexEntry) -> bool:
+        """Whether the content of a PUT is about to go; under the lock."""
+        return any(is_going(put) for is_going in self.going.values())
 
     def snapshot(self) -> LogSnapshot:
         """A frozen look at log and index."""

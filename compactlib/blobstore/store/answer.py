@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compactlib.blobstore.model.values import Deleted, Expired, GetOptions, IndexEntry, Missing, RecordFlag
+from compactlib.blobstore.model.values import Deleted, Expired, GetOptions, IndexEntry, Missing
 from compactlib.blobstore.segment.reader import SegmentFile
 from compactlib.blobstore.segment.records import HEADER_BYTES, TRAILER_BYTES, check_record
 from compactlib.blobstore.store.state import BlobState
@@ -30,7 +30,7 @@ def judged(key: bytes, state: BlobState | None, options: GetOptions,
     if state is None or state.deciding is None:
         return Missing(key)
     put, deciding = state.put, state.deciding
-    gone = put is None or bool(put.flags & RecordFlag.ERASED)
+    gone = not state.has_content
     if state.is_deleted and (gone or not options.include_deleted):
         return Deleted(key, deciding.op_time_ms / 1000, deciding.life_version, gone)
     if state.newest.expires_ms >= 0 and not options.include_expired and state.is_expired(now_ms()):

@@ -13,6 +13,7 @@ from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.model.values import Blob, GetOptions, IndexEntry, RecordFlag, RecordKind
 from compactlib.blobstore.store.blob_reader import BlobReader
 from compactlib.blobstore.store.replication import records_after
+from compactlib.blobstore.store.state import blob_state
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput, StorageError
@@ -120,6 +121,10 @@ def _copied(source: BlobStore | BlobReader, copy: BlobStore, budget: Budget) -> 
 
 def _content(source: BlobStore | BlobReader, put: IndexEntry) -> bytes | None:
     """What a get answers; `None` if that is not the content of this PUT: it was erased, or compacted meanwhile."""
+    state = blob_state(source.snapshot().history(put.id))
+    if state is None or state.put is None or not state.has_content or state.put.sequence != put.sequence:
+        # A peer may have brought it back in a later life, or another one of the same time.
+        return None
     found = source.get(put.id, _EVERYTHING)
     return found.content if isinstance(found, Blob) and round(found.info.put_at * 1000) == put.op_time_ms else None
 

@@ -60,6 +60,7 @@ MAX_WAITING_DELETES = 10_000
 """How many of the next deletes are remembered, so that not each batch looks at the whole index."""
 _LOOK_AGAIN_SECONDS = 600.0
 """When a slice is due again that could not go on, since its blobs are in the segment that is written to, say."""
+_WHO = "hard delete"
 _TICK_SECONDS = 0.002
 """A delete is in effect strictly after its retention, in milliseconds."""
 _BY_SEQUENCE = attrgetter("sequence")
@@ -177,11 +178,11 @@ class HardDeleter:
                             before = f"; {records} records were overwritten before" if records else ""
                             return attrs.evolve(refused, reason=refused.reason + before)
                         # What was found may have moved, or another one have been here, while the budget let us wait.
-                        if self._still_there(erasures) and self._stored().sequence == self._state.sequence:
-                            is_unsure = True
+                        is_unsure = True
+                        if self._stored().sequence == self._state.sequence and self._may_go(erasures):
                             written += self._carry_out(erasures, sequence)
-                            is_unsure = False
                             records += len(erasures)
+                        is_unsure = False
         except CompactlibError as error:
             return Failed(error, "partly" if records else "unknown" if is_unsure else "no")
         finally:
@@ -258,22 +259,32 @@ class HardDeleter:
         head, _ = encode_head(put._replace(flags=put.flags | RecordFlag.ERASED), salt_of(self._store.incarnation))
         return Erasure(put.segment, put.offset, content_range(put)[1], head)
 
-    def _still_there(self, erasures: Sequence[Erasure]) -> bool:
-        snapshot = self._store.snapshot()
-        return all(snapshot.has(erasure.segment) for erasure in erasures)
+    def _may_go(self, erasures: Sequence[Erasure]) -> bool:
+        """Give these contents up; `False` if one has moved, or a peer has brought its blob back meanwhile."""
+        store = self._store
+        # A batch that the disk refused half-way is finished first.
+        redo_erasures(store.files, store.folder, self._mark_all)
+        places = {(erasure.segment, erasure.offset) for erasure in erasures}
+        store.give_up(_WHO, lambda put: (put.segment, put.offset) in places)
+        snapshot = store.snapshot()
+        again = self._next_batch(Breather(store.clock))
+        if all(snapshot.has(segment) for segment, _ in places) and again is not None and places <= {
+                (erasure.segment, erasure.offset) for erasure in again[0]}:
+            return True
+        store.give_up(_WHO, None)
+        return False
 
     def _carry_out(self, erasures: Sequence[Erasure], sequence: int) -> int:
         store = self._store
         # A delete that a crash takes must not be why content goes, nor count as looked at.
         store.make_durable()
-        # A batch that the disk refused half-way is finished first.
-        redo_erasures(store.files, store.folder, self._mark_all)
         intent = attrs.evolve(self._state, erasures=tuple(erasures))
         write_state(store.files, store.folder, intent)
         self._mark_all(erasures)
         written = erase_records(store.files, store.folder, erasures)
         state = HardDeleteState(store.incarnation, sequence)
         write_state(store.files, store.folder, state)
+        store.give_up(_WHO, None)
         self._state = state
         return written
 

@@ -31,7 +31,7 @@ from compactlib.blobstore.model.values import (
     milliseconds,
 )
 from compactlib.blobstore.segment.records import record_size
-from compactlib.blobstore.store.state import BlobState
+from compactlib.blobstore.store.state import BlobState, blob_state
 from compactlib.errors import InvalidInput
 
 
@@ -53,10 +53,10 @@ def draft_of(blob_id: bytes, kind: RecordKind, *, content_bytes: int = 0, flags:
                       0, record_size(len(blob_id), content_bytes))
 
 
-def draft_put(blob_id: bytes, state: BlobState | None, *, content_bytes: int, now_ms: int, ttl_seconds: float | None,
-              account: int, container: int, replace: bool) -> IndexEntry:
-    """The PUT of a new blob, or of one that takes the place of another: then its time is later, and so is its life if
-    the other one is deleted.
+def draft_put(blob_id: bytes, history: Sequence[IndexEntry], *, content_bytes: int, now_ms: int,
+              ttl_seconds: float | None, account: int, container: int, replace: bool) -> IndexEntry:
+    """The PUT of a new blob, or of one that takes the place of another: then its time is later than all that is known
+    of that one, also from a clock ahead, and so is its life if the other one is deleted.
 
     Raises:
         BlobExists: the id is known, and has not expired, and is not to be replaced.
@@ -72,6 +72,7 @@ def draft_put(blob_id: bytes, state: BlobState | None, *, content_bytes: int, no
                            f"put the host's clock right, or give no time to live")
     draft = draft_of(blob_id, RecordKind.PUT, content_bytes=content_bytes, op_time_ms=now_ms, expires_ms=expires_ms,
                      account=account, container=container)
+    state = blob_state(history)
     if state is None:
         return draft
     if not replace and not state.is_expired(now_ms):
@@ -81,7 +82,7 @@ def draft_put(blob_id: bytes, state: BlobState | None, *, content_bytes: int, no
     if state.is_deleted and newest.life_version == MAX_LIFE_VERSION:
         raise BlobExists(f"blob {blob_id!r} is deleted, and has had all {MAX_LIFE_VERSION + 1} lives that a record can "
                          f"count; choose another id", id=blob_id)
-    return draft._replace(op_time_ms=max(now_ms, newest.op_time_ms + 1),
+    return draft._replace(op_time_ms=max(now_ms, 1 + max(entry.op_time_ms for entry in history)),
                           life_version=newest.life_version + state.is_deleted)
 
 
@@ -113,7 +114,7 @@ def draft_undelete(blob_id: bytes, state: BlobState | None, now_ms: int, retenti
         kind = AlreadyUndeleted if known.newest.life_version else NotDeleted
         raise kind(f"blob {blob_id!r} is not deleted", id=blob_id)
     newest = known.newest
-    if known.put is None or known.put.flags & RecordFlag.ERASED or newest.op_time_ms + retention_ms < now_ms:
+    if not known.has_content or newest.op_time_ms + retention_ms < now_ms:
         raise DeletedForGood(f"blob {blob_id!r} was deleted at {newest.op_time_ms / 1000:.3f}, more than "
                              f"{retention_ms / 1000:g} s ago, or its content is gone", id=blob_id)
     if known.is_expired(now_ms):
@@ -136,8 +137,9 @@ def draft_ttl_update(blob_id: bytes, state: BlobState | None, now_ms: int, buffe
     known = _known(blob_id, state)
     if known.is_deleted:
         raise BlobDeleted(f"blob {blob_id!r} is deleted; undelete it first", id=blob_id)
-    if known.put is None:
+    if not known.has_content:
         raise BlobMissing(f"blob {blob_id!r} has lost its content", id=blob_id)
+    assert known.put is not None
     if known.is_permanent:
         raise TtlAlreadyUpdated(f"blob {blob_id!r} was made permanent before", id=blob_id)
     expires_ms = known.newest.expires_ms
@@ -213,18 +215,19 @@ def as_successor(draft: IndexEntry, state: BlobState, history: Sequence[IndexEnt
     """A peer's record that is news, as it is written here.
 
     No PUT or TTL update ends a later life. A TTL update holds for a PUT that was made before it, whichever comes first.
-    A DELETE or UNDELETE changes no expiry: the peer's may be that of another PUT, which the one that is here outdoes.
+    What is no PUT changes neither expiry, but for a TTL update, nor container: the peer's may be those of another PUT,
+    which the one that is here outdoes.
     """
     newest = state.newest
+    if draft.kind != RecordKind.PUT and state.put is not None:
+        draft = draft._replace(account=state.put.account, container=state.put.container)
     if draft.kind in (RecordKind.DELETE, RecordKind.UNDELETE):
         return draft if state.put is None else draft._replace(
             flags=newest.flags & RecordFlag.TTL_UPDATED, expires_ms=newest.expires_ms)
     successor = draft._replace(life_version=max(draft.life_version, newest.life_version))
     if draft.kind == RecordKind.TTL_UPDATE or not state.is_permanent:
         return successor
-    since = max((entry.op_time_ms for entry in history if entry.kind == RecordKind.TTL_UPDATE),
-                default=newest.op_time_ms if state.put is None else state.put.op_time_ms)
-    return successor if since < draft.op_time_ms else successor._replace(
+    return successor if state.permanent_ms(history) < draft.op_time_ms else successor._replace(
         flags=draft.flags | RecordFlag.TTL_UPDATED, expires_ms=NO_EXPIRY)
 
 

@@ -78,12 +78,13 @@ class ReplicaEntry:
         is_deleted: whether it is deleted now.
         is_permanent: whether a TTL update has made it permanent.
         life_version: its life now.
-        size_bytes: length of its content's record; 0 if the store has only its tombstone.
+        size_bytes: length of its content's record; 0 if the store has it no more.
         changed_at: when its newest record was written, seconds since the epoch.
         expires_at: when it expires, `None` for never.
         account: its account.
         container: its container.
         sequence: the number of its newest record.
+        permanent_at: when it was made permanent, or as long as that is not known when it was put; `None` if it is not.
     """
 
     id: bytes
@@ -96,6 +97,7 @@ class ReplicaEntry:
     account: int
     container: int
     sequence: int
+    permanent_at: float | None
 
 
 @attrs.frozen
@@ -207,11 +209,13 @@ def bytes_after(snapshot: LogSnapshot, sequence: int) -> int:
 
 
 def _told(snapshot: LogSnapshot, entry: IndexEntry) -> ReplicaEntry:
-    state = blob_state(snapshot.history(entry.id))
+    history = snapshot.history(entry.id)
+    state = blob_state(history)
     assert state is not None, "a record that is in the snapshot has a history in it"
     newest, put = state.newest, state.put
     kind = state.deciding.kind if state.deciding is not None else RecordKind.TTL_UPDATE
     expires = newest.expires_ms
     return ReplicaEntry(entry.id, kind == RecordKind.DELETE, state.is_permanent, newest.life_version,
-                        put.size if put is not None else 0, newest.op_time_ms / 1000,
-                        expires / 1000 if expires >= 0 else None, newest.account, newest.container, newest.sequence)
+                        put.size if put is not None and state.has_content else 0, newest.op_time_ms / 1000,
+                        expires / 1000 if expires >= 0 else None, newest.account, newest.container, newest.sequence,
+                        state.permanent_ms(history) / 1000 if state.is_permanent else None)

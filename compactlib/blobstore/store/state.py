@@ -35,6 +35,18 @@ class BlobState:
         """Whether a TTL update has made it permanent."""
         return bool(self.newest.flags & RecordFlag.TTL_UPDATED)
 
+    @property
+    def has_content(self) -> bool:
+        """Whether neither a compaction nor a hard delete has removed the content of its PUT."""
+        return self.put is not None and not self.put.flags & RecordFlag.ERASED
+
+    def permanent_ms(self, history: Sequence[IndexEntry]) -> int:
+        """When the permanent blob of this history was made so; if that is not known, when it was put."""
+        since = self.newest.op_time_ms if self.put is None else self.put.op_time_ms
+        return max((entry.op_time_ms for entry in history
+                    if entry.kind == RecordKind.TTL_UPDATE and (self.put is None or entry.op_time_ms >= since)),
+                   default=since)
+
     def is_expired(self, now_ms: int) -> bool:
         """Whether its time is over: strictly after its expiry."""
         return self.newest.is_expired(now_ms)

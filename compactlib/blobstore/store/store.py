@@ -281,7 +281,7 @@ class BlobStore(Closing):
         pieces = read_stream(content, size)
 
         def append(log: LiveLog, history: Sequence[IndexEntry]) -> IndexEntry:
-            draft = draft_put(key, blob_state(history), content_bytes=pieces.size, now_ms=self._now_ms(),
+            draft = draft_put(key, history, content_bytes=pieces.size, now_ms=self._now_ms(),
                               ttl_seconds=ttl_seconds, account=account, container=container, replace=replace)
             return log.append(draft, pieces.head) if pieces.rest is None else log.append_pieces(draft, pieces.all())
 
@@ -396,7 +396,7 @@ class BlobStore(Closing):
         key = id_bytes(blob_id)
         retention_ms = milliseconds(self._config.deleted_retention_seconds)
         entry, state = self._write(key, lambda log, history: log.append(
-            draft_undelete(key, blob_state(history), self._now_ms(), retention_ms), b""))
+            draft_undelete(key, _lasting(log, history), self._now_ms(), retention_ms), b""))
         assert state is not None
         assert state.put is not None
         return BlobState(entry, entry, state.put).info(state.put)
@@ -416,7 +416,7 @@ class BlobStore(Closing):
         key = id_bytes(blob_id)
         buffer_ms = milliseconds(self._config.ttl_update_buffer_seconds)
         entry, state = self._write(key, lambda log, history: log.append(
-            draft_ttl_update(key, blob_state(history), self._now_ms(), buffer_ms), b""))
+            draft_ttl_update(key, _lasting(log, history), self._now_ms(), buffer_ms), b""))
         assert state is not None
         assert state.put is not None
         return BlobState(entry, state.deciding, state.put).info(state.put)
@@ -444,7 +444,7 @@ class BlobStore(Closing):
                                  expires_at=expires_at, permanent=permanent, account=account, container=container)
 
         def append(log: LiveLog, history: Sequence[IndexEntry]) -> IndexEntry:
-            state = blob_state(history)
+            state = _lasting(log, history)
             known = self._counting_put(draft, content, state)
             if known is None:
                 known = said_before(draft, state, history)
@@ -697,6 +697,17 @@ class BlobStore(Closing):
             if not log.writer.all_synced:
                 log.flush()
 
+    def give_up(self, who: str, is_going: Callable[[IndexEntry], bool] | None) -> None:
+        """From now on take the content of these PUTs for gone; see `swap.CompactableStore`."""
+        require_type("who", who, str)
+        require_method("is_going", is_going, "__call__", or_none=True)
+        log = self._opened()
+        with log.lock:
+            if is_going is None:
+                log.going.pop(who, None)
+            else:
+                log.going[who] = is_going
+
     def swap_segments(self, remove: Sequence[SegmentName], add: Sequence[SegmentName],
                       index_starts: Mapping[SegmentName, Sequence[int]] | None = None) -> None:
         """Answer from the segments `add` instead of `remove`, in one step; see `swap.CompactableStore`.
@@ -840,14 +851,12 @@ class BlobStore(Closing):
 
     def _counting_put(self, draft: IndexEntry, content: bytes, state: BlobState | None) -> IndexEntry | None:
         """The PUT that is here, if a peer brings it once more, or another one that it outdoes; else `None`."""
-        known = None if state is None else state.put
+        known = None if state is None or not state.has_content else state.put
         if draft.kind != RecordKind.PUT or state is None or known is None:
             return None
         here: tuple[Any, ...] = (known.op_time_ms,)
         there: tuple[Any, ...] = (draft.op_time_ms,)
         if here == there:
-            if known.flags & RecordFlag.ERASED:
-                return known
             # Where a TTL update is known, here or there, the PUT may be told with its expiry or without.
             if state.is_permanent or draft.flags & RecordFlag.TTL_UPDATED:
                 known, draft = known._replace(expires_ms=NO_EXPIRY), draft._replace(expires_ms=NO_EXPIRY)
@@ -884,6 +893,14 @@ class BlobStore(Closing):
 
     def _now_ms(self) -> int:
         return milliseconds(self._store_clock.steady())
+
+
+def _lasting(log: LiveLog, history: Sequence[IndexEntry]) -> BlobState | None:
+    """The state of a blob, without a PUT whose content is about to go, on which nothing that is written may rely."""
+    state = blob_state(history)
+    if state is None or state.put is None or not log.is_going(state.put):
+        return state
+    return attrs.evolve(state, put=None)
 
 
 def _default_policy() -> BlobPolicy:

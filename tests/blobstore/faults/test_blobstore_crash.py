@@ -17,7 +17,6 @@ from compactlib.blobstore.compaction.plan.policies.compact_all import CompactAll
 from compactlib.blobstore.config import BlobStoreConfig, Durability
 from compactlib.blobstore.model.values import Answer, Blob, Deleted
 from compactlib.blobstore.store.operations import draft_put
-from compactlib.blobstore.store.state import blob_state
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.files import Files
@@ -182,7 +181,7 @@ def test_a_compaction_removes_nothing_because_of_what_a_crash_takes(durability: 
                 assert found.content in (b"old" * 100, b"new" * 100)
 
         with store._log.lock:  # noqa: SLF001 - as between the writing of a record and its sync, with "group"
-            draft = draft_put(b"a", blob_state(store._log.contents.find(b"a")), content_bytes=300,  # noqa: SLF001
+            draft = draft_put(b"a", store._log.contents.find(b"a"), content_bytes=300,  # noqa: SLF001
                               now_ms=int(NOW * 1000), ttl_seconds=None, account=0, container=0, replace=True)
             store._log.append(draft, b"new" * 100)  # noqa: SLF001
         began = len(files.recording().operations)

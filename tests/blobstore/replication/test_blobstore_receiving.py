@@ -6,50 +6,57 @@ from __future__ import annotations
 import contextlib
 import random
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import example, given, strategies as st
 
-from compactlib.blobstore import CompactAll
+from compactlib.blobstore import CompactAll, Questions
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import BlobConflict, BlobMissing
 from compactlib.blobstore.model.values import Blob, Deleted, GetOptions, RecordKind
+from compactlib.blobstore.store.copying import copy_store
+from compactlib.blobstore.store.peers import ContainerStates
 from compactlib.blobstore.store.replication import ReplicaEntry
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.blobstore.validity.verdicts import Verdict
 from compactlib.clock import ManualClock
-from compactlib.outcome import Failed
+from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
+from compactlib.testing import FailingFiles, Fault
 from tests.blobstore.compaction_stores import compact_all, fill, garbage_store, put_twice
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 18, segment_bytes=1 << 10, journal_max_entries=0, max_blob_bytes=0,
                          deleted_retention_seconds=10.0, ttl_update_buffer_seconds=0.0, pace=None,
                          stats_entries_per_second=None, durability="interval")
-EVERYTHING = CompactAll(min_used_fraction=0.0)
+ALL = CompactAll(min_used_fraction=0.0)
+EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
 KEYS = [b"a", b"b", b"c"]
 
 
 def opened(folder: Path, clock: ManualClock) -> BlobStore:
-    return BlobStore(folder, CONFIG, clock=clock, policy=EVERYTHING)
+    return BlobStore(folder, CONFIG, clock=clock, policy=ALL)
 
 
 def take_over(peer: BlobStore, store: BlobStore, entry: ReplicaEntry) -> None:
     """As `docs/blobstore.md` has it: the blob's state now, as the records that lead to it."""
-    told: dict[str, Any] = {"life_version": entry.life_version, "account": entry.account, "container": entry.container}
-    blob = peer.get(entry.id, GetOptions(include_deleted=True, include_expired=True))
+    told: dict[str, Any] = {"life_version": entry.life_version, "permanent": entry.is_permanent,
+                            "expires_at": entry.expires_at, "account": entry.account, "container": entry.container}
+    blob = peer.get(entry.id, EVERYTHING)
     if isinstance(blob, Blob):
-        store.append_replicated(RecordKind.PUT, entry.id, blob.content, op_time=blob.info.put_at,
-                                expires_at=entry.expires_at, permanent=entry.is_permanent, **told)
-    told |= {"op_time": entry.changed_at, "expires_at": entry.expires_at, "permanent": entry.is_permanent}
-    if entry.is_permanent:
-        store.append_replicated(RecordKind.TTL_UPDATE, entry.id, **told)
+        if blob.info.changed_at != entry.changed_at:
+            return
+        store.append_replicated(RecordKind.PUT, entry.id, blob.content, op_time=blob.info.put_at, **told)
+    if entry.permanent_at is not None:
+        store.append_replicated(RecordKind.TTL_UPDATE, entry.id, op_time=entry.permanent_at, **told)
     if entry.is_deleted:
-        store.append_replicated(RecordKind.DELETE, entry.id, **told)
+        store.append_replicated(RecordKind.DELETE, entry.id, op_time=entry.changed_at, **told)
     elif entry.life_version:
-        store.append_replicated(RecordKind.UNDELETE, entry.id, **told)
+        store.append_replicated(RecordKind.UNDELETE, entry.id, op_time=entry.changed_at, **told)
 
 
 def follow(peer: BlobStore, store: BlobStore) -> None:
@@ -221,6 +228,275 @@ def test_two_puts_of_one_blob_are_mended_by_the_next_compaction(folder: Path, cl
         assert isinstance(found, Blob)
         assert found.content == b"again"
         assert [entry.kind for entry in store.snapshot().history(b"b0")] == [RecordKind.PUT]
+
+
+def test_a_blob_whose_content_was_overwritten_here_comes_back_with_a_later_life(scratch: Path) -> None:
+    """Its PUT was taken for known, so that the blob lived on at the peer, and was missing here for ever."""
+    clock = ManualClock(1_000_000.0)
+    with opened(scratch / "peer", clock) as peer, opened(scratch / "store", clock) as store:
+        peer.put(b"a", b"content", ttl_seconds=1_000.0)
+        follow(peer, store)
+        store.delete(b"a")
+        clock.advance(8.0)
+        peer.delete(b"a")
+        clock.advance(3.0)
+        store.close_active_segment()
+        erased = store.hard_delete(budget=Budget())
+        assert isinstance(erased, Done)
+        assert erased.stats.records == 1
+        follow(peer, store)
+        assert store.get(b"a") == Deleted(b"a", 1_000_000.0, 0, content_gone=True)
+        peer.undelete(b"a")
+        for _ in range(2):
+            follow(peer, store)
+            follow(store, peer)
+        for each in (peer, store):
+            found = each.get(b"a")
+            assert isinstance(found, Blob)
+            assert (found.content, found.info.life_version, found.info.expires_at) == (b"content", 1, 1_001_000.0)
+        assert [entry.kind for entry in store.snapshot().history(b"a")][-2:] == [RecordKind.DELETE, RecordKind.PUT]
+        assert copy_store(store, scratch / "copy", CONFIG, clock=clock).left_out == 1
+        with opened(scratch / "copy", clock) as copy:
+            assert copy.get(b"a") == found
+
+
+def test_a_blob_whose_content_is_overwritten_cannot_be_made_permanent(scratch: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    with opened(scratch / "store", clock) as store:
+        store.put(b"a", b"content", ttl_seconds=1_000.0)
+        store.delete(b"a")
+        clock.advance(11.0)
+        store.close_active_segment()
+        store.hard_delete(budget=Budget())
+        store.append_replicated(RecordKind.UNDELETE, b"a", op_time=clock.now(), life_version=1)
+        with pytest.raises(BlobMissing, match="has lost its content"):
+            store.ttl_update(b"a")
+
+
+@pytest.mark.parametrize("word", ["DELETE", "UNDELETE", "TTL_UPDATE"])
+def test_what_a_peer_says_of_another_put_does_not_go_with_that_one_s_container(word: str, scratch: Path) -> None:
+    """The blob that two replicas had put into two containers went, came back or expired when one of these was gone."""
+    clock, states = ManualClock(1_000_000.0), ContainerStates(0.0)
+    states.deactivate(0, 1)
+    config = attrs.evolve(CONFIG, drop_dead_containers=True)
+    with BlobStore(scratch / "store", config, clock=clock, policy=ALL,
+                   questions=Questions(is_container_gone=states.is_gone)) as store:
+        store.put(b"a", b"content", ttl_seconds=20.0, container=2)
+        clock.advance(1.0)
+        if word == "UNDELETE":
+            store.delete(b"a")
+        store.append_replicated(RecordKind[word], b"a", op_time=clock.now(), life_version=int(word == "UNDELETE"),
+                                expires_at=None if word == "TTL_UPDATE" else 1_000_020.0, container=1)
+        before = store.get(b"a"), store.entries_since().entries[0]
+        assert before[1].container == 2
+        store.close_active_segment()
+        assert isinstance(store.compact(budget=Budget()), Done | Skipped)
+        assert (store.get(b"a"), store.entries_since().entries[0]) == before
+
+
+def test_a_blob_made_permanent_by_a_clock_behind_its_put_is_so_at_the_peer(scratch: Path) -> None:
+    """What was told as its newest change was before its PUT, whose writer's clock was ahead; so the update was taken
+    for one of an earlier PUT, and the blob expired at the peer."""
+    clock, ahead = ManualClock(1_000_000.0), ManualClock(1_000_005.0)
+    with opened(scratch / "peer", clock) as peer, opened(scratch / "store", ahead) as store:
+        store.put(b"a", b"content", ttl_seconds=100.0)
+        follow(store, peer)
+        peer.ttl_update(b"a")
+        peer.delete(b"a")
+        peer.undelete(b"a")
+        follow(peer, store)
+        assert [each.info(b"a").expires_at for each in (peer, store)] == [None, None]  # type: ignore[union-attr]
+
+
+class Meanwhile(ManualClock):
+    """A clock during whose first sleep something happens."""
+
+    def __init__(self, now: float) -> None:
+        super().__init__(now)
+        self.then: Callable[[], object] | None = None
+
+    def sleep(self, seconds: float) -> None:
+        """Pass the time, and do what is to be done meanwhile."""
+        super().sleep(seconds)
+        then, self.then = self.then, None
+        if then is not None:
+            then()
+
+
+def deleted_in_two_places(peer: BlobStore, store: BlobStore, clock: ManualClock) -> None:
+    """A delete that is in effect here, and can still be undone at the peer."""
+    peer.put(b"a", b"content", ttl_seconds=1_000.0)
+    peer.put(b"b", b"another")
+    follow(peer, store)
+    store.delete(b"a")
+    store.delete(b"b")
+    clock.advance(8.0)
+    peer.delete(b"a")
+    clock.advance(3.0)
+    store.close_active_segment()
+    store.flush()
+
+
+@pytest.mark.parametrize("again", ["open", "hard delete", "compact"])
+def test_a_hard_delete_that_was_refused_overwrites_no_blob_that_came_back(again: str, tmp_path: Path) -> None:
+    """Finished later, it overwrote the content of a blob that a peer had undeleted meanwhile."""
+    for at in range(1, 14):
+        clock, left = ManualClock(1_000_000.0), [0]
+
+        def refuses(number: int, left: list[int] = left) -> Fault | None:
+            left[0] -= 1
+            return Fault.REFUSED if left[0] == 0 else None
+
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        with opened(folder / "peer", clock) as peer, contextlib.ExitStack() as stack:
+            store = stack.enter_context(BlobStore(folder / "store", CONFIG, clock=clock, policy=ALL,
+                                                  files=FailingFiles(faults=refuses)))
+            deleted_in_two_places(peer, store, clock)
+            left[0] = at
+            store.hard_delete(budget=Budget())
+            left[0] = 0
+            peer.undelete(b"a")
+            follow(peer, store)
+            if again == "open":
+                store.close()
+                store = stack.enter_context(opened(folder / "store", clock))
+            elif again == "compact":
+                assert not isinstance(store.compact(budget=Budget()), Failed)
+            else:
+                assert isinstance(store.hard_delete(budget=Budget()), Done)
+            found = store.get(b"a")
+            assert isinstance(found, Blob), f"refused at step {at}"
+            assert found.content == b"content"
+            assert not store.verify().findings
+
+
+def test_a_hard_delete_that_waits_overwrites_no_blob_that_came_back(scratch: Path) -> None:
+    clock = Meanwhile(1_000_000.0)
+    with opened(scratch / "peer", clock) as peer, opened(scratch / "store", clock) as store:
+        deleted_in_two_places(peer, store, clock)
+
+        def comes_back() -> None:
+            peer.undelete(b"a")
+            follow(peer, store)
+
+        clock.then = comes_back
+        outcome = store.hard_delete(budget=Budget(bytes_per_second=100.0, clock=clock))
+        assert isinstance(outcome, Done)
+        assert outcome.stats.records == 1
+        assert isinstance(store.get(b"a"), Blob)
+        assert store.get(b"b", EVERYTHING) == Deleted(b"b", 1_000_000.0, 0, content_gone=True)
+
+
+@pytest.mark.parametrize("word", ["undelete", "permanent"])
+def test_a_blob_that_comes_back_while_a_compaction_commits_without_it_has_its_content(word: str, scratch: Path) -> None:
+    """Its PUT was taken for known, and went with the commit."""
+    clock = ManualClock(1_000_000.0)
+    with opened(scratch / "peer", clock) as peer, opened(scratch / "store", clock) as store:
+        if word == "undelete":
+            deleted_in_two_places(peer, store, clock)
+        else:
+            peer.put(b"a", b"content", ttl_seconds=9.0)
+            peer.put(b"c", b"stays")
+            follow(peer, store)
+            peer.ttl_update(b"a")
+            clock.advance(11.0)
+            store.close_active_segment()
+
+        class ComesBack:
+            """A fence behind which a peer is heard."""
+
+            @contextlib.contextmanager
+            def guard(self) -> Iterator[None]:
+                """See `CommitFence`."""
+                if word == "undelete":
+                    peer.undelete(b"a")
+                follow(peer, store)
+                yield
+
+        outcome = store.compact(budget=Budget(), fence=ComesBack())
+        assert isinstance(outcome, Done)
+        for each in (store, peer):
+            found = each.get(b"a")
+            assert isinstance(found, Blob)
+            assert found.content == b"content"
+        assert not store.verify().findings
+        records = store.status().records
+        follow(peer, store)
+        assert store.status().records == records
+
+
+def test_an_update_that_is_told_later_makes_no_successor_permanent(scratch: Path) -> None:
+    """It was told with the time of the undelete after it."""
+    clock = ManualClock(1_000_000.0)
+    with opened(scratch / "peer", clock) as peer, opened(scratch / "store", clock) as store:
+        peer.put(b"a", b"before", ttl_seconds=1_000.0)
+        follow(peer, store)
+        peer.ttl_update(b"a")
+        clock.advance(1.0)
+        store.put(b"a", b"after", ttl_seconds=1_000.0, replace=True)
+        clock.advance(1.0)
+        peer.delete(b"a")
+        peer.undelete(b"a")
+        for _ in range(2):
+            follow(peer, store)
+            follow(store, peer)
+        assert [each.info(b"a").expires_at for each in (peer, store)] == [1_001_001.0] * 2  # type: ignore[union-attr]
+
+
+def test_what_changed_since_it_was_told_is_taken_over_when_it_is_told_again(scratch: Path) -> None:
+    """The new content came with the expiry of the old one, and stayed so."""
+    clock = ManualClock(1_000_000.0)
+    with opened(scratch / "peer", clock) as peer, opened(scratch / "store", clock) as store:
+        peer.put(b"a", b"before")
+        told = peer.entries_since()
+        peer.put(b"a", b"after", ttl_seconds=100.0, container=3, replace=True)
+        for entry in told.entries:
+            take_over(peer, store, entry)
+        for entry in peer.entries_since(told.token).entries:
+            take_over(peer, store, entry)
+        assert store.get(b"a") == peer.get(b"a")
+
+
+@pytest.mark.parametrize("ahead_is", ["put", "update"])
+def test_a_replacement_is_later_than_all_that_it_replaces(ahead_is: str, scratch: Path) -> None:
+    """It was only later than the newest record, so that a PUT or an update from a clock ahead outlived it: the content
+    before it came back, or it was permanent."""
+    clock, ahead = ManualClock(1_000_000.0), ManualClock(1_000_005.0)
+    with opened(scratch / "peer", clock) as peer, opened(scratch / "store", ahead) as store:
+        if ahead_is == "put":
+            store.put(b"a", b"before")
+            follow(store, peer)
+        else:
+            peer.put(b"a", b"before", ttl_seconds=500.0)
+            follow(peer, store)
+            store.ttl_update(b"a")
+            follow(store, peer)
+        peer.delete(b"a")
+        peer.undelete(b"a")
+        peer.put(b"a", b"after", ttl_seconds=900.0, replace=True)
+        for _ in range(2):
+            follow(store, peer)
+            follow(peer, store)
+        copy_store(peer, scratch / "copy", CONFIG, clock=clock)
+        with opened(scratch / "copy", clock) as copy:
+            for each in (peer, store, copy):
+                found = each.get(b"a")
+                assert isinstance(found, Blob)
+                assert found.content == b"after"
+                assert found.info.expires_at is not None
+
+
+def test_a_copy_takes_of_two_puts_of_one_time_the_one_that_counts(scratch: Path) -> None:
+    """The content of the one came with the expiry of the other."""
+    clock = ManualClock(1_000_000.0)
+    with opened(scratch / "peer", clock) as peer, opened(scratch / "store", clock) as store:
+        store.put(b"a", b"a")
+        peer.put(b"a", b"b", ttl_seconds=500.0)
+        follow(peer, store)
+        assert copy_store(store, scratch / "copy", CONFIG, clock=clock).left_out == 1
+        with opened(scratch / "copy", clock) as copy:
+            assert copy.get(b"a") == store.get(b"a") == peer.get(b"a")
 
 
 WORDS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(

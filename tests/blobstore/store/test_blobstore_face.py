@@ -32,7 +32,8 @@ from tests.blobstore.compaction_stores import RETENTION, START, answers, done, f
 
 GOOD: dict[str, Any] = {
     "blob_id": "b0", "content": b"", "kind": RecordKind.PUT, "op_time": 1.0, "name": SegmentName(0, 0), "remove": [],
-    "add": [], "removed": [], "timeout_seconds": 0.0, "segment": SegmentName(0, 0), "folder": "given"}
+    "add": [], "removed": [], "timeout_seconds": 0.0, "segment": SegmentName(0, 0), "folder": "given",
+    "who": "a test", "is_going": None}
 BAD: tuple[Any, ...] = (3, -1.5, "text", b"bytes", [1], {"a": 1}, object(), BlobStore, Greedy)
 METHODS = sorted(name for name, value in vars(BlobStore).items() | vars(BlobStore.__base__).items()
                  if inspect.isfunction(value) and not name.startswith("_"))

@@ -262,6 +262,7 @@ class StoreCompactions:
         # The room that the next plan finds.
         self.freeing.wait()
         close_log(store.files, store.folder, log)
+        store.give_up("compaction", None)
         remove_names(store.files, store.folder, tuple(leftovers(store.folder, None)))
         self._found = self._work = None
         report = BlobCompactionReport(

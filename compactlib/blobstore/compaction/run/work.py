@@ -59,6 +59,7 @@ _LARGEST_READ = 4 << 20
 _LEAST_READ = 64 << 10
 _PIECE_ROWS = 32
 """How many index entries are moved at a stretch."""
+_WHO = "compaction"
 _KEPT_SUFFIX = ".kept" + UNPUBLISHED_SUFFIX
 
 
@@ -221,7 +222,12 @@ class CompactionWork:
         if failures:
             raise failures[0]
         self._require_all_copied()
+        plan = self._planned()
+        sources = {*plan.sources, *(() if plan.partial is None else (plan.partial.segment,))}
+        # What comes back from now on comes with its content.
+        self._store.give_up(_WHO, lambda put: put.segment in sources and not plan.copies(put))
         if self._has_come_back(self._breather(budget)):
+            self._store.give_up(_WHO, None)
             self._restart()
             return False
         return True
@@ -244,6 +250,7 @@ class CompactionWork:
     def _decided(self, budget: Budget | None) -> CyclePlan:
         """The plan of the cycle under way; the log is in COPY afterwards."""
         base = self.log.restart_copy() if self.log.phase is Phase.COPY else self.log
+        self._store.give_up(_WHO, None)
         now_ms = milliseconds(self._store.clock.now())
         config = self._store.config
         snapshot = self._store.snapshot()
@@ -445,6 +452,7 @@ class CompactionWork:
         has = self._store.snapshot().has
         if not all(map(has, index_starts)) or any(map(has, cycle.sources)):
             self._store.swap_segments(cycle.sources, tuple(index_starts), index_starts)
+        self._store.give_up(_WHO, None)
         # The names, before anything says that the sources are no longer needed.
         self._files.sync_folder(self._folder)
         self.log = self.log.start_cleanup(milliseconds(self._store.clock.now()))
