@@ -10,10 +10,11 @@ import attrs
 
 from compactlib._arguments import require_method, require_type
 from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.index.index_segment import ENDS_OR_REVIVES
 from compactlib.blobstore.model.values import Blob, GetOptions, IndexEntry, RecordFlag, RecordKind
 from compactlib.blobstore.store.blob_reader import BlobReader
 from compactlib.blobstore.store.replication import records_after
-from compactlib.blobstore.store.state import blob_state
+from compactlib.blobstore.store.state import BlobState, blob_state
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput, StorageError
@@ -105,6 +106,9 @@ def _copied(source: BlobStore | BlobReader, copy: BlobStore, budget: Budget) -> 
             # Two cycles have copied it.
             continue
         last = entry.sequence
+        if entry.kind in ENDS_OR_REVIVES and _is_outdone(source, entry):
+            # It may say that what it ended was permanent, which its successor is not.
+            continue
         budget.spend(entry.size)
         content = _content(source, entry) if entry.kind == RecordKind.PUT else b""
         if content is None:
@@ -119,9 +123,20 @@ def _copied(source: BlobStore | BlobReader, copy: BlobStore, budget: Budget) -> 
     return StoreCopy(records, size, left_out)
 
 
+def _state(source: BlobStore | BlobReader, blob_id: bytes) -> BlobState | None:
+    return blob_state(source.snapshot().contents.find(blob_id))
+
+
+def _is_outdone(source: BlobStore | BlobReader, entry: IndexEntry) -> bool:
+    """Whether a PUT of a later life came after it."""
+    state = _state(source, entry.id)
+    return (state is not None and state.put is not None and entry.sequence < state.put.sequence
+            and entry.life_version < state.put.life_version)
+
+
 def _content(source: BlobStore | BlobReader, put: IndexEntry) -> bytes | None:
     """What a get answers; `None` if that is not the content of this PUT: it was erased, or compacted meanwhile."""
-    state = blob_state(source.snapshot().history(put.id))
+    state = _state(source, put.id)
     if state is None or state.put is None or not state.has_content or state.put.sequence != put.sequence:
         # A peer may have brought it back in a later life, or another one of the same time.
         return None

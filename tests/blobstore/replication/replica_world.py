@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import shutil
 from collections import deque
@@ -136,7 +137,6 @@ class Replica:
         self.peers: PeerTokens | None = None
         self.reader: BlobReader | None = None
         self.seen: dict[bytes, Answer] = {}
-        self.retention = 0.0
         self.open()
 
     def open(self) -> None:
@@ -145,8 +145,9 @@ class Replica:
         self.store = BlobStore(self.folder, self.config, clock=self.clock, policy=self.policy, name="store",
                                files=FailingFiles(LocalFiles(), faults=self.refusal))
         assert not self.store.recovery.damage, self.store.recovery
-        # A retention that was shorter before may have cost contents that a longer one keeps.
-        self.since = self.clock.now()
+        # A retention that was shorter before may have cost contents that a longer one keeps, and still may, by a
+        # compaction that was begun with it.
+        self.since = self.clock.now() if self.store.compactions.log is None else math.inf
         if self.peers is None:
             self.peers = PeerTokens(self.store.incarnation,
                                     [str(other) for other in range(PEERS) if other != self.number], clock=self.clock)
@@ -217,7 +218,7 @@ class World:
                 Fault.REFUSED, Fault.TORN, Fault.UNKNOWN_DONE, Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
         self.trace.append(f"{replica.number} {word} {key!r} refusal={replica.refusal.left}")
         before = replica.answers(), replica.answers(_DELETED)
-        began = replica.clock.now()
+        began, retention = replica.clock.now(), replica.config.deleted_retention_seconds
         try:
             getattr(self, "do_" + word.replace(" ", "_"))(replica, key)
             failed = False
@@ -241,7 +242,8 @@ class World:
         replica.refusal.left = 0
         changes = word in _HEARS or (
             word in ("put", "replace", "delete", "undelete", "keep") and (crashed or not failed))
-        self.check(replica, key if word not in _HEARS else None, before, began, changes=changes)
+        self.check(replica, key if word not in _HEARS else None, before, began, changes=changes,
+                   retention=min(retention, replica.config.deleted_retention_seconds))
 
     def do_put(self, replica: Replica, key: bytes, *, replace: bool = False) -> None:
         known = replica.store.snapshot().history(key)
@@ -403,7 +405,8 @@ class World:
                 found = replica.reader.get(each, EVERYTHING)
                 # Where a compaction has removed a segment, the reader looks again by itself.
                 assert found == old or not isinstance(old, Blob) or not isinstance(found, Blob) or (
-                    found.info.changed_at != old.info.changed_at), f"a reader saw {old}, and now {found}"
+                    (found.info.changed_at, found.info.life_version) != (old.info.changed_at, old.info.life_version)
+                ), f"a reader saw {old}, and now {found}"
         self.forget_reader(replica)
         replica.store.flush()
         replica.reader = BlobReader(replica.folder, replica.config, clock=replica.clock)
@@ -477,8 +480,8 @@ class World:
     # ------------------------------------------------------------------------------------------------ the checks
 
     def check(self, replica: Replica, key: bytes | None, before: tuple[dict[bytes, Answer], dict[bytes, Answer]],
-              began: float, *, changes: bool) -> None:
-        """No step changes an answer that is not its own to change."""
+              began: float, *, changes: bool, retention: float) -> None:
+        """No step changes an answer that is not its own to change; `retention` is the shortest that was in force."""
         store = replica.store
         store.audit()
         now = replica.clock.now()
@@ -496,7 +499,7 @@ class World:
                 assert not isinstance(new, Blob), f"{each!r}: {old} has become {new}"
             kept = before[1][each]
             if isinstance(kept, Blob) and isinstance(old, Deleted) and not self.containers_gone:
-                until = old.deleted_at + replica.config.deleted_retention_seconds
+                until = old.deleted_at + retention
                 end = kept.info.expires_at
                 if until > now and (end is None or end >= now) and replica.since <= began:
                     found = store.get(each, _DELETED)

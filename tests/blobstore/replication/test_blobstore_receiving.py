@@ -487,6 +487,22 @@ def test_a_replacement_is_later_than_all_that_it_replaces(ahead_is: str, scratch
                 assert found.info.expires_at is not None
 
 
+def test_a_copy_of_a_successor_is_not_as_permanent_as_its_predecessor(scratch: Path) -> None:
+    """The delete that ended the one before it said that it was permanent, and the copy did not have that one."""
+    clock = ManualClock(1_000_100.0)
+    with opened(scratch / "store", clock) as store:
+        store.append_replicated(RecordKind.PUT, b"a", b"before", op_time=1_000_002.0, permanent=True)
+        store.append_replicated(RecordKind.DELETE, b"a", op_time=1_000_025.0, permanent=True)
+        store.append_replicated(RecordKind.PUT, b"a", b"after", op_time=1_000_020.0, expires_at=1_000_320.0,
+                                life_version=1)
+        found = store.get(b"a")
+        assert isinstance(found, Blob)
+        assert found.info.expires_at == 1_000_320.0
+        copy_store(store, scratch / "copy", CONFIG, clock=clock)
+        with opened(scratch / "copy", clock) as copy:
+            assert copy.get(b"a") == found
+
+
 def test_a_copy_takes_of_two_puts_of_one_time_the_one_that_counts(scratch: Path) -> None:
     """The content of the one came with the expiry of the other."""
     clock = ManualClock(1_000_000.0)
