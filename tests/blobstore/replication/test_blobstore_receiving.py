@@ -8,7 +8,6 @@ import random
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
@@ -17,10 +16,9 @@ from hypothesis import example, given, strategies as st
 from compactlib.blobstore import CompactAll, Questions
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import BlobConflict, BlobMissing
-from compactlib.blobstore.model.values import Blob, Deleted, GetOptions, RecordKind
+from compactlib.blobstore.model.values import Blob, Deleted, RecordKind
 from compactlib.blobstore.store.copying import copy_store
 from compactlib.blobstore.store.peers import ContainerStates
-from compactlib.blobstore.store.replication import ReplicaEntry
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.blobstore.validity.verdicts import Verdict
 from compactlib.clock import ManualClock
@@ -29,34 +27,17 @@ from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.testing import FailingFiles, Fault
 from tests.blobstore.compaction_stores import compact_all, fill, garbage_store, put_twice
+from tests.blobstore.replication.replica_world import EVERYTHING, take_over
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 18, segment_bytes=1 << 10, journal_max_entries=0, max_blob_bytes=0,
                          deleted_retention_seconds=10.0, ttl_update_buffer_seconds=0.0, pace=None,
                          stats_entries_per_second=None, durability="interval")
 ALL = CompactAll(min_used_fraction=0.0)
-EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
 KEYS = [b"a", b"b", b"c"]
 
 
 def opened(folder: Path, clock: ManualClock) -> BlobStore:
     return BlobStore(folder, CONFIG, clock=clock, policy=ALL)
-
-
-def take_over(peer: BlobStore, store: BlobStore, entry: ReplicaEntry) -> None:
-    """As `docs/blobstore.md` has it: the blob's state now, as the records that lead to it."""
-    told: dict[str, Any] = {"life_version": entry.life_version, "permanent": entry.is_permanent,
-                            "expires_at": entry.expires_at, "account": entry.account, "container": entry.container}
-    blob = peer.get(entry.id, EVERYTHING)
-    if isinstance(blob, Blob):
-        if blob.info.changed_at != entry.changed_at:
-            return
-        store.append_replicated(RecordKind.PUT, entry.id, blob.content, op_time=blob.info.put_at, **told)
-    if entry.permanent_at is not None:
-        store.append_replicated(RecordKind.TTL_UPDATE, entry.id, op_time=entry.permanent_at, **told)
-    if entry.is_deleted:
-        store.append_replicated(RecordKind.DELETE, entry.id, op_time=entry.changed_at, **told)
-    elif entry.life_version:
-        store.append_replicated(RecordKind.UNDELETE, entry.id, op_time=entry.changed_at, **told)
 
 
 def follow(peer: BlobStore, store: BlobStore) -> None:
