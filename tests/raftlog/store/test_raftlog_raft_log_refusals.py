@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, Closed, NotFound, Stale, StorageError
@@ -34,7 +35,7 @@ from compactlib.raftlog import (
     SnapshotFolder,
     StoreOptions,
 )
-from compactlib.raftlog.errors import LogStopped
+from compactlib.raftlog.errors import LiveIndexMissing, LogStopped
 from compactlib.raftlog.model.values import Answer
 from compactlib.raftlog.store.pins import Pin
 from compactlib.testing.faults.plan import FailingFiles
@@ -212,6 +213,11 @@ class BusyWorld(World):
             except Stale:
                 return
             raise AssertionError(f"checkpoint {there.index} was promoted, and its entry was taken back")
+        if not set(there.live) <= model.now.entries.keys():
+            # A snapshot below it, taken after it, has let go of what it keeps.
+            with pytest.raises(LiveIndexMissing):
+                log.promote(index)
+            return
         kept = set(there.live) | self._trailing(model.now, there.index)
         model.change(lambda state: state.record_snapshot(there.index, kept))
         assert log.promote(index).index == there.index
