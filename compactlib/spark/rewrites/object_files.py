@@ -194,10 +194,13 @@ class ObjectsExecutor:
     Memory, here and in each worker: one part of `part_bytes`.
 
     Args:
+        executor: who runs the tasks; a `SparkExecutor` needs nothing else.
+        open_store: opens the object store, here and on the workers.
         copy: the working copy in which the store was opened: `ObjectFolder(..., heads=store_heads).opened(
             only_heads=True)` gives it.
         prefix: what the keys of all runs begin with, for them alone; without a `copy`.
         kinds: the kinds of tasks it can carry.
+        files: the disk of this process.
         part_bytes: the largest object that is put, >= 1.
         scratch: where workers make their scratch folders; default their system's own place.
     """

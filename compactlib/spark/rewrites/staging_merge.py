@@ -53,7 +53,8 @@ class StagingMerge:
     """Merges layers of changes into a metarange on Spark. Also an `Executor` for a `Compactor`'s tasks.
 
     Workers must be able to import the library (`ship_library`). `open_objects`, which is picklable, gives them the
-    object store of `committed`. The keys are divided into so many `partitions`, >= 1.
+    object store of `committed`. The keys are divided into so many `partitions`, >= 1. `clock` is for the seconds in
+    the results.
     """
 
     def __init__(self, spark: SparkSession, committed: CommittedRanges, open_objects: Callable[[], ObjectStore], *,

@@ -47,8 +47,10 @@ def local_session(app_name: str = "compactlib", *, cores: int = 2, log_level: st
     page. A session that this process has already is returned as it is. Starting Java takes a few seconds.
 
     Args:
+        app_name: shown in Spark's own logs.
         cores: tasks that run at once, >= 1.
         log_level: what Spark writes to stderr: "off", "error", "warn", "info".
+        java_options: more options for the Java process.
         options: more Spark options, which win over those set here.
 
     Raises:
@@ -77,7 +79,7 @@ def local_session(app_name: str = "compactlib", *, cores: int = 2, log_level: st
             "spark.sql.execution.arrow.pyspark.enabled": "true",
             # Tasks travel with the job's function, up to some mebibytes, which costs less than a join.
             BROADCAST_FROM: str(8 << 20),
-            # Over TCP each task waits 40 ms for an acknowledgement; Windows has no other.
+            # Over TCP a task takes some 40 ms longer; Windows has no other.
             "spark.python.unix.domain.socket.enabled": str(os.name == "posix").lower(),
             **(options or {}),
         }

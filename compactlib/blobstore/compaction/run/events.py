@@ -54,7 +54,7 @@ class StoreEvents:
         """The effects of one committed cycle, each only if there were any."""
         if cycle.sources:
             self.tell(POSITIONS_MOVED, number=number, removed=[str(name) for name in cycle.sources],
-                       added=[str(target.name) for target in cycle.targets])
+                      added=[str(target.name) for target in cycle.targets])
         for verdict, name in ((Verdict.EXPIRED, EXPIRED_GONE), (Verdict.DELETED, DELETED_GONE),
                               (Verdict.PURGED, TOMBSTONES_GONE)):
             if verdicts.get(verdict):

@@ -30,7 +30,7 @@ from compactlib.blobstore.compaction.progress.compaction_file import (
 from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Phase
 from compactlib.blobstore.compaction.run.events import COMPACTION_DONE, StoreEvents
 from compactlib.blobstore.compaction.run.report import BlobCompactionOutcome, BlobCompactionReport
-from compactlib.blobstore.compaction.run.work import CompactionWork, Questions
+from compactlib.blobstore.compaction.run.work import GIVES_UP, CompactionWork, Questions
 from compactlib.blobstore.compaction.sense.look import Sensor
 from compactlib.blobstore.compaction.sense.statistics import all_lifetimes
 from compactlib.blobstore.compaction.swap import CompactableStore
@@ -262,7 +262,7 @@ class StoreCompactions:
         # The room that the next plan finds.
         self.freeing.wait()
         close_log(store.files, store.folder, log)
-        store.give_up("compaction", None)
+        store.give_up(GIVES_UP, None)
         remove_names(store.files, store.folder, tuple(leftovers(store.folder, None)))
         self._found = self._work = None
         report = BlobCompactionReport(

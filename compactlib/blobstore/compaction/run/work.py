@@ -59,7 +59,8 @@ _LARGEST_READ = 4 << 20
 _LEAST_READ = 64 << 10
 _PIECE_ROWS = 32
 """How many index entries are moved at a stretch."""
-_WHO = "compaction"
+GIVES_UP = "compaction"
+"""In whose name a compaction gives contents up."""
 _KEPT_SUFFIX = ".kept" + UNPUBLISHED_SUFFIX
 
 
@@ -225,9 +226,9 @@ class CompactionWork:
         plan = self._planned()
         sources = {*plan.sources, *(() if plan.partial is None else (plan.partial.segment,))}
         # What comes back from now on comes with its content.
-        self._store.give_up(_WHO, lambda put: put.segment in sources and not plan.copies(put))
+        self._store.give_up(GIVES_UP, lambda put: put.segment in sources and not plan.copies(put))
         if self._has_come_back(self._breather(budget)):
-            self._store.give_up(_WHO, None)
+            self._store.give_up(GIVES_UP, None)
             self._restart()
             return False
         return True
@@ -250,7 +251,7 @@ class CompactionWork:
     def _decided(self, budget: Budget | None) -> CyclePlan:
         """The plan of the cycle under way; the log is in COPY afterwards."""
         base = self.log.restart_copy() if self.log.phase is Phase.COPY else self.log
-        self._store.give_up(_WHO, None)
+        self._store.give_up(GIVES_UP, None)
         now_ms = milliseconds(self._store.clock.now())
         config = self._store.config
         snapshot = self._store.snapshot()
@@ -452,7 +453,7 @@ class CompactionWork:
         has = self._store.snapshot().has
         if not all(map(has, index_starts)) or any(map(has, cycle.sources)):
             self._store.swap_segments(cycle.sources, tuple(index_starts), index_starts)
-        self._store.give_up(_WHO, None)
+        self._store.give_up(GIVES_UP, None)
         # The names, before anything says that the sources are no longer needed.
         self._files.sync_folder(self._folder)
         self.log = self.log.start_cleanup(milliseconds(self._store.clock.now()))
