@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import random
 import shutil
 from collections import deque
@@ -145,9 +144,8 @@ class Replica:
         self.store = BlobStore(self.folder, self.config, clock=self.clock, policy=self.policy, name="store",
                                files=FailingFiles(LocalFiles(), faults=self.refusal))
         assert not self.store.recovery.damage, self.store.recovery
-        # A retention that was shorter before may have cost contents that a longer one keeps, and still may, by a
-        # compaction that was begun with it.
-        self.since = self.clock.now() if self.store.compactions.log is None else math.inf
+        # A retention that was shorter before may have cost contents that a longer one keeps.
+        self.since = self.clock.now()
         if self.peers is None:
             self.peers = PeerTokens(self.store.incarnation,
                                     [str(other) for other in range(PEERS) if other != self.number], clock=self.clock)

@@ -101,7 +101,7 @@ class CompactionLog(Printed):
         number: of the compaction in its store, from 1 on; ascends by one with each cycle that was committed, so that
             the first cycle of this compaction has it.
         started_ms: milliseconds since the epoch.
-        reference_ms: deletes made strictly before it are in effect, for all cycles.
+        reference_ms: deletes made strictly before it are in effect, unless the retention has become longer since.
         is_full: whether the plan took every eligible segment.
         swap_segments: how many segments a cycle may write, >= 1.
         victims: the segments to compact, in the order in which they are copied.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One compaction in progress: decides a cycle, hands out what is to be copied, and commits it.
 
-A cycle that was interrupted while copying is decided anew, since deletes and expiry go on; new segments that are whole
-are used again if they are what it would write now.
+A cycle that was interrupted while copying is decided anew, since deletes and expiry go on, and the retention may
+have become longer; new segments that are whole are used again if they are what it would write now.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class CompactionWork:
         """The plan of the cycle under way; the log is in COPY afterwards."""
         base = self.log.restart_copy() if self.log.phase is Phase.COPY else self.log
         self._store.give_up(GIVES_UP, None)
-        now_ms = milliseconds(self._store.clock.now())
+        now = self._store.clock.now()
         config = self._store.config
         snapshot = self._store.snapshot()
         # What a crash may take must not be why an older record goes.
@@ -264,13 +264,14 @@ class CompactionWork:
                 raise PlanDoesNotFit(f"segment {unknown} of compaction {base.number} of store {self._store.name} is "
                                      f"not in the log any more; give it up with drop_compaction(), and plan anew")
         plan = plan_cycle(
-            snapshot, base.remaining, base.turns, base.copied_before, self._rules(now_ms),
+            snapshot, base.remaining, base.turns, base.copied_before, self._rules(now),
             swap_segments=base.swap_segments, segment_bytes=self._store.segment_bytes,
             header_bytes=SEGMENT_HEADER_BYTES,
             dropped_put=self._dropped_puts.note if config.purge_tombstones else None,
             classify=None if config.placement is None else self._class_of, breather=self._breather(budget))
         if self.log.phase is Phase.PREPARE or not _is_begun(self.log, plan):
-            self.log = base.start_copy(plan.sources, plan.partial, tuple(each.name for each in plan.targets), now_ms)
+            self.log = base.start_copy(plan.sources, plan.partial, tuple(each.name for each in plan.targets),
+                                       milliseconds(now))
             self._write_log()
             if self._has_leftovers:
                 remove_names(self._files, self._folder, tuple(leftovers(self._folder, self.log)))
@@ -288,9 +289,13 @@ class CompactionWork:
         record = Survivor(entry.op_time_ms, until, entry.size, entry.segment.generation)
         return class_of(placement, record, self.log.started_ms)
 
-    def _rules(self, now_ms: int) -> Rules:
-        purge = self.questions.purge_rules(self._store.config, had_put=self._dropped_puts.had_put)
-        return Rules(reference_ms=self.log.reference_ms, now_ms=max(now_ms, self.expires_before_ms), purge=purge)
+    def _rules(self, now: float) -> Rules:
+        config = self._store.config
+        purge = self.questions.purge_rules(config, had_put=self._dropped_puts.had_put)
+        # The plan's, unless the store was opened with a longer retention since.
+        latest_ms = milliseconds(max(now - config.deleted_retention_seconds, 0.0))
+        return Rules(reference_ms=min(self.log.reference_ms, latest_ms),
+                     now_ms=max(milliseconds(now), self.expires_before_ms), purge=purge)
 
     def _pace(self, rate_is_given: bool) -> Pace | None:
         pace = self._store.config.pace

@@ -105,6 +105,24 @@ def test_what_was_copied_before_is_not_used_if_it_would_be_copied_otherwise_now(
         assert answers(store, 3) == [bytes(300), "Missing", "Missing"]
 
 
+@pytest.mark.parametrize("copied", [0, 1500])
+def test_it_goes_on_with_the_longer_retention_of_the_next_opening(copied: int, folder: Path, clock: ManualClock,
+                                                                  ) -> None:
+    with open_store(folder, clock, swap_segments=9, deleted_retention_seconds=10) as store:
+        for number in range(40):
+            store.put(f"b{number}", bytes(300))
+        for number in range(0, 40, 3):
+            store.delete(f"b{number}")
+        clock.advance(100)
+        assert isinstance(store.compact(plan_of(store), budget=Budget(total_bytes=copied)), Failed)
+    with open_store(folder, clock, swap_segments=9, deleted_retention_seconds=1000) as store:
+        assert done(store.resume(budget=Budget())).verdicts[Verdict.DELETED] == 0
+        for number in range(0, 40, 3):
+            store.undelete(f"b{number}")
+        assert answers(store, 40) == [bytes(300)] * 40
+        assert not store.verify().findings
+
+
 def test_the_stores_own_temporary_files_are_let_be_while_it_is_open(folder: Path, clock: ManualClock) -> None:
     """Under load, a compaction removed the index file that the store was writing, or failed when that was faster."""
     with garbage_store(folder, clock) as store:
