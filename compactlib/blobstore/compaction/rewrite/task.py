@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The heavy step of a compaction: copy records from some segments into one new segment.
 
-Runs of adjacent records are read and written at once, and each record is checked against its CRC in between: what is
-written is what was checked. One fsync makes the whole file durable. The task knows nothing of the store it works for:
-it can run in any process that sees the folder, twice, or at the same time as another try; each writes its own file and
-publishes nothing, and all write the same bytes.
+Runs of adjacent records, and runs with little between them, are read at once, and some of them written at once; each
+record is checked against its CRC in between: what is written is what was checked. One fsync makes the whole file
+durable. The task knows nothing of the store it works for: it can run in any process that sees the folder, twice, or at
+the same time as another try; each writes its own file and publishes nothing, and all write the same bytes.
 
 An attempt may go on with what an earlier one has written. It takes that file over under a name of its own, and only if
 no process has it open for writing any more: the writer of a file that may be taken over holds a lock on it (`flock`, so
@@ -18,7 +18,8 @@ import mmap
 import os
 import struct
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, zip_longest
 
 import attrs
 
@@ -42,6 +43,13 @@ from compactlib.runtime.observe import Progress
 
 _CRC = struct.Struct("<I")
 _LEAST_BUFFER_BYTES = 4096
+_STRETCH_BYTES = 1 << 20
+"""How much is written at once. Beside threads that read, each system call waits for the interpreter afterwards."""
+_HAND_OVER_BYTES = 4 << 20
+_MAX_GAP_BYTES = 16 << 10
+"""So much between two spans is read over: that takes less than another call."""
+_MOST_SPANS = 256
+"""Of a stretch; a call takes a buffer for each, and one for what is between."""
 _NAP_SECONDS = 0.1
 _NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _CAN_ADVISE = hasattr(os, "posix_fadvise")
@@ -222,50 +230,57 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 @attrs.frozen
 class _Span:
-    """Adjacent records that are read and written at once, or one record larger than the buffer.
+    """Adjacent records of a file, no more than the buffer holds, or one record that is larger.
 
     Attributes:
         offset: where it begins in its file.
+        length: of all its records.
+        first: the number of its first record among those that are copied from the file.
         sizes: of its records.
         sequences: of its records.
-        cold: stretches that were not in the page cache: places relative to `offset`, and lengths.
     """
 
     offset: int
+    length: int
+    first: int
     sizes: list[int]
     sequences: list[int]
-    cold: list[tuple[int, int]]
-
-    @property
-    def length(self) -> int:
-        return sum(self.sizes)
 
     @property
     def end(self) -> int:
         return self.offset + self.length
 
+    @property
+    def numbers(self) -> range:
+        return range(self.first, self.first + len(self.sizes))
 
-def _spans(source: SourceRecords, limit: int, cached: bytes | None = None) -> Iterator[_Span]:
+
+def _spans(source: SourceRecords, limit: int) -> Iterator[_Span]:
     """The spans of a source, each at most `limit` bytes long unless it is one record."""
     offsets, all_sizes, all_sequences = source.columns()
-    in_use = b"\x01" * len(offsets) if cached is None else cached
     first = 0
     while first < len(offsets):
         last, end = first + 1, offsets[first] + all_sizes[first]
         while last < len(offsets) and offsets[last] == end and end + all_sizes[last] - offsets[first] <= limit:
             end += all_sizes[last]
             last += 1
-        cold: list[tuple[int, int]] = []
-        for place in range(first, last):
-            at = offsets[place] - offsets[first]
-            if in_use[place]:
-                continue
-            if cold and sum(cold[-1]) == at:
-                cold[-1] = cold[-1][0], cold[-1][1] + all_sizes[place]
-            else:
-                cold.append((at, all_sizes[place]))
-        yield _Span(offsets[first], all_sizes[first:last].tolist(), all_sequences[first:last].tolist(), cold)
+        yield _Span(offsets[first], end - offsets[first], first, all_sizes[first:last].tolist(),
+                    all_sequences[first:last].tolist())
         first = last
+
+
+def _stretches(spans: Iterable[_Span], limit: int) -> Iterator[list[_Span]]:
+    """The same spans, those together that are at most `limit` bytes long."""
+    stretch: list[_Span] = []
+    length = 0
+    for span in spans:
+        if stretch and (length + span.length > limit or len(stretch) == _MOST_SPANS):
+            yield stretch
+            stretch, length = [], 0
+        stretch.append(span)
+        length += span.length
+    if stretch:
+        yield stretch
 
 
 class _Writing:
@@ -283,6 +298,7 @@ class _Writing:
         self.bytes_written = 0
         self.total = sum(sum(source.columns()[1]) for source in task.sources)
         self.buffer = memoryview(bytearray(min(max(task.buffer_bytes, _LEAST_BUFFER_BYTES), self.total + 1)))
+        self.gap = memoryview(bytearray(_MAX_GAP_BYTES))
         self.cold: list[tuple[int, int]] = []
         self.was_cold = False
         self.handed_over = 0
@@ -293,23 +309,22 @@ class _Writing:
         head = encode_header(self.task.header)
         if size >= len(head) and os.pread(self.out.fileno(), len(head), 0) == head:
             with contextlib.suppress(CorruptData):
+                written = _Source(self.out.fileno(), self.out.path)
                 for source in self.task.sources:
                     for span in _spans(source, len(self.buffer)):
-                        self._take(_Input(self.out.fileno(), self.out.path, self.end), span, write=False)
+                        self._take(written, [attrs.evolve(span, offset=self.end)], write=False)
         if size > self.end:
             self.out.truncate(self.end)
         self.out.write_at(0, [head])
 
     def copy_all(self) -> None:
         """Copy what is not there yet, and make the file durable."""
-        work, done = f"compact {self.task.name}", self.spans
-        seen = 0
-        self.handed_over = self.end - self.end % mmap.PAGESIZE
-        self.attempt.observer.progress(Progress(work, self.end - SEGMENT_HEADER_BYTES, self.total))
+        left, self.handed_over = self.spans, self.end - self.end % mmap.PAGESIZE
+        self._tell()
         for source in self.task.sources:
             file = self._open_source(source.segment)
             try:
-                seen = self._copy_source(source, file, seen, done, work)
+                left = self._copy_source(source, file, left)
             finally:
                 file.close()
         if not self.records:
@@ -318,21 +333,25 @@ class _Writing:
         for offset, length in self.cold:
             _forget(self.out.fileno(), offset, length)
 
-    def _copy_source(self, source: SourceRecords, file: SegmentFile, seen: int, done: int, work: str) -> int:
-        """Copy the spans of one source behind the first `done` of all; how many were seen."""
-        cache, before = _PageCache(file.fileno()), SEGMENT_HEADER_BYTES
-        # All at once and first: reading one record brings others into the cache.
-        for span in _spans(source, len(self.buffer), cache.cached(source.columns()[0])):
-            seen += 1
-            if seen > done:
-                self._copy(_Input(file.fileno(), file.path, span.offset), span)
-                self._hand_over()
-                self._forget_read(cache, span, before)
-                self.attempt.observer.progress(Progress(work, self.end - SEGMENT_HEADER_BYTES, self.total))
-            before = span.end
-        if self.was_cold:
+    def _tell(self) -> None:
+        done = self.end - SEGMENT_HEADER_BYTES
+        self.attempt.observer.progress(Progress(f"compact {self.task.name}", done, self.total))
+
+    def _copy_source(self, source: SourceRecords, file: SegmentFile, left: int) -> int:
+        """Copy the spans of one source, of which the first `left` are there; how many of the next one's are."""
+        cache, before = _Source(file.fileno(), file.path, *source.columns()[:2]), SEGMENT_HEADER_BYTES
+        spans = _spans(source, len(self.buffer))
+        for span in islice(spans, left):
+            left, before = left - 1, span.end
+        for stretch in _stretches(spans, min(len(self.buffer), _STRETCH_BYTES)):
+            self._copy(cache, stretch)
+            self._hand_over()
+            self._forget_read(cache, stretch, before)
+            self._tell()
+            before = stretch[-1].end
+        if cache.was_cold:
             cache.forget(before, before + _READ_AHEAD_BYTES)
-        return seen
+        return left
 
     def _hand_over(self) -> None:
         """Have the system write whole pages to the disk while the next span is read, so that the sync waits less.
@@ -340,23 +359,27 @@ class _Writing:
         Linux begins to write dirty pages that it is told to forget, and keeps those in the cache that it is writing.
         """
         whole = self.end - self.end % mmap.PAGESIZE
+        if whole - self.handed_over < _HAND_OVER_BYTES:
+            return
         _forget(self.out.fileno(), self.handed_over, whole - self.handed_over)
         self.handed_over = whole
 
-    def _forget_read(self, cache: _PageCache, span: _Span, before: int) -> None:
-        """Give up what only this attempt has read: the gap before the span, and what was cold in it."""
-        if not span.cold:
-            # Nothing came from the disk, and nothing beside it either.
+    def _forget_read(self, cache: _Source, stretch: list[_Span], before: int) -> None:
+        """Give up what only this attempt has read: what was cold in a stretch that was written last, and the gaps
+        before it."""
+        if not cache.was_cold:
             return
-        self.was_cold = True
-        cache.forget(before, span.offset)
-        target = self.end - span.length
-        for at, length in span.cold:
-            cache.forget(span.offset + at, span.offset + at + length)
-            if self.cold and sum(self.cold[-1]) == target + at:
-                self.cold[-1] = self.cold[-1][0], self.cold[-1][1] + length
-            else:
-                self.cold.append((target + at, length))
+        target = self.end - sum(span.length for span in stretch)
+        for span in stretch:
+            at = span.offset
+            for number, size in zip(span.numbers, span.sizes, strict=True):
+                if cache.is_cold(number):
+                    cache.forget(before, at + size)
+                    if self.cold and sum(self.cold[-1]) == target:
+                        self.cold[-1] = self.cold[-1][0], self.cold[-1][1] + size
+                    else:
+                        self.cold.append((target, size))
+                at, target, before = at + size, target + size, at + size
 
     def _open_source(self, name: SegmentName) -> SegmentFile:
         file = SegmentFile(os.path.join(self.task.folder, name.log_file))
@@ -366,69 +389,89 @@ class _Writing:
                               found=f"segment {file.header.name} of store {file.header.incarnation.hex()}")
         return file
 
-    def _copy(self, source: _Input, span: _Span) -> None:
-        self.attempt.budget.spend(span.length)
+    def _copy(self, source: _Source, stretch: list[_Span]) -> None:
+        granted: list[_Span] = []
+        try:
+            for span in stretch:
+                self.attempt.budget.spend(span.length)
+                granted.append(span)
+        finally:
+            # Also of a budget that is spent half-way: who goes on asks for the rest.
+            if granted:
+                self._take_in_turn(source, granted)
+
+    def _take_in_turn(self, source: _Source, spans: list[_Span]) -> None:
+        before = self.end
         with self.attempt.turn:
             began = self.attempt.clock.monotonic()
-            self._take(source, span, write=True)
+            self._take(source, spans, write=True)
             seconds = self.attempt.clock.monotonic() - began
-        self.bytes_written += span.length
+        self.bytes_written += self.end - before
         if self.keeper is not None:
-            wait = self.keeper.wait_after(span.length, seconds)
+            wait = self.keeper.wait_after(self.end - before, seconds)
             while wait > 0:
                 self.attempt.budget.check()
                 self.attempt.clock.sleep(min(wait, _NAP_SECONDS))
                 wait -= _NAP_SECONDS
 
-    def _take(self, source: _Input, span: _Span, *, write: bool) -> None:
-        """Read a span and check its records; then write it behind the last one, unless it is there already."""
-        if span.length <= len(self.buffer):
-            view = self.buffer[:span.length]
-            self._read(source, view, 0)
-            self.crc = self._checked(source, view, span, self.crc)
-            if write:
-                self.out.write_at(self.end, [view])
+    def _take(self, source: _Source, spans: list[_Span], *, write: bool) -> None:
+        """Read spans and check their records; then write them behind the last one, unless they are there already."""
+        if spans[0].length > len(self.buffer):
+            length, self.crc = spans[0].length, self._take_large(source, spans[0], write)
         else:
-            self.crc = self._take_large(source, span, write)
-        self.end += span.length
-        self.records += len(span.sizes)
-        self.spans += 1
+            length = self._fill(source, spans)
+            at, crc = 0, self.crc
+            for span in spans:
+                crc = self._checked(source, self.buffer[at:at + span.length], span, crc)
+                at += span.length
+            if write:
+                self.out.write_at(self.end, [self.buffer[:length]])
+            self.crc = crc
+        self.end += length
+        self.records += sum(len(span.sizes) for span in spans)
+        self.spans += len(spans)
 
-    def _read(self, source: _Input, view: memoryview, at: int) -> None:
-        try:
-            got = read_into(source.descriptor, view, source.offset + at)
-        except OSError as error:
-            raise StorageError.from_os(error, "read", source.path) from error
-        self.bytes_read += got
-        if got < len(view):
-            raise CorruptData(path=source.path, offset=source.offset + at + got, found="the end of the file",
-                              expected=f"{len(view) - got} more bytes of records")
+    def _fill(self, source: _Source, spans: list[_Span]) -> int:
+        """Read spans back to back into the buffer, those with little between them at once; their length."""
+        place = start = first = 0
+        pieces: list[memoryview] = []
+        for span, following in zip_longest(spans, spans[1:]):
+            if not pieces:
+                start, first = span.offset, span.first
+            pieces.append(self.buffer[place:place + span.length])
+            place += span.length
+            if following is not None and not source.was_cold and following.offset - span.end <= _MAX_GAP_BYTES:
+                pieces.append(self.gap[:following.offset - span.end])
+            else:
+                self.bytes_read += source.read(pieces, start, range(first, span.numbers.stop))
+                pieces = []
+        return place
 
-    def _checked(self, source: _Input, view: memoryview, span: _Span, crc: int) -> int:
+    def _checked(self, source: _Source, view: memoryview, span: _Span, crc: int) -> int:
         """Check each record of a span; the sum over their checksums goes on from `crc`."""
         salt, at, breather = self.task.header.salt, 0, Breather(self.attempt.clock)
         for size, sequence in zip(span.sizes, span.sequences, strict=True):
             breather.breathe()
             found = check_whole(view[at:at + size], salt, sequence)
             if found is not None:
-                raise CorruptData(path=source.path, offset=source.offset + at,
+                raise CorruptData(path=source.path, offset=span.offset + at,
                                   expected=f"record {sequence} of {size} bytes", found=found)
             at += size
             crc = crc32(view[at - TRAILER_BYTES:at], crc)
         return crc
 
-    def _take_large(self, source: _Input, span: _Span, write: bool) -> int:
+    def _take_large(self, source: _Source, span: _Span, write: bool) -> int:
         """One record larger than the buffer, piece by piece. It is written before its end was checked: if that is
         wrong, the whole file goes."""
         salt, at, running, trailer = self.task.header.salt, 0, 0, b""
         while at < span.length:
             view = self.buffer[:min(len(self.buffer), span.length - at)]
-            self._read(source, view, at)
+            self.bytes_read += source.read([view], span.offset + at, span.numbers)
             body = view
             if at == 0:
                 start, running, found = check_head(view, span.length, salt, span.sequences[0])
                 if found is not None:
-                    raise CorruptData(path=source.path, offset=source.offset, found=found,
+                    raise CorruptData(path=source.path, offset=span.offset, found=found,
                                       expected=f"record {span.sequences[0]} of {span.length} bytes")
                 body = view[start:]
             # The last bytes are the checksum itself, and may be spread over two pieces.
@@ -441,57 +484,103 @@ class _Writing:
             at += len(view)
         (stored,) = _CRC.unpack(trailer)
         if stored != running:
-            raise CorruptData(path=source.path, offset=source.offset, found=f"record CRC {running:#010x}",
+            raise CorruptData(path=source.path, offset=span.offset, found=f"record CRC {running:#010x}",
                               expected=f"record CRC {stored:#010x}")
         return crc32(trailer, self.crc)
 
 
-@attrs.frozen
-class _Input:
-    """Where a span is read from: the source, or what an earlier attempt wrote."""
-
-    descriptor: int
-    path: str
-    offset: int
-
-
-class _PageCache:
-    """What the page cache holds of one open file, and what it need not hold any longer, where the platform has the
-    means to say so (Linux).
+class _Source:
+    """A file that records are read from, and what of it the page cache need not hold any longer, where the platform
+    has the means to say so (Linux).
 
     A compaction reads and writes far more than the cache holds. What was not cached before it came is given up again
     at once, in the source and in the new file; what was cached before is in use, and stays, in the new file too.
-    Advice only: nothing depends on it.
+    Advice only: nothing depends on it. As long as all is in the cache, nothing is asked that is not read.
 
     Args:
         descriptor: the file, opened by the caller for this alone.
+        path: its path.
+        offsets: where each record begins that is going to be read; `None` if it does not matter what is cached.
+        sizes: how long each is.
+
+    Attributes:
+        was_cold: whether something was not in the cache.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, path: str, offsets: Sequence[int] | None = None,
+                 sizes: Sequence[int] = ()) -> None:
+        self.path = path
+        self.was_cold = False
         self._descriptor = descriptor
-        self._can_ask = bool(_NO_WAIT) and _CAN_ADVISE and hasattr(os, "preadv")
+        self._offsets = () if offsets is None else offsets
+        self._sizes = sizes
+        self._cold = bytearray()
+        self._can_ask = bool(_NO_WAIT) and _CAN_ADVISE and offsets is not None
         if self._can_ask:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
-    def cached(self, offsets: Iterable[int]) -> bytes:
-        """One byte for each place: 1 if its page is cached, or if that is unknown; one system call each."""
+    def read(self, pieces: Sequence[memoryview], offset: int, numbers: range) -> int:
+        """Fill memory with the bytes from `offset` on, in which the records of these numbers lie; how many bytes.
+
+        Raises:
+            CorruptData: the file ends before.
+            StorageError: the disk refused.
+        """
+        try:
+            got = self._from_cache(pieces, offset)
+            end = offset + got
+            if self._can_ask and not self.was_cold and got < sum(map(len, pieces)):
+                self._look(numbers, end)
+            for piece in pieces:
+                if got >= len(piece):
+                    got -= len(piece)
+                    continue
+                end += read_into(self._descriptor, piece[got:], end)
+                got = 0
+        except OSError as error:
+            raise StorageError.from_os(error, "read", self.path) from error
+        missing = offset + sum(map(len, pieces)) - end
+        if missing:
+            raise CorruptData(path=self.path, offset=end, found="the end of the file",
+                              expected=f"{missing} more bytes of records")
+        return end - offset
+
+    def _from_cache(self, pieces: Sequence[memoryview], offset: int) -> int:
+        if self.was_cold:
+            return 0
+        try:
+            return os.preadv(self._descriptor, pieces, offset, _NO_WAIT if self._can_ask else 0)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            # A file system that cannot answer: everything is taken to be in use.
+            self._can_ask = False
+            return 0
+
+    def _look(self, numbers: range, reached: int) -> None:
+        """What of the records is cached that were not read, of which those in `numbers` are behind `reached`.
+
+        All at once and first: reading one brings others into the cache. These are on their way there already.
+        """
+        self.was_cold = True
+        self._cold = bytearray(numbers.start)
+        self._cold.extend(self._offsets[number] + self._sizes[number] > reached for number in numbers)
         one = bytearray(1)
-        return bytes(self._is_cached(offset, one) for offset in offsets)
+        self._cold.extend(not self._is_cached(place, one) for place in self._offsets[numbers.stop:])
 
     def _is_cached(self, offset: int, one: bytearray) -> bool:
-        if self._can_ask:
-            try:
-                os.preadv(self._descriptor, [one], offset, _NO_WAIT)
-            except BlockingIOError:
-                return False
-            except OSError:
-                # A file system that cannot answer: everything is taken to be in use.
-                self._can_ask = False
-        return True
+        try:
+            return os.preadv(self._descriptor, [one], offset, _NO_WAIT) == 1
+        except BlockingIOError:
+            return False
+
+    def is_cold(self, number: int) -> bool:
+        """Whether a record was not in the cache before this attempt read it."""
+        return self.was_cold and bool(self._cold[number])
 
     def forget(self, start: int, end: int) -> None:
-        """Give up the pages from `start` to `end`, unless it is unknown what is in use."""
-        if self._can_ask and end > start:
+        """Give up the pages from `start` to `end`, which nobody else had in use."""
+        if end > start:
             os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
 
 
