@@ -56,9 +56,18 @@ def sums_in(members: Sequence[array[int]], rows: Sequence[int], records: Records
     """See `records.sums_in`."""
     numbers, alive, ends = _told_apart(members, rows, records.place)
     keys = np.frombuffer(records.key, np.int32)[numbers]
-    parts = (alive, *(np.frombuffer(column, np.int64)[keys] * alive for column in columns))
-    sums = [np.diff(np.append(0, np.cumsum(part))[ends], prepend=0).tolist() for part in parts]
-    return [list(each) for each in zip(*sums, strict=True)]
+    if records.waiting:
+        alive &= ~np.isin(numbers, np.frombuffer(records.waiting, np.int32))
+    # With a number behind the last one, where empty segments at the end begin.
+    parts = np.zeros((1 + len(columns), len(numbers) + 1), np.int64)
+    parts[0, :-1] = alive
+    for part, column in zip(parts[1:], columns, strict=True):
+        np.multiply(np.frombuffer(column, np.int64)[keys], alive, out=part[:-1])
+    starts = np.zeros(len(rows), np.int64)
+    starts[1:] = ends[:-1]
+    # What it gives for an empty segment is the next one's first number.
+    sums = np.add.reduceat(parts, starts, axis=1) * (ends > starts)
+    return sums.T.tolist()  # type: ignore[no-any-return]
 
 
 def _told_apart(members: Sequence[array[int]], rows: Sequence[int], place: array[int]

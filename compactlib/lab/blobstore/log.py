@@ -144,6 +144,7 @@ class BlobLog:
             self._open += [NO_ROW] * (settings.placement.classes - 1)
             self.placer = settings.placement.placer()
             self.placer.valid_records, self.placer.sums_of = self._valid_records, self._sums_of
+            self.placer.keeps_replaced = self._retention_ms > 0
 
     # ------------------------------------------------------------------------------------------------------ segments
 

@@ -200,8 +200,13 @@ class Records:
         return died
 
     @property
+    def waiting(self) -> array[int]:
+        """What is deleted or replaced, and is kept as that is not yet in effect."""
+        return self._leaving
+
+    @property
     def waiting_bytes(self) -> int:
-        """Bytes of what is deleted, and is kept as the delete is not yet in effect. O(its records)."""
+        """Bytes of what waits. O(its records)."""
         return sum(map(self.size.__getitem__, self._leaving))
 
     @property
@@ -278,10 +283,10 @@ def sorted_out(members: Sequence[array[int]], rows: Sequence[int], place: array[
 
 def sums_in(members: Sequence[array[int]], rows: Sequence[int], records: Records, columns: Sequence[array[int]]
             ) -> list[list[int]]:
-    """For each of some segments: how many members are valid, and over their keys the sum of each column."""
-    place, owner, found = records.place, records.key, []
+    """For each of some segments: how many members are valid and do not wait, and over their keys each column's sum."""
+    place, owner, waiting, found = records.place, records.key, set(records.waiting), []
     for numbers, row in zip(members, rows, strict=True):
-        keys = [owner[record] for record in numbers if place[record] == row]
+        keys = [owner[record] for record in numbers if place[record] == row and record not in waiting]
         found.append([len(keys), *(sum([column[key] for key in keys]) for column in columns)])
     return found
 

@@ -337,6 +337,41 @@ def test_sfs_groups_records_by_the_hotness_of_segments() -> None:
     assert write(placer, 5, at=201) == 0
 
 
+def test_sfs_does_not_count_what_is_replaced_where_that_is_kept_for_a_while() -> None:
+    placer, kept = began(SFS(classes=2)), {0: [0, 1, 3], 1: [4, 5, 6, 7], 2: [8]}
+    placer.keeps_replaced = True
+    placer.sums_of = lambda rows, columns: [
+        [len(kept[row]), *(sum(column[key] for key in kept[row]) for column in columns)] for row in rows]
+    for key in range(9):
+        write(placer, key, at=key)
+    for row in kept:
+        placer.closed(row, 0)
+    placer.taken(Victim(row=2, placed=0, begun=0, records=1, valid=1))
+    kept[1].remove(5)
+    for time in range(10, 200):
+        write(placer, 5, at=time)
+    placer.left(5, 1, 0)                                # its first record, which was kept until now
+    placer.taken(Victim(row=1, placed=0, begun=0, records=4, valid=3))
+    assert placer.copy(0, 200) == 1
+    assert placer.copy(5, 200) == 0
+
+
+def test_a_scheme_is_told_of_retention_and_sums_leave_out_what_it_keeps() -> None:
+    pieces = list(Zipf(keys=500, writes=700).pieces(1))
+    replay = BlobReplay(Greedy(min_used_fraction=0), settings(SFS(), dead=1.0, deleted_retention_seconds=10.0))
+    for piece in pieces:
+        replay.feed(piece)
+    log = replay.log
+    placer = log.placer
+    assert placer is not None
+    assert placer.keeps_replaced
+    assert log.valid_bytes == 1_200
+    rows, ones = range(len(log.names)), array("q", (1,)) * 500
+    keys = len({key for piece in pieces for key in piece.keys})
+    for found in (placer.sums_of(rows, [ones]), [placer.sums_of([row], [ones])[0] for row in rows]):
+        assert [sum(each) for each in zip(*found, strict=True)] == [keys, keys]
+
+
 def test_by_lifetime_tells_records_apart_by_their_end_or_by_how_often_their_key_is_written() -> None:
     placer = began(ByLifetime(rates=6, ends=4), valid=100.0)
     for time in range(0, 1_600, 16):

@@ -48,8 +48,9 @@ class Placer:
     Attributes:
         writes: how many writes the user has made, the one that is being placed included.
         valid_records: how many records are valid, those counted that died in a segment that is still open.
-        sums_of: for each of some segments, by their rows: how many records are valid, and over their keys the sum of
-            each of some columns of 64 bits. O(their records).
+        sums_of: for each of some segments, by their rows: how many records are valid and not replaced, and over their
+            keys the sum of each of some columns of 64 bits. O(their records).
+        keeps_replaced: whether what is replaced or deleted stays valid for a while, so that `left` tells of it later.
         segment_records: how many records of the kind at hand a segment takes.
         until_ms: until when the record at hand is kept if nobody replaces it; `NEVER` without a time to live.
         brief: classes whose open segment is closed at the end of each compaction, full or not.
@@ -58,6 +59,7 @@ class Placer:
     writes: int = 0
     valid_records: Callable[[], float]
     sums_of: Callable[[Sequence[int], Sequence[array[int]]], list[list[int]]]
+    keeps_replaced: bool = False
     segment_records: int = 0
     until_ms: int = NEVER
     brief: tuple[int, ...] = ()
@@ -66,7 +68,7 @@ class Placer:
         """Keys below `keys` may come from now on; called before they do, with ever more."""
 
     def write(self, key: int, now_ms: int) -> int:
-        """The class of a record that the user writes; an earlier one of its key has been told by `left`."""
+        """The class of a record that the user writes; `left` has told of an earlier one that is not kept."""
         raise NotImplementedError
 
     def rewrite(self, key: int, now_ms: int, row: int, placed: int) -> int:

@@ -88,7 +88,7 @@ class _Groups(Placer):
             sums[1] -= writes
             sums[2] -= last
         writes_of[key], last_of[key] = writes + 1, now_ms
-        return self._coldest - bisect_left(self._borders, writes / (now_ms - last) if now_ms > last else writes)
+        return self._coldest - bisect_left(self._borders, writes / (now_ms - last or 1))
 
     def copy(self, key: int, now_ms: int) -> int:
         since_ms = now_ms - self._last[key]
@@ -113,12 +113,12 @@ class _Groups(Placer):
         # All victims of one compaction see the segments as they were when it began.
         if self._sorted_at != (self.writes, self._now):
             self._sorted_at = (self.writes, self._now)
-            closed = list(self._unsummed)
+            # What is replaced and kept leaves when its key's numbers are another record's: then all is summed up anew.
+            closed = [*self._unsummed, *(self._sums if self.keeps_replaced else ())]
             self._sums.update(zip(closed, self.sums_of(closed, (self._writes, self._last)), strict=True))
             self._unsummed.clear()
             now = self._now
-            self._sorted = sorted([writes / (age if (age := count * now - times) > 0 else 1)
-                                   for count, writes, times in self._sums.values()])
+            self._sorted = sorted([writes / (count * now - times or 1) for count, writes, times in self._sums.values()])
             self._totals = list(accumulate(self._sorted, initial=0.0))
             self._is_settled = False
         self._regroup()
