@@ -27,6 +27,12 @@ def complete(effects: Effects, item: CompletedJob) -> None:
         if results is not None:
             refuse_outputs(effects, name, results.new_blocks)
         return
+    finish(effects, job, results)
+
+
+def finish(effects: Effects, job: Job, results: CompactedBlocks | None) -> None:
+    """As `complete`, for a job that has not changed since."""
+    state, name = effects.state, job.state.name
     if results is None:
         state.jobs.complete(job)
         return

@@ -18,6 +18,7 @@ from compactlib.scheduler.apply.complete import sources_gone
 from compactlib.scheduler.errors import CommandOutOfOrder
 from compactlib.scheduler.model.poll import PollRequest, StatusAnswer, StatusUpdate, Verdict
 from compactlib.scheduler.model.update import (
+    AssignedJob,
     CompletedJob,
     EvictedJob,
     NewJob,
@@ -40,7 +41,7 @@ from compactlib.scheduler.persistence.plain import misfit
 from compactlib.scheduler.plan.planner import PlanCursor
 from compactlib.scheduler.plan.policies.by_priority import ByPriority
 from compactlib.scheduler.plan.policy import AssignmentPolicy, JobChoice
-from compactlib.scheduler.plan.schedule import Schedule
+from compactlib.scheduler.plan.schedule import Given, Schedule
 from compactlib.scheduler.queue.job import Job
 from compactlib.scheduler.queue.results import are_recordable, result_problem
 from compactlib.scheduler.queue.state import SchedulerState
@@ -75,9 +76,14 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest,
             `MAX_UPDATES` updates or confirmations, or a value is of another type than it should be.
         CommandOutOfOrder: the command's index is not above that of the last one applied.
     """
+    return decide(state, command, request, policy).update()
+
+
+def decide(state: SchedulerState, command: Command, request: PollRequest, policy: AssignmentPolicy) -> Decision:
+    """What the poll is to change, as `prepare` gives it, before it is written down. Holds as long as the state does."""
     check_command(command)
     try:
-        return _prepare(state, command, request, policy)
+        return _decide(state, command, request, policy)
     except (TypeError, AttributeError, KeyError) as error:
         problem = misfit(request, PollRequest)
         if problem is None:
@@ -85,7 +91,7 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest,
         raise InvalidInput(f"this is no request: {problem}") from error
 
 
-def _prepare(state: SchedulerState, command: Command, request: PollRequest, policy: AssignmentPolicy) -> PlanUpdate:
+def _decide(state: SchedulerState, command: Command, request: PollRequest, policy: AssignmentPolicy) -> Decision:
     room: object = request.job_capacity
     if not isinstance(room, int) or room < 0:
         raise InvalidInput(f"job_capacity is {request.job_capacity}; a worker has room for 0 jobs or more")
@@ -94,15 +100,33 @@ def _prepare(state: SchedulerState, command: Command, request: PollRequest, poli
                            f"request has at most {MAX_UPDATES} of each")
     if state.applied is not None and command.index <= state.applied.index:
         raise CommandOutOfOrder(index=command.index, applied=state.applied_index)
-    return _Poll(state, state.numbered(command) if state.tokens_above else command, request).update(policy)
+    decision = Decision(state, state.numbered(command) if state.tokens_above else command, request)
+    decision.make(policy)
+    return decision
 
 
-class _Poll:
-    """One poll being prepared."""
+class Decision:
+    """What one poll is to change.
+
+    Attributes:
+        now: the time of its command, as the state machine takes it, seconds.
+        renewed: jobs whose leases go on, each with its new state.
+        completed: jobs that are done, each with its results.
+        assigned: jobs that the worker is given, each with its new state.
+        answers: to the status updates, in their order.
+        choice: which jobs the worker is given, and why.
+    """
+
+    _created: tuple[NewJob, ...] = ()
+    _evicted: tuple[EvictedJob, ...] = ()
+    _leased: tuple[TombstoneLease, ...] = ()
+    _deleted: tuple[str, ...] = ()
+    _policy = ""
+    _revoked = 0
+    _is_repeated = False
 
     def __init__(self, state: SchedulerState, command: Command, request: PollRequest) -> None:
         self._state = state
-        self._command = command
         self._request = request
         timeline, expiry = state.timeline, command.appended_at
         is_news, given = timeline.has_late_stamps, command.expiry
@@ -110,41 +134,57 @@ class _Poll:
             moment = timeline.at(expiry)
             expiry, is_news = moment.expiry, moment.is_news_after(timeline)
             if moment.stamp != command.appended_at:
-                self._command = command = Command(command.index, command.term, moment.stamp)
+                command = Command(command.index, command.term, moment.stamp)
+        self._command = command
+        self.now: float = command.appended_at
         # Up to when leases, delays and back-offs are over.
         self._expiry: float = expiry if given is None else min(given, expiry)
         self._notes_time = (is_news or state.has_stamps_of_another(command)
-                            or state.jobs.has_newly_excluded(self._expiry) or state.blocks.has_old(command.appended_at))
+                            or state.jobs.has_newly_excluded(self._expiry) or state.blocks.has_old(self.now))
         self._schedule = Schedule(state.jobs, state.config, command, state.shared, expiry=self._expiry)
-        self._answers: list[StatusAnswer] = []
-        self._updated: list[UpdatedJob] = []
+        self.renewed: list[Given] = []
+        self.completed: list[tuple[Job, CompactedBlocks | None]] = []
+        self.assigned: list[Given] = []
+        self.answers: list[StatusAnswer] = []
+        self.choice: JobChoice = _NO_ROOM
         self._returned: list[ReturnedJob] = []
-        self._completed: list[CompletedJob] = []
         self._refused: list[RefusedOutputs] = []
-        self._revoked = 0
 
-    def update(self, policy: AssignmentPolicy) -> PlanUpdate:
-        """What there is to be changed; `policy` chooses what the worker is given."""
+    def make(self, policy: AssignmentPolicy) -> None:
+        """Decide; `policy` chooses what the worker is given."""
         self._take_all()
-        config = self._state.config
-        capacity = min(self._request.job_capacity + self._revoked, config.max_jobs_per_poll)
-        assigned, choice = self._schedule.assign(policy, capacity) if capacity else ((), _NO_ROOM)
-        created, evicted = self._create(capacity) if capacity and self._state.blocks.has_flushed() else ((), ())
-        leased: tuple[TombstoneLease, ...] = ()
-        if config.standalone_cleanup and capacity > len(assigned):
-            leased = self._cleanup(created, capacity - len(assigned))
-        deleted: tuple[str, ...] = ()
-        if self._request.deleted_tombstones:
+        config, request = self._state.config, self._request
+        capacity = min(request.job_capacity + self._revoked, config.max_jobs_per_poll)
+        if capacity:
+            self._policy = policy.name
+            self.assigned, self.choice = self._schedule.choose(policy, capacity)
+            if self._state.blocks.has_flushed():
+                self._create(capacity)
+            if config.standalone_cleanup and capacity > len(self.assigned):
+                self._cleanup(capacity - len(self.assigned))
+        if request.deleted_tombstones:
             tombstones = self._state.tombstones
-            deleted = tuple(name for name in self._request.deleted_tombstones if name in tombstones)
+            self._deleted = tuple(name for name in request.deleted_tombstones if name in tombstones)
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether jobs are renewed, completed and assigned, each of them once, and nothing else is to be done."""
+        return not (self._notes_time or self._returned or self._refused or self._created or self._evicted
+                    or self._leased or self._deleted or self.choice.shared or self.choice.turns or self._is_repeated)
+
+    def update(self) -> PlanUpdate:
+        """The decision as a value that can be replicated."""
+        command, choice = self._command, self.choice
         return made(PlanUpdate, {
-            "index": self._command.index, "term": self._command.term, "now": self._command.appended_at,
-            "new_jobs": created, "assigned_jobs": assigned, "updated_jobs": tuple(self._updated),
-            "returned_jobs": tuple(self._returned), "completed_jobs": tuple(self._completed), "evicted_jobs": evicted,
-            "refused_outputs": tuple(self._refused), "leased_tombstones": leased,
-            "deleted_tombstones": deleted, "shared": choice.shared, "turns": choice.turns,
-            "answers": tuple(self._answers), "limits": self._state.limits, "policy": policy.name if capacity else "",
-            "why": choice.why, "notes_time": self._notes_time})
+            "index": command.index, "term": command.term, "now": self.now, "new_jobs": self._created,
+            "assigned_jobs": tuple([AssignedJob(state, job.state, job.plan()) for job, state in self.assigned]),
+            "updated_jobs": tuple([UpdatedJob(state) for _, state in self.renewed]),
+            "returned_jobs": tuple(self._returned),
+            "completed_jobs": tuple([CompletedJob(job.state, results) for job, results in self.completed]),
+            "evicted_jobs": self._evicted, "refused_outputs": tuple(self._refused), "leased_tombstones": self._leased,
+            "deleted_tombstones": self._deleted, "shared": choice.shared, "turns": choice.turns,
+            "answers": tuple(self.answers), "limits": self._state.limits, "policy": self._policy, "why": choice.why,
+            "notes_time": self._notes_time})
 
     # ------------------------------------------------------------------------------------------ what workers say
 
@@ -155,7 +195,7 @@ class _Poll:
         """
         get, newest, schedule = self._state.jobs.get, self._command.index, self._schedule
         touched, lease = schedule.touched, schedule.lease_expires_at
-        updated, answers = self._updated, self._answers
+        renewed, answers = self.renewed, self.answers
         for said in self._request.status_updates:
             name, status, results = said.name, said.status, said.compacted_blocks
             job = get(name)
@@ -167,7 +207,7 @@ class _Poll:
                 touched.add(name)
                 fields = state.__dict__.copy()
                 fields["lease_expires_at"] = lease
-                updated.append(UpdatedJob(made(JobState, fields)))
+                renewed.append((job, made(JobState, fields)))
                 answers.append(StatusAnswer(name, _ACCEPTED, lease))
             elif status is _SUCCESS and (results is None or are_recordable(said, results)):
                 self._complete(said, job)
@@ -176,6 +216,7 @@ class _Poll:
 
     def _take(self, said: StatusUpdate) -> None:
         name, status, results = said.name, said.status, said.compacted_blocks
+        self._is_repeated |= name in self._schedule.touched
         if type(name) is not str or type(said.reason) is not str or results is not None:
             # This is recorded, and must be read again.
             problem = misfit(said, StatusUpdate)
@@ -191,11 +232,11 @@ class _Poll:
             state = self._schedule.updated(job.state, status, said.reason)
             if status == _IN_PROGRESS:
                 if state.status is _IN_PROGRESS:
-                    self._updated.append(UpdatedJob(state))
-                self._answers.append(StatusAnswer(name, _ACCEPTED, state.lease_expires_at))
+                    self.renewed.append((job, state))
+                self.answers.append(StatusAnswer(name, _ACCEPTED, state.lease_expires_at))
             else:
                 self._returned.append(ReturnedJob(state, job.state.token))
-                self._answers.append(StatusAnswer(name, _ACCEPTED))
+                self.answers.append(StatusAnswer(name, _ACCEPTED))
 
     def _refuse(self, said: StatusUpdate, verdict: Verdict) -> None:
         job = self._state.jobs.get(said.name)
@@ -205,7 +246,7 @@ class _Poll:
         deadline = None
         if job is not None and job.state.status is JobStatus.IN_PROGRESS:
             deadline = job.state.lease_expires_at
-        self._answers.append(StatusAnswer(said.name, verdict, deadline, _detail(said, verdict, job, self._command)))
+        self.answers.append(StatusAnswer(said.name, verdict, deadline, _detail(said, verdict, job, self._command)))
         if verdict in _LOST_THE_JOB and said.status == JobStatus.SUCCESS:
             self._refuse_outputs(said.name, said.compacted_blocks)
 
@@ -220,7 +261,7 @@ class _Poll:
             if problem is not None:
                 failed = self._schedule.updated(job.state, JobStatus.FAILED, f"bad result: {problem}")
                 self._returned.append(ReturnedJob(failed, job.state.token))
-                self._answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, problem))
+                self.answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, problem))
                 self._refuse_outputs(said.name, results)
                 return
             assert results is not None
@@ -231,17 +272,17 @@ class _Poll:
                 waiting = self._schedule.released(job.state, state.config.max_backoff_seconds, detail,
                                                   releases=job.state.releases)
                 self._returned.append(ReturnedJob(waiting, job.state.token))
-                self._answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, detail))
+                self.answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, detail))
                 return
         self._schedule.completed(job.state)
-        self._completed.append(CompletedJob(job.state, results))
-        self._answers.append(StatusAnswer(said.name, _ACCEPTED))
+        self.completed.append((job, results))
+        self.answers.append(StatusAnswer(said.name, _ACCEPTED))
 
     # ---------------------------------------------------------------------------------- what the worker is given
 
-    def _create(self, capacity: int) -> tuple[tuple[NewJob, ...], tuple[EvictedJob, ...]]:
+    def _create(self, capacity: int) -> None:
         state, schedule = self._state, self._schedule
-        cursor = PlanCursor(state.blocks, state.config, self._command.appended_at, self._riding(capacity))
+        cursor = PlanCursor(state.blocks, state.config, self.now, self._riding(capacity))
         created: list[NewJob] = []
         evicted: list[EvictedJob] = []
         while len(created) < capacity and (plan := cursor.next_job()) is not None:
@@ -258,19 +299,19 @@ class _Poll:
             if new is None:
                 break
             created.append(new)
-        return tuple(created), tuple(evicted)
+        self._created, self._evicted = tuple(created), tuple(evicted)
 
     def _riding(self, capacity: int) -> Iterator[Tombstone]:
         """The tombstones that are due; looked up when the first job that may carry some is made."""
         config = self._state.config
         yield from self._state.tombstones.due(self._expiry, capacity * config.cleanup_batch_size)
 
-    def _cleanup(self, created: tuple[NewJob, ...], room: int) -> tuple[TombstoneLease, ...]:
-        config, now = self._state.config, self._command.appended_at
-        riding = {tombstone.name for job in created for tombstone in job.plan.tombstones}
+    def _cleanup(self, room: int) -> None:
+        config = self._state.config
+        riding = {tombstone.name for job in self._created for tombstone in job.plan.tombstones}
         due = self._state.tombstones.due(self._expiry, room * config.cleanup_batch_size, riding)
-        until = now + config.cleanup_lease_seconds
-        return tuple(TombstoneLease(tombstone, until) for tombstone in due)
+        until = self.now + config.cleanup_lease_seconds
+        self._leased = tuple(TombstoneLease(tombstone, until) for tombstone in due)
 
 
 def _detail(said: StatusUpdate, verdict: Verdict, job: Job | None, command: Command) -> str:

@@ -10,6 +10,7 @@ See `docs/design/scheduler.md` for how Pyroscope does it, and for the difference
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 from compactlib.errors import InvalidInput
 from compactlib.scheduler.config import SchedulerConfig
@@ -31,6 +32,9 @@ from compactlib.scheduler.queue.job_queue import JobLevel, JobQueue
 
 SEQUENCE_BITS = 20
 """A job's sequence is its command's index shifted by this, plus its place among the command's new jobs."""
+
+Given: TypeAlias = tuple[Job, JobState]
+"""A job as it is kept, and the state that it is to have."""
 
 _IN_PROGRESS = JobStatus.IN_PROGRESS
 _SUCCESS = JobStatus.SUCCESS
@@ -170,11 +174,16 @@ class Schedule:
         Raises:
             InvalidInput: the choice is none, or names what may not be assigned.
         """
+        given, choice = self.choose(policy, capacity)
+        return tuple([AssignedJob(state, job.state, job.plan()) for job, state in given]), choice
+
+    def choose(self, policy: AssignmentPolicy, capacity: int) -> tuple[list[Given], JobChoice]:
+        """As `assign`, each job as it is kept, and its new state."""
         if type(policy) is ByPriority and not policy.higher_level_share:
             # Without a view of what there is to choose from.
             jobs = self._by_age(capacity)
             why = BY_AGE if jobs else self.view(capacity).why_nothing()
-            return tuple([self._given(job) for job in jobs]), JobChoice(tuple([job.state.name for job in jobs]), why)
+            return [self._given(job) for job in jobs], JobChoice(tuple([job.state.name for job in jobs]), why)
         choice: object = policy.choose(self.view(capacity), self._command.appended_at)
         if not isinstance(choice, JobChoice):
             raise InvalidInput(f"the policy {policy!r:.200} chose {choice!r:.200}; answer a JobChoice, an empty one "
@@ -183,7 +192,7 @@ class Schedule:
             raise self._refused(policy, f"{len(choice.jobs)} jobs, where the poll has room for {capacity}")
         if not _are_turns(choice):
             raise self._refused(policy, f"the turns {choice.shared!r:.200} and {choice.turns!r:.200}")
-        return tuple([self._assigned(policy, name) for name in choice.jobs]), choice
+        return [self._assigned(policy, name) for name in choice.jobs], choice
 
     def _by_age(self, capacity: int) -> list[Job]:
         """The jobs that `ByPriority` chooses."""
@@ -200,18 +209,17 @@ class Schedule:
                     return found
         return found
 
-    def _assigned(self, policy: AssignmentPolicy, name: str) -> AssignedJob:
+    def _assigned(self, policy: AssignmentPolicy, name: str) -> Given:
         job = self._queue.get(name)
         if job is None or name in self.touched or not self._queue.may_be_assigned(job.state, self._expiry):
             raise self._refused(policy, f"job {name!r}, which may not be assigned now, or a second time")
         return self._given(job)
 
-    def _given(self, job: Job) -> AssignedJob:
+    def _given(self, job: Job) -> Given:
         before = job.state
         self.touched.add(before.name)
         failures = before.failures + (before.status is _IN_PROGRESS)
-        state = changed(before, _IN_PROGRESS, self._command.index, self.lease_expires_at, failures)
-        return AssignedJob(state, before, job.plan())
+        return job, changed(before, _IN_PROGRESS, self._command.index, self.lease_expires_at, failures)
 
     @staticmethod
     def _refused(policy: AssignmentPolicy, what: str) -> InvalidInput:
