@@ -37,7 +37,7 @@ from compactlib.scheduler.model.update import (
     Ticked,
     UpdatedJob,
 )
-from compactlib.scheduler.model.values import BlockMeta, CompactedBlocks, JobPlan, JobState, JobStatus, Tombstone
+from compactlib.scheduler.model.values import BlockMeta, CompactedBlocks, JobPlan, JobStatus, Tombstone
 from compactlib.scheduler.persistence.state_rows import under
 from compactlib.scheduler.queue.block_queue import Pushed
 from compactlib.scheduler.queue.job import Job
@@ -107,7 +107,7 @@ def _update_plan(effects: Effects, update: PlanUpdate) -> PollResponse:
 
 
 def carry_out_at_once(effects: Effects, completed: Iterable[tuple[Job, CompactedBlocks | None]],
-                      renewed: Iterable[tuple[Job, JobState]], assigned: Iterable[tuple[Job, JobState]],
+                      renewed: Iterable[Job], assigned: Iterable[Job], token: int, until: float,
                       answers: Iterable[StatusAnswer], now: float, why: str) -> PollResponse:
     """What the update of a poll would change that has no other parts, where nothing came between it and its decision:
     so nothing is looked up again. O(log n) a job.
@@ -115,8 +115,10 @@ def carry_out_at_once(effects: Effects, completed: Iterable[tuple[Job, Compacted
     Args:
         effects: of its command.
         completed: jobs that are done, each with its results; none of the jobs is here twice.
-        renewed: jobs whose leases go on, each with its new state.
-        assigned: jobs that the worker is given, each with its new state.
+        renewed: jobs whose leases go on.
+        assigned: jobs that the worker is given.
+        token: of what it is given.
+        until: when the leases end, seconds.
         answers: to what the worker said.
         now: the command's time, seconds.
         why: by what rule the assigned jobs were chosen.
@@ -127,10 +129,15 @@ def carry_out_at_once(effects: Effects, completed: Iterable[tuple[Job, Compacted
     for job, results in completed:
         finish(effects, job, results)
     assignments: list[Assignment] = []
-    for job, new in renewed:
-        jobs.renew(job, new)
-        assignments.append(Assignment(new.name, new.token, new.lease_expires_at))
-    plans = [_hand_out(effects, now, job, new, job.plan(), assignments) for job, new in assigned]
+    for job in renewed:
+        jobs.extend(job, until)
+        assignments.append(Assignment(job.name, job.token, until))
+    plans: list[JobPlan] = []
+    for job in assigned:
+        if job.status is _IN_PROGRESS:
+            _tell_reassigned(effects, job, token)
+        jobs.assign(job, token, until)
+        plans.append(_hand_out(effects, now, job, job.plan(), assignments))
     effects.forget_tombstones()
     jobs.settle()
     state.blocks.tick(now)
@@ -150,8 +157,8 @@ def _evict(effects: Effects, item: EvictedJob) -> None:
     job = state.jobs.get(item.state.name)
     if job is not None and job.state == item.state:
         state.jobs.evict(job)
-        reason = job.state.last_failure or "it was given up without a word too often"
-        effects.quarantine(job.plan(), reason, job.state.failures, job.orphans)
+        reason = job.last_failure or "it was given up without a word too often"
+        effects.quarantine(job.plan(), reason, job.failures, job.orphans)
 
 
 def _queue_job(effects: Effects, update: PlanUpdate, item: NewJob) -> None:
@@ -174,16 +181,16 @@ def _queue_job(effects: Effects, update: PlanUpdate, item: NewJob) -> None:
 def _renew(effects: Effects, item: UpdatedJob, assignments: list[Assignment]) -> None:
     new = item.state
     job = effects.state.jobs.get(new.name)
-    if job is None or job.state.token != new.token or job.state.status is not _IN_PROGRESS:
+    if job is None or job.token != new.token or job.status is not _IN_PROGRESS:
         effects.verdicts[new.name] = Verdict.SUPERSEDED
         return
-    effects.state.jobs.renew(job, new)
+    effects.state.jobs.extend(job, new.lease_expires_at)
     assignments.append(Assignment(new.name, new.token, new.lease_expires_at))
 
 
 def _take_back(effects: Effects, item: ReturnedJob) -> None:
     job = effects.state.jobs.get(item.state.name)
-    if job is not None and job.state.token == item.held_token and job.state.status is _IN_PROGRESS:
+    if job is not None and job.token == item.held_token and job.status is _IN_PROGRESS:
         effects.state.jobs.put(job, item.state)
     else:
         effects.verdicts[item.state.name] = Verdict.SUPERSEDED
@@ -195,22 +202,26 @@ def _assign(effects: Effects, update: PlanUpdate, item: AssignedJob, assignments
     job = state.jobs.get(new.name)
     if job is None:
         return None
-    if job.state not in (item.replaced, new):
-        return None
-    return _hand_out(effects, update.now, job, new, item.plan or job.plan(), assignments)
-
-
-def _hand_out(effects: Effects, now: float, job: Job, new: JobState, plan: JobPlan,
-              assignments: list[Assignment]) -> JobPlan:
-    """Give the job to the worker, unless it has it already; the plan, with those of its tombstones that are left."""
-    state, before = effects.state, job.state
-    if before.token != new.token or before != new:
+    before = job.state
+    if before == item.replaced:
         if before.status is _IN_PROGRESS:
-            effects.events.append((JOB_REASSIGNED, {"job": new.name, "token": new.token,
-                                                    "held_token": before.token, "failures": new.failures}))
+            _tell_reassigned(effects, job, new.token)
         state.jobs.put(job, new)
+    elif before != new:
+        return None
+    return _hand_out(effects, update.now, job, item.plan or job.plan(), assignments)
+
+
+def _tell_reassigned(effects: Effects, job: Job, token: int) -> None:
+    effects.events.append((JOB_REASSIGNED, {"job": job.name, "token": token, "held_token": job.token,
+                                            "failures": job.failures + 1}))
+
+
+def _hand_out(effects: Effects, now: float, job: Job, plan: JobPlan, assignments: list[Assignment]) -> JobPlan:
+    """What the worker gets that the job was given to: the plan, with those of its tombstones that are left."""
+    state = effects.state
     blocks = () if state.index is None else state.index.find(plan.tenant, plan.shard, plan.source_blocks)
-    assignments.append(Assignment(new.name, new.token, new.lease_expires_at, blocks=blocks))
+    assignments.append(Assignment(job.name, job.token, job.lease_expires_at, "", blocks))
     if not plan.tombstones:
         return plan
     left = tuple(tombstone for tombstone in plan.tombstones if tombstone.name in state.tombstones)
@@ -285,12 +296,11 @@ def begin_anew(effects: Effects, name: str) -> int:
     """A queued job that has failed and has no holder counts no failure any more; how many sources it has, or 0."""
     jobs, command = effects.state.jobs, effects.command
     job = jobs.get(name)
-    if job is None or not job.state.failures:
+    if job is None or not job.failures:
         return 0
-    state = job.state
-    if state.status is _IN_PROGRESS and not effects.expiry > state.lease_expires_at:
+    if job.status is _IN_PROGRESS and not effects.expiry > job.lease_expires_at:
         return 0
     # Under a token of its own: a worker that comes back late learns that the job is not its any more.
-    jobs.put(job, attrs.evolve(state, status=JobStatus.UNSPECIFIED, token=command.index, lease_expires_at=0.0,
+    jobs.put(job, attrs.evolve(job.state, status=JobStatus.UNSPECIFIED, token=command.index, lease_expires_at=0.0,
                                failures=0, releases=0, not_before=0.0))
     return job.source_count

@@ -18,7 +18,6 @@ from compactlib.scheduler.apply.complete import sources_gone
 from compactlib.scheduler.errors import CommandOutOfOrder
 from compactlib.scheduler.model.poll import PollRequest, StatusAnswer, StatusUpdate, Verdict
 from compactlib.scheduler.model.update import (
-    AssignedJob,
     CompletedJob,
     EvictedJob,
     NewJob,
@@ -26,12 +25,10 @@ from compactlib.scheduler.model.update import (
     RefusedOutputs,
     ReturnedJob,
     TombstoneLease,
-    UpdatedJob,
 )
 from compactlib.scheduler.model.values import (
     Command,
     CompactedBlocks,
-    JobState,
     JobStatus,
     Tombstone,
     check_command,
@@ -41,7 +38,7 @@ from compactlib.scheduler.persistence.plain import misfit
 from compactlib.scheduler.plan.planner import PlanCursor
 from compactlib.scheduler.plan.policies.by_priority import ByPriority
 from compactlib.scheduler.plan.policy import AssignmentPolicy, JobChoice
-from compactlib.scheduler.plan.schedule import Given, Schedule
+from compactlib.scheduler.plan.schedule import Schedule
 from compactlib.scheduler.queue.job import Job
 from compactlib.scheduler.queue.results import are_recordable, result_problem
 from compactlib.scheduler.queue.state import SchedulerState
@@ -110,9 +107,11 @@ class Decision:
 
     Attributes:
         now: the time of its command, as the state machine takes it, seconds.
-        renewed: jobs whose leases go on, each with its new state.
+        token: of what the worker is given.
+        lease_expires_at: when the leases end that it gives and renews, seconds.
+        renewed: jobs whose leases go on.
         completed: jobs that are done, each with its results.
-        assigned: jobs that the worker is given, each with its new state.
+        assigned: jobs that the worker is given.
         answers: to the status updates, in their order.
         choice: which jobs the worker is given, and why.
     """
@@ -142,9 +141,11 @@ class Decision:
         self._notes_time = (is_news or state.has_stamps_of_another(command)
                             or state.jobs.has_newly_excluded(self._expiry) or state.blocks.has_old(self.now))
         self._schedule = Schedule(state.jobs, state.config, command, state.shared, expiry=self._expiry)
-        self.renewed: list[Given] = []
+        self.token: int = command.index
+        self.lease_expires_at: float = self._schedule.lease_expires_at
+        self.renewed: list[Job] = []
         self.completed: list[tuple[Job, CompactedBlocks | None]] = []
-        self.assigned: list[Given] = []
+        self.assigned: list[Job] = []
         self.answers: list[StatusAnswer] = []
         self.choice: JobChoice = _NO_ROOM
         self._returned: list[ReturnedJob] = []
@@ -177,8 +178,8 @@ class Decision:
         command, choice = self._command, self.choice
         return made(PlanUpdate, {
             "index": command.index, "term": command.term, "now": self.now, "new_jobs": self._created,
-            "assigned_jobs": tuple([AssignedJob(state, job.state, job.plan()) for job, state in self.assigned]),
-            "updated_jobs": tuple([UpdatedJob(state) for _, state in self.renewed]),
+            "assigned_jobs": tuple(map(self._schedule.assignment, self.assigned)),
+            "updated_jobs": tuple(map(self._schedule.renewal, self.renewed)),
             "returned_jobs": tuple(self._returned),
             "completed_jobs": tuple([CompletedJob(job.state, results) for job, results in self.completed]),
             "evicted_jobs": self._evicted, "refused_outputs": tuple(self._refused), "leased_tombstones": self._leased,
@@ -194,20 +195,17 @@ class Decision:
         A renewal needs no more than this, and no call: it is what a worker says most.
         """
         get, newest, schedule = self._state.jobs.get, self._command.index, self._schedule
-        touched, lease = schedule.touched, schedule.lease_expires_at
+        touched, lease = schedule.touched, self.lease_expires_at
         renewed, answers = self.renewed, self.answers
         for said in self._request.status_updates:
             name, status, results = said.name, said.status, said.compacted_blocks
             job = get(name)
-            if (job is None or (state := job.state).status is not _IN_PROGRESS or said.token != state.token
-                    or state.token > newest or name in touched or type(name) is not str
-                    or type(said.reason) is not str):
+            if (job is None or job.status is not _IN_PROGRESS or said.token != job.token or job.token > newest
+                    or name in touched or type(name) is not str or type(said.reason) is not str):
                 self._take(said)
             elif status is _IN_PROGRESS and results is None:
                 touched.add(name)
-                fields = state.__dict__.copy()
-                fields["lease_expires_at"] = lease
-                renewed.append((job, made(JobState, fields)))
+                renewed.append(job)
                 answers.append(StatusAnswer(name, _ACCEPTED, lease))
             elif status is _SUCCESS and (results is None or are_recordable(said, results)):
                 self._complete(said, job)
@@ -232,10 +230,10 @@ class Decision:
             state = self._schedule.updated(job.state, status, said.reason)
             if status == _IN_PROGRESS:
                 if state.status is _IN_PROGRESS:
-                    self.renewed.append((job, state))
+                    self.renewed.append(job)
                 self.answers.append(StatusAnswer(name, _ACCEPTED, state.lease_expires_at))
             else:
-                self._returned.append(ReturnedJob(state, job.state.token))
+                self._returned.append(ReturnedJob(state, job.token))
                 self.answers.append(StatusAnswer(name, _ACCEPTED))
 
     def _refuse(self, said: StatusUpdate, verdict: Verdict) -> None:
@@ -244,8 +242,8 @@ class Decision:
         if not self._state.config.strict_states or said.status not in _OVER:
             self._revoked += verdict is not Verdict.DUPLICATE
         deadline = None
-        if job is not None and job.state.status is JobStatus.IN_PROGRESS:
-            deadline = job.state.lease_expires_at
+        if job is not None and job.status is JobStatus.IN_PROGRESS:
+            deadline = job.lease_expires_at
         self.answers.append(StatusAnswer(said.name, verdict, deadline, _detail(said, verdict, job, self._command)))
         if verdict in _LOST_THE_JOB and said.status == JobStatus.SUCCESS:
             self._refuse_outputs(said.name, said.compacted_blocks)
@@ -260,7 +258,7 @@ class Decision:
             problem = result_problem(job, results)
             if problem is not None:
                 failed = self._schedule.updated(job.state, JobStatus.FAILED, f"bad result: {problem}")
-                self._returned.append(ReturnedJob(failed, job.state.token))
+                self._returned.append(ReturnedJob(failed, job.token))
                 self.answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, problem))
                 self._refuse_outputs(said.name, results)
                 return
@@ -270,11 +268,11 @@ class Decision:
                 # The same outputs were thrown away before and wait for deletion: try again once they are gone.
                 detail = f"new block {doomed.id!r} waits for deletion; the job is tried again later"
                 waiting = self._schedule.released(job.state, state.config.max_backoff_seconds, detail,
-                                                  releases=job.state.releases)
-                self._returned.append(ReturnedJob(waiting, job.state.token))
+                                                  releases=job.releases)
+                self._returned.append(ReturnedJob(waiting, job.token))
                 self.answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, detail))
                 return
-        self._schedule.completed(job.state)
+        self._schedule.completed(said.name)
         self.completed.append((job, results))
         self.answers.append(StatusAnswer(said.name, _ACCEPTED))
 
@@ -317,7 +315,7 @@ class Decision:
 def _detail(said: StatusUpdate, verdict: Verdict, job: Job | None, command: Command) -> str:
     """The numbers behind a refusal."""
     if verdict is Verdict.STALE_TOKEN and job is not None:
-        return f"token {said.token} is below the job's {job.state.token}"
+        return f"token {said.token} is below the job's {job.token}"
     if verdict is Verdict.FUTURE_TOKEN:
         return f"token {said.token} is above the log's index {command.index}"
     if verdict is Verdict.BAD_STATUS:

@@ -36,7 +36,7 @@ def result_problem(job: Job, results: CompactedBlocks | None) -> str | None:
     """Why the results cannot be those of the job, or `None` if they can. O(sources + outputs)."""
     if results is None:
         return "no results were given; send compacted_blocks with SUCCESS"
-    tenant, shard, level = job.tenant, job.shard, job.state.compaction_level + 1
+    tenant, shard, level = job.tenant, job.shard, job.compaction_level + 1
     sources, blocks = results.source_blocks, results.new_blocks
     if results.tenant != tenant or results.shard != shard:
         return (f"results are for tenant {results.tenant!r} and shard {results.shard}, the job is for {tenant!r} and "

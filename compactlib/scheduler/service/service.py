@@ -142,8 +142,8 @@ class SchedulerService:
             assert isinstance(result, Applied)
             return result.response
         effects = self._begin(command, self.state.limits)
-        response = carry_out_at_once(effects, decision.completed, decision.renewed, decision.assigned,
-                                     decision.answers, decision.now, decision.choice.why)
+        response = carry_out_at_once(effects, decision.completed, decision.renewed, decision.assigned, decision.token,
+                                     decision.lease_expires_at, decision.answers, decision.now, decision.choice.why)
         self._end(effects)
         return response
 
