@@ -11,7 +11,7 @@ import attrs
 from compactlib.scheduler.apply.effects import Effects
 from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.update import CompletedJob
-from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, CompactedBlocks, NoOutput
+from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, CompactedBlocks, NoOutput, made
 from compactlib.scheduler.queue.block_queue import Pushed
 from compactlib.scheduler.queue.job import Job
 from compactlib.scheduler.queue.results import unread_sources
@@ -112,9 +112,9 @@ def _queue_survivors(effects: Effects, job: Job) -> None:
 def _replace(effects: Effects, job: Job, results: CompactedBlocks) -> None:
     """The sources, of which there is at least one, go, and the new blocks come: tombstone, queue, index."""
     state = effects.state
-    effects.delete_later(BlockTombstones(
-        name=job.name, tenant=job.tenant, shard=job.shard, level=job.compaction_level,
-        blocks=results.source_blocks))
+    effects.delete_later(made(BlockTombstones, {
+        "name": job.name, "tenant": job.tenant, "shard": job.shard, "level": job.compaction_level,
+        "blocks": results.source_blocks}))
     for block in results.new_blocks:
         queue_block(effects, block)
     if state.index is None:

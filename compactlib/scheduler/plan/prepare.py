@@ -53,6 +53,7 @@ _LOST_THE_JOB = (Verdict.NOT_FOUND, Verdict.STALE_TOKEN)
 _IN_PROGRESS = JobStatus.IN_PROGRESS
 _SUCCESS = JobStatus.SUCCESS
 _ACCEPTED = Verdict.ACCEPTED
+_STATUSES = (JobStatus, int)
 _OVER = frozenset({JobStatus.SUCCESS, JobStatus.FAILED, JobStatus.RELEASED})
 
 
@@ -215,7 +216,8 @@ class Decision:
     def _take(self, said: StatusUpdate) -> None:
         name, status, results = said.name, said.status, said.compacted_blocks
         self._is_repeated |= name in self._schedule.touched
-        if type(name) is not str or type(said.reason) is not str or results is not None:
+        if (type(name) is not str or type(said.reason) is not str
+                or (results is not None and not (type(status) in _STATUSES and are_recordable(said, results)))):
             # This is recorded, and must be read again.
             problem = misfit(said, StatusUpdate)
             if problem is not None:

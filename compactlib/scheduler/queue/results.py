@@ -63,10 +63,10 @@ def result_problem(job: Job, results: CompactedBlocks | None) -> str | None:
 
 
 def unread_sources(job: Job, results: CompactedBlocks) -> tuple[str, ...]:
-    """The job's sources that the worker did not find. O(sources)."""
+    """The job's sources that the worker did not find, of results that fit the job. O(sources), O(1) if it found all."""
     if results.no_output is NoOutput.MISSING:
         return job.source_blocks
-    if job.has_sources(results.source_blocks):
+    if len(results.source_blocks) == job.source_count:
         return ()
     read = set(results.source_blocks)
     return tuple(block_id for block_id in job.source_blocks if block_id not in read)
