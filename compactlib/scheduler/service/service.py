@@ -138,6 +138,7 @@ class SchedulerService:
         """
         decision = decide(self.state, command, request, self.policy)
         if not decision.is_usual:
+            # Nearly no poll, so that what else it may change is carried out in one place, as on a replica.
             result = self._apply(command, decision.update())
             assert isinstance(result, Applied)
             return result.response
