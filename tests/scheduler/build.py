@@ -25,8 +25,9 @@ from compactlib.scheduler import (
     StatusUpdate,
 )
 from compactlib.scheduler.model.poll import PollResponse
-from compactlib.scheduler.model.update import AssignedJob
+from compactlib.scheduler.model.update import Applied, AssignedJob
 from compactlib.scheduler.model.values import BlockEntry, Command, JobPhase, JobState
+from compactlib.scheduler.persistence.state_rows import encode_state
 from compactlib.scheduler.plan.planner import PlanCursor
 from compactlib.scheduler.plan.schedule import Schedule
 from compactlib.scheduler.queue.block_queue import BlockQueue, Pushed
@@ -119,7 +120,7 @@ def jobs_of(config: SchedulerConfig, *states: JobState) -> JobQueue:
 
 def given_out(schedule: Schedule, count: int = 1_000, policy: AssignmentPolicy | None = None) -> list[AssignedJob]:
     """So many jobs, or all that may be assigned."""
-    return list(schedule.assign(policy or ByPriority(), count)[0])
+    return [schedule.assignment(job) for job in schedule.choose(policy or ByPriority(), count)[0]]
 
 
 def assigned_names(queue: JobQueue, config: SchedulerConfig, command: Command,
@@ -137,11 +138,15 @@ def assigned_names(queue: JobQueue, config: SchedulerConfig, command: Command,
 
 
 class Host:
-    """A service with a log of its own: each call is the next command, and everything is audited."""
+    """A service with a log of its own: each call is the next command, and everything is audited.
+
+    A second one gets the same commands, and each poll in its two phases.
+    """
 
     def __init__(self, config: SchedulerConfig | None = None, service: SchedulerService | None = None,
                  now: float = 1000.0) -> None:
         self.service = service or SchedulerService(config)
+        self._twin: SchedulerService | None = None if service else SchedulerService(config)
         self.now = now
         self.term = 1
         self.index = 0
@@ -155,14 +160,32 @@ class Host:
                                           for block_id in ids)))
 
     def apply(self, operation: object) -> object:
-        result = self.service.apply(self.command(), operation)  # type: ignore[arg-type]
+        command = self.command()
+        result = self.service.apply(command, operation)  # type: ignore[arg-type]
+        twin = self._same()
+        if twin is not None:
+            assert twin.apply(command, operation) == result  # type: ignore[arg-type]
         self.audit()
         return result
 
     def poll(self, capacity: int = 0, *updates: StatusUpdate, deleted: Sequence[str] = ()) -> PollResponse:
-        response = self.service.poll(self.command(), PollRequest(updates, capacity, tuple(deleted)))
+        command, request = self.command(), PollRequest(updates, capacity, tuple(deleted))
+        response = self.service.poll(command, request)
+        twin = self._same()
+        if twin is not None:
+            assert twin.apply(command, twin.prepare(command, request)) == Applied(response)
+            assert (encode_state(twin.state), twin.events) == (encode_state(self.service.state), self.service.events)
+            assert twin.stats(self.now) == self.service.stats(self.now)
         self.audit()
         return response
+
+    def _same(self) -> SchedulerService | None:
+        """The second one, unless the first has been given something by itself."""
+        if self._twin is not None and self._twin.state.applied_index != self.index - 1:
+            self._twin = None
+        if self._twin is not None:
+            self._twin.policy = self.service.policy
+        return self._twin
 
     def assigned(self, capacity: int = 1) -> PollResponse:
         """What a poll gives after one that has made the jobs."""
@@ -172,7 +195,7 @@ class Host:
     def audit(self) -> None:
         self.service.audit()
         check_numbers(self.service, self.now)
-        if not self.service.state.quarantine_dropped:
+        if self.service.config.check_results and not self.service.state.quarantine_dropped:
             assert self.service.state.unaccounted_blocks() == []
 
 

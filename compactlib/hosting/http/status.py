@@ -57,10 +57,10 @@ class SchedulerStatus:
         none = {**{phase.value: 0 for phase in JobPhase}, **attrs.asdict(LevelCounts())}
         levels = tuple({"level": level, "waiting blocks": waiting.get(level, 0), **none, **jobs.get(level, {})}
                        for level in sorted(waiting.keys() | jobs.keys()))
-        leases = tuple({"ends_in_seconds": job.state.lease_expires_at - now, "level": job.state.compaction_level,
-                        "shard": job.shard, "tenant": job.tenant, "token": job.state.token,
-                        "failures": job.state.failures, "phase": state.jobs.phase(job.state, now).value,
-                        "job": job.state.name} for job in islice(state.jobs.leased(), MAX_SHOWN))
+        leases = tuple({"ends_in_seconds": job.lease_expires_at - now, "level": job.compaction_level,
+                        "shard": job.shard, "tenant": job.tenant, "token": job.token,
+                        "failures": job.failures, "phase": state.jobs.phase(job, now).value,
+                        "job": job.name} for job in islice(state.jobs.leased(), MAX_SHOWN))
         newest = islice(reversed(state.quarantine.values()), MAX_SHOWN)
         quarantine = tuple({"age_seconds": now - each.since, "level": each.plan.compaction_level,
                             "shard": each.plan.shard, "tenant": each.plan.tenant,

@@ -157,7 +157,7 @@ class SchedulerWorld:
         for given_up in state.quarantine.values():
             yield given_up.plan, given_up.orphans
         for job in state.jobs:
-            if limit and job.state.failures >= limit:
+            if limit and job.failures >= limit:
                 yield job.plan(), job.orphans
 
     @property

@@ -10,9 +10,11 @@ See `docs/design/scheduler.md` for how Pyroscope does it, and for the difference
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 
-from compactlib.scheduler.apply.complete import complete, queue_block, refuse_outputs
+from compactlib.scheduler.apply.complete import complete, finish, queue_block, refuse_outputs
 from compactlib.scheduler.apply.effects import JOB_REASSIGNED, Effects
 from compactlib.scheduler.model.poll import Assignment, PollResponse, StatusAnswer, Verdict
 from compactlib.scheduler.model.update import (
@@ -35,9 +37,10 @@ from compactlib.scheduler.model.update import (
     Ticked,
     UpdatedJob,
 )
-from compactlib.scheduler.model.values import BlockMeta, JobPlan, JobStatus, Tombstone
+from compactlib.scheduler.model.values import BlockMeta, CompactedBlocks, JobPlan, JobStatus, Tombstone
 from compactlib.scheduler.persistence.state_rows import under
 from compactlib.scheduler.queue.block_queue import Pushed
+from compactlib.scheduler.queue.job import Job
 from compactlib.scheduler.queue.metadata_index import AddOutcome
 
 _IN_PROGRESS = JobStatus.IN_PROGRESS
@@ -99,17 +102,54 @@ def _update_plan(effects: Effects, update: PlanUpdate) -> PollResponse:
     effects.forget_tombstones()
     state.jobs.settle()
     state.blocks.tick(update.now)
-    return PollResponse(tuple(plans), tuple(assignments), _answers(effects, update),
+    return PollResponse(tuple(plans), tuple(assignments), _answers(effects, update.answers),
                         tuple(leased), update.now, update.why)
 
 
-def _answers(effects: Effects, update: PlanUpdate) -> tuple[StatusAnswer, ...]:
+def carry_out_at_once(effects: Effects, completed: Iterable[tuple[Job, CompactedBlocks | None]],
+                      renewed: Iterable[Job], assigned: Iterable[Job], token: int, until: float,
+                      answers: Iterable[StatusAnswer], now: float, why: str) -> PollResponse:
+    """What the update of a poll would change that has no other parts, where nothing came between it and its decision:
+    so nothing is looked up again. O(log n) a job.
+
+    Args:
+        effects: of its command.
+        completed: jobs that are done, each with its results; none of the jobs is here twice.
+        renewed: jobs whose leases go on.
+        assigned: jobs that the worker is given.
+        token: of what it is given.
+        until: when the leases end, seconds.
+        answers: to what the worker said.
+        now: the command's time, seconds.
+        why: by what rule the assigned jobs were chosen.
+    """
+    effects.cut_late_stamps()
+    state = effects.state
+    jobs = state.jobs
+    for job, results in completed:
+        finish(effects, job, results)
+    assignments: list[Assignment] = []
+    for job in renewed:
+        jobs.extend(job, until)
+        assignments.append(Assignment(job.name, job.token, until))
+    plans: list[JobPlan] = []
+    for job in assigned:
+        if job.status is _IN_PROGRESS:
+            _tell_reassigned(effects, job, token)
+        jobs.assign(job, token, until)
+        plans.append(_hand_out(effects, now, job, job.plan(), assignments))
+    effects.forget_tombstones()
+    jobs.settle()
+    state.blocks.tick(now)
+    return PollResponse(tuple(plans), tuple(assignments), _answers(effects, tuple(answers)), (), now, why)
+
+
+def _answers(effects: Effects, answers: tuple[StatusAnswer, ...]) -> tuple[StatusAnswer, ...]:
     verdicts = effects.verdicts
     if not verdicts:
-        return update.answers
+        return answers
     return tuple(StatusAnswer(answer.name, verdicts[answer.name])
-                 if answer.verdict is Verdict.ACCEPTED and answer.name in verdicts else answer
-                 for answer in update.answers)
+                 if answer.verdict is Verdict.ACCEPTED and answer.name in verdicts else answer for answer in answers)
 
 
 def _evict(effects: Effects, item: EvictedJob) -> None:
@@ -117,8 +157,8 @@ def _evict(effects: Effects, item: EvictedJob) -> None:
     job = state.jobs.get(item.state.name)
     if job is not None and job.state == item.state:
         state.jobs.evict(job)
-        reason = job.state.last_failure or "it was given up without a word too often"
-        effects.quarantine(job.plan(), reason, job.state.failures, job.orphans)
+        reason = job.last_failure or "it was given up without a word too often"
+        effects.quarantine(job.plan(), reason, job.failures, job.orphans)
 
 
 def _queue_job(effects: Effects, update: PlanUpdate, item: NewJob) -> None:
@@ -141,16 +181,16 @@ def _queue_job(effects: Effects, update: PlanUpdate, item: NewJob) -> None:
 def _renew(effects: Effects, item: UpdatedJob, assignments: list[Assignment]) -> None:
     new = item.state
     job = effects.state.jobs.get(new.name)
-    if job is None or job.state.token != new.token or job.state.status is not _IN_PROGRESS:
+    if job is None or job.token != new.token or job.status is not _IN_PROGRESS:
         effects.verdicts[new.name] = Verdict.SUPERSEDED
         return
-    effects.state.jobs.renew(job, new)
+    effects.state.jobs.extend(job, new.lease_expires_at)
     assignments.append(Assignment(new.name, new.token, new.lease_expires_at))
 
 
 def _take_back(effects: Effects, item: ReturnedJob) -> None:
     job = effects.state.jobs.get(item.state.name)
-    if job is not None and job.state.token == item.held_token and job.state.status is _IN_PROGRESS:
+    if job is not None and job.token == item.held_token and job.status is _IN_PROGRESS:
         effects.state.jobs.put(job, item.state)
     else:
         effects.verdicts[item.state.name] = Verdict.SUPERSEDED
@@ -163,21 +203,30 @@ def _assign(effects: Effects, update: PlanUpdate, item: AssignedJob, assignments
     if job is None:
         return None
     before = job.state
-    if before is item.replaced or before == item.replaced:
+    if before == item.replaced:
         if before.status is _IN_PROGRESS:
-            effects.events.append((JOB_REASSIGNED, {"job": new.name, "token": new.token,
-                                                    "held_token": before.token, "failures": new.failures}))
+            _tell_reassigned(effects, job, new.token)
         state.jobs.put(job, new)
     elif before != new:
         return None
-    plan = item.plan or job.plan()
+    return _hand_out(effects, update.now, job, item.plan or job.plan(), assignments)
+
+
+def _tell_reassigned(effects: Effects, job: Job, token: int) -> None:
+    effects.events.append((JOB_REASSIGNED, {"job": job.name, "token": token, "held_token": job.token,
+                                            "failures": job.failures + 1}))
+
+
+def _hand_out(effects: Effects, now: float, job: Job, plan: JobPlan, assignments: list[Assignment]) -> JobPlan:
+    """What the worker gets that the job was given to: the plan, with those of its tombstones that are left."""
+    state = effects.state
     blocks = () if state.index is None else state.index.find(plan.tenant, plan.shard, plan.source_blocks)
-    assignments.append(Assignment(new.name, new.token, new.lease_expires_at, blocks=blocks))
+    assignments.append(Assignment(job.name, job.token, job.lease_expires_at, "", blocks))
     if not plan.tombstones:
         return plan
     left = tuple(tombstone for tombstone in plan.tombstones if tombstone.name in state.tombstones)
     for tombstone in left:
-        state.tombstones.lease(tombstone.name, update.now + effects.limits.cleanup_lease_seconds)
+        state.tombstones.lease(tombstone.name, now + effects.limits.cleanup_lease_seconds)
     return plan if left == plan.tombstones else attrs.evolve(plan, tombstones=left)
 
 
@@ -247,12 +296,11 @@ def begin_anew(effects: Effects, name: str) -> int:
     """A queued job that has failed and has no holder counts no failure any more; how many sources it has, or 0."""
     jobs, command = effects.state.jobs, effects.command
     job = jobs.get(name)
-    if job is None or not job.state.failures:
+    if job is None or not job.failures:
         return 0
-    state = job.state
-    if state.status is _IN_PROGRESS and not effects.expiry > state.lease_expires_at:
+    if job.status is _IN_PROGRESS and not effects.expiry > job.lease_expires_at:
         return 0
     # Under a token of its own: a worker that comes back late learns that the job is not its any more.
-    jobs.put(job, attrs.evolve(state, status=JobStatus.UNSPECIFIED, token=command.index, lease_expires_at=0.0,
+    jobs.put(job, attrs.evolve(job.state, status=JobStatus.UNSPECIFIED, token=command.index, lease_expires_at=0.0,
                                failures=0, releases=0, not_before=0.0))
     return job.source_count

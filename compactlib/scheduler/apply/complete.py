@@ -11,7 +11,7 @@ import attrs
 from compactlib.scheduler.apply.effects import Effects
 from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.update import CompletedJob
-from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, CompactedBlocks, NoOutput
+from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, CompactedBlocks, NoOutput, made
 from compactlib.scheduler.queue.block_queue import Pushed
 from compactlib.scheduler.queue.job import Job
 from compactlib.scheduler.queue.results import unread_sources
@@ -22,11 +22,17 @@ def complete(effects: Effects, item: CompletedJob) -> None:
     """Take the job out of the queue and do with its blocks what the results say, unless the job has changed since."""
     state, name, results = effects.state, item.state.name, item.compacted_blocks
     job = state.jobs.get(name)
-    if job is None or job.state.token != item.state.token:
+    if job is None or job.token != item.state.token:
         effects.verdicts[name] = Verdict.SUPERSEDED
         if results is not None:
             refuse_outputs(effects, name, results.new_blocks)
         return
+    finish(effects, job, results)
+
+
+def finish(effects: Effects, job: Job, results: CompactedBlocks | None) -> None:
+    """As `complete`, for a job that has not changed since."""
+    state, name = effects.state, job.name
     if results is None:
         state.jobs.complete(job)
         return
@@ -53,7 +59,7 @@ def complete(effects: Effects, item: CompletedJob) -> None:
         unread = tuple(block.id for block in state.index.find(job.tenant, job.shard, unread))
     if unread:
         effects.quarantine(attrs.evolve(job.plan(), source_blocks=unread, tombstones=()),
-                           "the worker did not find these sources", job.state.failures)
+                           "the worker did not find these sources", job.failures)
 
 
 def refuse_outputs(effects: Effects, name: str, blocks: tuple[BlockMeta, ...]) -> None:
@@ -75,7 +81,7 @@ def refuse_outputs(effects: Effects, name: str, blocks: tuple[BlockMeta, ...]) -
 def settle_orphans(effects: Effects, job: Job, owned: tuple[BlockMeta, ...]) -> None:
     """The job has ended: what others wrote for it is deleted, except what became the job's own output."""
     kept = {(block.tenant, block.id) for block in owned}
-    effects.throw_away(job.state.name, (block for block in job.orphans if (block.tenant, block.id) not in kept))
+    effects.throw_away(job.name, (block for block in job.orphans if (block.tenant, block.id) not in kept))
 
 
 MAX_ORPHANS = 10_000
@@ -106,9 +112,9 @@ def _queue_survivors(effects: Effects, job: Job) -> None:
 def _replace(effects: Effects, job: Job, results: CompactedBlocks) -> None:
     """The sources, of which there is at least one, go, and the new blocks come: tombstone, queue, index."""
     state = effects.state
-    effects.delete_later(BlockTombstones(
-        name=job.state.name, tenant=job.tenant, shard=job.shard, level=job.state.compaction_level,
-        blocks=results.source_blocks))
+    effects.delete_later(made(BlockTombstones, {
+        "name": job.name, "tenant": job.tenant, "shard": job.shard, "level": job.compaction_level,
+        "blocks": results.source_blocks}))
     for block in results.new_blocks:
         queue_block(effects, block)
     if state.index is None:

@@ -90,12 +90,12 @@ class Effects:
 
     def completed(self, job: Job, new_blocks: Iterable[BlockMeta]) -> None:
         """Tell of a job that is done."""
-        state, output_bytes = job.state, 0
+        output_bytes = 0
         for block in new_blocks:
             output_bytes += block.size_bytes
-        seconds = self.command.appended_at - state.added_at
+        seconds = self.command.appended_at - job.added_at
         self.events.append((JOB_COMPLETED, {
-            "job": state.name, "level": state.compaction_level, "source_bytes": job.size_bytes,
+            "job": job.name, "level": job.compaction_level, "source_bytes": job.size_bytes,
             "output_bytes": output_bytes, "seconds": seconds if seconds > 0 else 0.0}))
 
     def forget_tombstones(self) -> None:
@@ -114,8 +114,8 @@ class Effects:
         if not jobs.has_newly_excluded(self.expiry):
             return
         for job in jobs.newly_excluded(self.expiry):
-            self.events.append((JOB_EXCLUDED, {"job": job.state.name, "failures": job.state.failures,
-                                               "blocks": job.source_count, "reason": job.state.last_failure}))
+            self.events.append((JOB_EXCLUDED, {"job": job.name, "failures": job.failures,
+                                               "blocks": job.source_count, "reason": job.last_failure}))
 
     def take_time(self, time: float) -> None:
         """Record the command's time, and use what it is taken for."""

@@ -25,12 +25,10 @@ from compactlib.scheduler.model.update import (
     RefusedOutputs,
     ReturnedJob,
     TombstoneLease,
-    UpdatedJob,
 )
 from compactlib.scheduler.model.values import (
     Command,
     CompactedBlocks,
-    JobState,
     JobStatus,
     Tombstone,
     check_command,
@@ -55,6 +53,7 @@ _LOST_THE_JOB = (Verdict.NOT_FOUND, Verdict.STALE_TOKEN)
 _IN_PROGRESS = JobStatus.IN_PROGRESS
 _SUCCESS = JobStatus.SUCCESS
 _ACCEPTED = Verdict.ACCEPTED
+_STATUSES = (JobStatus, int)
 _OVER = frozenset({JobStatus.SUCCESS, JobStatus.FAILED, JobStatus.RELEASED})
 
 
@@ -75,9 +74,14 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest,
             `MAX_UPDATES` updates or confirmations, or a value is of another type than it should be.
         CommandOutOfOrder: the command's index is not above that of the last one applied.
     """
+    return decide(state, command, request, policy).update()
+
+
+def decide(state: SchedulerState, command: Command, request: PollRequest, policy: AssignmentPolicy) -> Decision:
+    """What the poll is to change, as `prepare` gives it, before it is written down. Holds as long as the state does."""
     check_command(command)
     try:
-        return _prepare(state, command, request, policy)
+        return _decide(state, command, request, policy)
     except (TypeError, AttributeError, KeyError) as error:
         problem = misfit(request, PollRequest)
         if problem is None:
@@ -85,7 +89,7 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest,
         raise InvalidInput(f"this is no request: {problem}") from error
 
 
-def _prepare(state: SchedulerState, command: Command, request: PollRequest, policy: AssignmentPolicy) -> PlanUpdate:
+def _decide(state: SchedulerState, command: Command, request: PollRequest, policy: AssignmentPolicy) -> Decision:
     room: object = request.job_capacity
     if not isinstance(room, int) or room < 0:
         raise InvalidInput(f"job_capacity is {request.job_capacity}; a worker has room for 0 jobs or more")
@@ -94,15 +98,35 @@ def _prepare(state: SchedulerState, command: Command, request: PollRequest, poli
                            f"request has at most {MAX_UPDATES} of each")
     if state.applied is not None and command.index <= state.applied.index:
         raise CommandOutOfOrder(index=command.index, applied=state.applied_index)
-    return _Poll(state, state.numbered(command) if state.tokens_above else command, request).update(policy)
+    decision = Decision(state, state.numbered(command) if state.tokens_above else command, request)
+    decision.make(policy)
+    return decision
 
 
-class _Poll:
-    """One poll being prepared."""
+class Decision:
+    """What one poll is to change.
+
+    Attributes:
+        now: the time of its command, as the state machine takes it, seconds.
+        token: of what the worker is given.
+        lease_expires_at: when the leases end that it gives and renews, seconds.
+        renewed: jobs whose leases go on.
+        completed: jobs that are done, each with its results.
+        assigned: jobs that the worker is given.
+        answers: to the status updates, in their order.
+        choice: which jobs the worker is given, and why.
+    """
+
+    _created: tuple[NewJob, ...] = ()
+    _evicted: tuple[EvictedJob, ...] = ()
+    _leased: tuple[TombstoneLease, ...] = ()
+    _deleted: tuple[str, ...] = ()
+    _policy = ""
+    _revoked = 0
+    _is_repeated = False
 
     def __init__(self, state: SchedulerState, command: Command, request: PollRequest) -> None:
         self._state = state
-        self._command = command
         self._request = request
         timeline, expiry = state.timeline, command.appended_at
         is_news, given = timeline.has_late_stamps, command.expiry
@@ -110,41 +134,59 @@ class _Poll:
             moment = timeline.at(expiry)
             expiry, is_news = moment.expiry, moment.is_news_after(timeline)
             if moment.stamp != command.appended_at:
-                self._command = command = Command(command.index, command.term, moment.stamp)
+                command = Command(command.index, command.term, moment.stamp)
+        self._command = command
+        self.now: float = command.appended_at
         # Up to when leases, delays and back-offs are over.
         self._expiry: float = expiry if given is None else min(given, expiry)
         self._notes_time = (is_news or state.has_stamps_of_another(command)
-                            or state.jobs.has_newly_excluded(self._expiry) or state.blocks.has_old(command.appended_at))
+                            or state.jobs.has_newly_excluded(self._expiry) or state.blocks.has_old(self.now))
         self._schedule = Schedule(state.jobs, state.config, command, state.shared, expiry=self._expiry)
-        self._answers: list[StatusAnswer] = []
-        self._updated: list[UpdatedJob] = []
+        self.token: int = command.index
+        self.lease_expires_at: float = self._schedule.lease_expires_at
+        self.renewed: list[Job] = []
+        self.completed: list[tuple[Job, CompactedBlocks | None]] = []
+        self.assigned: list[Job] = []
+        self.answers: list[StatusAnswer] = []
+        self.choice: JobChoice = _NO_ROOM
         self._returned: list[ReturnedJob] = []
-        self._completed: list[CompletedJob] = []
         self._refused: list[RefusedOutputs] = []
-        self._revoked = 0
 
-    def update(self, policy: AssignmentPolicy) -> PlanUpdate:
-        """What there is to be changed; `policy` chooses what the worker is given."""
+    def make(self, policy: AssignmentPolicy) -> None:
+        """Decide; `policy` chooses what the worker is given."""
         self._take_all()
-        config = self._state.config
-        capacity = min(self._request.job_capacity + self._revoked, config.max_jobs_per_poll)
-        assigned, choice = self._schedule.assign(policy, capacity) if capacity else ((), _NO_ROOM)
-        created, evicted = self._create(capacity) if capacity and self._state.blocks.has_flushed() else ((), ())
-        leased: tuple[TombstoneLease, ...] = ()
-        if config.standalone_cleanup and capacity > len(assigned):
-            leased = self._cleanup(created, capacity - len(assigned))
-        deleted: tuple[str, ...] = ()
-        if self._request.deleted_tombstones:
+        config, request = self._state.config, self._request
+        capacity = min(request.job_capacity + self._revoked, config.max_jobs_per_poll)
+        if capacity:
+            self._policy = policy.name
+            self.assigned, self.choice = self._schedule.choose(policy, capacity)
+            if self._state.blocks.has_flushed():
+                self._create(capacity)
+            if config.standalone_cleanup and capacity > len(self.assigned):
+                self._cleanup(capacity - len(self.assigned))
+        if request.deleted_tombstones:
             tombstones = self._state.tombstones
-            deleted = tuple(name for name in self._request.deleted_tombstones if name in tombstones)
+            self._deleted = tuple(name for name in request.deleted_tombstones if name in tombstones)
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether jobs are renewed, completed and assigned, each of them once, and nothing else is to be done."""
+        return not (self._notes_time or self._returned or self._refused or self._created or self._evicted
+                    or self._leased or self._deleted or self.choice.shared or self.choice.turns or self._is_repeated)
+
+    def update(self) -> PlanUpdate:
+        """The decision as a value that can be replicated."""
+        command, choice = self._command, self.choice
         return made(PlanUpdate, {
-            "index": self._command.index, "term": self._command.term, "now": self._command.appended_at,
-            "new_jobs": created, "assigned_jobs": assigned, "updated_jobs": tuple(self._updated),
-            "returned_jobs": tuple(self._returned), "completed_jobs": tuple(self._completed), "evicted_jobs": evicted,
-            "refused_outputs": tuple(self._refused), "leased_tombstones": leased,
-            "deleted_tombstones": deleted, "shared": choice.shared, "turns": choice.turns,
-            "answers": tuple(self._answers), "limits": self._state.limits, "policy": policy.name if capacity else "",
-            "why": choice.why, "notes_time": self._notes_time})
+            "index": command.index, "term": command.term, "now": self.now, "new_jobs": self._created,
+            "assigned_jobs": tuple(map(self._schedule.assignment, self.assigned)),
+            "updated_jobs": tuple(map(self._schedule.renewal, self.renewed)),
+            "returned_jobs": tuple(self._returned),
+            "completed_jobs": tuple([CompletedJob(job.state, results) for job, results in self.completed]),
+            "evicted_jobs": self._evicted, "refused_outputs": tuple(self._refused), "leased_tombstones": self._leased,
+            "deleted_tombstones": self._deleted, "shared": choice.shared, "turns": choice.turns,
+            "answers": tuple(self.answers), "limits": self._state.limits, "policy": self._policy, "why": choice.why,
+            "notes_time": self._notes_time})
 
     # ------------------------------------------------------------------------------------------ what workers say
 
@@ -154,20 +196,17 @@ class _Poll:
         A renewal needs no more than this, and no call: it is what a worker says most.
         """
         get, newest, schedule = self._state.jobs.get, self._command.index, self._schedule
-        touched, lease = schedule.touched, schedule.lease_expires_at
-        updated, answers = self._updated, self._answers
+        touched, lease = schedule.touched, self.lease_expires_at
+        renewed, answers = self.renewed, self.answers
         for said in self._request.status_updates:
             name, status, results = said.name, said.status, said.compacted_blocks
             job = get(name)
-            if (job is None or (state := job.state).status is not _IN_PROGRESS or said.token != state.token
-                    or state.token > newest or name in touched or type(name) is not str
-                    or type(said.reason) is not str):
+            if (job is None or job.status is not _IN_PROGRESS or said.token != job.token or job.token > newest
+                    or name in touched or type(name) is not str or type(said.reason) is not str):
                 self._take(said)
             elif status is _IN_PROGRESS and results is None:
                 touched.add(name)
-                fields = state.__dict__.copy()
-                fields["lease_expires_at"] = lease
-                updated.append(UpdatedJob(made(JobState, fields)))
+                renewed.append(job)
                 answers.append(StatusAnswer(name, _ACCEPTED, lease))
             elif status is _SUCCESS and (results is None or are_recordable(said, results)):
                 self._complete(said, job)
@@ -176,7 +215,9 @@ class _Poll:
 
     def _take(self, said: StatusUpdate) -> None:
         name, status, results = said.name, said.status, said.compacted_blocks
-        if type(name) is not str or type(said.reason) is not str or results is not None:
+        self._is_repeated |= name in self._schedule.touched
+        if (type(name) is not str or type(said.reason) is not str
+                or (results is not None and not (type(status) in _STATUSES and are_recordable(said, results)))):
             # This is recorded, and must be read again.
             problem = misfit(said, StatusUpdate)
             if problem is not None:
@@ -191,11 +232,11 @@ class _Poll:
             state = self._schedule.updated(job.state, status, said.reason)
             if status == _IN_PROGRESS:
                 if state.status is _IN_PROGRESS:
-                    self._updated.append(UpdatedJob(state))
-                self._answers.append(StatusAnswer(name, _ACCEPTED, state.lease_expires_at))
+                    self.renewed.append(job)
+                self.answers.append(StatusAnswer(name, _ACCEPTED, state.lease_expires_at))
             else:
-                self._returned.append(ReturnedJob(state, job.state.token))
-                self._answers.append(StatusAnswer(name, _ACCEPTED))
+                self._returned.append(ReturnedJob(state, job.token))
+                self.answers.append(StatusAnswer(name, _ACCEPTED))
 
     def _refuse(self, said: StatusUpdate, verdict: Verdict) -> None:
         job = self._state.jobs.get(said.name)
@@ -203,9 +244,9 @@ class _Poll:
         if not self._state.config.strict_states or said.status not in _OVER:
             self._revoked += verdict is not Verdict.DUPLICATE
         deadline = None
-        if job is not None and job.state.status is JobStatus.IN_PROGRESS:
-            deadline = job.state.lease_expires_at
-        self._answers.append(StatusAnswer(said.name, verdict, deadline, _detail(said, verdict, job, self._command)))
+        if job is not None and job.status is JobStatus.IN_PROGRESS:
+            deadline = job.lease_expires_at
+        self.answers.append(StatusAnswer(said.name, verdict, deadline, _detail(said, verdict, job, self._command)))
         if verdict in _LOST_THE_JOB and said.status == JobStatus.SUCCESS:
             self._refuse_outputs(said.name, said.compacted_blocks)
 
@@ -219,8 +260,8 @@ class _Poll:
             problem = result_problem(job, results)
             if problem is not None:
                 failed = self._schedule.updated(job.state, JobStatus.FAILED, f"bad result: {problem}")
-                self._returned.append(ReturnedJob(failed, job.state.token))
-                self._answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, problem))
+                self._returned.append(ReturnedJob(failed, job.token))
+                self.answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, problem))
                 self._refuse_outputs(said.name, results)
                 return
             assert results is not None
@@ -229,19 +270,19 @@ class _Poll:
                 # The same outputs were thrown away before and wait for deletion: try again once they are gone.
                 detail = f"new block {doomed.id!r} waits for deletion; the job is tried again later"
                 waiting = self._schedule.released(job.state, state.config.max_backoff_seconds, detail,
-                                                  releases=job.state.releases)
-                self._returned.append(ReturnedJob(waiting, job.state.token))
-                self._answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, detail))
+                                                  releases=job.releases)
+                self._returned.append(ReturnedJob(waiting, job.token))
+                self.answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, detail))
                 return
-        self._schedule.completed(job.state)
-        self._completed.append(CompletedJob(job.state, results))
-        self._answers.append(StatusAnswer(said.name, _ACCEPTED))
+        self._schedule.completed(said.name)
+        self.completed.append((job, results))
+        self.answers.append(StatusAnswer(said.name, _ACCEPTED))
 
     # ---------------------------------------------------------------------------------- what the worker is given
 
-    def _create(self, capacity: int) -> tuple[tuple[NewJob, ...], tuple[EvictedJob, ...]]:
+    def _create(self, capacity: int) -> None:
         state, schedule = self._state, self._schedule
-        cursor = PlanCursor(state.blocks, state.config, self._command.appended_at, self._riding(capacity))
+        cursor = PlanCursor(state.blocks, state.config, self.now, self._riding(capacity))
         created: list[NewJob] = []
         evicted: list[EvictedJob] = []
         while len(created) < capacity and (plan := cursor.next_job()) is not None:
@@ -258,25 +299,25 @@ class _Poll:
             if new is None:
                 break
             created.append(new)
-        return tuple(created), tuple(evicted)
+        self._created, self._evicted = tuple(created), tuple(evicted)
 
     def _riding(self, capacity: int) -> Iterator[Tombstone]:
         """The tombstones that are due; looked up when the first job that may carry some is made."""
         config = self._state.config
         yield from self._state.tombstones.due(self._expiry, capacity * config.cleanup_batch_size)
 
-    def _cleanup(self, created: tuple[NewJob, ...], room: int) -> tuple[TombstoneLease, ...]:
-        config, now = self._state.config, self._command.appended_at
-        riding = {tombstone.name for job in created for tombstone in job.plan.tombstones}
+    def _cleanup(self, room: int) -> None:
+        config = self._state.config
+        riding = {tombstone.name for job in self._created for tombstone in job.plan.tombstones}
         due = self._state.tombstones.due(self._expiry, room * config.cleanup_batch_size, riding)
-        until = now + config.cleanup_lease_seconds
-        return tuple(TombstoneLease(tombstone, until) for tombstone in due)
+        until = self.now + config.cleanup_lease_seconds
+        self._leased = tuple(TombstoneLease(tombstone, until) for tombstone in due)
 
 
 def _detail(said: StatusUpdate, verdict: Verdict, job: Job | None, command: Command) -> str:
     """The numbers behind a refusal."""
     if verdict is Verdict.STALE_TOKEN and job is not None:
-        return f"token {said.token} is below the job's {job.state.token}"
+        return f"token {said.token} is below the job's {job.token}"
     if verdict is Verdict.FUTURE_TOKEN:
         return f"token {said.token} is above the log's index {command.index}"
     if verdict is Verdict.BAD_STATUS:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from compactlib.errors import InvalidInput
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model.poll import MAX_REASON_CHARS, Verdict
-from compactlib.scheduler.model.update import AssignedJob, EvictedJob, NewJob
+from compactlib.scheduler.model.update import AssignedJob, EvictedJob, NewJob, UpdatedJob
 from compactlib.scheduler.model.values import Command, JobPlan, JobState, JobStatus, made
 from compactlib.scheduler.plan.policies.by_priority import BY_AGE, ByPriority
 from compactlib.scheduler.plan.policy import (
@@ -76,13 +76,13 @@ class Schedule:
             return Verdict.DUPLICATE
         if job is None:
             return Verdict.NOT_FOUND
-        if token < job.state.token:
+        if token < job.token:
             return Verdict.STALE_TOKEN
         if config.refuse_future_tokens and token > self._command.index:
             return Verdict.FUTURE_TOKEN
         if not _IN_PROGRESS <= status <= _RELEASED:
             return Verdict.BAD_STATUS
-        if config.strict_states and job.state.status is not _IN_PROGRESS:
+        if config.strict_states and job.status is not _IN_PROGRESS:
             return Verdict.WRONG_STATE
         return job
 
@@ -92,7 +92,7 @@ class Schedule:
         if status == _IN_PROGRESS:
             return changed(state, state.status, state.token, self.lease_expires_at, state.failures)
         if status == _SUCCESS:
-            self.completed(state)
+            self.completed(state.name)
             return changed(state, _SUCCESS, state.token, state.lease_expires_at, state.failures)
         releases, limit = state.releases + 1, self._config.max_releases
         if status == _RELEASED and not 0 < limit <= releases:
@@ -110,9 +110,9 @@ class Schedule:
         delay: float = self._config.backoff_seconds * 2.0 ** min(times - 1, 60)
         return min(delay, self._config.max_backoff_seconds)
 
-    def completed(self, state: JobState) -> None:
+    def completed(self, name: str) -> None:
         """The job leaves the queue, and its place is free in this very poll."""
-        self.touched.add(state.name)
+        self.touched.add(name)
         self._removed += 1
 
     def released(self, state: JobState, delay_seconds: float, reason: str, *, failures: int | None = None,
@@ -147,7 +147,7 @@ class Schedule:
 
     def _untouched(self, jobs: Iterable[Job]) -> Iterator[Job]:
         touched = self.touched
-        return (job for job in jobs if job.state.name not in touched)
+        return (job for job in jobs if job.name not in touched)
 
     def _again(self, level: JobLevel) -> Iterator[WaitingJob]:
         return map(_as_waiting, self._once_more(level))
@@ -155,8 +155,8 @@ class Schedule:
     def _once_more(self, level: JobLevel) -> Iterator[Job]:
         seen = set(self.touched)
         for job in level.again(self._expiry):
-            if job.state.name not in seen:
-                seen.add(job.state.name)
+            if job.name not in seen:
+                seen.add(job.name)
                 yield job
 
     def _tenants(self, level: JobLevel) -> Iterator[TenantLine]:
@@ -164,7 +164,7 @@ class Schedule:
         for tenant, virtual_time, line in level.ready.turns.in_order():
             yield TenantLine(tenant, virtual_time, Lazily(self._waiting, line))
 
-    def assign(self, policy: AssignmentPolicy, capacity: int) -> tuple[tuple[AssignedJob, ...], JobChoice]:
+    def choose(self, policy: AssignmentPolicy, capacity: int) -> tuple[list[Job], JobChoice]:
         """The jobs that a policy gives to the worker, and its choice. O(log n) a job, and what the policy costs.
 
         Raises:
@@ -174,7 +174,9 @@ class Schedule:
             # Without a view of what there is to choose from.
             jobs = self._by_age(capacity)
             why = BY_AGE if jobs else self.view(capacity).why_nothing()
-            return tuple([self._given(job) for job in jobs]), JobChoice(tuple([job.state.name for job in jobs]), why)
+            names = [job.name for job in jobs]
+            self.touched.update(names)
+            return jobs, JobChoice(tuple(names), why)
         choice: object = policy.choose(self.view(capacity), self._command.appended_at)
         if not isinstance(choice, JobChoice):
             raise InvalidInput(f"the policy {policy!r:.200} chose {choice!r:.200}; answer a JobChoice, an empty one "
@@ -183,14 +185,14 @@ class Schedule:
             raise self._refused(policy, f"{len(choice.jobs)} jobs, where the poll has room for {capacity}")
         if not _are_turns(choice):
             raise self._refused(policy, f"the turns {choice.shared!r:.200} and {choice.turns!r:.200}")
-        return tuple([self._assigned(policy, name) for name in choice.jobs]), choice
+        return [self._assigned(policy, name) for name in choice.jobs], choice
 
     def _by_age(self, capacity: int) -> list[Job]:
         """The jobs that `ByPriority` chooses."""
         touched, found = self.touched, []
         for level in self._queue.levels.values():
             for job in level.ready:
-                if job.state.name not in touched:
+                if job.name not in touched:
                     found.append(job)
                     if len(found) == capacity:
                         return found
@@ -200,18 +202,23 @@ class Schedule:
                     return found
         return found
 
-    def _assigned(self, policy: AssignmentPolicy, name: str) -> AssignedJob:
+    def _assigned(self, policy: AssignmentPolicy, name: str) -> Job:
         job = self._queue.get(name)
-        if job is None or name in self.touched or not self._queue.may_be_assigned(job.state, self._expiry):
+        if job is None or name in self.touched or not self._queue.may_be_assigned(job, self._expiry):
             raise self._refused(policy, f"job {name!r}, which may not be assigned now, or a second time")
-        return self._given(job)
+        self.touched.add(name)
+        return job
 
-    def _given(self, job: Job) -> AssignedJob:
+    def assignment(self, job: Job) -> AssignedJob:
+        """What gives one of the chosen jobs to the worker."""
         before = job.state
-        self.touched.add(before.name)
         failures = before.failures + (before.status is _IN_PROGRESS)
         state = changed(before, _IN_PROGRESS, self._command.index, self.lease_expires_at, failures)
         return AssignedJob(state, before, job.plan())
+
+    def renewal(self, job: Job) -> UpdatedJob:
+        """What renews the lease of a job in progress."""
+        return UpdatedJob(changed(job.state, job.status, job.token, self.lease_expires_at, job.failures))
 
     @staticmethod
     def _refused(policy: AssignmentPolicy, what: str) -> InvalidInput:
@@ -249,8 +256,8 @@ class Schedule:
         if self._excluded is None:
             self._excluded = self._queue.excluded(self._expiry)
         for job in self._excluded:
-            if job.state.name not in self.touched:
-                self.touched.add(job.state.name)
+            if job.name not in self.touched:
+                self.touched.add(job.name)
                 self._evicted += 1
                 return EvictedJob(job.state)
         return None
@@ -270,11 +277,9 @@ def _has_types(item: object, *kinds: type) -> bool:
 
 
 def _as_waiting(job: Job) -> WaitingJob:
-    state = job.state
     return made(WaitingJob, {
-        "name": state.name, "tenant": job.tenant, "shard": job.shard, "level": state.compaction_level,
-        "blocks": job.source_count, "size_bytes": job.size_bytes, "added_at": state.added_at,
-        "failures": state.failures})
+        "name": job.name, "tenant": job.tenant, "shard": job.shard, "level": job.compaction_level,
+        "blocks": job.source_count, "size_bytes": job.size_bytes, "added_at": job.added_at, "failures": job.failures})
 
 
 def changed(state: JobState, status: JobStatus, token: int, lease_expires_at: float, failures: int) -> JobState:

@@ -13,9 +13,9 @@ from typing import TypeAlias
 
 from compactlib.errors import AuditFailed
 from compactlib.scheduler.model.values import JobStatus
-from compactlib.scheduler.queue.job import Job
+from compactlib.scheduler.queue.job import Job, LastKey
 
-_Entry: TypeAlias = tuple[float, int | str, Job]
+_Entry: TypeAlias = tuple[float, LastKey, Job]
 
 _SMALL = 64
 _IN_PROGRESS = JobStatus.IN_PROGRESS
@@ -23,8 +23,7 @@ _IN_PROGRESS = JobStatus.IN_PROGRESS
 
 def due_time(job: Job) -> float:
     """When the job may be assigned: after its lease, or from the end of its back-off on."""
-    state = job.state
-    return state.lease_expires_at if state.status is _IN_PROGRESS else state.not_before
+    return job.lease_expires_at if job.status is _IN_PROGRESS else job.not_before
 
 
 class DueJobs:
@@ -47,9 +46,9 @@ class DueJobs:
         """Entries kept, those that are out of date included; at most twice the jobs and 64."""
         return len(self._heap)
 
-    def add(self, job: Job, key: int | str) -> None:
+    def add(self, job: Job) -> None:
         """Let the job wait here. O(log n)."""
-        heapq.heappush(self._heap, (due_time(job), key, job))
+        heapq.heappush(self._heap, (due_time(job), job.last_key, job))
         job.waits_in = self
         self._size += 1
 
@@ -60,9 +59,9 @@ class DueJobs:
         if len(self._heap) > 2 * self._size + _SMALL:
             self._drop_what_is_out_of_date()
 
-    def hastened(self, job: Job, key: int | str) -> None:
+    def hastened(self, job: Job) -> None:
         """The job waits for an earlier time than before; a later one needs no word. O(log n)."""
-        heapq.heappush(self._heap, (due_time(job), key, job))
+        heapq.heappush(self._heap, (due_time(job), job.last_key, job))
         if len(self._heap) > 2 * self._size + _SMALL:
             self._drop_what_is_out_of_date()
 
@@ -97,7 +96,7 @@ class DueJobs:
         if not heap or not self._is_due(heap[0][0], now):
             return
         # The best of the heap, without taking it apart: places whose parent was passed, and entries put right.
-        frontier: list[tuple[float, int | str, Job, int]] = [(*heap[0], 0)]
+        frontier: list[tuple[float, LastKey, Job, int]] = [(*heap[0], 0)]
         while frontier and self._is_due(frontier[0][0], now):
             due, key, job, place = heapq.heappop(frontier)
             if place >= 0:

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A queued job as it is kept in memory, in about a kilobyte: its sources' ids are one string."""
+"""A queued job as it is kept in memory, in less than a kilobyte: its sources' ids are one string."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-from compactlib.scheduler.model.values import BlockMeta, JobPlan, JobState, Tombstone, made
+from compactlib.scheduler.model.values import BlockMeta, JobPlan, JobState, JobStatus, Tombstone, made
 
 Places: TypeAlias = tuple[int, int]
 """Two bits of `Job.ready`: that the job stands in a line, and that it stands beside it, in front of where it ends."""
@@ -17,8 +16,8 @@ OF_TENANT: Places = (4, 8)
 """In the line of its tenant."""
 NOT_READY = 0
 
-LastKeyOf: TypeAlias = Callable[[JobState], Any]
-"""What decides between jobs that are otherwise equal: a number or a name, the same for all."""
+LastKey: TypeAlias = int | str
+"""What decides between jobs that are otherwise equal: a number for all of them, or a name."""
 
 _SEPARATOR = "\n"
 
@@ -29,15 +28,17 @@ class DelayQueue(Protocol):
     def remove(self, job: Job) -> None:
         """The job waits no longer."""
 
-    def hastened(self, job: Job, key: int | str) -> None:
+    def hastened(self, job: Job) -> None:
         """The job waits for an earlier time than before."""
 
 
 class Job:
     """One queued job. Only the queue changes it.
 
+    What its state says are attributes of its own: `JobState` tells what each of them is.
+
     Attributes:
-        state: how far it has come; replaced, never changed.
+        last_key: what decides between jobs that are otherwise equal; its place in the order of creation if not set.
         tenant: the plan's.
         shard: the plan's.
         tombstones: the plan's.
@@ -49,11 +50,25 @@ class Job:
         waits_in: the jobs of the same kind that it waits with for a time to come, if it does.
     """
 
-    __slots__ = ("_sources", "orphans", "ready", "shard", "size_bytes", "source_count", "state", "tenant", "tombstones",
-                 "waits_in")
+    __slots__ = ("_sources", "added_at", "compaction_level", "failures", "last_failure", "last_key", "lease_expires_at",
+                 "name", "not_before", "orphans", "ready", "releases", "sequence", "shard", "size_bytes",
+                 "source_count", "status", "tenant", "token", "tombstones", "waits_in")
+
+    status: JobStatus
+    token: int
+    lease_expires_at: float
+    failures: int
+    not_before: float
+    last_failure: str
+    releases: int
 
     def __init__(self, state: JobState, plan: JobPlan) -> None:
-        self.state: JobState = state
+        self.name: str = state.name
+        self.compaction_level: int = state.compaction_level
+        self.added_at: float = state.added_at
+        self.sequence: int = state.sequence
+        self.become(state)
+        self.last_key: LastKey = state.sequence
         self.tenant: str = plan.tenant
         self.shard: int = plan.shard
         self.tombstones: tuple[Tombstone, ...] = plan.tombstones
@@ -66,6 +81,25 @@ class Job:
         # Ids are printable, so the separator occurs in none; a plan that was made by hand may differ.
         is_plain = plan.source_blocks and packed.count(_SEPARATOR) + 1 == len(plan.source_blocks)
         self._sources: str | tuple[str, ...] = packed if is_plain else plan.source_blocks
+
+    @property
+    def state(self) -> JobState:
+        """How far it has come."""
+        return made(JobState, {
+            "name": self.name, "compaction_level": self.compaction_level, "status": self.status, "token": self.token,
+            "lease_expires_at": self.lease_expires_at, "added_at": self.added_at, "failures": self.failures,
+            "sequence": self.sequence, "not_before": self.not_before, "last_failure": self.last_failure,
+            "releases": self.releases})
+
+    def become(self, state: JobState) -> None:
+        """Come as far as this later state of the job says."""
+        self.status = state.status
+        self.token = state.token
+        self.lease_expires_at = state.lease_expires_at
+        self.failures = state.failures
+        self.not_before = state.not_before
+        self.last_failure = state.last_failure
+        self.releases = state.releases
 
     @property
     def source_blocks(self) -> tuple[str, ...]:
@@ -83,9 +117,9 @@ class Job:
 
     def plan(self) -> JobPlan:
         """The plan as it was made. O(sources)."""
-        state, sources = self.state, self._sources
+        sources = self._sources
         return made(JobPlan, {
-            "name": state.name, "tenant": self.tenant, "shard": self.shard, "compaction_level": state.compaction_level,
+            "name": self.name, "tenant": self.tenant, "shard": self.shard, "compaction_level": self.compaction_level,
             "source_blocks": tuple(sources.split(_SEPARATOR)) if isinstance(sources, str) else sources,
             "tombstones": self.tombstones, "size_bytes": self.size_bytes})
 

@@ -26,7 +26,7 @@ from compactlib.errors import AuditFailed
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model.values import BlockMeta, JobPhase, JobPlan, JobState, JobStatus
 from compactlib.scheduler.queue.due_jobs import DueJobs
-from compactlib.scheduler.queue.job import NOT_READY, Job, LastKeyOf
+from compactlib.scheduler.queue.job import NOT_READY, Job, LastKey
 from compactlib.scheduler.queue.ready_jobs import ReadyJobs
 
 ValueT = TypeVar("ValueT")
@@ -34,15 +34,8 @@ _UNSPECIFIED = JobStatus.UNSPECIFIED
 _IN_PROGRESS = JobStatus.IN_PROGRESS
 
 
-def last_key_of(config: SchedulerConfig) -> LastKeyOf:
-    """What decides between jobs that are otherwise equal."""
-    if config.last_key == "name":
-        return lambda state: state.name
-    return lambda state: state.sequence
-
-
 def _lease_end(job: Job) -> float:
-    return job.state.lease_expires_at
+    return job.lease_expires_at
 
 
 def _insert(ordered: dict[int, ValueT], key: int, value: ValueT) -> None:
@@ -73,8 +66,8 @@ class JobLevel:
         counts: what happened so far.
     """
 
-    def __init__(self, last_key: LastKeyOf) -> None:
-        self.ready: ReadyJobs = ReadyJobs(last_key)
+    def __init__(self) -> None:
+        self.ready: ReadyJobs = ReadyJobs()
         self.delayed: dict[int, DueJobs] = {}
         self.leased: dict[int, DueJobs] = {}
         self.counts: LevelCounts = LevelCounts()
@@ -94,7 +87,7 @@ class JobQueue:
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
         self._max_failures = config.max_failures
-        self._last_key = last_key_of(config)
+        self._is_by_name = config.last_key == "name"
         self._jobs: dict[str, Job] = {}
         self.get: Callable[[str], Job | None] = self._jobs.get
         """The job of a name, if it is queued. O(1)."""
@@ -109,7 +102,7 @@ class JobQueue:
         # The sources of jobs of levels that are compacted no more: the block queue does not know them.
         self._retired: set[tuple[str, int, int, str]] = set()
         # Jobs that failed too often, the worst first; their leases may still run.
-        self._failed: SortedList[tuple[int, float, int, int | str, str]] = SortedList()
+        self._failed: SortedList[tuple[int, float, int, LastKey, str]] = SortedList()
         # Of them, those that were not reported yet, by the end of their last lease; and when the first of these is.
         self._untold: SortedSet[tuple[float, str]] = SortedSet()
         self._next_untold = inf
@@ -125,7 +118,7 @@ class JobQueue:
         """The jobs of a level; made if there are none yet."""
         level = self.levels.get(number)
         if level is None:
-            level = JobLevel(self._last_key)
+            level = JobLevel()
             _insert(self.levels, number, level)
         return level
 
@@ -147,39 +140,54 @@ class JobQueue:
         self._enter(job)
 
     def _enter(self, job: Job) -> None:
+        if self._is_by_name:
+            job.last_key = job.name
         self.size_bytes += job.size_bytes
         self._retired.update(self._retired_sources(job))
-        self._place(self.level(job.state.compaction_level), job)
+        self.level(job.compaction_level)
+        self._place(job)
 
     def put(self, job: Job, state: JobState) -> None:
         """Replace a job's state. O(log n); O(1) for a renewed lease."""
-        before = job.state
-        level = self.levels[before.compaction_level]
+        counts = self.levels[job.compaction_level].counts
         if state.status is _IN_PROGRESS:
-            if before.status is _UNSPECIFIED:
-                level.counts.assigned += 1
-            elif before.token != state.token:
-                level.counts.reassigned += 1
-            else:
-                self.renew(job, state)
+            if job.status is _UNSPECIFIED:
+                counts.assigned += 1
+            elif job.token != state.token:
+                counts.reassigned += 1
+            elif job.failures == state.failures:
+                self.extend(job, state.lease_expires_at)
+                job.become(state)
                 return
-        self._move(level, job, state)
+        self._take(job)
+        job.become(state)
+        self._place(job)
 
-    def renew(self, job: Job, state: JobState) -> None:
-        """Replace the state of a job in progress by one with another end of its lease. O(1), O(log n) for an earlier
-        one."""
-        before = job.state
-        if job.waits_in is None or before.failures != state.failures:
-            self._move(self.levels[before.compaction_level], job, state)
+    def assign(self, job: Job, token: int, until: float) -> None:
+        """Give a job that may be assigned to a worker, under this token and until then, seconds. O(log n)."""
+        counts = self.levels[job.compaction_level].counts
+        self._take(job)
+        if job.status is _IN_PROGRESS:
+            counts.reassigned += 1
+            job.failures += 1
+        else:
+            counts.assigned += 1
+            job.status = _IN_PROGRESS
+        job.token = token
+        job.lease_expires_at = until
+        self._place(job)
+
+    def extend(self, job: Job, until: float) -> None:
+        """Let the lease of a job in progress end then, seconds. O(1), O(log n) for an earlier end."""
+        before, waits_in = job.lease_expires_at, job.waits_in
+        if waits_in is None:
+            self._take(job)
+            job.lease_expires_at = until
+            self._place(job)
             return
-        job.state = state
-        if state.lease_expires_at < before.lease_expires_at:
-            job.waits_in.hastened(job, self._last_key(state))
-
-    def _move(self, level: JobLevel, job: Job, state: JobState) -> None:
-        self._take(level, job)
-        job.state = state
-        self._place(level, job)
+        job.lease_expires_at = until
+        if until < before:
+            waits_in.hastened(job)
 
     def complete(self, job: Job) -> None:
         """The job is done."""
@@ -192,11 +200,10 @@ class JobQueue:
     def cut(self, lease_end: float, wait_end: float) -> None:
         """No lease ends after `lease_end`, and no job waits for longer than `wait_end`, seconds. O(n)."""
         for job in list(self):
-            state = job.state
-            if state.status is _IN_PROGRESS and state.lease_expires_at > lease_end:
-                self.put(job, attrs.evolve(state, lease_expires_at=lease_end))
-            elif state.not_before and state.not_before > wait_end:
-                self.put(job, attrs.evolve(state, not_before=wait_end))
+            if job.status is _IN_PROGRESS and job.lease_expires_at > lease_end:
+                self.extend(job, lease_end)
+            elif job.not_before and job.not_before > wait_end:
+                self.put(job, attrs.evolve(job.state, not_before=wait_end))
 
     def settle(self) -> None:
         """Keep the heaps tidy; after each applied update. O(levels * failures), and O(log n) a lapsed renewal."""
@@ -207,17 +214,15 @@ class JobQueue:
                 waiting.settle()
 
     def _remove(self, job: Job) -> LevelCounts:
-        state = job.state
-        level = self.levels[state.compaction_level]
-        self._take(level, job)
-        del self._jobs[state.name]
+        self._take(job)
+        del self._jobs[job.name]
         self.size_bytes -= job.size_bytes
         if self._retired:
             self._retired.difference_update(self._retired_sources(job))
-        return level.counts
+        return self.levels[job.compaction_level].counts
 
     def _retired_sources(self, job: Job) -> list[tuple[str, int, int, str]]:
-        level = job.state.compaction_level
+        level = job.compaction_level
         if level < len(self._config.levels):
             return []
         return [(job.tenant, job.shard, level, block_id) for block_id in job.source_blocks]
@@ -226,67 +231,68 @@ class JobQueue:
         """Whether a job of a level that is compacted no more has this source. O(1)."""
         return (tenant, shard, level, block_id) in self._retired
 
-    def _place(self, level: JobLevel, job: Job) -> None:
-        state = job.state
-        if state.failures and self.has_failed(state):
-            self._failed.add(self._failed_key(state))
-            self._untold.add((state.lease_expires_at, state.name))
+    def _place(self, job: Job) -> None:
+        failures, level = job.failures, self.levels[job.compaction_level]
+        if failures and self.has_failed(job):
+            self._failed.add(self._failed_key(job))
+            self._untold.add((job.lease_expires_at, job.name))
             self._next_untold = self._untold[0][0]
             return
-        if state.status is _IN_PROGRESS:
+        if job.status is _IN_PROGRESS:
             self.leased_count += 1
             by_failures = level.leased
-        elif state.failures or state.not_before:
+        elif failures or job.not_before:
             self.delayed_count += 1
             by_failures = level.delayed
         else:
             level.ready.add(job)
             return
-        waiting = by_failures.get(state.failures)
+        waiting = by_failures.get(failures)
         if waiting is None:
             waiting = DueJobs(includes_end=by_failures is level.delayed)
-            _insert(by_failures, state.failures, waiting)
-        waiting.add(job, self._last_key(state))
+            _insert(by_failures, failures, waiting)
+        waiting.add(job)
 
-    def _take(self, level: JobLevel, job: Job) -> None:
+    def _take(self, job: Job) -> None:
         waits_in = job.waits_in
         if job.ready:
-            level.ready.remove(job)
+            self.levels[job.compaction_level].ready.remove(job)
         elif waits_in is not None:
             waits_in.remove(job)
-            if job.state.status is _IN_PROGRESS:
+            if job.status is _IN_PROGRESS:
                 self.leased_count -= 1
             else:
                 self.delayed_count -= 1
         else:
-            self._failed.remove(self._failed_key(job.state))
-            self._untold.discard((job.state.lease_expires_at, job.state.name))
+            self._failed.remove(self._failed_key(job))
+            self._untold.discard((job.lease_expires_at, job.name))
             self._next_untold = self._untold[0][0] if self._untold else inf
 
-    def _failed_key(self, state: JobState) -> tuple[int, float, int, int | str, str]:
-        return -state.failures, state.lease_expires_at, -state.compaction_level, self._last_key(state), state.name
+    @staticmethod
+    def _failed_key(job: Job) -> tuple[int, float, int, LastKey, str]:
+        return -job.failures, job.lease_expires_at, -job.compaction_level, job.last_key, job.name
 
     # --------------------------------------------------------------------------------------------------- views
 
-    def has_failed(self, state: JobState) -> bool:
+    def has_failed(self, job: Job | JobState) -> bool:
         """Whether the job failed so often that it is assigned no more."""
-        return 0 < self._max_failures <= state.failures
+        return 0 < self._max_failures <= job.failures
 
-    def phase(self, state: JobState, now: float) -> JobPhase:
+    def phase(self, job: Job | JobState, now: float) -> JobPhase:
         """The job's phase at a time."""
-        held = state.status is _IN_PROGRESS and not now > state.lease_expires_at
+        held = job.status is _IN_PROGRESS and not now > job.lease_expires_at
         if held:
             return JobPhase.IN_PROGRESS
-        if self.has_failed(state):
+        if self.has_failed(job):
             return JobPhase.EXCLUDED
-        return JobPhase.LEASE_EXPIRED if state.status is _IN_PROGRESS else JobPhase.UNASSIGNED
+        return JobPhase.LEASE_EXPIRED if job.status is _IN_PROGRESS else JobPhase.UNASSIGNED
 
-    def may_be_assigned(self, state: JobState, now: float) -> bool:
+    def may_be_assigned(self, job: Job, now: float) -> bool:
         """Whether the job has no holder, and waits for nothing. O(1)."""
-        if self.has_failed(state):
+        if self.has_failed(job):
             return False
-        return now > state.lease_expires_at if state.status is _IN_PROGRESS else (
-            not state.not_before or now >= state.not_before)
+        return now > job.lease_expires_at if job.status is _IN_PROGRESS else (
+            not job.not_before or now >= job.not_before)
 
     @property
     def failed_count(self) -> int:
@@ -301,29 +307,29 @@ class JobQueue:
         found = {}
         for number, level in self.levels.items():
             leased = sum(map(len, level.leased.values()))
-            lapsed = sum(len({job.state.name for job in waiting.due(now)}) for waiting in level.leased.values())
+            lapsed = sum(len({job.name for job in waiting.due(now)}) for waiting in level.leased.values())
             found[number] = Counter({
                 JobPhase.UNASSIGNED: len(level.ready) + sum(map(len, level.delayed.values())),
                 JobPhase.IN_PROGRESS: leased - lapsed, JobPhase.LEASE_EXPIRED: lapsed})
         for *_, name in self._failed:
-            state = self._jobs[name].state
-            found[state.compaction_level][self.phase(state, now)] += 1
+            job = self._jobs[name]
+            found[job.compaction_level][self.phase(job, now)] += 1
         return found
 
     def leased(self) -> Iterator[Job]:
         """Jobs with a lease, run out or not, by its end. O(log n) a job, and as much for each that failed too often."""
-        failed = [job for job in (self._jobs[name] for *_, name in self._failed) if job.state.lease_expires_at]
+        failed = [job for job in (self._jobs[name] for *_, name in self._failed) if job.lease_expires_at]
         waiting = [each.due(inf) for level in self.levels.values() for each in level.leased.values()]
         seen = set()
         for job in heapq.merge(*waiting, sorted(failed, key=_lease_end), key=_lease_end):
-            if job.state.name not in seen:
-                seen.add(job.state.name)
+            if job.name not in seen:
+                seen.add(job.name)
                 yield job
 
     @property
     def lease_count(self) -> int:
         """How many jobs have a lease, run out or not. O(jobs that failed too often)."""
-        return self.leased_count + sum(bool(self._jobs[name].state.lease_expires_at) for *_, name in self._failed)
+        return self.leased_count + sum(bool(self._jobs[name].lease_expires_at) for *_, name in self._failed)
 
     def excluded(self, now: float) -> Iterator[Job]:
         """Jobs that failed too often and that have no holder, the worst first: most failures, longest excluded.
@@ -332,7 +338,7 @@ class JobQueue:
         """
         for *_, name in self._failed:
             job = self._jobs[name]
-            if self.phase(job.state, now) is JobPhase.EXCLUDED:
+            if self.phase(job, now) is JobPhase.EXCLUDED:
                 yield job
 
     def has_newly_excluded(self, now: float) -> bool:
@@ -348,11 +354,11 @@ class JobQueue:
 
     def in_order(self, now: float) -> list[JobState]:
         """All jobs by priority, at a time. O(n log n)."""
-        def priority(state: JobState) -> tuple[int, bool, int, int, float, float, int | str]:
-            return (state.compaction_level, self.has_failed(state), state.status, state.failures,
-                    state.lease_expires_at, state.not_before, self._last_key(state))
+        def priority(job: Job) -> tuple[int, bool, int, int, float, float, LastKey]:
+            return (job.compaction_level, self.has_failed(job), job.status, job.failures, job.lease_expires_at,
+                    job.not_before, job.last_key)
 
-        return sorted((job.state for job in self), key=priority)
+        return [job.state for job in sorted(self, key=priority)]
 
     def audit(self) -> None:
         """Check that every job stands exactly where its state says. O(n log n).
@@ -368,7 +374,7 @@ class JobQueue:
                 waiting.audit()
                 placed += len(waiting)
             for job in level.ready:
-                if job.state.compaction_level != number or self._jobs.get(job.state.name) is not job:
+                if job.compaction_level != number or self._jobs.get(job.name) is not job:
                     raise AuditFailed(f"{job!r} waits at level {number}")
         counted = [sum(len(waiting) for level in self.levels.values() for waiting in getattr(level, kind).values())
                    for kind in ("leased", "delayed")]
@@ -380,10 +386,9 @@ class JobQueue:
         if placed != len(self._jobs):
             raise AuditFailed(f"{len(self._jobs)} jobs are queued, and {placed} have a place in the order")
         for name, job in self._jobs.items():
-            state = job.state
-            if state.name != name or state.status not in (_UNSPECIFIED, _IN_PROGRESS):
-                raise AuditFailed(f"job {name!r} is kept with the state {state!r}")
-            places = (job.ready != NOT_READY) + (job.waits_in is not None) + self.has_failed(state)
+            if job.name != name or job.status not in (_UNSPECIFIED, _IN_PROGRESS):
+                raise AuditFailed(f"job {name!r} is kept with the state {job.state!r}")
+            places = (job.ready != NOT_READY) + (job.waits_in is not None) + self.has_failed(job)
             if places != 1:
                 raise AuditFailed(f"{job!r} has {places} places in the order")
 

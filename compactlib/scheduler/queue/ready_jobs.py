@@ -10,30 +10,30 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 from sortedcontainers import SortedDict, SortedList
 
 from compactlib.errors import AuditFailed
-from compactlib.scheduler.queue.job import OF_LEVEL, OF_TENANT, Job, LastKeyOf, Places
+from compactlib.scheduler.queue.job import OF_LEVEL, OF_TENANT, Job, LastKey, Places
 
 _SMALL = 64
+_LAST_KEY = attrgetter("last_key")
 
 
 class Line:
     """Ready jobs in the order of their last key.
 
     Args:
-        last_key: gives a job's last key.
         places: how a job notes that it stands here.
     """
 
-    def __init__(self, last_key: LastKeyOf, places: Places) -> None:
-        self._last_key = last_key
+    def __init__(self, places: Places) -> None:
         self._in_line, self._early_one = places
         self._line: deque[Job] = deque()
         # Jobs that would not stand in order at the end of the line.
-        self._early: SortedList[tuple[int | str, str]] = SortedList()
+        self._early: SortedList[tuple[LastKey, str]] = SortedList()
         self._early_jobs: dict[str, Job] = {}
         self._size = 0
 
@@ -42,23 +42,23 @@ class Line:
 
     def add(self, job: Job) -> None:
         """O(1) for a job that comes after all others, else O(log n)."""
-        key = self._last_key(job.state)
+        key = job.last_key
         line = self._line
         # The last one in the line may have left it; it still says where the line ends.
-        if not line or self._last_key(line[-1].state) < key:
+        if not line or line[-1].last_key < key:  # type: ignore[operator]
             line.append(job)
             job.ready |= self._in_line
         else:
-            self._early.add((key, job.state.name))
-            self._early_jobs[job.state.name] = job
+            self._early.add((key, job.name))
+            self._early_jobs[job.name] = job
             job.ready |= self._early_one
         self._size += 1
 
     def remove(self, job: Job) -> None:
         """O(1) amortized for a job of the line, else O(log n)."""
         if job.ready & self._early_one:
-            self._early.remove((self._last_key(job.state), job.state.name))
-            del self._early_jobs[job.state.name]
+            self._early.remove((job.last_key, job.name))
+            del self._early_jobs[job.name]
         in_line = self._in_line
         job.ready &= ~(in_line | self._early_one)
         self._size -= 1
@@ -75,27 +75,22 @@ class Line:
         if not self._early:
             return in_line
         early = (self._early_jobs[name] for _, name in self._early)
-        return heapq.merge(in_line, early, key=lambda job: self._last_key(job.state))
+        return heapq.merge(in_line, early, key=_LAST_KEY)
 
     def audit(self) -> None:
         """Raise `AuditFailed` unless the parts agree. O(n)."""
         jobs = list(self)
-        keys = [self._last_key(job.state) for job in jobs]
+        keys = [job.last_key for job in jobs]
         if len(jobs) != self._size or keys != sorted(keys) or len(self._early) != len(self._early_jobs):
             raise AuditFailed(f"a line of {self._size} ready jobs gives {len(jobs)}, in order: "
                                   f"{keys == sorted(keys)}, of them {len(self._early)}/{len(self._early_jobs)} early")
 
 
 class ReadyJobs:
-    """Ready jobs of one level in their order.
+    """Ready jobs of one level in their order."""
 
-    Args:
-        last_key: gives a job's last key.
-    """
-
-    def __init__(self, last_key: LastKeyOf) -> None:
-        self._last_key = last_key
-        self._line = Line(last_key, OF_LEVEL)
+    def __init__(self) -> None:
+        self._line = Line(OF_LEVEL)
         # Costs nothing before turns are used.
         self._turns: TenantTurns | None = None
 
@@ -123,7 +118,7 @@ class ReadyJobs:
         """The same jobs by tenant. O(n) when it is asked for first."""
         turns = self._turns
         if turns is None:
-            turns = self._turns = TenantTurns(self._last_key)
+            turns = self._turns = TenantTurns()
             for job in self._line:
                 turns.add(job)
         return turns
@@ -157,13 +152,9 @@ class TenantTurns:
 
     Recorded turns alone move virtual times on, so that every replica has the same ones, whichever replica chose. A
     tenant that had no jobs for a while starts where the others are, so that it cannot save up turns.
-
-    Args:
-        last_key: gives a job's last key.
     """
 
-    def __init__(self, last_key: LastKeyOf) -> None:
-        self._last_key = last_key
+    def __init__(self) -> None:
         self._lines: dict[str, Line] = {}
         self._virtual: dict[str, int] = {}
         self._order: SortedDict[tuple[int, str], Line] = SortedDict()
@@ -173,7 +164,7 @@ class TenantTurns:
         """Let the job wait to be assigned. O(log tenants) for a tenant's first."""
         line = self._lines.get(job.tenant)
         if line is None:
-            line = self._lines[job.tenant] = Line(self._last_key, OF_TENANT)
+            line = self._lines[job.tenant] = Line(OF_TENANT)
             start = max(self._virtual.get(job.tenant, 0), self._now)
             self._virtual[job.tenant] = start
             self._order[start, job.tenant] = line
@@ -217,7 +208,7 @@ class TenantTurns:
         self._now = stored[0]
         self._virtual = dict(stored[1] + stored[2])
         for tenant, virtual in stored[1]:
-            self._order[virtual, tenant] = self._lines[tenant] = Line(self._last_key, OF_TENANT)
+            self._order[virtual, tenant] = self._lines[tenant] = Line(OF_TENANT)
 
     def loaded(self) -> None:
         """Tenants that have no jobs after all, under other settings, have no turns."""

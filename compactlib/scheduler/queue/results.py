@@ -36,7 +36,7 @@ def result_problem(job: Job, results: CompactedBlocks | None) -> str | None:
     """Why the results cannot be those of the job, or `None` if they can. O(sources + outputs)."""
     if results is None:
         return "no results were given; send compacted_blocks with SUCCESS"
-    tenant, shard, level = job.tenant, job.shard, job.state.compaction_level + 1
+    tenant, shard, level = job.tenant, job.shard, job.compaction_level + 1
     sources, blocks = results.source_blocks, results.new_blocks
     if results.tenant != tenant or results.shard != shard:
         return (f"results are for tenant {results.tenant!r} and shard {results.shard}, the job is for {tenant!r} and "
@@ -63,10 +63,10 @@ def result_problem(job: Job, results: CompactedBlocks | None) -> str | None:
 
 
 def unread_sources(job: Job, results: CompactedBlocks) -> tuple[str, ...]:
-    """The job's sources that the worker did not find. O(sources)."""
+    """The job's sources that the worker did not find, of results that fit the job. O(sources), O(1) if it found all."""
     if results.no_output is NoOutput.MISSING:
         return job.source_blocks
-    if job.has_sources(results.source_blocks):
+    if len(results.source_blocks) == job.source_count:
         return ()
     read = set(results.source_blocks)
     return tuple(block_id for block_id in job.source_blocks if block_id not in read)

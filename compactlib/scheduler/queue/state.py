@@ -111,7 +111,7 @@ class SchedulerState:
             if other != name:
                 raise AuditFailed(f"block {block_id!r} of {place} is in two jobs: {other!r} and {name!r}")
         if self.applied is not None:
-            newest = max((job.state.token for job in self.jobs), default=0)
+            newest = max((job.token for job in self.jobs), default=0)
             last = self.applied.index + self.tokens_above
             if newest > last:
                 raise AuditFailed(f"a job has token {newest}, that of the last command is {last}")
@@ -119,7 +119,7 @@ class SchedulerState:
     def _owned(self) -> Iterator[tuple[tuple[str, int, int], str, str]]:
         for job in self.jobs:
             for block_id in job.source_blocks:
-                yield (job.tenant, job.shard, job.state.compaction_level), block_id, job.state.name
+                yield (job.tenant, job.shard, job.compaction_level), block_id, job.name
 
     def is_waiting(self, place: tuple[str, int, int], block_id: str) -> bool:
         """Whether a block of a level that is compacted no more is in no job, and there to become one's source.

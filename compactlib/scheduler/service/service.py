@@ -19,9 +19,9 @@ import attrs
 from compactlib._arguments import refuses_misfits, require_policy, require_type
 from compactlib.report import Table
 from compactlib.runtime.observe import Observer, telling
-from compactlib.scheduler.apply.apply import carry_out
+from compactlib.scheduler.apply.apply import carry_out, carry_out_at_once
 from compactlib.scheduler.apply.effects import Effects
-from compactlib.scheduler.config import SchedulerConfig
+from compactlib.scheduler.config import Limits, SchedulerConfig
 from compactlib.scheduler.errors import JobNotFound
 from compactlib.scheduler.model.poll import PollRequest, PollResponse
 from compactlib.scheduler.model.update import AlreadyApplied, Applied, ApplyResult, Operation, PlanUpdate, TermChanged
@@ -29,7 +29,7 @@ from compactlib.scheduler.model.values import Command, JobPhase, JobPlan, JobSta
 from compactlib.scheduler.persistence.codec import check_operation
 from compactlib.scheduler.plan.policies.by_priority import ByPriority
 from compactlib.scheduler.plan.policy import AssignmentPolicy
-from compactlib.scheduler.plan.prepare import prepare
+from compactlib.scheduler.plan.prepare import decide, prepare
 from compactlib.scheduler.queue.metadata_index import MetadataIndex
 from compactlib.scheduler.queue.state import QuarantinedJob, SchedulerState
 from compactlib.scheduler.service.numbers import Event, tell_events
@@ -104,21 +104,30 @@ class SchedulerService:
         self.events = ()
         if command.index <= state.applied_index:
             return AlreadyApplied(command.index, state.applied_index)
-        state.applied = command
         limits = None
         if isinstance(operation, PlanUpdate):
             if operation.term != command.term:
+                state.applied = command
                 return TermChanged(operation.term, command.term)
             limits = operation.limits
-        effects = Effects(state, state.numbered(command), limits or state.limits)
-        effects.take_time(command.appended_at)
+        effects = self._begin(command, limits or state.limits)
         result = carry_out(effects, operation)
+        self._end(effects)
+        return result
+
+    def _begin(self, command: Command, limits: Limits) -> Effects:
+        state = self.state
+        state.applied = command
+        effects = Effects(state, state.numbered(command) if state.tokens_above else command, limits)
+        effects.take_time(command.appended_at)
+        return effects
+
+    def _end(self, effects: Effects) -> None:
         effects.tell_excluded()
         self.state = effects.state
         self.events = effects.events
         if effects.events:
             tell_events(self._observer, effects.events)
-        return result
 
     def poll(self, command: Command, request: PollRequest) -> PollResponse:
         """Both phases in one, for a host with a single node.
@@ -127,10 +136,17 @@ class SchedulerService:
             InvalidInput: the capacity is negative, or there are too many updates.
             CommandOutOfOrder: the command's index is not above that of the last one applied.
         """
-        # What has just been prepared from a command need not be looked at again.
-        result = self._apply(command, self.prepare(command, request))
-        assert isinstance(result, Applied)
-        return result.response
+        decision = decide(self.state, command, request, self.policy)
+        if not decision.is_usual:
+            # Nearly no poll, so that what else it may change is carried out in one place, as on a replica.
+            result = self._apply(command, decision.update())
+            assert isinstance(result, Applied)
+            return result.response
+        effects = self._begin(command, self.state.limits)
+        response = carry_out_at_once(effects, decision.completed, decision.renewed, decision.assigned, decision.token,
+                                     decision.lease_expires_at, decision.answers, decision.now, decision.choice.why)
+        self._end(effects)
+        return response
 
     # ----------------------------------------------------------------------------------------------------- views
 

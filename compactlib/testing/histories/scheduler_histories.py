@@ -261,7 +261,7 @@ class SchedulerHistory:
 
     def _requeue(self, step: RequeueOne) -> None:
         state = self.service.state
-        names = sorted([*state.quarantine, *(job.state.name for job in state.jobs if job.state.failures)])
+        names = sorted([*state.quarantine, *(job.name for job in state.jobs if job.failures)])
         if names:
             name = names[step.which % len(names)]
             if name in state.quarantine:

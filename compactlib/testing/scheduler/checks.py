@@ -175,15 +175,15 @@ class Checks:
         states: dict[str, JobState] = {}
         owners: dict[BlockKey, str] = {}
         for job in state.jobs:
-            states[job.state.name] = job.state
-            known = self._tokens.get(job.state.name, 0)
-            if job.state.token < known:
-                self._sim.fail(f"the token of {job.state.name} falls from {known} to {job.state.token}")
-            self._tokens[job.state.name] = job.state.token
+            states[job.name] = job.state
+            known = self._tokens.get(job.name, 0)
+            if job.token < known:
+                self._sim.fail(f"the token of {job.name} falls from {known} to {job.token}")
+            self._tokens[job.name] = job.token
             for block_id in job.source_blocks:
-                other = owners.setdefault((job.tenant, job.shard, block_id), job.state.name)
-                if other != job.state.name:
-                    self._sim.fail(f"block {block_id} is in two live jobs: {other} and {job.state.name}")
+                other = owners.setdefault((job.tenant, job.shard, block_id), job.name)
+                if other != job.name:
+                    self._sim.fail(f"block {block_id} is in two live jobs: {other} and {job.name}")
         if not isinstance(operation, PlanUpdate) and self._states.keys() - states.keys():
             self._sim.fail(f"jobs {self._states.keys() - states.keys()} vanish with {operation}")
         self._before, self._states = self._states, states

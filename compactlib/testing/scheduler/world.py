@@ -98,7 +98,7 @@ class Troublemaker:
         sim, rng = self._sim, self._sim.rng
         if not sim.is_rough:
             return
-        self._names = ["no such job", *sorted(job.state.name for job in self._checks.service.state.jobs)]
+        self._names = ["no such job", *sorted(job.name for job in self._checks.service.state.jobs)]
         updates = [self._update() for _ in range(rng.randrange(1, 4))]
         sim.send(self._arrive, sim.some_leader(), PollRequest(tuple(updates * rng.randrange(1, 3))))
         sim.after(3 * rng.random(), self.poll)
@@ -108,7 +108,7 @@ class Troublemaker:
         name = rng.choice(self._names)
         job = self._checks.service.state.jobs.get(name)
         # A token between the job's and the log's end would be as good as the holder's: only seals show it.
-        stale = rng.randrange(job.state.token) if job is not None and job.state.token else 0
+        stale = rng.randrange(job.token) if job is not None and job.token else 0
         token = rng.choice([stale, stale, -1, 1 << 40, (1 << 64) - 1])
         block = BlockMeta(id="trouble", tenant=rng.choice("AB"), shard=rng.randrange(3), level=rng.randrange(3))
         results = CompactedBlocks(tenant=rng.choice("AB"), shard=0, source_blocks=("row-0",) * rng.randrange(3),

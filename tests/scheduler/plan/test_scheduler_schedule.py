@@ -276,7 +276,8 @@ def fair_queue(config: SchedulerConfig, **jobs: int) -> JobQueue:
 def carry_out(queue: JobQueue, schedule: Schedule, count: int, policy: AssignmentPolicy | None = None,
               shared: dict[int, int] | None = None) -> list[str]:
     """Assign jobs, and apply that."""
-    assigned, choice = schedule.assign(policy or FairTenants(), count)
+    jobs, choice = schedule.choose(policy or FairTenants(), count)
+    assigned = [schedule.assignment(job) for job in jobs]
     for item in assigned:
         _put(queue, item)
     for level, tenant, before, after in choice.turns:

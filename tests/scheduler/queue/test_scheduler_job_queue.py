@@ -31,13 +31,13 @@ def test_jobs_that_wait_come_out_in_order_whatever_was_renewed(seed: int, includ
         if roll < 0.4 or not jobs:
             state = job_state(str(number), status=P, lease=float(rng.randint(0, 30)), sequence=number)
             jobs[number] = Job(state, job_plan(state.name))
-            waiting.add(jobs[number], number)
+            waiting.add(jobs[number])
         elif roll < 0.8:
             job = rng.choice(list(jobs.values()))
             before = due_time(job)
-            job.state = attrs.evolve(job.state, lease_expires_at=float(rng.randint(0, 40)))
+            job.lease_expires_at = float(rng.randint(0, 40))
             if due_time(job) < before:
-                waiting.hastened(job, job.state.sequence)
+                waiting.hastened(job)
         elif roll < 0.9:
             waiting.remove(jobs.pop(rng.choice(list(jobs))))
         else:
@@ -73,8 +73,8 @@ def chosen_after_a_release(queue: JobQueue, config: SchedulerConfig, now: float,
     job = queue.get(released)
     if job is not None:
         schedule.released(job.state, 0.0, "")
-    given, choice = schedule.assign(policy, capacity)
-    assert [item.state.name for item in given] == list(choice.jobs)
+    given, choice = schedule.choose(policy, capacity)
+    assert [item.name for item in given] == list(choice.jobs)
     return list(choice.jobs), choice.why
 
 
@@ -97,8 +97,14 @@ def test_the_order_of_assignment_is_that_of_the_states(seed: int, config: Schedu
                 queue.put(job, attrs.evolve(job.state, status=P, token=number, not_before=0.0,
                                             lease_expires_at=float(rng.randint(0, 30)),
                                             failures=job.state.failures + (job.state.status is P)))
+            elif roll < 0.65:
+                queue.assign(job, number, float(rng.randint(0, 30)))
             elif roll < 0.75 and job.state.status is P:
-                queue.put(job, attrs.evolve(job.state, lease_expires_at=float(rng.randint(0, 40))))
+                until = float(rng.randint(0, 40))
+                if rng.random() < 0.5:
+                    queue.extend(job, until)
+                else:
+                    queue.put(job, attrs.evolve(job.state, lease_expires_at=until))
             elif roll < 0.85:
                 queue.put(job, attrs.evolve(job.state, status=U, token=number, lease_expires_at=0.0,
                                             failures=job.state.failures + rng.randrange(2),
@@ -131,11 +137,9 @@ def test_turns_are_the_same_after_loading(seed: int) -> None:
             queue.add(job_state(str(number), sequence=number), job_plan(str(number), tenant=rng.choice("ABCD")))
             continue
         schedule = Schedule(queue, config, Command(number + 2, 1, 0.0))
-        items, choice = schedule.assign(policy, rng.randint(1, 3))
-        for item in items:
-            job = queue.get(item.state.name)
-            assert job is not None
-            queue.put(job, item.state)
+        chosen, choice = schedule.choose(policy, rng.randint(1, 3))
+        for job in chosen:
+            queue.put(job, schedule.assignment(job).state)
         for level_number, tenant, before, after in choice.turns:
             queue.level(level_number).ready.set_turn(tenant, before, after)
         queue.audit()
@@ -191,11 +195,11 @@ def test_audits_find_what_is_wrong() -> None:
         job = queue.get(name)
         assert job is not None
         before = job.state
-        job.state = attrs.evolve(before, **changes)
+        job.become(attrs.evolve(before, **changes))
         if name != "1":
             with pytest.raises(CompactlibError):
                 queue.audit()
-        job.state = before
+        job.become(before)
         queue.audit()
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 
 import attrs
@@ -13,6 +14,8 @@ from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
     CompactedBlocks,
+    FairTenants,
+    JobPlan,
     JobStatus,
     LevelConfig,
     NoOutput,
@@ -106,6 +109,38 @@ def test_preparing_changes_nothing_and_gives_the_same_again() -> None:
     request = PollRequest((say(response, S, results=output(response.compaction_jobs[0], "x")),), 3)
     assert host.service.prepare(command, request) == host.service.prepare(command, request)
     assert list(dump_rows(host.service.state)) == before
+
+
+def said_about(rng: random.Random, plan: JobPlan, token: int) -> StatusUpdate:
+    """Mostly that the worker goes on or is done, and sometimes anything."""
+    new = output(plan, f"{plan.source_blocks[0]}-{rng.choice([token, token, 0])}")
+    results = rng.choice([new, new, new, new, None, output(plan), attrs.evolve(new, shard=7), attrs.evolve(
+        new, source_blocks=plan.source_blocks[1:]), attrs.evolve(output(plan), no_output=rng.choice([*NoOutput]))])
+    status = rng.choice([P, P, P, S, S, S, S, JobStatus.FAILED, JobStatus.RELEASED])
+    return StatusUpdate(plan.name, token, status, results if status is S else None)
+
+
+@pytest.mark.parametrize("config", [
+    PAIRS, attrs.evolve(PAIRS, check_results=False, standalone_cleanup=False, last_key="name"),
+    lenient(levels=PAIRS.levels, max_failures=2), attrs.evolve(PAIRS, max_queue_size=3, tokens_above=1000)])
+def test_a_poll_does_what_its_two_phases_would(config: SchedulerConfig) -> None:
+    for seed in range(25):
+        rng = random.Random(seed)
+        host = Host(config)
+        if rng.random() < 0.3:
+            host.service.policy = FairTenants()
+        held: list[tuple[JobPlan, int]] = []
+        for number in range(40):
+            host.now += rng.choice([0, 0, 0, 1, 1, 10, 20, 70])
+            host.term += rng.random() < 0.03
+            if rng.random() < 0.4:
+                host.add(*(f"{number}-{each}" for each in range(rng.randrange(1, 5))), tenant=rng.choice("AB"))
+            said = [said_about(rng, *one) for one in rng.sample(held, min(len(held), rng.randrange(4)))]
+            dead = [entry.tombstone.name for entry in host.service.state.tombstones if rng.random() < 0.1]
+            # Each poll is compared by the host.
+            response = host.poll(rng.randrange(4), *said, *(said[:1] if rng.random() < 0.1 else ()), deleted=dead)
+            tokens = {lease.name: lease.token for lease in response.assignments}
+            held = [*held, *((plan, tokens[plan.name]) for plan in response.compaction_jobs)][-8:]
 
 
 def test_a_command_is_applied_once() -> None:
