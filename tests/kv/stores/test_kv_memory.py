@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -63,11 +64,13 @@ def test_an_audit_finds_a_version_given_out_twice() -> None:
 
 
 def test_a_buffer_that_was_released_is_refused_by_name() -> None:
-    store, released = MemoryStore(), memoryview(b"k")
-    released.release()
+    store, view = MemoryStore(), memoryview(b"k")
+    view.release()
+    released: Any = view
     calls: list[Callable[[], object]] = [
         lambda: store.set(b"p", b"k", released), lambda: store.get(b"p", released),
-        lambda: store.delete(released, b"k"), lambda: store.scan(b"p", released), lambda: store.transact(puts=[Put(b"p", b"k", released)]),
+        lambda: store.delete(released, b"k"), lambda: store.scan(b"p", released),
+        lambda: store.transact(puts=[Put(b"p", b"k", released)]),
         lambda: change_many(store, b"p", {b"k": released})]
     for call in calls:
         with pytest.raises(InvalidInput, match="released"):
