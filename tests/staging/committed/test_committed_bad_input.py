@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -305,9 +305,10 @@ def test_verify_finds_unsorted_keys_and_cuts_that_are_none() -> None:
 
 def test_what_is_no_argument_is_named() -> None:
     layer: Any = committed()
-    for call in (lambda: layer.apply(5, []), lambda: layer.apply(None, 5), lambda: layer.apply(None, [], budget=5),
-                 lambda: layer.get([], b"k"), lambda: layer.get_many(None, 5),
-                 lambda: layer.collect(5, grace_seconds=1), lambda: layer.collect(LiveMetaRanges, grace_seconds="x"),
-                 lambda: layer.verify(None)):
+    calls: list[Callable[[], object]] = [
+        lambda: layer.apply(5, []), lambda: layer.apply(None, 5), lambda: layer.apply(None, [], budget=5),
+        lambda: layer.get([], b"k"), lambda: layer.get_many(None, 5), lambda: layer.collect(5, grace_seconds=1),
+        lambda: layer.collect(LiveMetaRanges, grace_seconds="x"), lambda: layer.verify(None)]
+    for call in calls:
         with pytest.raises(InvalidInput):
             call()
