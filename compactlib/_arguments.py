@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import wraps
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache, wraps
 from inspect import signature
 from itertools import islice
 from sys import float_info
@@ -172,6 +172,24 @@ def require_policy(name: str, value: object, *, or_none: bool = False) -> None:
     if isinstance(value, type) or not callable(getattr(value, "choose", None)) or not isinstance(
             getattr(value, "name", None), str):
         raise InvalidInput(f"{name} is {value!r:.100}; give a policy: an object with a name and choose(view, now)")
+
+
+def require_fields(one: attrs.AttrsInstance) -> None:
+    """Return if every field of a value is of the type that is annotated.
+
+    Raises:
+        InvalidInput: one is not; it is named.
+    """
+    for name, hint in _fields_of(type(one)):
+        if not _fits(getattr(one, name), hint):
+            raise InvalidInput(f"{name} of a {type(one).__name__} is {getattr(one, name)!r:.100}; give "
+                               f"{type(one).__annotations__[name]}")
+
+
+@cache
+def _fields_of(kind: type[attrs.AttrsInstance]) -> Sequence[tuple[str, Any]]:
+    hints = get_type_hints(kind)
+    return [(field.name, hints[field.name]) for field in attrs.fields(kind)]
 
 
 def refuses_misfits(call: Callable[ParamsP, AnswerT]) -> Callable[ParamsP, AnswerT]:

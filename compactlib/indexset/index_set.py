@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias, final, get_args
 
 from attrs.exceptions import FrozenInstanceError
 
-from compactlib._arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits, require_type
 from compactlib.errors import AuditFailed, InvalidInput, NotFound
 from compactlib.indexset import (
     algebra as _indexset_algebra,
@@ -88,6 +88,7 @@ class IndexSet:
     # --- making one ---------------------------------------------------------------------------------------------
 
     @classmethod
+    @refuses_misfits
     def from_iterable(cls, indexes: Iterable[int], *, engine: Engine = "auto") -> IndexSet:
         """The set of `indexes`, in any order, repeated or not.
 
@@ -113,6 +114,7 @@ class IndexSet:
         return cls._of(joined(ordered, ordered))
 
     @classmethod
+    @refuses_misfits
     def from_sorted(cls, indexes: Iterable[int]) -> IndexSet:
         """The set of `indexes`, which ascend strictly.
 
@@ -127,6 +129,7 @@ class IndexSet:
         return cls._of(joined(values, values))
 
     @classmethod
+    @refuses_misfits
     def from_runs(cls, runs: Iterable[tuple[int, int]]) -> IndexSet:
         """The set of all members of `runs`, pairs `(first, last)`, both inclusive, in any order, overlapping or not.
 
@@ -162,9 +165,11 @@ class IndexSet:
         Raises:
             CorruptData: a byte was changed, cut off or added.
             Unsupported: a later release wrote it.
+            InvalidInput: these are no bytes.
 
         Cost: O(runs).
         """
+        require_type("data", data, (bytes, bytearray, memoryview), "bytes")
         return cls._of(_indexset_bytes.decode(data, path or "<bytes>", offset))
 
     @classmethod

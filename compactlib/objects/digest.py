@@ -62,6 +62,6 @@ def size_and_digest(data: bytes | memoryview) -> tuple[int, Digest]:
     """
     try:
         return memoryview(data).nbytes, Digest.of(data)
-    except (TypeError, BufferError) as error:
+    except (TypeError, ValueError, BufferError) as error:
         raise InvalidInput(f"an object is made of bytes that lie side by side, found {type(data).__name__}: "
                            f"{error}") from None

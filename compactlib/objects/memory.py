@@ -31,7 +31,7 @@ class MemoryObjects(Closing):
         """See `ObjectStore.create`."""
         self._check(key)
         size_bytes, digest = size_and_digest(data)
-        kept = bytes(data)
+        kept = bytes(memoryview(data))  # a number of NumPy is a buffer, and also says how many zeros
         with self._lock:
             if key in self._objects:
                 raise ObjectExists(key=key)

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
+import numpy as np
 import pytest
 from obstore.store import MemoryStore
 
@@ -12,6 +14,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.objects import MemoryObjects, ObjectInfo, ObjectRef, ObjectStore, RemoteObjects
 from compactlib.objects.digest import Digest
+from compactlib.objects.store import read_checked
 from compactlib.testing import ObjectStoreConformance, check_object_store
 
 
@@ -67,3 +70,14 @@ def test_digests_are_known_again() -> None:
     for text in ("", "zz", "00" * 19):
         with pytest.raises(InvalidInput):
             Digest.from_hex(text)
+
+
+def test_an_object_is_the_bytes_of_its_buffer() -> None:
+    """A number of NumPy is a buffer, and also a number, of which `bytes` makes so many zeros."""
+    store = MemoryObjects()
+    ref = store.create("a", cast("memoryview", np.int64(3)))
+    assert read_checked(store, ref) == np.int64(3).tobytes()
+    released = memoryview(b"b")
+    released.release()
+    with pytest.raises(InvalidInput, match="released"):
+        store.create("b", released)

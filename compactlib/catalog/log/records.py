@@ -147,9 +147,12 @@ def to_json(fields: dict[str, Any]) -> bytes:
     """JSON in its shortest form, names sorted, UTF-8: equal fields give equal bytes.
 
     Raises:
-        InvalidInput: a text is not valid Unicode.
+        InvalidInput: a text is not valid Unicode, or JSON has no such value.
     """
-    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    try:
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"this cannot be stored: {error}; give numbers, texts, and lists of them") from error
     try:
         return text.encode()
     except UnicodeEncodeError as error:

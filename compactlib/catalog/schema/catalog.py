@@ -19,7 +19,7 @@ from compactlib.errors import AuditFailed
 
 KINDS: dict[type[Descriptor], str] = {Schema: "schema", Zone: "zone", Table: "table", Index: "index"}
 """The kinds of objects, each with its name, in the order in which one refers to another."""
-_MAPS = ("schemas", "zones", "tables", "indexes", "names", "indexes_of", "tables_in", "building")
+_MAPS = ("schemas", "zones", "tables", "indexes", "names", "indexes_of", "tables_in", "tables_of", "building")
 _DescriptorT = TypeVar("_DescriptorT", bound=Descriptor)
 
 
@@ -63,6 +63,7 @@ class Catalog:
         names: id by qualified name.
         indexes_of: ids of the indexes of each table, by table id.
         tables_in: how many tables each zone has, by zone id; zones without tables are left out.
+        tables_of: the same of each schema.
         building: ids of the indexes that are registered or building, each to its table's id.
     """
 
@@ -78,6 +79,7 @@ class Catalog:
     names: PersistentMap[str, int] = attrs.field(factory=PersistentMap)
     indexes_of: PersistentMap[int, tuple[int, ...]] = attrs.field(factory=PersistentMap)
     tables_in: PersistentMap[int, int] = attrs.field(factory=PersistentMap)
+    tables_of: PersistentMap[int, int] = attrs.field(factory=PersistentMap)
     building: PersistentMap[int, int] = attrs.field(factory=PersistentMap)
 
     @classmethod
@@ -155,7 +157,7 @@ class Catalog:
         made = Catalog(version=version, commit=commit, activation=activation, next_id=next_id,
                        default_zone=self.default_zone, schemas=self.schemas, zones=self.zones, tables=self.tables,
                        indexes=self.indexes, names=self.names, indexes_of=self.indexes_of, tables_in=self.tables_in,
-                       building=self.building)
+                       tables_of=self.tables_of, building=self.building)
         for change in changes:
             match change:
                 case PutObject(new):
@@ -180,7 +182,7 @@ class Catalog:
                 self._set(names=self._renamed(self.zones.get(new.id), new), zones=self.zones.with_entry(new.id, new))
             case Table():
                 old = self.tables.get(new.id)
-                self._set(names=self._renamed(old, new), tables_in=self._counted(old, new),
+                self._set(names=self._renamed(old, new), **self._counted(old, new),
                           tables=self.tables.with_entry(new.id, new))
             case Index():
                 siblings = self.indexes_of.get(new.table_id) or ()
@@ -198,7 +200,7 @@ class Catalog:
             case "zone" if (zone := self.zones.get(object_id)) is not None:
                 self._set(names=self._renamed(zone, None), zones=self.zones.without(object_id))
             case "table" if (table := self.tables.get(object_id)) is not None:
-                self._set(names=self._renamed(table, None), tables_in=self._counted(table, None),
+                self._set(names=self._renamed(table, None), **self._counted(table, None),
                           tables=self.tables.without(object_id), indexes_of=self.indexes_of.without(object_id))
             case "index" if (index := self.indexes.get(object_id)) is not None:
                 left = tuple(one for one in self.indexes_of.get(index.table_id) or () if one != object_id)
@@ -217,14 +219,11 @@ class Catalog:
         names = self.names if before is None else self.names.without(before)
         return names if new is None or after is None else names.with_entry(after, new.id)
 
-    def _counted(self, old: Table | None, new: Table | None) -> PersistentMap[int, int]:
-        counts = self.tables_in
-        if old is not None and new is not None and old.zone_id == new.zone_id:
-            return counts
-        if old is not None:
-            left = (counts.get(old.zone_id) or 0) - 1
-            counts = counts.with_entry(old.zone_id, left) if left else counts.without(old.zone_id)
-        return counts if new is None else counts.with_entry(new.zone_id, (counts.get(new.zone_id) or 0) + 1)
+    def _counted(self, old: Table | None, new: Table | None) -> dict[str, PersistentMap[int, int]]:
+        """Of how many tables a zone and a schema are, after one was put or dropped."""
+        left, taken = ((None, None) if table is None else (table.zone_id, table.schema_id) for table in (old, new))
+        return {"tables_in": _moved(self.tables_in, left[0], taken[0]),
+                "tables_of": _moved(self.tables_of, left[1], taken[1])}
 
     def _qualified(self, one: Descriptor) -> str:
         match one:
@@ -266,8 +265,9 @@ class Catalog:
             if table.primary_index_id not in owned:
                 raise AuditFailed(f"{table} has no primary index")
         spread = Counter(table.zone_id for table in self.tables.values())
-        if dict(self.tables_in.items()) != spread:
-            raise AuditFailed("the tables of a zone are counted wrong")
+        in_schemas = Counter(table.schema_id for table in self.tables.values())
+        if dict(self.tables_in.items()) != spread or dict(self.tables_of.items()) != in_schemas:
+            raise AuditFailed("the tables of a zone or a schema are counted wrong")
         owned_by = {one: table for table, indexes in self.indexes_of.items() for one in indexes}
         if owned_by != {index.id: index.table_id for index in self.indexes.values()}:
             raise AuditFailed("indexes and owners differ")
@@ -351,6 +351,16 @@ class GrowingCatalog:
         return Catalog.of(chain.from_iterable(objects.values() for objects in self._objects.values()),
                           version=self.version, commit=self.commit, activation=self.activation, next_id=self.next_id,
                           default_zone=self.default_zone)
+
+
+def _moved(counts: PersistentMap[int, int], old: int | None, new: int | None) -> PersistentMap[int, int]:
+    """The counts once something of one owner is another's; `None`: nobody's."""
+    if old == new:
+        return counts
+    if old is not None:
+        left = (counts.get(old) or 0) - 1
+        counts = counts.with_entry(old, left) if left else counts.without(old)
+    return counts if new is None else counts.with_entry(new, (counts.get(new) or 0) + 1)
 
 
 def _by_id(objects: PersistentMap[int, _DescriptorT]) -> list[_DescriptorT]:

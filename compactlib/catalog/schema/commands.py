@@ -12,16 +12,16 @@ A batch of commands is one version, or none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits, require_fields
 from compactlib.catalog.errors import CommandRefused
 from compactlib.catalog.model.partitions import MAX_PARTITIONS
 from compactlib.catalog.schema.catalog import Catalog, Change, DropObject, PutObject, SetDefaultZone
-from compactlib.catalog.schema.descriptors import Schema, Zone
-from compactlib.errors import InvalidInput
+from compactlib.catalog.schema.descriptors import Column, Schema, Table, Zone
+from compactlib.errors import CompactlibError, InvalidInput
 
 MAX_COMMANDS = 10_000
 """Commands in one batch."""
@@ -65,7 +65,7 @@ def plan_update(catalog: Catalog, commands: Sequence[Command]) -> PlannedUpdate:
 
     Raises:
         CommandRefused: one does not fit; the batch is refused as a whole.
-        InvalidInput: there are more than `MAX_COMMANDS`.
+        InvalidInput: there are more than `MAX_COMMANDS`, or a field of one is of another type than it is to be.
     """
     if len(commands) > MAX_COMMANDS:
         raise InvalidInput(f"{len(commands)} commands in one batch; the limit is {MAX_COMMANDS}: split it")
@@ -73,12 +73,39 @@ def plan_update(catalog: Catalog, commands: Sequence[Command]) -> PlannedUpdate:
     applied = []
     state = catalog
     for command in commands:
-        found = command.changes(state)
+        try:
+            found = command.changes(state)
+        except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError) as error:
+            if not isinstance(error, CompactlibError) and attrs.has(type(command)):
+                _check_fields(command)
+            raise
+        for change in found:
+            _check_types(change, state)
         applied.append(bool(found))
         changes += found
         state = state.apply(found, version=state.version, commit=state.commit, activation=state.activation,
                             next_id=_id_after(state, found))
     return PlannedUpdate(changes=tuple(changes), applied=tuple(applied), next_id=state.next_id)
+
+
+def _check_fields(command: Any) -> None:
+    require_fields(command)
+    for value in attrs.asdict(command, recurse=False).values():
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, Column):
+                require_fields(each)
+
+
+def _check_types(change: Change, state: Catalog) -> None:
+    """Pass what can be stored, and comes back as it is."""
+    if isinstance(change, PutObject):
+        require_fields(change.descriptor)
+        if isinstance(change.descriptor, Table):
+            known = state.tables.get(change.descriptor.id)
+            checked = set(map(id, () if known is None else known.columns))
+            for column in change.descriptor.columns:
+                if id(column) not in checked:
+                    require_fields(column)
 
 
 def _id_after(state: Catalog, changes: Sequence[Change]) -> int:
@@ -172,8 +199,8 @@ class DropSchema:
             if self.if_exists:
                 return ()
             raise refuse(self, f"there is no schema {self.name!r}", catalog)
-        held = [table.name for table in catalog.tables.values() if table.schema_id == found.id]
-        if held:
+        if catalog.tables_of.get(found.id):
+            held = [table.name for table in catalog.tables.values() if table.schema_id == found.id]
             raise refuse(self, f"schema {self.name!r} still has {len(held)} tables, {held[0]!r} among them", catalog)
         return (DropObject("schema", found.id),)
 
@@ -267,8 +294,8 @@ class DropZone:
             if self.if_exists:
                 return ()
             raise refuse(self, f"there is no zone {self.name!r}", catalog)
-        held = [table.name for table in catalog.tables.values() if table.zone_id == found.id]
-        if held:
+        if catalog.tables_in.get(found.id):
+            held = [table.name for table in catalog.tables.values() if table.zone_id == found.id]
             raise refuse(self, f"zone {self.name!r} still has {len(held)} tables, {held[0]!r} among them", catalog)
         if catalog.default_zone == found.id:
             raise refuse(self, f"zone {self.name!r} is the default zone; choose another one first", catalog)

@@ -68,6 +68,16 @@ class Schema:
     updated_at: Timestamp = 0
 
 
+def _names(names: tuple[str, ...]) -> tuple[str, ...]:
+    found: tuple[str, ...] = _fixed(names)
+    return found
+
+
+def _fixed(items: Any) -> Any:
+    """A list as it is read back; what is none, a text say, is refused where it is to be stored."""
+    return tuple(items) if isinstance(items, list) else items
+
+
 @attrs.frozen(kw_only=True)
 class Zone:
     """How tables are spread over nodes.
@@ -93,7 +103,7 @@ class Zone:
     replicas: int = 1
     quorum: int = 1
     node_filter: str = ""
-    storage_profiles: tuple[str, ...] = ("default",)
+    storage_profiles: tuple[str, ...] = attrs.field(default=("default",), converter=_names)
     strong_consistency: bool = True
     scale_up_seconds: int = 0
     scale_down_seconds: int = 0
@@ -144,6 +154,11 @@ class Column:
     scale: int = 0
 
 
+def _columns(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    found: tuple[Column, ...] = _fixed(columns)
+    return found
+
+
 @attrs.frozen(kw_only=True)
 class Table:
     """A table.
@@ -164,8 +179,8 @@ class Table:
     schema_id: int
     name: str
     zone_id: int
-    columns: tuple[Column, ...]
-    primary_key: tuple[str, ...]
+    columns: tuple[Column, ...] = attrs.field(converter=_columns)
+    primary_key: tuple[str, ...] = attrs.field(converter=_names)
     primary_index_id: int
     created_at: Timestamp = 0
     updated_at: Timestamp = 0
@@ -194,7 +209,7 @@ class Index:
     id: int
     table_id: int
     name: str
-    columns: tuple[str, ...]
+    columns: tuple[str, ...] = attrs.field(converter=_names)
     unique: bool = False
     is_sorted: bool = True
     status: IndexStatus = attrs.field(default=IndexStatus.REGISTERED, converter=_index_status)

@@ -156,7 +156,7 @@ class GrowingMap(dict[KeyT, ValueT]):
 
 def _hash(key: int | str) -> int:
     # Not hash(): that of strings differs from process to process, and with it the order of iteration.
-    return key if isinstance(key, int) else zlib.crc32(key.encode())
+    return key if isinstance(key, int) else zlib.crc32(key.encode("utf-8", "surrogatepass"))
 
 
 def _put(leaf: _Leaf | None, shift: int, hashed: int, key: Any, value: Any) -> tuple[_Leaf | _Node, bool]:

@@ -50,10 +50,12 @@ def checked_cells(cells: Iterable[tuple[bytes, bytes]], limits: KVLimits) -> lis
     Raises:
         MissingPartitionKey, MissingKey, InvalidInput, TooLarge, BatchSizeTooBig: see `MultiGet.get_many`.
     """
-    if not isinstance(cells, Iterable):
-        raise InvalidInput(f"{cells!r:.100} was given; give a list of (partition, key)")
+    try:
+        listed = iter(cells)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{cells!r:.100} was given; give a list of (partition, key)") from None
     checked: list[tuple[bytes, bytes]] = []
-    for cell in cells:
+    for cell in listed:
         if not _is_pair(cell):
             raise InvalidInput(f"{cell!r:.100} was given among the cells to read; give (partition, key)")
         checked.append(checked_cell(*cell, limits))
@@ -123,7 +125,10 @@ def checked_bytes(what: str, value: Buffer) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, bytearray | memoryview):
-        return bytes(value)
+        try:
+            return bytes(value)
+        except ValueError as error:
+            raise InvalidInput(f"a {what} was given as {value!r}: {error}") from error
     raise InvalidInput(f"a {what} of type {type(value).__name__} was given; keys and values are bytes, encode it first")
 
 
@@ -170,9 +175,11 @@ def all_of(kind: type[PartT], parts: Iterable[PartT]) -> Iterator[PartT]:
     Raises:
         InvalidInput: one is something else, or there is no list of them.
     """
-    if not isinstance(parts, Iterable):
-        raise InvalidInput(f"{parts!r} was given; give a list of {kind.__name__}")
-    for part in parts:
+    try:
+        listed = iter(parts)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{parts!r} was given; give a list of {kind.__name__}") from None
+    for part in listed:
         if not isinstance(part, kind):
             raise InvalidInput(f"{part!r} was given among the parts of a transaction; give a {kind.__name__}")
         yield part
@@ -182,10 +189,18 @@ def _is_pair(cell: object) -> bool:
     return isinstance(cell, tuple | list) and len(cell) == 2
 
 
-def _require(name: bytes | None, missing: type[InvalidInput], message: str) -> None:
-    # What has no length is of a wrong type, which is said after all that is missing.
-    if name is None or (hasattr(name, "__len__") and len(name) == 0):
+def _require(name: object, missing: type[InvalidInput], message: str) -> None:
+    # What is of a wrong type is said after all that is missing.
+    if name is None or (isinstance(name, bytes | bytearray | str) and not name) or (
+            isinstance(name, memoryview) and _is_empty(name)):
         raise missing(message)
+
+
+def _is_empty(view: memoryview) -> bool:
+    try:
+        return not view.nbytes
+    except ValueError:  # it was released
+        return False
 
 
 def _checked(what: str, value: Buffer, limit_bytes: int) -> bytes:

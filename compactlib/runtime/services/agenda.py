@@ -274,8 +274,8 @@ class Agenda:
             return Refused(name, "it is enabled; disable it first")
         if any(item.running is not None for item in items.values()):
             return Refused(name, "it is being worked on; try again when it has stopped")
-        for each in items:
-            del self._items[each]
+        # At once, whatever interrupts this.
+        self._items = {each: item for each, item in self._items.items() if each not in items}
         return Removed(name)
 
     def set_enabled(self, name: str, enabled: bool, now: float) -> bool:

@@ -19,7 +19,7 @@ import attrs
 
 from compactlib._arguments import refuses_misfits, require_method, require_type
 from compactlib.clock import Clock
-from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput, StorageError
+from compactlib.errors import BudgetSpent, Closed, CompactlibError, InvalidInput, NotFound, StorageError
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
@@ -165,8 +165,8 @@ class CompactionManager(ServiceFace):
 
     @refuses_misfits
     def _known(self, name: str) -> tuple[str, ...]:
-        """The names of the work of one store; an unknown name is its own."""
-        return self._names.get(name, (name,))
+        """The names of the work of one store; an unknown name is its own. An interrupt may have left one of two."""
+        return tuple(filter(self._service.knows, self._names.get(name, ()))) or (name,)
 
     def remove(self, name: str) -> Removed | Refused:
         """Look after a store no more: only if it is disabled, or the manager is stopped, and nothing is done with it.
@@ -174,9 +174,13 @@ class CompactionManager(ServiceFace):
         Raises:
             NotFound: there is none of this name.
         """
-        answer = self._service.remove(*self._known(name))
+        try:
+            answer = self._service.remove(*self._known(name))
+        except NotFound:
+            self._names.pop(name, None)  # an interrupt came before this, the last time
+            raise
         if isinstance(answer, Removed):
-            del self._names[name]
+            self._names.pop(name, None)
         return answer
 
     def enable(self, name: str) -> None:

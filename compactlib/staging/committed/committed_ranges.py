@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from compactlib._arguments import require_method, require_type
+from compactlib._arguments import require_callable, require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.objects import ObjectStore
 from compactlib.report import VerifyReport
@@ -112,6 +112,9 @@ class CommittedRanges:
             NilValue: a change is neither a `Record` nor `TOMBSTONE`.
             BudgetSpent: the budget ran out; nothing is published.
         """
+        require_type("the changes", changes, Iterable)
+        require_type("the budget", budget, Budget, or_none=True)
+        require_type("the observer", observer, Observer, or_none=True)
         return Apply(self._files, self._rule, self._metarange(base), changes, Budget() if budget is None else budget,
                      background=self._background, observer=observer).run(base)
 
@@ -124,6 +127,7 @@ class CommittedRanges:
 
     def get_many(self, metarange_id: MetaRangeId | None, keys: Iterable[bytes]) -> dict[bytes, Record]:
         """The records of those keys that have one. Opens each range at most once."""
+        require_type("the keys", keys, Iterable)
         lookup = RangeLookup(self._files, self._metarange(metarange_id))
         found = {key: lookup.get(key) for key in sorted(set(keys))}
         return {key: record for key, record in found.items() if record is not None}
@@ -149,6 +153,7 @@ class CommittedRanges:
             MergeConflict: keys were changed differently on both sides, and the strategy is `"fail"`.
             BudgetSpent: as for `apply`.
         """
+        require_type("the budget", budget, Budget, or_none=True)
         return merge_metaranges(self._files, self._rule, self._metarange(base), self._metarange(source),
                                 self._metarange(destination), destination, strategy,
                                 Budget() if budget is None else budget, self._background)
@@ -197,6 +202,9 @@ class CommittedRanges:
         Raises:
             BudgetSpent: the budget ran out; what was deleted before it was garbage.
         """
+        require_callable("live", live)
+        require_type("grace_seconds", grace_seconds, (int, float))
+        require_type("the budget", budget, Budget, or_none=True)
         return RangeCollector(self._files, self._clock, live, grace_seconds, budget).run()
 
     def verify(self, live: LiveMetaRanges, *, budget: Budget | None = None) -> VerifyReport:
@@ -211,6 +219,8 @@ class CommittedRanges:
         Raises:
             BudgetSpent: the budget ran out.
         """
+        require_type("live", live, LiveMetaRanges)
+        require_type("the budget", budget, Budget, or_none=True)
         verifier = RangeVerifier(self._files, Budget() if budget is None else budget)
         for metarange_id in sorted(live.needed):
             verifier.verify(metarange_id)
@@ -234,6 +244,7 @@ class CommittedRanges:
             self._files.tier.audit()
 
     def _metarange(self, metarange_id: MetaRangeId | None) -> MetaRange:
+        require_type("the metarange", metarange_id, str, or_none=True)
         return self._files.read_metarange(metarange_id, self._rule)
 
     def __repr__(self) -> str:

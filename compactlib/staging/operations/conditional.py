@@ -26,7 +26,7 @@ from compactlib.kv import Condition, OutcomeUnknown, PredicateFailed, Put, SlowD
 from compactlib.kv.store import Exists
 from compactlib.runtime.look import look_until_seen
 from compactlib.staging.errors import MetaRangeNotFound, PreconditionFailed, RangeNotFound
-from compactlib.staging.model.names import token_partition
+from compactlib.staging.model.names import StagingToken, token_partition
 from compactlib.staging.model.values import Change, Record, are_same, check_key
 from compactlib.staging.operations.branch_view import BranchView, Found
 from compactlib.staging.operations.write import Attempts, record_of
@@ -111,12 +111,14 @@ class _ConditionalWrite:
         self._write_id = write_id
         self._is_atomic = context.store.limits.max_transact >= _CELLS
         self._maybe_written: Staged | None = None
+        self._written_over: tuple[StagingToken, Found] | None = None
         self._unknown: OutcomeUnknown | None = None
 
     def run(self, attempts: Attempts) -> None:
         """Try until it is done. Whatever fails after a write without an answer leaves the outcome unknown."""
         try:
-            self._run(attempts)
+            with attempts.kept_unknown():
+                self._run(attempts)
         except Exception as error:
             if self._unknown is None or error is self._unknown:
                 raise
@@ -179,6 +181,9 @@ class _ConditionalWrite:
             raise
         if staged is None:
             return None if place.in_staging_token else _unless_extended(found, attempts)
+        if not self._may_write_again(found, place):
+            # Others have written over what an earlier try has perhaps made: it may not be made twice.
+            raise self._unknown or attempts.unknown("what was written was taken, and others have written over it")
         return self._write(found, place, staged, attempts)
 
     def _write(self, found: FoundBranch, place: Found, staged: Staged, attempts: Attempts) -> FoundBranch | None:
@@ -190,7 +195,8 @@ class _ConditionalWrite:
             now = _unless_extended(found, attempts)
             if now is not None:
                 return now
-        before, self._maybe_written = self._maybe_written, staged
+        before = self._maybe_written, self._written_over
+        self._maybe_written, self._written_over = staged, (token, place)
         try:
             if self._is_atomic:
                 cell = token_partition(token), self._key
@@ -200,9 +206,22 @@ class _ConditionalWrite:
                 return None
             context.tokens.set_if(token, self._key, staged, place.predicate)
         except (PredicateFailed, SlowDown):
-            self._maybe_written = before
+            self._maybe_written, self._written_over = before
             raise
         return self._unless_token_held(found, attempts)
+
+    def _may_write_again(self, found: FoundBranch, place: Found) -> bool:
+        """Whether the cell that the last try was to write is as it was: then that one came to nothing, and never will.
+
+        Where the cell is gone, on a store that can only compare and set, the record must be what it was.
+        """
+        if self._written_over is None:
+            return True
+        token, before = self._written_over
+        if token not in found.record.tokens:
+            return not self._is_atomic and are_same(place.record, before.record)
+        cell = self._context.tokens.get(token, self._key)
+        return (None if cell is None else cell.predicate) == before.predicate
 
     def _unless_token_held(self, found: FoundBranch, attempts: Attempts) -> FoundBranch | None:
         now = attempts.confirm()

@@ -58,7 +58,7 @@ def move_head(context: StagingContext, branch: str, cache: DiffCache, next_head:
     """
     move = _Move(context, branch, cache, next_head, makes_commits=makes_commits)
     start = context.branches.update(branch, move.prepare, operation=operation)
-    update = context.branches.update(branch, move.switch, operation=operation)
+    update = context.branches.update(branch, move.switch, operation=operation, knows_own=makes_commits)
     return _outcome(context, branch, start.before.commit_id, update, move.counts)
 
 
@@ -75,7 +75,7 @@ def discard_and_move(context: StagingContext, branch: str, next_head: NextHead) 
         counts[record.commit_id, target] = _counts(context, record.commit_id, target)
         return record.emptied(context.tokens.issue(branch), target)
 
-    update = context.branches.update(branch, change, operation="hard_reset")
+    update = context.branches.update(branch, change, operation="hard_reset", knows_own=False)
     return _outcome(context, branch, update.before.commit_id, update, counts)
 
 

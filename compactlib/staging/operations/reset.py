@@ -45,7 +45,7 @@ def reset(context: StagingContext, branch: str) -> ResetOutcome:
             return None
         return record.emptied(context.tokens.issue(branch), record.commit_id)
 
-    update = context.branches.update(branch, change, operation="reset")
+    update = context.branches.update(branch, change, operation="reset", knows_own=False)
     if update.after.version == update.before.version:
         return Skipped("nothing was uncommitted")
     dropped = context.drop_tokens(branch, update.before, update.after)
@@ -64,6 +64,11 @@ def reset_key(context: StagingContext, branch: str, key: bytes) -> ResetOutcome:
     """
     check_key(key)
     attempts = Attempts(context, branch, "reset_key")
+    with attempts.kept_unknown():
+        return _reset_key(context, branch, key, attempts)
+
+
+def _reset_key(context: StagingContext, branch: str, key: bytes, attempts: Attempts) -> ResetOutcome:
     first = attempts.found.record
     while True:
         found = attempts.found
@@ -114,7 +119,7 @@ def reset_prefix(context: StagingContext, branch: str, prefix: bytes, cache: Dif
         prepared[token] = stats
         return record.sealed_with(token) if stats.records_restored + stats.tombstones else None
 
-    update = context.branches.update(branch, change, operation="reset_prefix")
+    update = context.branches.update(branch, change, operation="reset_prefix", knows_own=False)
     # Tokens that lost have no owner; one that may have won without an answer is named by the record, or was.
     context.mark_dropped(branch, (token for token in prepared if token not in update.after.tokens))
     stats = prepared.get(update.after.staging_token)

@@ -13,14 +13,22 @@ if the record is the same afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from compactlib._arguments import require_type
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import OutcomeUnknown, SlowDown
 from compactlib.kv.errors import PartlyWritten
 from compactlib.kv.parts.arguments import checked_bytes
-from compactlib.staging.errors import BranchNotFound, MetaRangeNotFound, RangeNotFound, TooManyKeys, TooManyTries
+from compactlib.staging.errors import (
+    BranchNotFound,
+    MetaRangeNotFound,
+    PreconditionFailed,
+    RangeNotFound,
+    TooManyKeys,
+    TooManyTries,
+)
 from compactlib.staging.model.names import StagingToken
 from compactlib.staging.model.values import MAX_PART_BYTES, Record, check_key
 from compactlib.staging.operations.branch_view import BranchView
@@ -47,6 +55,7 @@ class Attempts:
         self._context = context
         self._branch = branch
         self._operation = operation
+        self._was_taken = False
         self._tries = 0
         self._backoff = context.branches.backoff()
         self.found: FoundBranch = context.branches.read(branch)
@@ -62,12 +71,29 @@ class Attempts:
             OutcomeUnknown: it cannot be read; what was written may be visible, or become so.
             BranchNotFound: there is no such branch any more.
         """
-        unknown = OutcomeUnknown(operation=self._operation, path=f"branch {self._branch!r}", detail=(
+        self._was_taken = True
+        now = self._context.branches.seen_after(self._branch, self.unknown(
             "what was written was taken, and whether the branch still names the token that took it cannot be seen"))
-        now = self._context.branches.seen_after(self._branch, unknown)
         if now is None:
             raise BranchNotFound(branch=self._branch)
         return now
+
+    def unknown(self, detail: str) -> OutcomeUnknown:
+        """The error of this write if it is not known what became of it."""
+        return OutcomeUnknown(operation=self._operation, path=f"branch {self._branch!r}", detail=detail)
+
+    @contextlib.contextmanager
+    def kept_unknown(self) -> Iterator[None]:
+        """What ends the block once a replaced token has taken what was written leaves the outcome unknown."""
+        try:
+            yield
+        except (OutcomeUnknown, TooManyTries, PreconditionFailed, BranchNotFound):
+            raise
+        except CompactlibError as error:
+            if self._was_taken:
+                raise self.unknown(f"a token took what was written, was replaced, and the next try ended in {error}"
+                                   ) from error
+            raise
 
     def again(self, now: FoundBranch | None = None, *, refused: Exception | None = None) -> None:
         """Get ready for one more try.
@@ -152,6 +178,11 @@ def record_of(data: bytes) -> Record:
 
 def stage(context: StagingContext, branch: str, entries: Mapping[bytes, Staged], attempts: Attempts) -> None:
     """Write entries to the staging token until it was the staging token all along."""
+    with attempts.kept_unknown():
+        _stage(context, branch, entries, attempts)
+
+
+def _stage(context: StagingContext, branch: str, entries: Mapping[bytes, Staged], attempts: Attempts) -> None:
     token: StagingToken | None = None
     left: dict[bytes, Staged] = {}
     while entries:
@@ -182,6 +213,11 @@ def delete_many(context: StagingContext, branch: str, keys: Iterable[bytes]) -> 
     """
     wanted = checked_keys(keys)
     attempts = Attempts(context, branch, "delete")
+    with attempts.kept_unknown():
+        _delete_many(context, branch, wanted, attempts)
+
+
+def _delete_many(context: StagingContext, branch: str, wanted: Sequence[bytes], attempts: Attempts) -> None:
     first_token = attempts.found.record.staging_token
     while wanted:
         found = attempts.found

@@ -92,6 +92,10 @@ class _Attempts:
         """The one that made this record."""
         return next((update for update in self._updates if update.after == record), None)
 
+    def came_to_nothing(self, record: BranchRecord) -> bool:
+        """Whether none of them has changed this record, nor can any more once it is changed."""
+        return all(update.before == record for update in self._updates)
+
 
 class Backoff:
     """Waits between the tries of one call: longer each time, drawn at random, on the caller's clock."""
@@ -241,12 +245,13 @@ class BranchStore:
         """The condition of a `transact` that the branch is as it was found."""
         return Condition(self._partition, branch_key(found.branch), found.predicate)
 
-    def update(self, branch: str, change: Change, *, operation: str = "update") -> BranchUpdate:
+    def update(self, branch: str, change: Change, *, operation: str = "update", knows_own: bool = True,
+               ) -> BranchUpdate:
         """Change the record of a branch against others who do the same, with waits in between.
 
         A write without an answer is looked for: the record says whether it happened. If others wrote over it meanwhile,
-        `change` is asked again and has to know its own work (a token, a commit). Whatever fails after such a write,
-        before it was seen, leaves the outcome unknown.
+        a `change` that `knows_own` work (a token, a commit), or may be made twice, is asked again; else the outcome is
+        unknown. So it is whatever fails after such a write, before it was seen.
 
         Raises:
             BranchNotFound: there is no such branch, or no longer.
@@ -255,13 +260,14 @@ class BranchStore:
         """
         attempts = _Attempts()
         try:
-            return self._update(branch, change, operation, attempts)
+            return self._update(branch, change, operation, attempts, knows_own)
         except Exception as error:
             if attempts.unknown is None or error is attempts.unknown:
                 raise
             raise attempts.unknown from error
 
-    def _update(self, branch: str, change: Change, operation: str, attempts: _Attempts) -> BranchUpdate:
+    def _update(self, branch: str, change: Change, operation: str, attempts: _Attempts, knows_own: bool,
+                ) -> BranchUpdate:
         backoff = self.backoff()
         tries = 0
         collected: BeingCollected | None = None
@@ -271,6 +277,8 @@ class BranchStore:
             if landed is not None:
                 self._events.record_written(branch, landed.after)
                 return landed
+            if attempts.unknown is not None and not (knows_own or attempts.came_to_nothing(found.record)):
+                raise attempts.unknown
             if tries >= self._options.max_update_tries:
                 raise attempts.unknown or TooManyTries(operation=operation, branch=branch, tries=tries)
             refused: CompactlibError | None = None

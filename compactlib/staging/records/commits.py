@@ -125,6 +125,7 @@ class CommitStore:
         Raises:
             CommitNotFound: a parent does not exist.
         """
+        require_type("metadata", metadata, Mapping, or_none=True)
         generation = 1 + max((self.get(parent).generation for parent in parents), default=0)
         return Commit(metarange_id=metarange_id, parents=parents, generation=generation, message=message,
                       metadata=dict(metadata or {}), created_at=created_at,

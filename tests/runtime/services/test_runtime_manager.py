@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterable
@@ -14,13 +15,15 @@ import attrs
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import BudgetSpent, Busy, Closed, DiskFull, InvalidInput, StorageError
+from compactlib.errors import BudgetSpent, Busy, Closed, DiskFull, InvalidInput, NotFound, StorageError
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime import CompactionManager, OnRequest, Periodic
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.runtime.services.agenda import Accepted, Refused, Removed
 from compactlib.runtime.services.manager import COMPACTION_FAILING, COMPACTION_RECOVERED, disk_of
+from tests.effort import Effort
+from tests.interrupts import interruptions
 
 BOTH = (Periodic(100.0), OnRequest())
 
@@ -516,3 +519,31 @@ def test_stopping_from_within_a_store_is_busy() -> None:
     manager.run_pending()
     assert len(told) == 1
     assert isinstance(manager.stop(), Done)
+
+
+def test_an_interrupt_while_a_store_is_added_or_removed_leaves_neither_half(effort: Effort) -> None:
+    store = FakeStore()
+    slices = SimpleNamespace(what="checks", run=lambda **_: (nothing(), 1.0), reclaim=store.reclaim)
+    in_slices = SimpleNamespace(compact=store.compact, reclaim=store.reclaim, status=store.status, slices=slices)
+
+    def change(manager: CompactionManager) -> None:
+        add(manager, "b", in_slices)
+        manager.remove("b")
+        manager.remove("a")
+
+    for interrupted in interruptions(lambda: change(managed(FakeStore())[0]), effort(200, 1_000)):
+        manager, clock, _ = managed(FakeStore())
+        with interrupted, contextlib.suppress(KeyboardInterrupt):
+            change(manager)
+        clock.advance(100.0)
+        manager.run_pending()
+        assert manager.last_error is None, interrupted.where
+        for name in "ab":
+            with contextlib.suppress(NotFound):
+                manager.disable(name)
+            with contextlib.suppress(NotFound):
+                assert isinstance(manager.remove(name), Removed)
+            add(manager, name, FakeStore())
+        manager.run_pending()
+        assert [row.work for row in manager.report().rows] == ["a", "b"], interrupted.where
+        manager.audit()
