@@ -187,8 +187,7 @@ def blobstore_rewrite(spark: SparkSession, processes: Executor, scratch: Path, m
 
 def _copying(name: str, megabytes: float, rate: Callable[[Executor], float], spark: SparkSession, processes: Executor,
              plain: Way) -> Rewrite:
-    # Two tasks share a Spark task: each rewrites for some 0.1 s, of which a Spark task costs a third more.
-    return Rewrite(name, "MB/s of live bytes", megabytes, partial(rate, SparkExecutor(spark, tasks_per_partition=2)),
+    return Rewrite(name, "MB/s of live bytes", megabytes, partial(rate, SparkExecutor(spark)),
                    {"local": partial(rate, LocalExecutor(CORES)), "processes": partial(rate, processes), "copy": plain},
                    {"local": LOCAL, "processes": PROCESSES, "copy": PLAIN}, ("copy",), copies=True)
 

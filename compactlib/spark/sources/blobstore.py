@@ -20,7 +20,7 @@ from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import RecordFlag, RecordKind
 from compactlib.blobstore.segment.descriptor import Descriptor
 from compactlib.blobstore.segment.reader import SegmentFile
-from compactlib.blobstore.segment.records import HEADER_BYTES, OVERHEAD_BYTES, TRAILER_BYTES, check_whole
+from compactlib.blobstore.segment.records import OVERHEAD_BYTES, TRAILER_BYTES, check_whole
 from compactlib.blobstore.store.blob_reader import BlobReader
 from compactlib.blobstore.store.store_reader import kept_offsets, look_at_segment, segment_path
 from compactlib.clock import Clock, SystemClock
@@ -152,35 +152,35 @@ def _of_the_index(columns: EntryColumns, rows: range, schema: pa.Schema) -> dict
 
 def read_contents(file: SegmentFile, columns: EntryColumns, rows: range,
                   ) -> tuple[pa.Array[Any], dict[int, CorruptData]]:
-    """Read and check the records of some rows, which ascend by offset, at once. Memory is at most twice theirs.
+    """Read and check the records of some rows, which ascend by offset, at once, into memory of Arrow's, given on.
 
     Gives the content of each, null if it is no put, or damaged; and what is wrong with the damaged ones, by their rows.
     """
     part = slice(rows.start, rows.stop)
     offsets, sizes = columns.offsets[part], columns.sizes[part]
-    largest = max(size - OVERHEAD_BYTES - len(columns.ids[row]) for row, size in zip(rows, sizes, strict=True))
-    if largest > _LARGEST_BINARY:
+    lengths = [size - OVERHEAD_BYTES - len(columns.ids[row]) for row, size in zip(rows, sizes, strict=True)]
+    if (largest := max(lengths)) > _LARGEST_BINARY:
         raise Unsupported(f"{file.path}: a content of {largest} bytes is more than Spark holds "
                           f"({_LARGEST_BINARY}); read it with compactlib.blobstore, or the others with payload=false")
-    base = offsets[0]
-    # Memory of Arrow's, which is used again, and given on as it is where one large record is all.
+    base, salt = offsets[0], file.header.salt
     buffer = pa.allocate_buffer(offsets[-1] + sizes[-1] - base)
     data = memoryview(buffer).cast("B")
     data = data[:file.read_into(base, data)]
-    contents: list[memoryview] = []
     damage: dict[int, CorruptData] = {}
     there = bytearray(kind == _PUT for kind in columns.kinds[part])
-    for row, offset, size, sequence in zip(rows, offsets, sizes, columns.sequences[part], strict=True):
-        record = data[offset - base:offset - base + size]
-        found = check_whole(record, file.header.salt, sequence) if len(record) == size else f"{len(record)} bytes of it"
-        contents.append(record[HEADER_BYTES + len(columns.ids[row]):-TRAILER_BYTES])
+    first = end = sizes[0] - TRAILER_BYTES - lengths[0]
+    for place, (offset, size, sequence) in enumerate(zip(offsets, sizes, columns.sequences[part], strict=True)):
+        record, length = data[offset - base:offset - base + size], lengths[place]
+        found = check_whole(record, salt, sequence) if len(record) == size else f"{len(record)} bytes of it"
         if found is not None:
-            contents[-1], there[row - rows.start] = data[:0], 0
-            damage[row] = CorruptData(path=file.path, offset=offset, index=sequence, found=found,
-                                      expected=f"record {sequence} of {size} bytes")
-    start = HEADER_BYTES + len(columns.ids[rows.start])
-    values = b"".join(contents) if len(contents) > 1 else buffer.slice(start, len(contents[0]))
-    return arrays.binaries(map(len, contents), values, there), damage
+            length = lengths[place] = there[place] = 0
+            damage[rows.start + place] = CorruptData(path=file.path, offset=offset, index=sequence, found=found,
+                                                     expected=f"record {sequence} of {size} bytes")
+        elif (start := offset - base + size - TRAILER_BYTES - length) > end:
+            # Up to the one before, while it is in the processor's cache: other memory would cost more than the reading.
+            data[end:end + length] = data[start:start + length]
+        end += length
+    return arrays.binaries(lengths, buffer.slice(first, end - first), there), damage
 
 
 def _within_bytes(columns: EntryColumns, rows: range) -> Iterator[range]:
