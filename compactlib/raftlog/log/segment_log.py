@@ -237,7 +237,8 @@ class SegmentLog(Closing):
             Closed: the log was closed.
         """
         with self._switch:
-            self._tail.require_kept()
+            if self._tail.untold is not None:
+                self._tail.require_kept()
             self._append(index, term, payload)
 
     def extend(self, entries: Iterable[Entry | tuple[int, int, Buffer]]) -> None:
