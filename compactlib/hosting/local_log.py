@@ -22,7 +22,7 @@ import attrs
 
 from compactlib._arguments import refuses_misfits, require_method, require_type
 from compactlib._closing import Closing
-from compactlib.errors import AuditFailed, Busy, Closed, CorruptData, InvalidInput, Unsupported
+from compactlib.errors import AuditFailed, Busy, Closed, CorruptData, InvalidInput, StorageError, Unsupported
 from compactlib.files.disk import StrPath
 from compactlib.hosting.command_log import CommandMachine
 from compactlib.hosting.errors import LogBroken, NotStarted, OutOfStep
@@ -77,6 +77,8 @@ class LocalLog(Closing):
         self._closed = False
         self._observer = LaterObserver(self._options.observer)
         self._order = OwnedLock(f"the log in {os.fspath(folder)}")
+        # Taken last: a snapshot syncs what was written, and must not meet what is written and not synced.
+        self._writing = OwnedLock(f"the entries of the log in {os.fspath(folder)}")
         # The thread that a command, or the start, runs the host's callables in.
         self._holder: int | None = None
         self._syncs: GroupCommit[int, None] = GroupCommit(self._sync, max_batch=_MAX_BATCH)
@@ -215,8 +217,9 @@ class LocalLog(Closing):
                 self._require_whole()
                 pending, self._pending = self._pending, []
             if pending:
-                self._log.extend((one.index, one.term, one.entry) for one in pending)
-                self._log.sync()
+                with self._writing:
+                    self._log.extend((one.index, one.term, one.entry) for one in pending)
+                    self._log.sync()
                 self._durable = pending[-1].index
         except LogBroken:
             raise
@@ -240,11 +243,14 @@ class LocalLog(Closing):
             if index > self._durable:
                 raise InvalidInput(f"the log is to forget commands up to {index}, durable are those up to "
                                    f"{self._durable}; compact to what a snapshot covers")
-            first = self._first
-        if index >= first:
-            # The last entry that is covered stays: with nothing after it, it is where the last term is found.
-            self._log.record_snapshot(index, live=[index])
-            self._first = index + 1
+        with self._writing:
+            try:
+                if index >= self._first:
+                    # The last entry that is covered stays: with nothing after it, it is where the last term is found.
+                    self._log.record_snapshot(index, live=[index])
+                    self._first = index + 1
+            except StorageError as error:
+                return Failed(error)
         return self._log.compact(policy=DropDead())
 
     @property

@@ -19,7 +19,7 @@ import httpcore
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import Busy, ClockJumped, Closed, InvalidInput, StorageError, Unsupported
+from compactlib.errors import Busy, ClockJumped, Closed, CompactlibError, InvalidInput, StorageError, Unsupported
 from compactlib.hosting import LogBroken, NoAnswer, NotLeader, PollAgain
 from compactlib.hosting.http import client as client_module
 from compactlib.hosting.http.application import HttpLimits, SchedulerApplication
@@ -321,6 +321,30 @@ def test_a_client_that_is_closed_says_so() -> None:
     for call in (lambda: client.poll(PollRequest()), client.status):
         with pytest.raises(Closed, match="the scheduler's client was closed; open it again"):
             call()
+
+
+@pytest.mark.parametrize(("ask", "kind"), [(lambda client: client.poll(PollRequest()), NoAnswer),
+                                           (lambda client: client.status(), Closed)], ids=["poll", "status"])
+def test_a_client_that_is_closed_lets_go_of_calls_that_wait(ask: Callable[[SchedulerClient], object],
+                                                            kind: type[Exception]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = SchedulerClient([f"http://127.0.0.1:{silent.getsockname()[1]}"], timeout_seconds=300.0)
+        found: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                ask(client)
+            except CompactlibError as error:
+                found.append(error)
+
+        waiting = threading.Thread(target=call, daemon=True)
+        waiting.start()
+        line, _ = silent.accept()
+        with line:
+            assert line.recv(1)
+            client.close()
+            waiting.join(60)
+        assert [type(error) for error in found] == [kind]
 
 
 def test_a_certificate_says_who_asks(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ import contextlib
 import errno
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -18,7 +19,7 @@ from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, Invali
 from compactlib.files import Files
 from compactlib.hosting import LocalLog, LogBroken, NotStarted, SchedulerHost
 from compactlib.hosting.errors import OutOfStep
-from compactlib.outcome import Done, Skipped
+from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import LogReader, SegmentLog
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.scheduler.model.values import Command
@@ -439,3 +440,57 @@ def test_a_host_that_cannot_be_made_closes_its_log(tmp_path: Path) -> None:
     with pytest.raises(LogBroken):
         SchedulerHost(LocalLog(tmp_path / "log", options(files=WatchedFiles(refuse))))
     SchedulerHost(LocalLog(tmp_path / "log", options())).close()
+
+
+def test_threads_that_let_a_log_forget_do_it_one_after_the_other(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path / "log")
+    for number in range(8):
+        log.propose(b"%d" % number)
+    segments = log._log  # noqa: SLF001
+    recorded, found = segments.record_snapshot, []
+    other = threading.Thread(target=lambda: found.append(log.compact(7)))
+
+    def record_snapshot(index: int, live: list[int]) -> None:
+        recorded(index, live=live)
+        if index == 4:
+            other.start()
+            other.join(0.1)
+
+    with mock.patch.object(segments, "record_snapshot", record_snapshot):
+        assert isinstance(log.compact(4), Done | Skipped)
+        other.join()
+    assert isinstance(found[0], Done | Skipped)
+    assert log.first_index == 8
+    log.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_compaction_that_the_disk_refuses_is_an_outcome_and_no_command_is_lost(number: int, tmp_path: Path) -> None:
+    """Between the write and the sync of a command it syncs what is not its own."""
+    files, refusing = FailingFiles(), FailingFiles(fail_at=1, errno=number)
+    log, _ = opened(tmp_path / "log", files=files)
+    told, found = [b"one"], []
+    log.propose(b"one")
+    segments = log._log  # noqa: SLF001
+    extend, step = segments.extend, files.step
+    other = threading.Thread(target=lambda: found.append(log.compact(2)))
+
+    def write(entries: Iterable[tuple[int, int, bytes]]) -> None:
+        extend(entries)
+        other.start()
+        other.join(0.1)
+
+    def meet(*given: Any, **more: Any) -> Any:
+        return (refusing.step if threading.current_thread() is other else step)(*given, **more)
+
+    with mock.patch.object(segments, "extend", write), mock.patch.object(files, "step", meet):
+        with contextlib.suppress(LogBroken):
+            log.propose(b"two")
+            told.append(b"two")
+        other.join()
+    assert isinstance(found[0], Failed)
+    assert isinstance(found[0].error, StorageError)
+    log.close()
+    log, machine = opened(tmp_path / "log")
+    assert machine.payloads == told
+    log.close()

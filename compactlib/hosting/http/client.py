@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -164,7 +164,7 @@ class SchedulerClient(Closing):
         return status
 
     def close(self) -> None:
-        """Close the connections; closing again does nothing."""
+        """Close the connections, and end the calls that wait; closing again does nothing."""
         self._state.close()
         if not self._state.is_foreign:
             self._http.close()
@@ -300,6 +300,9 @@ class _Stream(httpcore.NetworkStream):
                 left = left[self._socket.send(left):]
 
     def close(self) -> None:
+        # Closing alone wakes no thread that waits for the other side.
+        with suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
         self._made.close()
 
     def start_tls(self, ssl_context: ssl.SSLContext, server_hostname: str | None = None,
@@ -322,7 +325,8 @@ class _Stream(httpcore.NetworkStream):
             yield
         except TimeoutError as error:
             raise late(str(error)) from error
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            # ValueError: of TLS, if it was closed a moment ago.
             raise broken(str(error)) from error
 
 

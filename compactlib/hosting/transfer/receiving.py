@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from compactlib.clock import Clock
-from compactlib.errors import Closed, CompactlibError, TaskFailed
+from compactlib.errors import Closed, CompactlibError, StorageError, TaskFailed
 from compactlib.raftlog.replication.effects import (
     AwaitEntries,
     BeginInstall,
@@ -221,15 +221,23 @@ class ReceivingLog:
         self._stepping = self._work.spawn(self._aside(step), type(step.effect).__name__)
 
     async def _aside(self, step: _Step) -> None:
-        effect = step.effect
-        try:
-            async with self._installing_now:
-                await self._work.call(self._in_turn, step)
-        except Exception as error:
-            named = self._named(type(effect).__name__, error)
-            async with self._turn:
-                await self._carry_out(self._receiver.failed(named))
-            return
+        effect, pause = step.effect, _LOOK_AGAIN_SECONDS
+        while True:
+            try:
+                async with self._installing_now:
+                    await self._work.call(self._in_turn, step)
+                break
+            except Exception as error:
+                named = self._named(type(effect).__name__, error)
+                goes_on = isinstance(error, StorageError) and await self._work.call(self._is_in_force, effect)
+                if not goes_on or await self._closes_within(pause):
+                    async with self._turn:
+                        await self._carry_out(self._receiver.failed(named))
+                    return
+                # The snapshot is in force, and only the disk keeps the log's row from it.
+                self._work.note(error, type(effect).__name__)
+            self._step = step = _Step(effect, partial(self._on_disk, effect))
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
         if isinstance(effect, InstallSnapshot):
             await self._restore(effect.meta)
         async with self._turn:
@@ -272,12 +280,20 @@ class ReceivingLog:
                 return
             except Exception as error:
                 self._work.note(error, "the host's `installed`")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._closing.wait()
-            if self._closing.is_set():
+            if await self._closes_within(pause):
                 return  # it is restored when the store is opened again
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+
+    async def _closes_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+        return self._closing.is_set()
+
+    def _is_in_force(self, effect: Effect) -> bool:
+        with contextlib.suppress(CompactlibError):
+            return isinstance(effect, InstallSnapshot) and self._snapshots.manifest == effect.meta
+        return False
 
     def _discard(self, effect: DiscardInstall) -> None:
         incoming, self._incoming = self._incoming, None

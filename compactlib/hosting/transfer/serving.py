@@ -12,7 +12,7 @@ from functools import partial
 
 from compactlib._arguments import require_method, require_names, require_type
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsupported
+from compactlib.errors import Busy, CorruptData, InvalidInput, NotFound, Unsupported
 from compactlib.hosting.transfer.lines import Hello, hello_length
 from compactlib.hosting.transfer.receiving import ReceivingLog, reply
 from compactlib.outcome import Skipped
@@ -94,6 +94,7 @@ class SnapshotServer(AsyncServiceFace):
         self._door = Door("the snapshot server", door or DoorLimits(), self._work, tls=tls)
         self._life = (random.SystemRandom() if rng is None else rng).getrandbits(64)
         self._logs: dict[str, ReceivingLog] = {}
+        self._leaving: set[str] = set()
         # Which log a transfer is of, as its offer has said; and the logs of which one may be under way.
         self._routes: dict[int, ReceivingLog] = {}
         self._active: set[ReceivingLog] = set()
@@ -125,6 +126,7 @@ class SnapshotServer(AsyncServiceFace):
 
         Raises:
             InvalidInput: an argument is of another type than it should be, or a log of this id was added before.
+            Busy: it is being removed, and what was being put in force has not ended.
             StorageError: what an earlier transfer has left cannot be read.
         """
         require_method("log", log, "append_sparse", "install", "pin", "reset", "sync")
@@ -134,6 +136,8 @@ class SnapshotServer(AsyncServiceFace):
             require_method(name, call, "__call__")
         if log.log_id in self._logs:
             raise InvalidInput(f"the log {log.log_id!r} was added before; remove it first")
+        if log.log_id in self._leaving:
+            raise Busy(f"the log {log.log_id!r} is being removed; await remove() before you add it again")
         receiver = SnapshotReceiver(term=term, life=self._life, machine_versions=machine_versions,
                                     limits=self._limits, staged=snapshots.staged())
         made = ReceivingLog(log, snapshots, receiver, self._work, self._clock, self._installing, applied, installed,
@@ -151,8 +155,12 @@ class SnapshotServer(AsyncServiceFace):
         removed = self._logs.pop(log_id, None)
         if removed is None:
             raise NotFound(f"no log {log_id!r} was added; these were: {', '.join(sorted(self._logs)) or 'none'}")
-        await removed.give_up("the follower receives no more for this log")
-        await removed.settle()
+        self._leaving.add(log_id)
+        try:
+            await removed.give_up("the follower receives no more for this log")
+            await removed.settle()
+        finally:
+            self._leaving.discard(log_id)
         self._active.discard(removed)
         self._route(removed)
 

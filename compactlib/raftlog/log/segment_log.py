@@ -130,6 +130,8 @@ class SegmentLog(Closing):
             raise Unsupported(f"{os.fspath(folder)} is the folder of a log of a store, whose newest entries are in the "
                               f"store's write-ahead log; open the store (RaftLogStore), or read it with a LogReader")
         require_type("the options", options, LogOptions, or_none=True)
+        # Else its store has the entries too, and writes them again.
+        self._is_alone = beside is None
         self._beside = Beside() if beside is None else beside
         self._options = LogOptions() if options is None else options
         self._files = self._options.files
@@ -231,14 +233,18 @@ class SegmentLog(Closing):
             InvalidInput: the index lies at or below the snapshot, or is no 64-bit number, or the payload is too large.
             StorageError: the disk refused. Entries that were not synced are lost, as they are when an interrupt comes
                 in the middle, and the log goes on from what is there: look at `last_index` before appending again.
+                So too if it refused another call meanwhile, a read or a compaction say: nothing was appended then.
             Closed: the log was closed.
         """
         with self._switch:
+            if self._tail.untold is not None:
+                self._tail.require_kept()
             self._append(index, term, payload)
 
     def extend(self, entries: Iterable[Entry | tuple[int, int, Buffer]]) -> None:
         """Add entries, `Entry` values or (index, term, payload) tuples; as `append`, in order, with one locking."""
         with self._switch:
+            self._tail.require_kept()
             run = _run_of(entries)
             if run is not None:
                 self._require_above_snapshot(run[0])
@@ -270,7 +276,9 @@ class SegmentLog(Closing):
             StorageError: as `append`.
             Closed: the log was closed.
         """
-        self._tail.sync()
+        with self._switch:
+            self._tail.require_kept()
+            self._tail.sync()
 
     def record_snapshot(self, index: int, live: IndexSet | Iterable[int] = ()) -> None:
         """Note durably that a snapshot covers everything up to `index`, except the entries of `live`.
@@ -293,7 +301,7 @@ class SegmentLog(Closing):
         if state.index < 0:
             raise InvalidInput(f"snapshot index {state.index}; it must be between 0 and {MAX_INDEX}")
         with self._switch:
-            self.sync()
+            self._tail.sync(untold=True)
             self._require_no_older(state)
             self.require_held(state)
             self._put_in_force(state)
@@ -772,6 +780,8 @@ class SegmentLog(Closing):
             self._tail.is_closed = True
             self._reads.close()
             self._opened.close()
+            if self._is_alone:
+                self._tail.require_kept()
 
     def __repr__(self) -> str:
         return self._reads.described(type(self).__name__)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -59,6 +60,8 @@ class LogTail:
         self._to_remove: list[int] = []
         self._overwrite_unsynced = False
         self._must_recover = False
+        # Why entries were lost, of which whoever appended them was not told; see `require_kept`.
+        self.untold: BaseException | None = None
 
     @property
     def must_remove_older(self) -> bool:
@@ -179,15 +182,19 @@ class LogTail:
                 raise Busy(f"segments {self._to_remove} in {folder} hold only what was taken back, but are being read; "
                            f"release the leases and call again")
 
-    def sync(self) -> None:
-        """Make every entry appended so far durable; see `SegmentLog.sync`."""
+    def sync(self, *, untold: bool = False) -> None:
+        """Make every entry appended so far durable; see `SegmentLog.sync`.
+
+        Args:
+            untold: whether the caller is another one than who appended them.
+        """
         with self.switch:
             self.require_open()
             self._recover_newest()
             try:
                 self.newest.sync()
             except BaseException as error:
-                self.lose_unsynced(error)
+                self.lose_unsynced(error, untold=untold)
                 raise
             self._overwrite_unsynced = False
             if self._to_discard:
@@ -197,16 +204,36 @@ class LogTail:
                 with contextlib.suppress(StorageError):
                     self._compactor.reclaim()
 
-    def lose_unsynced(self, error: BaseException) -> None:
+    def lose_unsynced(self, error: BaseException, *, untold: bool = False) -> None:
         """After a `StorageError`, or an interrupt that may have come anywhere: go on from what is durable, now or (if
         that is refused too) with the next call. The library's other errors are refusals, and have changed nothing.
+
+        Args:
+            error: what was raised.
+            untold: whether who appended the entries is still to be told, by `require_kept`.
         """
         if isinstance(error, CompactlibError) and not isinstance(error, StorageError):
             return
         with self.switch:
+            if untold and self.newest.unsynced_entries:
+                self.untold = error
             self._must_recover = True
             with contextlib.suppress(CompactlibError):
                 self._recover_newest()
+
+    def require_kept(self) -> None:
+        """Return unless entries were lost since this was called last, of which nobody told who appended them.
+
+        Raises:
+            StorageError: they were; says why.
+        """
+        lost, self.untold = self.untold, None
+        if lost is None:
+            return
+        kind, number, why = (type(lost), lost.errno, lost.detail) if isinstance(lost, StorageError) else (
+            StorageError, None, repr(lost))
+        raise kind(operation="write", path=self.newest.path, errno=number or errno.EINTR,
+                   detail=f"{why}, in a call of another's, and the entries that were not synced are lost") from lost
 
     def _recover_newest(self) -> None:
         if not self._must_recover:
@@ -250,7 +277,7 @@ class LogTail:
             try:
                 self.newest.flush()
             except BaseException as error:
-                self.lose_unsynced(error)
+                self.lose_unsynced(error, untold=True)
                 raise
             number = self.newest.number
             outdated = self.segments.open_entries(number) not in (-1, newest.entries)
@@ -264,7 +291,7 @@ class LogTail:
         """
         with self.switch:
             if self._overwrite_unsynced:
-                self.sync()
+                self.sync(untold=True)
             # A disk too full to go on with the newest segment must not keep a compaction, which never touches that one,
             # from making room.
             with contextlib.suppress(StorageError):
@@ -276,7 +303,7 @@ class LogTail:
         try:
             return self.newest.read(index)
         except BaseException as error:
-            self.lose_unsynced(error)
+            self.lose_unsynced(error, untold=True)
             raise
 
     def audit(self) -> None:

@@ -115,7 +115,7 @@ class ReadState:
 
 @attrs.frozen
 class TermSeen:
-    """A higher term was seen; keep it as Raft does."""
+    """A higher term was seen; keep it as Raft does. Said again, if that has failed, with the next message."""
 
     term: int
 

@@ -43,7 +43,8 @@ class AbortReason(Enum):
 
 
 class TransferAborted(CompactlibError):
-    """The snapshot was not installed; the receiver's log is as it was. Start another transfer.
+    """The snapshot was not installed; the receiver's log is as it was, or has lost what contradicts the snapshot. Start
+    another transfer.
 
     Attributes:
         reason: why.

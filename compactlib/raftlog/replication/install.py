@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from itertools import takewhile
 
 from compactlib.errors import CompactlibError
 from compactlib.indexset.index_set import IndexSet
@@ -41,41 +43,57 @@ def put_in_force(log: ReplicatedLog, snapshots: SnapshotFolder, incoming: Incomi
     stays; so does whatever lies above the snapshot, if the log holds the snapshot's last entry. Only what contradicts
     the snapshot is taken back. If it cannot be put in force, the log loses what was added, and keeps the rest.
 
+    Nothing that is added follows an entry that may be another leader's: there is a gap between them, which shows after
+    a crash. Where there would be none, the one entry before goes, unless the term says whose it is.
+
     Raises:
         LiveIndexMissing: the log lacks a live entry that was not sent since it had applied it; nothing was changed.
         CorruptData: the state is not what the manifest says.
-        StorageError, LogStopped, Closed: the disk or the log refused.
+        StorageError: the disk refused. If `meta` is in force in `snapshots` by then, it stays so, and nothing else may
+            be done to the log before this was called again, and has returned.
+        LogStopped, Closed: the log refused.
     """
-    sent = IndexSet.from_sorted(entry.index for chunk in _chunks(incoming) for entry in chunk)
+    sent = IndexSet.from_sorted(entry.index for _, entries in _chunks(incoming) for entry in entries)
     log.pin(live.difference(sent)).release()
     kept = log.last_index
+    spared: list[Entry] = []
     try:
-        matches = True
-        for chunk in _chunks(incoming):
-            missing = []
-            for entry in chunk:
-                found = log.read(entry.index) if matches else None
-                matches = isinstance(found, Entry) and found.term == entry.term
-                if not matches:
-                    missing.append(entry)
-            if missing and missing[0].index <= log.last_index:
-                kept = missing[0].index - 1
+        is_behind = False
+        for previous, entries in _chunks(incoming):
+            held = 0 if is_behind else sum(1 for _ in takewhile(partial(_holds, log), entries))
+            missing = entries[held:]
+            if missing and not is_behind:
+                is_behind, first = True, missing[0]
+                previous = entries[held - 1].index if held else previous
+                kept = min(kept, first.index - 1)
+                before = log.read(kept) if previous < kept == first.index - 1 else None
+                if isinstance(before, Entry) and before.term != first.term:
+                    spared.append(before)
+                    kept -= 1
                 log.reset(kept)
             log.append_sparse(missing)
         log.sync()
         with log.pin(live):
             # Before the store says that it is in force, every entry that it needs is here, durably.
             snapshots.adopt(incoming, live)
-            log.install(SnapshotMeta(meta.index, meta.term, live))
+            if log.state.index < meta.index:
+                log.install(SnapshotMeta(meta.index, meta.term, live))
     except CompactlibError:
-        if snapshots.manifest != meta and log.last_index > kept:
+        if snapshots.manifest != meta and (spared or log.last_index > kept):
             log.reset(kept)
+            log.append_sparse(spared)
             log.sync()
         raise
 
 
-def _chunks(incoming: IncomingState) -> Iterator[tuple[Entry, ...]]:
+def _holds(log: ReplicatedLog, entry: Entry) -> bool:
+    found = log.read(entry.index)
+    return isinstance(found, Entry) and found.term == entry.term
+
+
+def _chunks(incoming: IncomingState) -> Iterator[tuple[int, list[Entry]]]:
+    """The entries that were sent, in pieces, each with the index that the sender went on from."""
     for piece in incoming.entry_pieces():
         chunk = decode(piece[LENGTH_BYTES:], source=incoming.path)
         assert isinstance(chunk, EntryChunk), chunk
-        yield tuple(entry.entry for entry in chunk.entries)
+        yield chunk.previous, [entry.entry for entry in chunk.entries]

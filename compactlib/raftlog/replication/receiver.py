@@ -112,6 +112,8 @@ class SnapshotReceiver:
         self._now: _Transfer | None = None
         self._heard_at = 0.0
         self._finished: tuple[int, int] | None = None
+        # Whether the host is to be told the term, and whether the last message has told it.
+        self._owes_term = self._tells_term = False
 
     # -- what the host says
 
@@ -138,10 +140,13 @@ class SnapshotReceiver:
         if isinstance(message, Offer):
             self._leader = envelope.term, sender
         if envelope.term > self._term:
-            effects.append(TermSeen(envelope.term))
+            self._owes_term = True
             # A new leader may offer the very snapshot that is under way; whatever else it says, the old one is over.
             effects += [] if isinstance(message, Offer) else self.observe_term(envelope.term)
             self._term = envelope.term
+        self._tells_term, self._owes_term = self._owes_term, False
+        if self._tells_term:
+            effects.insert(0, TermSeen(self._term))
         if isinstance(message, Offer):
             return effects + self._offered(message, now, last_applied, has_room)
         return effects + self._told(message, now)
@@ -172,6 +177,8 @@ class SnapshotReceiver:
         """An effect could not be carried out: the transfer ends, and a message says so to the sender."""
         named = ((LiveIndexMissing, AbortReason.LIVE_MISSING), (CorruptData, AbortReason.DAMAGED),
                  (StorageError, AbortReason.DISK_REFUSED))
+        # It may be the term that was not kept: say it again.
+        self._owes_term = self._owes_term or self._tells_term
         reason = next((reason for kind, reason in named if isinstance(error, kind)), AbortReason.OUT_OF_STEP)
         return self._abort(reason, str(error))
 

@@ -275,7 +275,7 @@ class SnapshotFolder:
         Raises:
             Stale: one of the same or a higher index is in force.
             CorruptData: state or live set are not what the manifest says; nothing was changed.
-            StorageError: the disk refused; the one before stays in force.
+            StorageError: the disk refused; the one before stays in force, unless `manifest` is the new one: call again.
         """
         manifest = incoming.manifest
         if self.manifest == manifest:

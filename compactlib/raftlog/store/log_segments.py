@@ -79,6 +79,8 @@ class LogSegments(Closing):
             raise
 
     def _carry_out(self, plan: FlushPlan) -> None:
+        # What an earlier try has lost is written now.
+        self._tail.untold = None
         if plan.cut_after is not None and not (plan.slabs and plan.slabs[0].first == plan.cut_after + 1):
             # Else the first entry to be written takes back by itself whatever stands from its index on.
             self.take_back(plan.cut_after)
@@ -90,6 +92,8 @@ class LogSegments(Closing):
                 self._tail.put_run(slab.first + start, slab.term, slab.payloads[start:start + _RUN_ENTRIES])
                 breather.breathe()
         self._tail.sync()
+        # A reader or a compaction may have met a disk that refused, between two of these writes.
+        self._tail.require_kept()
 
     def take_back(self, after: int) -> None:
         """Make durable that segments hold nothing above `after`.

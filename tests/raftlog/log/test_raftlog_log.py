@@ -669,8 +669,35 @@ def test_a_read_that_cannot_flush_does_not_end_the_log(tmp_path: Path) -> None:
             log.read(2)
         files.broken = False
         assert log_answers(log, [1, 2]) == {1: Entry(1, 1, payload(1)), 2: MissingEntry(2)}
+        with pytest.raises(StorageError, match="the entries that were not synced are lost"):
+            log.append(2, 2, payload(2))
         log.append(2, 2, payload(2))
         assert log.read(2) == Entry(2, 2, payload(2))
+
+
+@pytest.mark.parametrize("what", ["compact", "view", "snapshot", "audit"])
+@pytest.mark.parametrize("then", ["sync", "append", "extend", "close"])
+def test_whoever_appends_is_told_of_what_another_call_has_lost(what: str, then: str, tmp_path: Path) -> None:
+    """By a compaction above all, which goes on with what is durable, and is no failure."""
+    files = SwitchedFiles()
+    log = SegmentLog(tmp_path, options(4, files=files))
+    log.append(1, 1, payload(1))
+    log.sync()
+    log.append(2, 1, payload(2))
+    files.broken = True
+    acts: dict[str, Callable[[], object]] = {
+        "compact": lambda: log.compact(policy=DropDead()), "view": log.view, "snapshot": lambda: log.record_snapshot(1),
+        "audit": log.audit, "sync": log.sync, "append": lambda: log.append(3, 1, payload(3)),
+        "extend": lambda: log.extend([(3, 1, payload(3))]), "close": log.close}
+    with contextlib.suppress(StorageError):
+        acts[what]()
+    files.broken = False
+    with pytest.raises(StorageError, match="the entries that were not synced are lost") as raised:
+        acts[then]()
+    assert raised.value.errno == errno.EIO
+    log.close()
+    with SegmentLog(tmp_path) as log:
+        assert log.last_index == 1
 
 
 def test_a_writer_object_is_not_shared_by_two_logs(tmp_path: Path) -> None:

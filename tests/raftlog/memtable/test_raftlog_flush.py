@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given, strategies as st
 
+from compactlib.clock import ManualClock
 from compactlib.errors import Busy, CorruptData, DiskFull
 from compactlib.indexset import IndexSet
+from compactlib.outcome import Skipped
 from compactlib.raftlog import DropDead, Entry, LogOptions, RaftLogStore, SegmentLimits, StoreOptions, open_log
 from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.memtable.flush import FlushPlan, NewestStats, plan_flush
@@ -240,3 +244,40 @@ def test_a_plan_writes_what_is_needed_and_nothing_else(runs: list[tuple[int, int
                for place, payload in enumerate(slab.payloads)]
     assert written == list(wanted.values())
     assert plan.dead == len(plain.entries) - len(wanted)
+
+
+class TurnForOthers(ManualClock):
+    """Is asked by a flush that breathes, in which others have their turn."""
+
+    others: Callable[[], object] | None = None
+
+    def monotonic(self) -> float:
+        if self.others is not None:
+            self.others()
+        return super().monotonic()
+
+
+def test_a_flush_in_the_middle_of_which_the_disk_refuses_a_compaction_is_done_again(tmp_path: Path) -> None:
+    """Else what the compaction could not write for it would be nowhere: the flush has written the rest durably."""
+    files, clock = FailingFiles(), TurnForOthers(1.0)
+    options = StoreOptions(background=False, log=LogOptions(files=files, clock=clock))
+    with RaftLogStore(tmp_path / "store", options) as store:
+        log = store.log("a")
+        log.append((index, index, b"%d" % index) for index in range(1, 41))
+        log.sync()
+        refusing = FailingFiles(fail_at=1)
+
+        def compact() -> None:
+            if not log.segments.tail.newest.unsynced_entries:
+                return
+            clock.others = None
+            with mock.patch.object(files, "step", refusing.step):
+                assert isinstance(log.compact(policy=DropDead()), Skipped)
+            assert refusing.count
+
+        clock.others = compact
+        with pytest.raises(DiskFull):
+            store.flush()
+        store.flush()
+    with RaftLogStore(tmp_path / "store") as store:
+        assert [entry.index for entry in store.log("a").entries()] == list(range(1, 41))

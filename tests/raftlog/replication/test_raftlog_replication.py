@@ -439,6 +439,15 @@ def test_a_disk_that_refuses_and_a_missing_entry_are_told_by_name() -> None:
     assert receiver().failed(NotFound("")) == []
 
 
+def test_a_term_that_the_host_could_not_keep_is_said_again() -> None:
+    taker = receiver()
+    offer = Offer(attrs.evolve(FIRST, term=7), MANIFEST, "log")
+    assert taker.receive(offer, 0.0, last_applied=1500)[0] == TermSeen(7)
+    taker.failed(DiskFull(operation="write", path="HARD_STATE", errno=28))
+    assert taker.receive(offer, 0.0, last_applied=1500)[0] == TermSeen(7)
+    assert TermSeen(7) not in taker.receive(offer, 0.0, last_applied=1500)
+
+
 def test_the_host_can_give_up_on_either_side() -> None:
     taker, giver = at_state(), accepted()
     assert aborted(taker.cancel("shutting down")).reason is AbortReason.CANCELLED

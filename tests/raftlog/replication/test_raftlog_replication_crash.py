@@ -8,11 +8,14 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from compactlib.app.kv_machine import KvMachine, Put
-from compactlib.files import Files
+from compactlib.errors import StorageError
+from compactlib.files import Files, LocalFiles
+from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
 from compactlib.raftlog import Entry, LogOptions, SegmentLimits
@@ -36,10 +39,12 @@ from compactlib.raftlog.replication.messages import FromReceiver, TransferMessag
 from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.sender import SnapshotSender
 from compactlib.raftlog.snapshots.folder import SnapshotFolder
+from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.staging import IncomingState
 from compactlib.raftlog.store.store import StoreOptions, open_log
-from compactlib.testing import explore, record
+from compactlib.testing import FailingFiles, explore, record
 from compactlib.testing.crash.recorder import RecordingFiles
+from compactlib.testing.faults.plan import Crash, Fault
 from examples.raft_kv import KvStore
 from tests.raftlog.wrapped_files import UnsyncedFiles
 
@@ -268,6 +273,41 @@ def test_a_crash_at_any_step_takes_nothing_back_that_does_not_contradict_the_sna
     report = explore(record(place, work), check, rng=random.Random(1), limit_per_point=limit)
     assert report.points > 20
     leader.close()
+
+
+@pytest.mark.parametrize(("stale", "sent", "through", "refused"), [
+    ([2] * 4, 25, 23, 24), ([2] * 9, 25, 23, 24), ([3] * 4, 25, 25, 24), ([2, 2], 25, 22, 22), ([], 21, 21, 20),
+    ([1, 3], 23, 23, 22), ([1, 3], 24, 22, 22)],
+    ids=["right behind them", "in their place", "of one leader", "further on", "behind what is applied", "of its term",
+         "behind a gap"])
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_an_entry_that_came_with_a_snapshot_never_follows_one_of_another_leader(
+        stale: list[int], sent: int, through: int, refused: int, is_killed: bool, tmp_path: Path) -> None:
+    """The log would claim, by its last entry, to be the leader's, with entries in it that nobody has committed."""
+    index, live, applied, state = 30, IndexSet.from_sorted([12, sent]), 20, b"state"
+    held = [Entry(number, 1, b"applied") for number in range(1, applied + 1)]
+    held += [Entry(applied + number, term, b"of nobody") for number, term in enumerate(stale, 1)]
+    log = open_log(str(tmp_path / "log"), options(LocalFiles()))
+    log.append(held)
+    log.sync()
+    manifest = SnapshotManifest.of(index, 3, live, state_bytes=len(state), state_crc=crc32(state))
+    files = FailingFiles()
+    snapshots = SnapshotFolder(tmp_path / "snapshots", files=files)
+    incoming = snapshots.receive(manifest)
+    put_aside(incoming, applied, (Entry(sent, 3, b"live"),))
+    incoming.write(0, state)
+    incoming.sync()
+    fault = Fault.CRASH_BEFORE if is_killed else Fault.REFUSED
+    ends = FailingFiles(faults=lambda number: fault)
+    with mock.patch.object(files, "step", ends.step), pytest.raises(Crash if is_killed else StorageError):
+        put_in_force(log, snapshots, incoming, manifest, live)
+    incoming.close()
+    log.close()
+    with open_log(str(tmp_path / "log"), options(LocalFiles())) as log:
+        log.attach(SnapshotFolder(tmp_path / "snapshots"), applied=applied)
+        assert (log.last_index, log.contiguous_through) == ((through,) * 2 if is_killed else (refused,) * 2)
+        assert [log.read(entry.index) for entry in held[:min(log.last_index, sent - 1)]] == held[:min(
+            log.last_index, sent - 1)]
 
 
 def old_first(members: Members) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.errors import NotFound
+from compactlib.errors import Busy, NotFound
 from compactlib.hosting import SnapshotClient, SnapshotServer
 from compactlib.hosting.transfer.lines import Hello, read_message
 from compactlib.hosting.transfer.receiving import ReceivingLog
@@ -267,6 +267,38 @@ def test_a_log_that_is_not_received_for_is_refused_by_name_and_the_others_go_on(
                 follower.serve(server, names[1])
                 assert isinstance((await send_all(client, leader, names[1:2]))[0], Done)
             follower.check(leader, *names[:2])
+
+    run(story)
+
+
+def test_a_log_is_received_for_again_once_what_was_put_in_force_has_ended(tmp_path: Path) -> None:
+    """Else two would write to its files."""
+    async def story() -> None:
+        name = NAMES[0]
+        with nodes(tmp_path, [name]) as (leader, follower):
+            leader.lead(name)
+            server, go_on = SnapshotServer(listen=("127.0.0.1", 0), limits=LIMITS), threading.Event()
+
+            def installed(meta: Any, state: Any) -> None:
+                assert go_on.wait(60)
+                follower.states[name] = b"".join(state.pieces())
+                follower.applied[name] = meta.index
+
+            taking = follower.serve(server, name, installed=installed)
+            async with server:
+                client = SnapshotClient(server.address, limits=LIMITS)
+                waiting = asyncio.create_task(send_all(client, leader, [name]))
+                while taking.stage != "installing":
+                    await asyncio.sleep(0.005)
+                removing = asyncio.create_task(server.remove(name))
+                await asyncio.sleep(0)
+                with pytest.raises(Busy, match="await remove"):
+                    follower.serve(server, name)
+                go_on.set()
+                await removing
+                await waiting
+                follower.serve(server, name)
+            follower.check(leader, name)
 
     run(story)
 

@@ -394,6 +394,29 @@ def test_a_full_disk_ends_a_transfer_by_name_and_the_next_one_ends_well(ahead: i
     asyncio.run(run())
 
 
+def test_a_snapshot_that_is_in_force_is_no_failure_whatever_the_disk_refuses_then(tmp_path: Path) -> None:
+    """Its row follows, and the machine is restored: the log would be dead up to where no machine is."""
+    async def run(number: int, fail_at: int) -> bool:
+        files = FailingFiles(fail_at=fail_at, errno=errno.EIO) if fail_at else FailingFiles()
+        options = attrs.evolve(SMALL, log=attrs.evolve(SMALL.log, files=files))
+        with KvStore(str(tmp_path / f"{number}-{fail_at}"), options, with_worker=False) as follower:
+            async with serving(follower) as (server, _):
+                outcome = await send(leader, server)
+                manifest = follower.snapshots.manifest
+                assert isinstance(outcome, Done) == (manifest == leader.snapshots.manifest), outcome
+                assert follower.log.state.index == follower.machine.applied
+                changes.append(files.count)
+            return isinstance(outcome, Done)
+
+    changes: list[int] = []
+    with KvStore(str(tmp_path / "leader"), SMALL) as leader:
+        fill(leader, random.Random(2), 30, keys=5)
+        leader.snapshot()
+        assert asyncio.run(run(0, 0))
+        last = changes[-1]
+        assert all(asyncio.run(run(1, fail_at)) for fail_at in range(last - 5, last + 1))
+
+
 def test_a_follower_that_lost_what_it_has_applied_is_told_from_one_that_has_it(tmp_path: Path) -> None:
     """A snapshot over a hole must not be put in force: an entry that the machine relies on would be missing."""
     async def run() -> None:
