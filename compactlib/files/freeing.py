@@ -49,11 +49,10 @@ class Freeing:
                     self._threads.append(thread)
 
     def wait(self) -> None:
-        """Return when all of it is freed."""
+        """Return when all of it is freed, which the caller helps with: a disk frees two files sooner together."""
+        _close_all(self._held)
         while self._threads:
             self._threads.pop().join()
-        # What came when the last thread was about to end.
-        _close_all(self._held)
 
 
 def _close_all(descriptors: deque[int]) -> None:

@@ -11,7 +11,8 @@ For members 1, 2 and 3, of which 1 is the leader, with the new file written and 
 
 Each sync is a wall: no member may lose its own file before the leader's new one is durable (2 before 3), and the
 `.compacting` name, by which recovery knows what to finish, may not go before the links are durable (3 before 4).
-Steps 3 and 4 are repeated by recovery (`recover.py`) if a crash comes between.
+One sync in step 3 serves all groups of a run. Steps 3 and 4 are repeated by recovery (`recover.py`) if a crash comes
+between.
 
 The new segment's range reaches from its first to its last member, and a newer segment cuts an older one. So no other
 segment's file may lie between the members: its range would hide what was merged from behind it. Before step 1 the
@@ -35,8 +36,8 @@ from compactlib.rewrite import RewrittenFile
 
 
 def place_leader(files: Files, folder: StrPath, members: Sequence[int], rewritten: RewrittenFile) -> KnownSegment:
-    """Steps 1 and 2: put `rewritten` in place of `members` (segment numbers, ascending), durably; `finish_group` does
-    the rest, at any later time.
+    """Steps 1 and 2: put `rewritten` in place of `members` (segment numbers, ascending), durably; `link_members` and
+    `finish_group` do the rest, at any later time.
 
     Returns what the new segment holds.
 
@@ -69,8 +70,9 @@ def place_leader(files: Files, folder: StrPath, members: Sequence[int], rewritte
     return merged
 
 
-def finish_group(files: Files, folder: StrPath, members: Sequence[int]) -> None:
-    """Steps 3 and 4, for a group whose leader is in place durably; what was done before is not done again.
+def link_members(files: Files, folder: StrPath, members: Sequence[int]) -> bool:
+    """The first half of step 3, for a group whose leader is in place durably: the links, which one sync of the folder
+    makes durable for many groups. What is done is not done again; returns whether anything was.
 
     On a full disk a member's name is removed instead of becoming a link: what is superseded must not keep its space.
 
@@ -88,7 +90,16 @@ def finish_group(files: Files, folder: StrPath, members: Sequence[int]) -> None:
                 if os.path.lexists(path):
                     files.unlink(path)
             changed = True
-    if changed:
+    return changed
+
+
+def finish_group(files: Files, folder: StrPath, members: Sequence[int]) -> None:
+    """Steps 3 and 4, for a group whose leader is in place durably, as are its links if all are there.
+
+    Raises:
+        StorageError: the disk refused; sync the folder and call again.
+    """
+    if link_members(files, folder, members):
         files.sync_folder(folder)
     files.unlink(os.path.join(folder, compacting_name(members)))
 

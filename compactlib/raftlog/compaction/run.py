@@ -22,7 +22,7 @@ from compactlib.errors import Busy, CompactlibError, InvalidInput, NotFound, Sto
 from compactlib.executors.tasks import answers_of, own_error
 from compactlib.files.disk import Files, list_folder
 from compactlib.files.freeing import Freeing
-from compactlib.raftlog.compaction.commit import finish_group, place_leader
+from compactlib.raftlog.compaction.commit import finish_group, link_members, place_leader
 from compactlib.raftlog.compaction.plan.feasible import set_aside, without_blocked, without_drops
 from compactlib.raftlog.compaction.plan.plan import GroupFailed, LogPlan, PlannedGroup
 from compactlib.raftlog.compaction.reclaim import purge_links, remove_segments
@@ -76,7 +76,8 @@ class Compactor:
         self._switched = switched
         self._garbage: list[_Garbage] = []
         self._link_epochs: dict[int, int] = {}
-        # By leader: the list is switched, but members may still have files of their own, and would count without it.
+        # By leader, the groups whose `.compacting` name is still there: their list is switched, but members may have
+        # files of their own again after a crash, and would count without it.
         self._unfinished: dict[int, tuple[int, ...]] = {}
         self._freeing = Freeing()
         # Guards the three above, and the removal of files: a `sync` that discards may meet a compaction that reclaims.
@@ -127,7 +128,7 @@ class Compactor:
                     groups.append(outcome)
                 else:
                     waiting += (gone,)
-        purged, unreclaimed = self._try_to_reclaim()
+        purged, unreclaimed = self._try_to_reclaim(finish=fence is None)
         report = LogCompactionReport(
             policy=plan.policy, why=plan.why, snapshot_index=state.index, dropped=dropped, dropped_bytes=dropped_bytes,
             groups=tuple(groups), waiting=waiting, left_out=plan.left_out,
@@ -213,6 +214,7 @@ class Compactor:
                     if garbage.one_by_one and not is_durable:
                         # What it covers, and what went in an earlier call, would count again without it.
                         self._files.sync_folder(self._folder)
+                    # Before its group's links a leader's file may not go.
                     self._finish(garbage.number)
                     freed += remove_segments(self._files, self._folder, [garbage.number])
                     is_durable = garbage.one_by_one
@@ -228,8 +230,10 @@ class Compactor:
             return LogReclaimReport(segments=tuple(removed), links=purged, leftovers=(), bytes_freed=freed,
                                  waiting=len(self._garbage))
 
-    def _try_to_reclaim(self) -> tuple[tuple[int, ...], StorageError | None]:
+    def _try_to_reclaim(self, *, finish: bool = False) -> tuple[tuple[int, ...], StorageError | None]:
         try:
+            if finish:
+                self._finish(*self._unfinished)
             return self.reclaim().links, None
         except StorageError as error:
             return (), error
@@ -292,7 +296,7 @@ class Compactor:
                 # What a fence raises that is none of the library's errors is the caller's to see.
                 try:
                     with _fenced(fence):
-                        done.append(self._commit(group, outcome))
+                        done.append(self._commit(group, outcome, finish=fence is not None))
                 except _Refused as refused:
                     # The present holder of the fence does the rest.
                     error = refused.error
@@ -320,7 +324,10 @@ class Compactor:
         return CompactSegments(name=name, folder=private, sources=sources, max_bytes=limits.max_bytes,
                                files=self._files)
 
-    def _commit(self, group: PlannedGroup, result: RewriteResult) -> GroupOutcome:
+    def _commit(self, group: PlannedGroup, result: RewriteResult, *, finish: bool) -> GroupOutcome:
+        """Put a group's new segment in force. Unless it is finished at once, as inside a fence, one sync at the end of
+        the run makes the links of all groups durable.
+        """
         members = group.numbers
         if len(result.files) != 1:
             return GroupFailed(members, InvalidInput(f"the rewrite of segments {members} made {len(result.files)} "
@@ -334,7 +341,11 @@ class Compactor:
                 # The list is switched before the members lose their files.
                 self._adopt(members, merged)
                 adopted = True
-                self._finish(members[0])
+                with self._reclaiming:
+                    if members[0] in self._unfinished:
+                        link_members(self._files, self._folder, members)
+                if finish:
+                    self._finish(members[0])
         except CompactlibError as error:
             # Whichever list is in force answers: if the leader was replaced it holds all that was live, and the
             # members' names lead either to their own files or to the leader. The next run completes it.
@@ -351,13 +362,15 @@ class Compactor:
             self._unfinished[members[0]] = tuple(members)
             self._switched()
 
-    def _finish(self, leader: int) -> None:
-        """Make the links of a leader's group durable, if they are not: before them its file may not go."""
+    def _finish(self, *leaders: int) -> None:
+        """Make the links of leaders' groups durable, all with one sync, and let their `.compacting` names go."""
         with self._reclaiming:
-            members = self._unfinished.get(leader)
-            if members is not None:
+            unfinished = [self._unfinished[leader] for leader in leaders if leader in self._unfinished]
+            if unfinished:
+                self._files.sync_folder(self._folder)
+            for members in unfinished:
                 finish_group(self._files, self._folder, members)
-                del self._unfinished[leader]
+                del self._unfinished[members[0]]
 
     def _adopt_from_disk(self, members: Sequence[int]) -> None:
         with open_segment(self._folder, members[0]) as reader:

@@ -87,25 +87,33 @@ def require_live(live: IndexSet, before: SnapshotMeta | None, refs: Sequence[Seg
                                missing=len(missing), first=missing.first)
 
 
-def segment_stats(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | None, *,
-                  segment_format: str) -> SegmentStats:
+def segment_stats(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | None, *, segment_format: str,
+                  live: IndexSet | None = None) -> SegmentStats:
     """What a policy may know about a segment. O(entries + live runs), in C.
+
+    Args:
+        index: of the segment.
+        ref: the range that counts.
+        state: which entries are alive.
+        segment_format: of the segment.
+        live: what is alive in the range and not above the snapshot, for who has it.
 
     Raises:
         LiveIndexMissing: a live index within the range is not in the segment.
     """
-    entries, size = _kept(index, ref, state)
+    entries, size = _kept(index, ref, state, live)
     return SegmentStats(ref=ref, entries=index.entries, data_bytes=index.data_bytes, live_entries=entries,
                         live_bytes=size, format=segment_format)
 
 
-def _kept(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | None) -> tuple[int, int]:
+def _kept(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | None,
+          live: IndexSet | None) -> tuple[int, int]:
     columns = index.columns
     inside = index.positions_between(ref.first, ref.last)
     if len(inside) and state is not None and is_dense(columns.indexes, inside) and is_uniform(columns.lengths):
         # Without gaps, and with payloads of one size, counting is enough.
         first, last = columns.indexes[inside[0]], columns.indexes[inside[-1]]
-        below = state.live.between(ref.first, min(ref.last, state.index))
+        below = state.live.between(ref.first, min(ref.last, state.index)) if live is None else live
         if not below or (first <= below.first and below.last <= last):
             kept = len(below) + max(0, last - max(first - 1, state.index))
             return kept, kept * columns.lengths[0]

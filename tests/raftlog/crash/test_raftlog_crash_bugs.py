@@ -78,16 +78,12 @@ def test_it_is_found_that_links_come_before_the_leader(monkeypatch: pytest.Monke
 
 def test_it_is_found_that_the_compacting_name_goes_before_the_links_are_durable(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def finish_group(files: Files, folder: StrPath, members: Sequence[int]) -> None:
-        for member in members[1:]:
-            path = os.path.join(folder, segment_name(member))
-            if not os.path.islink(path):
-                replace_with_symlink(files, segment_name(members[0]), path, temporary_suffix=LINK_SUFFIX)
-        files.unlink(os.path.join(folder, compacting_name(members)))
-        files.sync_folder(folder)
+    def finish(compactor: compaction.Compactor, *leaders: int) -> None:
+        for leader in leaders:
+            members = compactor._unfinished.pop(leader)  # noqa: SLF001 - the patched copy of a private step
+            commit.finish_group(compactor._files, compactor._folder, members)  # noqa: SLF001 - likewise
 
-    monkeypatch.setattr(compaction, "finish_group", finish_group)
-    monkeypatch.setattr(recover, "finish_group", finish_group)
+    monkeypatch.setattr(compaction.Compactor, "_finish", finish)
     assert "live entry" in str(find(THREE, tmp_path))
 
 

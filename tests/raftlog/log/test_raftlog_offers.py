@@ -471,6 +471,22 @@ def test_every_change_that_others_see_is_made_inside_the_fence(tmp_path: Path) -
         expected.check(log)
 
 
+@pytest.mark.parametrize("is_fenced", [False, True])
+def test_one_sync_makes_the_links_of_all_groups_durable_but_inside_a_fence(tmp_path: Path, is_fenced: bool) -> None:
+    expected = three_groups(tmp_path)
+    steps: list[str] = []
+    files = WatchedFiles(lambda operation, path: None)
+    with SegmentLog(tmp_path, options(files, policy=PAIRS)) as log:
+        plan = log.plan(log.policy)
+        assert len(plan.groups) == 3
+        files.look = lambda operation, path: steps.append(operation) if path == os.fspath(tmp_path) else None
+        done(log.compact(plan, fence=_Fence(9) if is_fenced else None))
+        files.look = lambda operation, path: None
+        assert steps.count("sync folder") == (6 if is_fenced else 4)
+        assert strays(tmp_path) == []
+        expected.check(log)
+
+
 @pytest.mark.parametrize("good", [0, 1, 2])
 def test_what_a_fence_refuses_is_not_done_and_nothing_after_it(tmp_path: Path, good: int) -> None:
     expected = filled(tmp_path, last=97, snapshot=96, live=[1, 2, 4, 40, 49, 50, 70], policy=PAIRS)

@@ -99,7 +99,7 @@ class StatsCache:
         before = self._remembered.get(ref.number)
         if before is not None and before[0] == key:
             return before[1]
-        stats = attrs.evolve(segment_stats(segments.reader(ref.number).index, ref, state, segment_format=known.format),
-                             file_bytes=size)
+        index = segments.reader(ref.number).index
+        stats = attrs.evolve(segment_stats(index, ref, state, segment_format=known.format, live=live), file_bytes=size)
         self._remembered[ref.number] = key, stats
         return stats
