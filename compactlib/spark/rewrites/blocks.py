@@ -32,7 +32,6 @@ from compactlib.spark.executors.jobs import packed, require_spark
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType
 
 _SAMPLES_PER_BLOCK = 200
 _SHARE_BYTES = 128 << 20
@@ -214,8 +213,9 @@ class MergeBlocks:
         frame = self._frame(sources, schema)
         first = f.struct(*(key.alias(f"c{place}") for place, key in enumerate(keys)))
         frame = frame.repartitionById(len(cuts) + 1, _part(first, cuts, 0)) if cuts else frame.coalesce(1)
-        # Within equal keys by the rest of the row, so that blocks do not depend on who was faster.
-        rest = f.xxhash64(*(_hashable(f.col(field.name), field.dataType) for field in frame.schema))
+        # Within equal keys by the rest of the row, so that blocks do not depend on who was faster. Maps have no hash.
+        rest = f.xxhash64(*(f.col(field.name).cast("string") if "map<" in field.dataType.simpleString()
+                            else f.col(field.name) for field in frame.schema))
         ordered = frame.sortWithinPartitions(*(key.asc_nulls_first() for key in keys), rest)
         ids = [job.output_id(number=number) for number in range(len(cuts) + 1)]
         outputs = tuple(self._folder.key_of(plan.tenant, plan.shard, each) for each in ids)
@@ -328,22 +328,6 @@ def _part(key: Column, cuts: Sequence[Column], first: int) -> Column:
     middle = len(cuts) // 2
     return f.when(key >= cuts[middle], _part(key, cuts[middle + 1:], first + middle + 1)).otherwise(
         _part(key, cuts[:middle], first))
-
-
-def _hashable(column: Column, kind: DataType) -> Column:
-    """The column with its maps, which have no hash, as lists of their entries."""
-    from pyspark.sql import functions as f
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
-    if "map<" not in kind.simpleString():
-        return column
-    if isinstance(kind, MapType):
-        entry = StructType().add("key", kind.keyType).add("value", kind.valueType)
-        return _hashable(f.map_entries(column), ArrayType(entry))
-    if isinstance(kind, ArrayType):
-        return f.transform(column, lambda each: _hashable(each, kind.elementType))
-    assert isinstance(kind, StructType), "nothing else holds a map"
-    return f.struct(*(_hashable(column.getField(field.name), field.dataType) for field in kind))
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ATTEMPTS = 4
 _LOOPBACK = "127.0.0.1"
 _STDERR = 2
-_LAST_WORDS_SECONDS = 2.0
+_LAST_WORDS_SECONDS = 0.1
 _SAID_AT_EVERY_START = (b"WARNING: Using incubator modules", b"NOTE: Picked up JDK_JAVA_OPTIONS")
 
 # Spark replaces a configuration without an appender by its own, which is loud; without a level for its own loggers
@@ -100,14 +100,10 @@ def local_session(app_name: str = "compactlib", *, cores: int = 2, log_level: st
 @contextlib.contextmanager
 def _without_launch_warning() -> Iterator[None]:
     """Have Java inherit a pipe for standard error, of which a thread passes on all but what it says at every start."""
-    if sys.stderr is not None:
-        sys.stderr.flush()
-    try:
-        own = os.dup(_STDERR)
-    except OSError:
-        # There is no standard error to be quiet on.
+    if sys.stderr is None:
         yield
         return
+    own = os.dup(_STDERR)
     reading, writing = os.pipe()
     told = threading.Thread(target=_pass_on, args=(reading, os.dup(own)), name="compactlib-java-stderr", daemon=True)
     told.start()
@@ -115,14 +111,11 @@ def _without_launch_warning() -> Iterator[None]:
     os.close(writing)
     try:
         yield
-    except BaseException:
-        # Java has ended, and what it said is worth the wait.
-        os.dup2(own, _STDERR)
-        told.join(_LAST_WORDS_SECONDS)
-        raise
     finally:
         os.dup2(own, _STDERR)
         os.close(own)
+        # Where Java has ended already, what it said is worth the wait.
+        told.join(_LAST_WORDS_SECONDS)
 
 
 def _pass_on(reading: int, writing: int) -> None:

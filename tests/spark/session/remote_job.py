@@ -38,7 +38,7 @@ def found(address: str, folder: Path) -> dict[str, Any]:
     answers = {"session": type(spark).__module__, "master": spark.conf.get("spark.master"),
                "groups": groups_of(outcome), "live": entries.where("live").count(), "planned": len(plan.work),
                "outcomes": [row.outcome for row in outcomes.collect()],
-               "again": plan_stores(spark, many, PLAN_LOG).has_work,
+               "again": bool(plan_stores(spark, many, PLAN_LOG).work),
                "streamed": streamed(spark, folder)}
     spark.stop()
     return answers

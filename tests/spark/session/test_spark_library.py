@@ -103,17 +103,11 @@ def test_shipping_leaves_this_process_as_it_was(spark: SparkSession, shipped_arc
 @pytest.mark.spark
 def test_what_is_no_pure_wheel_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="compiled code"):
-        ship_wheel(spark, wheel(tmp_path, purelib="false"))
-    with pytest.raises(InvalidInput, match="not named like"):
         ship_wheel(spark, wheel(tmp_path, name="greeting-1.0-cp311-cp311-manylinux.whl"))
     bad = tmp_path / "bad-1-py3-none-any.whl"
     bad.write_bytes(b"no zip")
-    with pytest.raises(InvalidInput, match="no wheel"):
+    with pytest.raises(InvalidInput, match="no pure-Python wheel"):
         ship_wheel(spark, bad)
-    with pytest.raises(InvalidInput, match="METADATA"):
-        ship_wheel(spark, wheel(tmp_path, metadata=None))
-    with pytest.raises(InvalidInput, match="gives no name"):
-        ship_wheel(spark, wheel(tmp_path, metadata="Metadata-Version: 2.1\n"))
     with pytest.raises(StorageError):
         ship_wheel(spark, tmp_path / "absent-1-py3-none-any.whl")
 
