@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
-import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
@@ -21,15 +19,13 @@ from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from compactlib.errors import Busy, InvalidInput, Unsupported
+from compactlib.errors import Busy, InvalidInput
 from compactlib.files.disk import local_path
 from compactlib.raftlog import LogReader
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.snapshot_meta import SnapshotVersion, snapshot_version
-from compactlib.spark.sources.table_source import Option, options_by_name, values_of, whole
-
-_SHIPPED = re.compile(r"compactlib-[0-9a-f]{16}\.zip")
+from compactlib.spark.sources.table_source import Option, values_of, whole
 
 
 @attrs.frozen
@@ -51,11 +47,6 @@ class LogLook:
     newest: int = 0
     covered: tuple[CoveredSegment, ...] = ()
 
-    def after(self, told: int) -> list[CoveredSegment]:
-        """What is covered above the highest segment that was reported. Where the log does not reach that any more, it
-        was removed and begun anew, and all of it is new."""
-        return [each for each in self.covered if each.segment > told or self.newest <= told]
-
 
 @attrs.frozen
 class StreamOptions:
@@ -68,7 +59,7 @@ class StreamOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> StreamOptions:
         """The options of a stream, as text. Raises what `values_of` does."""
-        values = values_of(options_by_name(options), {
+        values = values_of(options, {
             "folders": Option("folders", _folders, "a list in JSON of at least one folder"),
             "path": Option("folders", lambda text: (local_path(text),)),
             **{name: whole(name, "a threshold of at least 1", 1) for name in ("min_segments", "min_bytes")}})
@@ -88,7 +79,9 @@ def crossed(start: Mapping[str, int], found: Mapping[str, LogLook], options: Str
     """Where a batch ends that begins at `start`: it takes in the logs that have crossed a threshold. Pure."""
     end = dict(start)
     for folder, look in found.items():
-        new = look.after(start.get(folder, 0))
+        told = start.get(folder, 0)
+        # Where a log does not reach what was reported any more, it was removed and begun anew, and all of it is new.
+        new = [each for each in look.covered if each.segment > told or look.newest <= told]
         enough = options.min_bytes is not None and sum(each.size_bytes for each in new) >= options.min_bytes
         if new and (enough or len(new) >= options.min_segments):
             end[folder] = new[-1].segment
@@ -132,11 +125,6 @@ class CoveredSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._parsed = StreamOptions.parse(options)
-        # This process sees what was shipped; over Spark Connect the one beside the server that runs a stream does not.
-        paths = [entry for entry in sys.path if not _SHIPPED.fullmatch(os.path.basename(entry))]
-        if not any(finder.find_spec("compactlib", paths) for finder in sys.meta_path):
-            raise Unsupported("compactlib was shipped to this session and is not installed beside the Spark Connect "
-                              "server, where sources of streams run; install it there")
 
     @classmethod
     def name(cls) -> str:
