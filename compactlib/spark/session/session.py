@@ -125,23 +125,17 @@ def _pass_on(reading: int, writing: int) -> None:
 
 def register(spark: SparkSession) -> None:
     """Make `spark.read.format(...).load(folder)` work in this session for `compactlib.raftlog`, `compactlib.blobstore`
-    and `compactlib.staging`, and `spark.readStream.format("compactlib.raftlog.covered")`; `docs/spark.md` has their
-    columns and options.
-
-    The stream's columns: `folder` (string), `segment`, `first`, `last`, `bytes` and `snapshot` (bigint). Its options:
-    `folders` (a list in JSON; or the path of one log), `min_segments` (4) or `min_bytes`. Logs that do not exist yet
-    are waited for. A batch that is repeated after a crash names the same.
+    and `compactlib.staging`; `docs/spark.md` has their columns and options.
 
     A DataFrame sees the files that it found when it was first executed; after a compaction it may fail with `Stale`.
     With `payload=false` and `damaged=column` payloads are checked but not passed on.
     """
     require_spark("a data source of compactlib")
     from compactlib.spark.sources.blobstore import BlobStoreSource
-    from compactlib.spark.sources.covered import CoveredSource
     from compactlib.spark.sources.raftlog import RaftLogSource
     from compactlib.spark.sources.staging import StagingSource
 
-    for source in (RaftLogSource, BlobStoreSource, StagingSource, CoveredSource):
+    for source in (RaftLogSource, BlobStoreSource, StagingSource):
         spark.dataSource.register(source)
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import cloudpickle
-from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from compactlib.executors import RewriteFailure, RewriteTask
@@ -63,7 +62,6 @@ def found(folder: Path) -> dict[str, Any]:
     frame = spark.read.format("compactlib.raftlog").load(str(log))
     answers["rows equal"] = sorted(tuple(row) for row in frame.collect()) == [
         tuple(row.values()) for row in expected_rows(log)]
-    answers |= streamed(spark, folder)
     answers["wheel"] = ship_wheel(spark, wheel(folder))
     (greeted,) = map_items(spark, ["Connect"], import_greeting)
     answers["greeting"] = greeted.value or repr(greeted.error)
@@ -92,16 +90,6 @@ def told_while_a_task_waits(spark: SparkSession, folder: Path) -> dict[str, Any]
     known = [next(streamed)]
     (folder / "go").touch()
     return {"cancelled": list(map(repr, ended)), "streamed": [outcome.task for outcome in [*known, *streamed]]}
-
-
-def streamed(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """Why the library's stream is refused by a server that does not have the library."""
-    (log,) = build_logs(folder / "streamed", 1)
-    try:
-        refused = spark.readStream.format("compactlib.raftlog.covered").load(log).schema.simpleString()
-    except AnalysisException as error:
-        refused = str(error)
-    return {"refused": refused}
 
 
 def from_wheel(spark: SparkSession, folder: Path) -> dict[str, Any]:

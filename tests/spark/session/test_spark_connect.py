@@ -78,10 +78,6 @@ def test_the_data_source_gives_the_logs_rows(answers: dict[str, Any]) -> None:
     assert answers["rows equal"] is True
 
 
-def test_the_library_s_stream_is_refused_where_the_server_has_no_library(answers: dict[str, Any]) -> None:
-    assert "is not installed beside the Spark Connect server" in answers["refused"]
-
-
 def test_a_master_that_never_retries_is_named(answers: dict[str, Any]) -> None:
     kind, message = answers["killed"]
     assert kind == "TaskFailed"
