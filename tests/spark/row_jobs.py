@@ -49,7 +49,7 @@ def merged_on_spark(spark: SparkSession, folder: Path) -> str:
     open_objects = functools.partial(LocalObjects, folder)
     committed = CommittedRanges(open_objects(), rule=RULE, range_format=ParquetFormat())
     base = committed.apply(None, _content()).metarange_id
-    applied = StagingMerge(spark, committed, open_objects, partitions=3).merge(base, _changes())
+    applied = StagingMerge(spark, committed, open_objects, partitions=3).apply(base, _changes())
     assert applied.changed + applied.removed > 50
     return str(applied.metarange_id)
 

@@ -12,8 +12,9 @@ import pickle
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
@@ -23,7 +24,7 @@ from compactlib.errors import InvalidInput
 from compactlib.executors.tasks import LocalExecutor
 from compactlib.objects import ObjectRef, ObjectStore
 from compactlib.objects.store import delete_many, read_checked
-from compactlib.rewrite import Attempt, RewriteOutcome, RewriteTask
+from compactlib.rewrite import RewriteOutcome, RewriteTask
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from compactlib.spark.executors.items import map_items
@@ -37,9 +38,9 @@ from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.committed.ranges.range_files import INCOMING, RangeFiles
 from compactlib.staging.committed.ranges.range_stitch import stitch
 from compactlib.staging.committed.ranges.range_writer import ClosedRange
-from compactlib.staging.compaction.rewrite import CompactedTokens, CompactTokens
+from compactlib.staging.compaction.rewrite import CompactTokens, RewriteStores
 from compactlib.staging.model.values import Applied, Changes, MetaRangeId, RangeEntry
-from compactlib.staging.records.layers import changes_of
+from compactlib.staging.records.tokens import StagingTokens
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,15 +69,23 @@ class StagingMerge:
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Iterator[RewriteOutcome]:
-        """See `Executor.run`; the tasks are `CompactTokens`. One job after the other.
+        """See `Executor.run`. One job after the other.
 
         The budget is asked before a job begins, and charged with what it wrote; Spark's workers do not see it.
-        """
-        return LocalExecutor(clock=self._clock).run([_OnSpark(task.name, task, self) for task in tasks], budget=budget,
-                                                    observer=observer)
 
-    def merge(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None) -> Applied:
-        """The same as `CommittedRanges.apply`.
+        Raises:
+            InvalidInput: a task is no `CompactTokens`.
+        """
+        listed: list[RewriteTask] = []
+        for task in tasks:
+            if not isinstance(task, CompactTokens):
+                raise InvalidInput(f"task {task.name!r} is a {type(task).__name__}; this runs CompactTokens only")
+            listed.append(attrs.evolve(task, stores=_OnSpark(task.stores, self)))
+        return LocalExecutor(clock=self._clock).run(listed, budget=budget, observer=observer)
+
+    def apply(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None,
+              observer: Observer | None = None) -> Applied:
+        """The same as `CommittedRanges.apply`; the observer is told nothing.
 
         Changes go through this process and the object store to the workers; base ranges are read by the workers, and
         those without changes are not read.
@@ -122,21 +131,15 @@ class StagingMerge:
 
 @attrs.frozen
 class _OnSpark:
-    """A `CompactTokens` whose merge is a job of Spark's."""
+    """The stores of a task, in whose committed layer changes are applied on Spark."""
 
-    name: str
-    task: RewriteTask
-    on: StagingMerge
+    stores: RewriteStores
+    committed: Any
 
-    def run(self, attempt: Attempt) -> CompactedTokens:
-        task, began = self.task, attempt.clock.monotonic()
-        if not isinstance(task, CompactTokens):
-            raise InvalidInput(f"task {task.name!r} is a {type(task).__name__}; StagingMerge runs CompactTokens only")
-        with task.stores.open() as (tokens, _):
-            applied = self.on.merge(task.base, changes_of(tokens, task.newest_first), budget=attempt.budget)
-        return CompactedTokens(task=task.name, attempt=attempt.id, files=(), bytes_read=applied.bytes_read,
-                               bytes_written=applied.bytes_written, seconds=attempt.clock.monotonic() - began,
-                               applied=applied)
+    @contextmanager
+    def open(self) -> Iterator[tuple[StagingTokens, Any]]:
+        with self.stores.open() as (tokens, _):
+            yield tokens, self.committed
 
 
 @attrs.frozen
