@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
 
-from compactlib.errors import InvalidInput, StorageError
-from compactlib.files.disk import StrPath
 from compactlib.spark.executors.jobs import require_spark
 
 if TYPE_CHECKING:
@@ -55,36 +53,10 @@ def ship_library(spark: SparkSession, *, with_dependencies: bool = False) -> str
     dependencies, attrs and sortedcontainers are sent too, for workers that have only PySpark's own packages.
     """
     require_spark("shipping the library")
-    return _ship(spark, "compactlib", library_archive(with_dependencies))
-
-
-def ship_wheel(spark: SparkSession, path: StrPath) -> str:
-    """Send a pure-Python wheel to the workers of this session, so that they can import what is in it.
-
-    Its dependencies are not sent, and nothing is installed: scripts and entry points have no effect. Returns the
-    archive's file name, which carries a digest of the wheel.
-
-    Raises:
-        InvalidInput: this is no wheel, or one with compiled code, which cannot be imported from an archive.
-        StorageError: the file cannot be read.
-    """
-    require_spark("shipping a wheel")
-    name = os.path.basename(path)
-    try:
-        with open(path, "rb") as wheel:
-            data = wheel.read()
-    except OSError as error:
-        raise StorageError.from_os(error, "read", path) from error
-    if not (name.endswith("-none-any.whl") and zipfile.is_zipfile(io.BytesIO(data))):
-        raise InvalidInput(f"{name!r} is no pure-Python wheel (name-version-py3-none-any.whl); install packages with "
-                           "compiled code on the workers")
-    return _ship(spark, name.split("-")[0], data)
-
-
-def _ship(spark: SparkSession, stem: str, data: bytes) -> str:
     from pyspark.errors import PySparkException
 
-    name = f"{stem}-{hashlib.sha256(data).hexdigest()[:16]}.zip"
+    data = library_archive(with_dependencies)
+    name = f"compactlib-{hashlib.sha256(data).hexdigest()[:16]}.zip"
     folder = tempfile.mkdtemp(prefix="compactlib-ship-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = os.path.join(folder, name)

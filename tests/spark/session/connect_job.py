@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from compactlib.executors import RewriteFailure, RewriteTask
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.spark import SparkExecutor, register, ship_library, ship_wheel
+from compactlib.spark import SparkExecutor, register, ship_library
 from compactlib.spark.executors.items import map_items
 from compactlib.testing.executors.conformance import check_executor
 from tests.raftlog import wrapped_files
@@ -28,7 +28,7 @@ from tests.spark.raftlogs import build_log, expected_rows
 from tests.spark.rewrite_tasks import AlwaysKilledTask, CopyTask, WaitingTask
 from tests.spark.row_jobs import merged_block, merged_on_spark
 from tests.spark.store_jobs import build_logs, groups_of, job
-from tests.spark.wheels import library_wheel, python_without_library, wheel
+from tests.spark.wheels import library_wheel, python_without_library, ship_wheel, wheel
 
 
 def session(folder: Path) -> SparkSession:
