@@ -291,32 +291,28 @@ def _read_footers(objects: ObjectStore, sources: Sequence[_Source], *, few: bool
     """
     import pyarrow as pa
 
-    from compactlib.spark.rewrites.block_workers import carried_field
+    from compactlib.spark.rewrites.block_workers import carried_field, open_block
 
-    footers = (_footer(objects, source) for source in sources)
-    schema, rows = next(footers)
-    told = [source.meta.rows for source in sources if source.meta is not None
-            and source.meta.columns == columns_of(schema) and source.meta.rows is not None]
-    if few and len(told) == len(sources):
-        rows = sum(told)
-    else:
-        for source, (own, count) in zip(sources[1:], footers, strict=True):
-            if own != schema:
-                raise InvalidInput(f"block {source.id!r} has the columns {_columns(own)}, block {sources[0].id!r} has "
-                                   f"{_columns(schema)}; blocks of one tenant and shard need the same columns")
-            rows += count
-    return pa.schema(map(carried_field, schema)), rows
-
-
-def _footer(objects: ObjectStore, source: _Source) -> tuple[pa.Schema, int]:
-    from compactlib.spark.rewrites.block_workers import open_block
-
-    with open_block(objects, source.key, source.size_bytes) as file:
-        schema, rows = file.schema_arrow.remove_metadata(), file.metadata.num_rows
-    if source.meta is not None and source.meta.rows not in (None, rows):
-        raise CorruptData(path=source.key, offset=0, found=f"{rows} rows",
-                          expected=f"{source.meta.rows} rows, as the metadata of the block says")
-    return schema, rows
+    schemas: list[pa.Schema] = []
+    total = 0
+    for source in sources:
+        with open_block(objects, source.key, source.size_bytes) as file:
+            schema, rows = file.schema_arrow.remove_metadata(), file.metadata.num_rows
+        if source.meta is not None and source.meta.rows not in (None, rows):
+            raise CorruptData(path=source.key, offset=0, found=f"{rows} rows",
+                              expected=f"{source.meta.rows} rows, as the metadata of the block says")
+        schemas.append(schema)
+        total += rows
+        if schema != schemas[0]:
+            raise InvalidInput(f"block {source.id!r} has the columns {_columns(schema)}, block {sources[0].id!r} has "
+                               f"{_columns(schemas[0])}; blocks of one tenant and shard need the same columns")
+        if few and len(schemas) == 1:
+            told = [each.meta.rows for each in sources if each.meta is not None and each.meta.rows is not None
+                    and each.meta.columns == columns_of(schema)]
+            if len(told) == len(sources):
+                total = sum(told)
+                break
+    return pa.schema(map(carried_field, schemas[0])), total
 
 
 def _part(key: Column, cuts: Sequence[Column], first: int) -> Column:

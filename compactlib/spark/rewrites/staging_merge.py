@@ -106,7 +106,9 @@ class StagingMerge:
             samples = _put(files, changes, staged)
             if not staged:
                 return self._committed.apply(base, (), budget=given)
-            parts = _parts(metarange, staged, _bounds(metarange, samples, self._partitions))
+            borders = [b"", *_bounds(metarange, samples, self._partitions), None]
+            parts = [_Part(above or b"", last, _between(staged, above or b"", last),
+                           _between(metarange.entries, above or b"", last)) for above, last in pairwise(borders)]
             merge = _MergePart(self._open_objects, files.prefix, rule, metarange.rule, files.range_format)
             mapped = map_items(self._spark, parts, merge, parts=self._partitions)
         finally:
@@ -189,12 +191,6 @@ def _bounds(base: MetaRange, samples: Sequence[bytes], count: int) -> list[bytes
             bounds.update(inside)
         bounds.update(ends[max(place - 1, 0):place + 1])
     return sorted(bounds)
-
-
-def _parts(base: MetaRange, staged: Sequence[_ChangesFile], bounds: Sequence[bytes]) -> list[_Part]:
-    parts = (_Part(above or b"", last, _between(staged, above or b"", last), _between(base.entries, above or b"", last))
-             for above, last in pairwise([None, *bounds, None]))
-    return [part for part in parts if part.changes or part.ranges]
 
 
 def _between(pieces: Sequence[_PieceT], above: bytes, last: bytes | None) -> Sequence[_PieceT]:

@@ -18,7 +18,7 @@ from compactlib.raftlog.compaction.recover import leftovers
 from compactlib.report import Printed
 from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
-from compactlib.spark.executors.items import MappedItem, map_items
+from compactlib.spark.executors.items import map_items
 from compactlib.spark.stores.many_stores import StoreJob, listed_once
 
 if TYPE_CHECKING:
@@ -116,16 +116,12 @@ def plan_stores(spark: SparkSession, names: Sequence[str], plan: PlanStore, *,
         weights: how long looking takes, in any unit; see `map_items`, also for `parts`.
     """
     asked: Callable[[str], object] = plan
-    mapped = map_items(spark, listed_once(names), asked, weights=weights, parts=parts)
-    return StoresPlan(tuple(sorted((StorePlan(each.item, _found(each)) for each in mapped), key=lambda each: (
+    stores = [StorePlan(each.item, each.value if isinstance(each.value, StoreWork | Skipped) else Failed(
+        each.error or InvalidInput(f"planning store {each.item} gave a {type(each.value).__name__}; it must give "
+                                   "StoreWork or Skipped")))
+              for each in map_items(spark, listed_once(names), asked, weights=weights, parts=parts)]
+    return StoresPlan(tuple(sorted(stores, key=lambda each: (
         ("failed", "work", "skipped").index(each.kind), -(each.weight or 0.0), each.name))))
-
-
-def _found(each: MappedItem[str, object]) -> StoreWork | Skipped | Failed:
-    if isinstance(each.value, StoreWork | Skipped):
-        return each.value
-    return Failed(each.error or InvalidInput(
-        f"planning store {each.item} gave a {type(each.value).__name__}; it must give StoreWork or Skipped"))
 
 
 @attrs.frozen(kw_only=True)
