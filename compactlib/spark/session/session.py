@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile  # noqa: TID251 - scratch for Spark, no data of the library
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -145,8 +146,6 @@ def notebook_session(app_name: str = "notebook", *, cores: int = 2, options: Map
 
     A DataFrame that ends a cell is shown as a table, its first 20 rows. Arguments and errors: see `local_session`.
     """
-    import warnings
-
     # PySpark warns of what it does with other packages, at every session and many calls.
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     warnings.filterwarnings("ignore", category=UserWarning, module="pyspark")
