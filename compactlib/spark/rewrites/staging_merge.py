@@ -106,7 +106,7 @@ class StagingMerge:
             samples = _put(files, changes, staged)
             if not staged:
                 return self._committed.apply(base, (), budget=given)
-            borders = [b"", *_bounds(metarange, samples, self._partitions), None]
+            borders = [b"", *_bounds(metarange, rule, samples, self._partitions), None]
             parts = [_Part(above or b"", last, _between(staged, above or b"", last),
                            _between(metarange.entries, above or b"", last)) for above, last in pairwise(borders)]
             merge = _MergePart(self._open_objects, files.prefix, rule, metarange.rule, files.range_format)
@@ -177,13 +177,14 @@ def _put(files: RangeFiles, changes: Changes, staged: list[_ChangesFile]) -> lis
     return samples
 
 
-def _bounds(base: MetaRange, samples: Sequence[bytes], count: int) -> list[bytes]:
-    """The last keys of all parts but the last, which have about as many changes and changed ranges. They are those of
+def _bounds(base: MetaRange, rule: SplitRule, samples: Sequence[bytes], count: int) -> list[bytes]:
+    """The last keys of all parts but the last, which have about as many changes and ranges to read. They are those of
     ranges, but where several parts share one range, or lie behind the last."""
     ends = [entry.max_key for entry in base.entries]
-    changed = {base.find(key) for key in samples} - {len(ends)}
-    # A range is as much work as all changes have together for one.
-    weighed = sorted([*samples, *(ends[place] for place in changed for _ in range(len(samples) // len(changed)))])
+    # Under another rule, every range is cut anew.
+    read = {base.find(key) for key in samples} - {len(ends)} if base.rule == rule else range(len(ends))
+    # All changes together weigh as much as all ranges that are read.
+    weighed = sorted([*samples, *(ends[place] for place in read for _ in range(-(-len(samples) // len(read))))])
     bounds = set[bytes]()
     for place, keys in groupby((weighed[len(weighed) * number // count] for number in range(1, count)), base.find):
         inside = list(dict.fromkeys(keys))
