@@ -190,7 +190,7 @@ def advice(message: str, tasks: int) -> str:
         return ("a worker died, and tasks are not tried again: use the master local[N,4], as "
                 "compactlib.spark.local_session does, or on a cluster raise spark.task.maxFailures")
     if died(message):
-        return ("a worker died in every attempt: look for lack of memory or a crash in native code" if tasks == 1 else
+        return ("the worker died in every attempt: look for lack of memory or a crash in native code" if tasks == 1 else
                 "a worker died in every attempt: one of these tasks kills it; run fewer of them together to find it")
     return "the inputs are untouched: repair the session or cluster and run the tasks again"
 
