@@ -110,7 +110,7 @@ class StagingMerge:
             parts = [_Part(above or b"", last, _between(staged, above or b"", last),
                            _between(metarange.entries, above or b"", last)) for above, last in pairwise(borders)]
             merge = _MergePart(self._open_objects, files.prefix, rule, metarange.rule, files.range_format)
-            mapped = map_items(self._spark, parts, merge, parts=self._partitions)
+            mapped = map_items(self._spark, parts, merge, parts=len(parts))
         finally:
             # Those of a process that died are removed by a garbage collection.
             delete_many(files.objects, [each.ref.key for each in staged])
@@ -188,9 +188,8 @@ def _bounds(base: MetaRange, rule: SplitRule, samples: Sequence[bytes], count: i
     bounds = set[bytes]()
     for place, keys in groupby((weighed[len(weighed) * number // count] for number in range(1, count)), base.find):
         inside = list(dict.fromkeys(keys))
-        if place == len(ends) or len(inside) > 1:
-            bounds.update(inside)
-        bounds.update(ends[max(place - 1, 0):place + 1])
+        is_shared = place == len(ends) or len(inside) > 1
+        bounds.update(inside if is_shared else (), ends[max(place - is_shared, 0):place + 1])
     return sorted(bounds)
 
 
