@@ -45,7 +45,7 @@ from compactlib.staging.records.tokens import StagingTokens
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_MOST_SAMPLES: Final = 100_000
+_MOST_SAMPLES: Final = 10_000
 _PieceT = TypeVar("_PieceT", "_ChangesFile", RangeEntry)
 
 
