@@ -3,7 +3,7 @@ from compactlib.spark.executors.executor import SparkExecutor as SparkExecutor
 from compactlib.spark.rewrites.blocks import BlockFolder as BlockFolder, MergeBlocks as MergeBlocks
 from compactlib.spark.rewrites.object_files import ObjectsExecutor as ObjectsExecutor
 from compactlib.spark.rewrites.staging_merge import StagingMerge as StagingMerge
-from compactlib.spark.session.library import ship_library as ship_library, ship_wheel as ship_wheel
+from compactlib.spark.session.library import ship_library as ship_library
 from compactlib.spark.session.session import (
     local_session as local_session,
     notebook_session as notebook_session,

@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import random
-from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,17 +32,16 @@ def _content() -> list[tuple[bytes, Record]]:
     return [(b"key %05d" % number, Record.of(b"old %d" % number)) for number in range(400)]
 
 
-def _layers() -> Sequence[dict[bytes, Change]]:
+def _changes() -> list[tuple[bytes, Change]]:
     rng = random.Random(8)
-    return [{b"key %05d" % number: None if rng.random() < 0.3 else Record.of(b"new %d" % rng.randrange(9))
-             for number in rng.sample(range(100, 300), 60)} for _ in range(2)]
+    return [(b"key %05d" % number, None if rng.random() < 0.3 else Record.of(b"new %d" % rng.randrange(9)))
+            for number in sorted(rng.sample(range(100, 300), 110))]
 
 
 def merged_here() -> str:
     """The id of the metarange that a merge in this process makes."""
     committed = CommittedRanges(MemoryObjects(), rule=RULE)
-    newest = {key: change for layer in reversed(_layers()) for key, change in layer.items()}
-    return str(committed.apply(committed.apply(None, _content()).metarange_id, sorted(newest.items())).metarange_id)
+    return str(committed.apply(committed.apply(None, _content()).metarange_id, _changes()).metarange_id)
 
 
 def merged_on_spark(spark: SparkSession, folder: Path) -> str:
@@ -51,8 +49,7 @@ def merged_on_spark(spark: SparkSession, folder: Path) -> str:
     open_objects = functools.partial(LocalObjects, folder)
     committed = CommittedRanges(open_objects(), rule=RULE, range_format=ParquetFormat())
     base = committed.apply(None, _content()).metarange_id
-    applied = StagingMerge(spark, committed, open_objects, partitions=3).merge(
-        base, [sorted(layer.items()) for layer in _layers()])
+    applied = StagingMerge(spark, committed, open_objects, partitions=3).apply(base, _changes())
     assert applied.changed + applied.removed > 50
     return str(applied.metarange_id)
 

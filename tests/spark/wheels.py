@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wheels, as `ship_wheel` takes them, and a Python that has none of them."""
+"""Wheels, shipped as Spark itself does, and a Python that has none of them."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -10,22 +11,30 @@ import venv
 import zipfile
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 ROOT = Path(__file__).parents[2]
 
 
-def wheel(folder: Path, *, name: str = "greeting-1.0-py3-none-any.whl", purelib: str = "true",
-          metadata: str | None = "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n") -> Path:
+def wheel(folder: Path) -> Path:
     """A wheel with one module."""
     members = {"greeting/__init__.py": "def greet(who):\n    return f'hello, {who}'\n",
-               "greeting-1.0.dist-info/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: {purelib}\n"}
-    if metadata is not None:
-        members["greeting-1.0.dist-info/METADATA"] = metadata
-    path = folder / name
+               "greeting-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n",
+               "greeting-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n"}
+    path = folder / "greeting-1.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         # The same bytes whenever it is made.
         for member, text in members.items():
             archive.writestr(zipfile.ZipInfo(member), text)
     return path
+
+
+def ship_wheel(spark: SparkSession, path: Path) -> str:
+    """Send a wheel to the workers of a session, under a name that Spark imports from, which is returned."""
+    archive = path.with_name(f"{path.name.split('-')[0]}-wheel.zip")
+    shutil.copy(path, archive)
+    spark.addArtifacts(str(archive), pyfile=True)
+    return archive.name
 
 
 def library_wheel(folder: Path) -> Path:

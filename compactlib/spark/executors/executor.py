@@ -137,7 +137,7 @@ class SparkExecutor:
                 continue
             for number, _ in left:
                 name = tasks[number].name
-                yield told(Report(RewriteFailure(name, job_failure(name, failed, self._master(), len(left)))))
+                yield told(Report(RewriteFailure(name, job_failure(name, failed, len(left)))))
 
     def _next_job(self, remaining: BudgetLimits, waiting: int) -> tuple[int, BudgetLimits]:
         """How many tasks the next job takes, and the limits of each."""
@@ -149,12 +149,6 @@ class SparkExecutor:
             # Where the session is gone, the job's own error will say so.
             at_once = min(default_parallelism(self._spark), waiting)
         return waiting if remaining.total_bytes is None else at_once, remaining.share(at_once)
-
-    def _master(self) -> str | None:
-        with contextlib.suppress(Exception):
-            return self._spark.conf.get("spark.master", None)
-        # Where the session is gone, the job's own error says so.
-        return None
 
     def __repr__(self) -> str:
         return f"SparkExecutor(tasks_per_partition={self._tasks_per_partition})"

@@ -93,5 +93,5 @@ def map_items(spark: SparkSession, items: Sequence[ItemT], function: Callable[[I
             # PySpark fails in many ways: its own errors, py4j's, gRPC's.
             failed = error
     return [MappedItem(item, *pickle.loads(found[place])) if failed is None or place in found
-            else MappedItem(item, None, job_failure(repr(item)[:200], failed, None, len(groups)))
+            else MappedItem(item, None, job_failure(repr(item)[:200], failed, len(groups)))
             for place, item in enumerate(items)]

@@ -108,10 +108,7 @@ def packed(weights: Sequence[float], parts: int) -> list[list[int]]:
 
 def weight_of(task: object) -> float:
     """The number `weight` of a task, if it has one that can be packed by; else 1."""
-    weight = None
-    with contextlib.suppress(Exception):
-        # A task is foreign code, which may raise anything.
-        weight = getattr(task, "weight", None)
+    weight = getattr(task, "weight", None)
     return float(weight) if isinstance(weight, int | float) and 0 <= weight < math.inf else 1.0
 
 
@@ -152,8 +149,11 @@ class SparkJobs:
                         # A classic session's own tags reach SQL queries, but not what Python collects (4.3.0).
                         context.addJobTag(name)
                         context.setInterruptOnCancel(True)
-                rows = self._frame(apply, [pickle.dumps(pieces) for pieces in parts], name,
-                                   self._listen(name, context, came.put))
+                self._listening[name] = came.put
+                if context is not None and self._news is None:
+                    # One for all jobs: Spark never lets go of an accumulator.
+                    self._news = context.accumulator([], _News(self._listening))  # type: ignore[arg-type]
+                rows = self._frame(apply, [pickle.dumps(pieces) for pieces in parts], name)
                 for row in rows.toLocalIterator() if context is None else rows.collect():
                     came.put((row["number"], bytes(row["answer"])))
             except BaseException as error:
@@ -192,18 +192,7 @@ class SparkJobs:
         if failed is not None:
             raise failed
 
-    def _listen(self, name: str, context: SparkContext | None,
-                hear: Callable[[Piece], None]) -> Accumulator[Any] | None:
-        if context is None:
-            return None
-        if self._news is None:
-            # One for all jobs: Spark never lets go of an accumulator.
-            self._news = context.accumulator([], _News(self._listening))  # type: ignore[arg-type]
-        self._listening[name] = hear
-        return self._news
-
-    def _frame(self, apply: Callable[[bytes], bytes], parts: Sequence[bytes], name: str,
-               news: Accumulator[Any] | None) -> DataFrame:
+    def _frame(self, apply: Callable[[bytes], bytes], parts: Sequence[bytes], name: str) -> DataFrame:
         import pyarrow as pa
         from pyspark.sql import functions
 
@@ -212,7 +201,7 @@ class SparkJobs:
         if not carried:
             table = pa.table({"id": pa.array(range(len(parts)), pa.int64()), "pieces": pa.array(parts, pa.binary())})
             frame = frame.join(functions.broadcast(self._spark.createDataFrame(table)), "id")
-        return frame.mapInArrow(_Applied(apply, tuple(parts) if carried else None, name, news), _ANSWER_DDL)
+        return frame.mapInArrow(_Applied(apply, tuple(parts) if carried else None, name, self._news), _ANSWER_DDL)
 
     def _most_function_bytes(self) -> int:
         context = classic_context(self._spark)

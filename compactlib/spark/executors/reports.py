@@ -29,8 +29,6 @@ _MAX_SENTENCE = 400
 _MAX_DETAIL = 65_536
 _NOISE = re.compile(r"^(: |An error occurred while calling |An exception was thrown from the Python worker)")
 _PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning)\b.*", re.MULTILINE)
-_ONE_ATTEMPT_MASTER = re.compile(r"local(\[(\d+|\*)\])?")
-_CRASHED = "Python worker exited unexpectedly"
 
 
 @attrs.frozen
@@ -50,23 +48,13 @@ class Report:
     told: RecordingObserver = attrs.field(factory=RecordingObserver)
 
 
-@attrs.frozen
-class _Unsent:
-    """Goes in the place of a task that cannot be pickled, and fails as that has."""
-
-    name: str
-    error: TaskFailed
-
-    def run(self, attempt: Attempt) -> RewriteResult:
-        raise self.error
-
-
 def packed_task(task: RewriteTask) -> bytes:
-    """A task as it travels: its name can be read even where its class cannot be imported."""
+    """A task as it travels: its name can be read even where its class cannot be imported. In the place of one that
+    cannot be pickled goes what that has raised."""
     try:
         data = pickled(task)
     except Exception as error:  # pickling runs foreign code, which may raise anything
-        data = pickled(_Unsent(task.name, foreign_error(task.name, error)))
+        data = pickled(foreign_error(task.name, error))
     return pickle.dumps((task.name, data))
 
 
@@ -81,15 +69,13 @@ class TaskRunner:
         observer = RecordingObserver(limit=MAX_OBSERVATIONS, dumps=pickled)
         attempt = Attempt(new_attempt_id(), Budget.from_limits(self.limits), observer)
         try:
-            task: RewriteTask = pickle.loads(inner)
+            task: RewriteTask | TaskFailed = pickle.loads(inner)
         except Exception as error:  # unpickling runs foreign code, which may raise anything
-            foreign = foreign_error(name, error)
             told = (f"task {name!r} could not be loaded on the worker: {type(error).__name__}: {error}; install what "
                     "it needs there, or ship it with spark.addArtifacts(path, pyfile=True)")
-            outcome: RewriteOutcome = RewriteFailure(
-                name, TaskFailed(told, task=name, kind=foreign.kind, detail=foreign.detail))
-        else:
-            outcome = portable(attempt_task(task, attempt), pickled)
+            task = TaskFailed(told, task=name, kind=type(error).__name__, detail=foreign_error(name, error).detail)
+        outcome: RewriteOutcome = (RewriteFailure(name, task) if isinstance(task, TaskFailed)
+                                   else portable(attempt_task(task, attempt), pickled))
         return pickled(Report(outcome, attempt.id, attempt.budget.spent_bytes, observer))
 
 
@@ -145,14 +131,11 @@ class Matching:
 
 def _read(data: bytes, task: str) -> Report:
     try:
-        report: object = pickle.loads(data)
+        report: Report = pickle.loads(data)
+        named = report.outcome.task
     except Exception as error:  # unpickling runs foreign code, which may raise anything
         return _no_result(task, f"its report could not be read here: {type(error).__name__}: {error}")
-    if not isinstance(report, Report):
-        return _no_result(task, f"its report could not be read here: found a {type(report).__name__}")
-    if report.outcome.task != task:
-        return _no_result(task, f"attempt {report.attempt} reported for task {report.outcome.task!r}")
-    return report
+    return report if named == task else _no_result(task, f"attempt {report.attempt} reported for task {named!r}")
 
 
 def _no_result(task: str, why: str) -> Report:
@@ -194,28 +177,26 @@ def condensed(message: str) -> str:
 
 def died(message: str) -> bool:
     """Whether a job failed because workers or executors ended in the midst of a task."""
-    return _CRASHED in message or "ExecutorLostFailure" in message
+    return "Python worker exited unexpectedly" in message or "ExecutorLostFailure" in message
 
 
-def advice(message: str, master: str | None, tasks: int) -> str:
+def advice(message: str, tasks: int) -> str:
     """What the caller can do about a job of so many tasks that failed with `message`, in one sentence."""
     if "No module named 'compactlib" in message:
         return "the workers cannot import compactlib: install it there, or call compactlib.spark.ship_library(spark)"
     if "ModuleNotFoundError" in message or "ImportError" in message:
         return "install the missing module on the workers, or ship it with spark.addArtifacts(path, pyfile=True)"
-    if _CRASHED in message and "failed 1 times" in message and _ONE_ATTEMPT_MASTER.fullmatch(master or ""):
-        return (f"a worker died and master {master!r} never retries, whatever spark.task.maxFailures says: "
-                "use local[N,4] (compactlib.spark.local_session does)")
-    if died(message) and tasks > 1:
-        return "a worker died in every attempt: one of these tasks kills it; run fewer of them together to find it"
+    if died(message) and "failed 1 times" in message:
+        return ("a worker died, and tasks are not tried again: use the master local[N,4], as "
+                "compactlib.spark.local_session does, or on a cluster raise spark.task.maxFailures")
     if died(message):
-        return "the worker died in every attempt: look for lack of memory or a crash in native code"
+        return ("the worker died in every attempt: look for lack of memory or a crash in native code" if tasks == 1 else
+                "a worker died in every attempt: one of these tasks kills it; run fewer of them together to find it")
     return "the inputs are untouched: repair the session or cluster and run the tasks again"
 
 
-def job_failure(task: str, error: Exception, master: str | None, tasks: int) -> TaskFailed:
+def job_failure(task: str, error: Exception, tasks: int) -> TaskFailed:
     """The failure of one task whose Spark job, of so many tasks, failed as a whole."""
     message = str(error)
-    told = (f"task {task!r} has no result because its Spark job failed: {condensed(message)}; "
-            f"{advice(message, master, tasks)}")
+    told = f"task {task!r} has no result because its Spark job failed: {condensed(message)}; {advice(message, tasks)}"
     return TaskFailed(told, task=task, kind=type(error).__name__, detail=message[:_MAX_DETAIL])

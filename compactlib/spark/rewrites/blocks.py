@@ -32,7 +32,6 @@ from compactlib.spark.executors.jobs import packed, require_spark
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType
 
 _SAMPLES_PER_BLOCK = 200
 _SHARE_BYTES = 128 << 20
@@ -214,8 +213,9 @@ class MergeBlocks:
         frame = self._frame(sources, schema)
         first = f.struct(*(key.alias(f"c{place}") for place, key in enumerate(keys)))
         frame = frame.repartitionById(len(cuts) + 1, _part(first, cuts, 0)) if cuts else frame.coalesce(1)
-        # Within equal keys by the rest of the row, so that blocks do not depend on who was faster.
-        rest = f.xxhash64(*(_hashable(f.col(field.name), field.dataType) for field in frame.schema))
+        # Within equal keys by the rest of the row, so that blocks do not depend on who was faster. Maps have no hash.
+        rest = f.xxhash64(*(f.col(field.name).cast("string") if "map<" in field.dataType.simpleString()
+                            else f.col(field.name) for field in frame.schema))
         ordered = frame.sortWithinPartitions(*(key.asc_nulls_first() for key in keys), rest)
         ids = [job.output_id(number=number) for number in range(len(cuts) + 1)]
         outputs = tuple(self._folder.key_of(plan.tenant, plan.shard, each) for each in ids)
@@ -291,32 +291,28 @@ def _read_footers(objects: ObjectStore, sources: Sequence[_Source], *, few: bool
     """
     import pyarrow as pa
 
-    from compactlib.spark.rewrites.block_workers import carried_field
+    from compactlib.spark.rewrites.block_workers import carried_field, open_block
 
-    footers = (_footer(objects, source) for source in sources)
-    schema, rows = next(footers)
-    told = [source.meta.rows for source in sources if source.meta is not None
-            and source.meta.columns == columns_of(schema) and source.meta.rows is not None]
-    if few and len(told) == len(sources):
-        rows = sum(told)
-    else:
-        for source, (own, count) in zip(sources[1:], footers, strict=True):
-            if own != schema:
-                raise InvalidInput(f"block {source.id!r} has the columns {_columns(own)}, block {sources[0].id!r} has "
-                                   f"{_columns(schema)}; blocks of one tenant and shard need the same columns")
-            rows += count
-    return pa.schema(map(carried_field, schema)), rows
-
-
-def _footer(objects: ObjectStore, source: _Source) -> tuple[pa.Schema, int]:
-    from compactlib.spark.rewrites.block_workers import open_block
-
-    with open_block(objects, source.key, source.size_bytes) as file:
-        schema, rows = file.schema_arrow.remove_metadata(), file.metadata.num_rows
-    if source.meta is not None and source.meta.rows not in (None, rows):
-        raise CorruptData(path=source.key, offset=0, found=f"{rows} rows",
-                          expected=f"{source.meta.rows} rows, as the metadata of the block says")
-    return schema, rows
+    schemas: list[pa.Schema] = []
+    total = 0
+    for source in sources:
+        with open_block(objects, source.key, source.size_bytes) as file:
+            schema, rows = file.schema_arrow.remove_metadata(), file.metadata.num_rows
+        if source.meta is not None and source.meta.rows not in (None, rows):
+            raise CorruptData(path=source.key, offset=0, found=f"{rows} rows",
+                              expected=f"{source.meta.rows} rows, as the metadata of the block says")
+        schemas.append(schema)
+        total += rows
+        if schema != schemas[0]:
+            raise InvalidInput(f"block {source.id!r} has the columns {_columns(schema)}, block {sources[0].id!r} has "
+                               f"{_columns(schemas[0])}; blocks of one tenant and shard need the same columns")
+        if few and len(schemas) == 1:
+            told = [each.meta.rows for each in sources if each.meta is not None and each.meta.rows is not None
+                    and each.meta.columns == columns_of(schema)]
+            if len(told) == len(sources):
+                total = sum(told)
+                break
+    return pa.schema(map(carried_field, schemas[0])), total
 
 
 def _part(key: Column, cuts: Sequence[Column], first: int) -> Column:
@@ -328,22 +324,6 @@ def _part(key: Column, cuts: Sequence[Column], first: int) -> Column:
     middle = len(cuts) // 2
     return f.when(key >= cuts[middle], _part(key, cuts[middle + 1:], first + middle + 1)).otherwise(
         _part(key, cuts[:middle], first))
-
-
-def _hashable(column: Column, kind: DataType) -> Column:
-    """The column with its maps, which have no hash, as lists of their entries."""
-    from pyspark.sql import functions as f
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
-    if "map<" not in kind.simpleString():
-        return column
-    if isinstance(kind, MapType):
-        entry = StructType().add("key", kind.keyType).add("value", kind.valueType)
-        return _hashable(f.map_entries(column), ArrayType(entry))
-    if isinstance(kind, ArrayType):
-        return f.transform(column, lambda each: _hashable(each, kind.elementType))
-    assert isinstance(kind, StructType), "nothing else holds a map"
-    return f.struct(*(_hashable(column.getField(field.name), field.dataType) for field in kind))
 
 
 def _columns(schema: pa.Schema) -> str:

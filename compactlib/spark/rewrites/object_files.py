@@ -243,8 +243,9 @@ class ObjectsExecutor:
         except CompactlibError as error:
             yield from (RewriteFailure(task.name, error) for task, _ in tasks)
             return
-        run = f"{self._prefix}/{new_attempt_id()}" if self._copy is None else self._copy.new_key()
-        outputs = f"{run}/out" if self._copy is None else self._copy.new_key()
+        copy = self._copy
+        run = f"{self._prefix}/{new_attempt_id()}" if copy is None else copy.new_key()
+        outputs = f"{run}/out" if copy is None else copy.new_key()
         folders = {task.name: kind.folder(task) for task, kind in tasks}
         with store:
             try:
@@ -252,8 +253,11 @@ class ObjectsExecutor:
                 sent: dict[str, StoredFile] = {}
                 for task, kind in tasks:
                     try:
-                        inputs = {os.path.basename(path): self._sent(store, run, path, sent)
-                                  for path in kind.inputs(task)}
+                        for path in kind.inputs(task):
+                            known = sent.get(path) or (None if copy is None else copy.stored(path))
+                            sent[path] = known or put_file(
+                                store, f"{run}/in/{new_attempt_id()}", path, self._part_bytes)
+                        inputs = {os.path.basename(path): sent[path] for path in kind.inputs(task)}
                     except CompactlibError as error:
                         yield RewriteFailure(task.name, error)
                         continue
@@ -266,13 +270,10 @@ class ObjectsExecutor:
                     for outcome in outcomes:
                         yield self._taken(store, outcome, folders[outcome.task])
             finally:
-                self._delete_all(store, run, observer)
-
-    def _sent(self, store: ObjectStore, run: str, path: str, sent: dict[str, StoredFile]) -> StoredFile:
-        if path not in sent:
-            known = None if self._copy is None else self._copy.stored(path)
-            sent[path] = known or put_file(store, f"{run}/in/{new_attempt_id()}", path, self._part_bytes)
-        return sent[path]
+                try:
+                    delete_many(store, [info.key for info in store.list(f"{run}/")])
+                except CompactlibError as error:
+                    observer.event("spark_objects_left", {"prefix": run, "error": str(error)})
 
     def _taken(self, store: ObjectStore, outcome: RewriteOutcome, folder: str) -> RewriteOutcome:
         """The outcome with its files in the task's own folder."""
@@ -294,12 +295,6 @@ class ObjectsExecutor:
         except CompactlibError as error:
             return RewriteFailure(outcome.task, error)
         return attrs.evolve(outcome, files=tuple(taken))
-
-    def _delete_all(self, store: ObjectStore, run: str, observer: Observer) -> None:
-        try:
-            delete_many(store, [info.key for info in store.list(f"{run}/")])
-        except CompactlibError as error:
-            observer.event("spark_objects_left", {"prefix": run, "error": str(error)})
 
     def sweep(self, *, now: float, older_than_seconds: float) -> int:
         """Delete objects of earlier runs that are so old at a time by the store's clock: more than a run ever takes, as

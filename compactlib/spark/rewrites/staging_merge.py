@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """`StagingMerge`: the rewrite of a staging compaction as one Spark job, for large branches.
 
-Changes are put as objects, in order. The keys are divided into parts; a worker reads the changes of one and the ranges
-of the base that have some, and writes the ranges that come out. This process cuts anew what the borders between parts
-ask for, and publishes the metarange. The ids are those of a merge on one machine.
+Changes are put as objects, in order. The keys are divided into parts; a worker reads the changes of one, and applies
+them to the ranges of the base among its keys. This process cuts anew what the borders between parts ask for, and
+publishes the metarange. The ids are those of a merge on one machine.
 """
 
 from __future__ import annotations
 
-import heapq
 import pickle
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
-from operator import itemgetter
-from typing import TYPE_CHECKING, Final, TypeVar
+from contextlib import contextmanager
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
@@ -25,32 +24,33 @@ from compactlib.errors import InvalidInput
 from compactlib.executors.tasks import LocalExecutor
 from compactlib.objects import ObjectRef, ObjectStore
 from compactlib.objects.store import delete_many, read_checked
-from compactlib.rewrite import Attempt, RewriteOutcome, RewriteTask
+from compactlib.rewrite import RewriteOutcome, RewriteTask
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
 from compactlib.spark.executors.items import map_items
 from compactlib.spark.executors.jobs import require_spark
+from compactlib.staging.committed.apply import Apply
 from compactlib.staging.committed.change_reader import ChangeReader
 from compactlib.staging.committed.committed_ranges import CommittedRanges
 from compactlib.staging.committed.formats.metarange import MetaRange
-from compactlib.staging.committed.formats.rows import ChangeBatch, RangeFormat, Rows
+from compactlib.staging.committed.formats.rows import ChangeBatch, RangeFormat
 from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.committed.ranges.range_files import INCOMING, RangeFiles
 from compactlib.staging.committed.ranges.range_stitch import stitch
-from compactlib.staging.committed.ranges.range_writer import ClosedRange, RangeWriter
-from compactlib.staging.compaction.rewrite import CompactedTokens, CompactTokens
-from compactlib.staging.model.values import Applied, Change, Changes, MetaRangeId, RangeEntry
-from compactlib.staging.records.layers import changes_of
+from compactlib.staging.committed.ranges.range_writer import ClosedRange
+from compactlib.staging.compaction.rewrite import CompactTokens, RewriteStores
+from compactlib.staging.model.values import Applied, Changes, MetaRangeId, RangeEntry
+from compactlib.staging.records.tokens import StagingTokens
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SAMPLE_EVERY: Final = 256
+_MOST_SAMPLES: Final = 10_000
 _PieceT = TypeVar("_PieceT", "_ChangesFile", RangeEntry)
 
 
 class StagingMerge:
-    """Merges layers of changes into a metarange on Spark. Also an `Executor` for a `Compactor`'s tasks.
+    """Merges changes into a metarange on Spark. Also an `Executor` for a `Compactor`'s tasks.
 
     Workers must be able to import the library (`ship_library`). `open_objects`, which is picklable, gives them the
     object store of `committed`. The keys are divided into so many `partitions`, >= 1. `clock` is for the seconds in
@@ -69,16 +69,23 @@ class StagingMerge:
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Iterator[RewriteOutcome]:
-        """See `Executor.run`; the tasks are `CompactTokens`. One job after the other.
+        """See `Executor.run`. One job after the other.
 
         The budget is asked before a job begins, and charged with what it wrote; Spark's workers do not see it.
-        """
-        return LocalExecutor(clock=self._clock).run([_OnSpark(task.name, task, self) for task in tasks], budget=budget,
-                                                    observer=observer)
 
-    def merge(self, base: MetaRangeId | None, newest_first: Sequence[Changes], *,
-              budget: Budget | None = None) -> Applied:
-        """The same as `CommittedRanges.apply`, of several layers of changes, of which the newest counts for each key.
+        Raises:
+            InvalidInput: a task is no `CompactTokens`.
+        """
+        listed: list[RewriteTask] = []
+        for task in tasks:
+            if not isinstance(task, CompactTokens):
+                raise InvalidInput(f"task {task.name!r} is a {type(task).__name__}; this runs CompactTokens only")
+            listed.append(attrs.evolve(task, stores=_OnSpark(task.stores, self)))
+        return LocalExecutor(clock=self._clock).run(listed, budget=budget, observer=observer)
+
+    def apply(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None,
+              observer: Observer | None = None) -> Applied:
+        """The same as `CommittedRanges.apply`; the observer is told nothing.
 
         Changes go through this process and the object store to the workers; base ranges are read by the workers, and
         those without changes are not read.
@@ -93,65 +100,48 @@ class StagingMerge:
         given = Budget() if budget is None else budget
         given.check()
         files, rule = self._committed.files, self._committed.rule
-        staged = _Staged(files, rule, files.read_metarange(base, rule))
+        metarange = files.read_metarange(base, rule)
+        staged: list[_ChangesFile] = []
         try:
-            staged.put(_newest(newest_first))
-            if not staged.changes:
+            samples = _put(files, changes, staged)
+            if not staged:
                 return self._committed.apply(base, (), budget=given)
-            parts = staged.parts(self._partitions)
-            merge = _MergePart(self._open_objects, files.prefix, rule, files.range_format)
-            mapped = map_items(self._spark, parts, merge, parts=self._partitions,
-                               weights=[each.size_bytes for each in parts])
+            borders = [b"", *_bounds(metarange, rule, samples, self._partitions), None]
+            parts = [_Part(above or b"", last, _between(staged, above or b"", last),
+                           _between(metarange.entries, above or b"", last)) for above, last in pairwise(borders)]
+            merge = _MergePart(self._open_objects, files.prefix, rule, metarange.rule, files.range_format)
+            mapped = map_items(self._spark, parts, merge, parts=len(parts))
         finally:
             # Those of a process that died are removed by a garbage collection.
-            delete_many(files.objects, [each.ref.key for each in staged.changes])
-        made = [ClosedRange(entry) for entry in staged.entries(touched=False)]
-        counts, untouched = Counter[str](), len(made)
+            delete_many(files.objects, [each.ref.key for each in staged])
+        made: list[ClosedRange] = []
+        counts = Counter[str]()
         for each in mapped:
             if each.value is None:
                 assert each.error is not None
                 raise each.error
-            made += each.value.closed
-            counts.update(each.value.counts)
-        applied = stitch(files, rule, staged.base, base, made, given)
+            closed, told = each.value
+            made += closed
+            counts.update(told)
+        applied = stitch(files, rule, metarange, base, made, given)
         given.charge(sum(each.entry.size_bytes for each in made if each.is_new))
-        read = staged.entries(touched=True)
-        return attrs.evolve(
-            applied, added=counts["added"], changed=counts["changed"], removed=counts["removed"],
-            ranges_reused=min(applied.ranges_reused, untouched),
-            ranges_read=applied.ranges_read + len(read),
-            bytes_read=applied.bytes_read + sum(entry.size_bytes for entry in read))
+        counts.update(ranges_read=applied.ranges_read, bytes_read=applied.bytes_read)
+        counts["ranges_reused"] = min(applied.ranges_reused, counts["ranges_reused"])
+        return Applied(metarange_id=applied.metarange_id, ranges_written=applied.ranges_written,
+                       bytes_written=applied.bytes_written, **counts)
 
 
 @attrs.frozen
 class _OnSpark:
-    """A `CompactTokens` whose merge is a job of Spark's."""
+    """The stores of a task, in whose committed layer changes are applied on Spark."""
 
-    name: str
-    task: RewriteTask
-    on: StagingMerge
+    stores: RewriteStores
+    committed: Any
 
-    def run(self, attempt: Attempt) -> CompactedTokens:
-        task, began = self.task, attempt.clock.monotonic()
-        if not isinstance(task, CompactTokens):
-            raise InvalidInput(f"task {task.name!r} is a {type(task).__name__}; StagingMerge runs CompactTokens only")
-        with task.stores.open() as (tokens, _):
-            applied = self.on.merge(task.base, [changes_of(tokens, task.newest_first)], budget=attempt.budget)
-        return CompactedTokens(task=task.name, attempt=attempt.id, files=(), bytes_read=applied.bytes_read,
-                               bytes_written=applied.bytes_written, seconds=attempt.clock.monotonic() - began,
-                               applied=applied)
-
-
-def _newest(layers: Sequence[Changes]) -> Iterator[tuple[bytes, Change]]:
-    """The newest change of each key, in order; a key that one layer has twice comes twice."""
-    def numbered(layer: int, changes: Changes) -> Iterator[tuple[bytes, int, Change]]:
-        return ((key, layer, change) for key, change in changes)
-
-    last: tuple[bytes, int] | None = None
-    for key, layer, change in heapq.merge(*map(numbered, range(len(layers)), layers), key=itemgetter(0)):
-        if last is None or key != last[0] or layer == last[1]:
-            yield key, change
-        last = key, layer
+    @contextmanager
+    def open(self) -> Iterator[tuple[StagingTokens, Any]]:
+        with self.stores.open() as (tokens, _):
+            yield tokens, self.committed
 
 
 @attrs.frozen
@@ -172,67 +162,35 @@ class _Part:
     changes: Sequence[_ChangesFile]
     ranges: Sequence[RangeEntry]
 
-    @property
-    def size_bytes(self) -> int:
-        """About how much is to be read."""
-        return sum(each.ref.size_bytes for each in self.changes) + sum(entry.size_bytes for entry in self.ranges)
+
+def _put(files: RangeFiles, changes: Changes, staged: list[_ChangesFile]) -> list[bytes]:
+    """Put the changes where workers can read them, a bounded batch at a time; some of their keys, evenly chosen."""
+    samples: list[bytes] = []
+    every = 1
+    reader = ChangeReader(changes)
+    while batch := reader.take(None):
+        ref = files.objects.create(f"{files.prefix}{INCOMING}{files.new_name()}", pickle.dumps(batch))
+        staged.append(_ChangesFile(ref, batch.keys[0], batch.keys[-1]))
+        samples += batch.keys[::every]
+        if len(samples) > _MOST_SAMPLES:
+            samples, every = samples[::2], 2 * every
+    return samples
 
 
-class _Staged:
-    """The changes on their way to the workers, and which of the base's ranges they touch."""
-
-    def __init__(self, files: RangeFiles, rule: SplitRule, base: MetaRange) -> None:
-        self._files = files
-        self._rule = rule
-        self.base = base
-        self.changes: list[_ChangesFile] = []
-        self._samples: list[bytes] = []
-        # Under another rule, every range is cut anew.
-        self._touched: set[int] = set(range(len(base.entries))) if base.rule != rule else set()
-
-    def put(self, changes: Changes) -> None:
-        """Put the changes where workers can read them, a bounded batch at a time."""
-        reader = ChangeReader(changes)
-        while batch := reader.take(None):
-            ref = self._files.objects.create(f"{self._files.prefix}{INCOMING}{self._files.new_name()}",
-                                             pickle.dumps(batch))
-            self.changes.append(_ChangesFile(ref, batch.keys[0], batch.keys[-1]))
-            self._samples += batch.keys[::_SAMPLE_EVERY]
-            self._touch(batch.keys)
-
-    def _touch(self, keys: list[bytes]) -> None:
-        entries = self.base.entries
-        at = 0
-        while at < len(keys):
-            place = self.base.find(keys[at])
-            if place == len(entries):
-                # What comes after a last range that only the end has closed belongs to it.
-                if entries and not self._rule.closes(entries[-1].max_key, entries[-1].size_bytes):
-                    self._touched.add(place - 1)
-                return
-            self._touched.add(place)
-            at = bisect_left(keys, entries[place].max_key + b"\0", at)
-
-    def entries(self, *, touched: bool) -> list[RangeEntry]:
-        """The base's ranges that have changes, or the others."""
-        return [entry for place, entry in enumerate(self.base.entries) if (place in self._touched) == touched]
-
-    def parts(self, count: int) -> list[_Part]:
-        """About so many parts, and more wherever a range without changes lies between."""
-        ranges = self.entries(touched=True)
-        borders = [b"", *self._bounds(count, [entry.max_key for entry in ranges]), None]
-        return [_Part(above or b"", last, changes, touched) for above, last in pairwise(borders)
-                for changes, touched in [(_between(self.changes, above or b"", last),
-                                          _between(ranges, above or b"", last))]
-                if changes or touched]
-
-    def _bounds(self, count: int, ends: list[bytes]) -> list[bytes]:
-        """The last keys of all parts but the last: those of ranges, if enough have changes, else of samples."""
-        entries = self.base.entries
-        flips = {entry.max_key for place, entry in enumerate(entries)
-                 if (place in self._touched) != (place + 1 in self._touched or place + 1 == len(entries))}
-        chosen = ends if len(ends) >= count else self._samples
-        return sorted(flips | {chosen[place * len(chosen) // count] for place in range(1, count)})
+def _bounds(base: MetaRange, rule: SplitRule, samples: Sequence[bytes], count: int) -> list[bytes]:
+    """The last keys of all parts but the last, which have about as many changes and ranges to read. They are those of
+    ranges, but where several parts share one range, or lie behind the last."""
+    ends = [entry.max_key for entry in base.entries]
+    # Under another rule, every range is cut anew.
+    read = {base.find(key) for key in samples} - {len(ends)} if base.rule == rule else range(len(ends))
+    # All changes together weigh as much as all ranges that are read.
+    weighed = sorted([*samples, *(ends[place] for place in read for _ in range(-(-len(samples) // len(read))))])
+    bounds = set[bytes]()
+    for place, keys in groupby((weighed[len(weighed) * number // count] for number in range(1, count)), base.find):
+        inside = list(dict.fromkeys(keys))
+        is_shared = place == len(ends) or len(inside) > 1
+        bounds.update(inside if is_shared else (), ends[max(place - is_shared, 0):place + 1])
+    return sorted(bounds)
 
 
 def _between(pieces: Sequence[_PieceT], above: bytes, last: bytes | None) -> Sequence[_PieceT]:
@@ -243,43 +201,25 @@ def _between(pieces: Sequence[_PieceT], above: bytes, last: bytes | None) -> Seq
 
 
 @attrs.frozen
-class _Made:
-    """The ranges that came out of a part, the first and last of which may be cut anew, and how many keys changed."""
-
-    closed: list[ClosedRange]
-    counts: Counter[str]
-
-
-@attrs.frozen
 class _MergePart:
     open_objects: Callable[[], ObjectStore]
     prefix: str
     rule: SplitRule
+    base_rule: SplitRule
     range_format: RangeFormat
 
-    def __call__(self, part: _Part) -> _Made:
+    def __call__(self, part: _Part) -> tuple[list[ClosedRange], Counter[str]]:
+        """The ranges that come out, the first and last of which may be cut anew, and the counts of `Apply`."""
         with self.open_objects() as objects:
             files = RangeFiles(objects, prefix=self.prefix, range_format=self.range_format, cache_bytes=0)
-            writer = RangeWriter(files, self.rule, {entry.range_id for entry in part.ranges}, Budget())
-            counts = Counter[str]()
-            for rows, changes in _in_order(files, part):
-                merged = rows.merged(changes)
-                counts.update(added=merged.added, changed=merged.changed, removed=merged.removed)
-                writer.add(merged.rows, merged.rows.cut_keys(self.rule.raggedness))
-            return _Made(writer.end(), counts)
+            apply = Apply(files, self.rule, MetaRange(self.base_rule, part.ranges),
+                          ChangeReader(batches=filter(None, _changes(objects, part))), Budget(),
+                          above=part.above, last=part.last)
+            return apply.ranges(), apply.counts
 
 
-def _in_order(files: RangeFiles, part: _Part) -> Iterator[tuple[Rows, ChangeBatch]]:
-    """The part's records and changes, some at a time: in each pair are those that meet."""
-    def batches() -> Iterator[ChangeBatch]:
-        for each in part.changes:
-            batch: ChangeBatch = pickle.loads(read_checked(files.objects, each.ref))
-            yield batch.part(bisect_right(batch.keys, part.above),
-                             len(batch) if part.last is None else bisect_right(batch.keys, part.last))
-
-    changes = ChangeReader(batches=filter(None, batches()))
-    for entry in part.ranges:
-        rows = files.read_range(entry, keep=False)
-        stop = len(rows) if part.last is None else rows.find(part.last + b"\0")
-        yield from changes.laid_over(rows.part(rows.find(part.above + b"\0"), stop), entry.max_key)
-    yield from changes.laid_over(files.range_format.empty, None)
+def _changes(objects: ObjectStore, part: _Part) -> Iterator[ChangeBatch]:
+    for each in part.changes:
+        batch: ChangeBatch = pickle.loads(read_checked(objects, each.ref))
+        yield batch.part(bisect_right(batch.keys, part.above),
+                         len(batch) if part.last is None else bisect_right(batch.keys, part.last))

@@ -12,17 +12,14 @@ import shutil  # noqa: TID251 - scratch for Spark, no data of the library
 import sys
 import tempfile  # noqa: TID251 - scratch for Spark, no data of the library
 import zipfile
-from collections.abc import Callable, Iterator
-from email.parser import BytesParser
+from collections.abc import Iterator
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
 
-from compactlib.errors import InvalidInput, StorageError
-from compactlib.files.disk import StrPath
-from compactlib.spark.executors.jobs import pickled, require_spark
+from compactlib.spark.executors.jobs import require_spark
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _KNOWN_ALREADY = ("DUPLICATED_ARTIFACT", "ARTIFACT_ALREADY_EXISTS")
 
@@ -56,77 +53,10 @@ def ship_library(spark: SparkSession, *, with_dependencies: bool = False) -> str
     dependencies, attrs and sortedcontainers are sent too, for workers that have only PySpark's own packages.
     """
     require_spark("shipping the library")
-    return _ship(spark, "compactlib", library_archive(with_dependencies))
-
-
-def with_library(function: Callable[[DataFrame, int], object], *,
-                 with_dependencies: bool = False) -> Callable[[DataFrame, int], None]:
-    """The function, with compactlib's sources in it: for `foreachBatch` over Spark Connect, which calls it in a process
-    of the server's that does not see what was shipped. It has to be picklable."""
-    require_spark("shipping the library")
-    archive, packed = library_archive(with_dependencies), pickled(function)
-    loaded: list[Callable[[DataFrame, int], object]] = []
-
-    def call(batch: DataFrame, number: int) -> None:
-        # Pickled by value, as all that stands in a function: what it needs it imports itself.
-        import pickle
-        import sys
-
-        if not loaded:
-            if "compactlib" not in sys.modules:
-                import atexit
-                import tempfile  # noqa: TID251 - as above
-
-                file = tempfile.NamedTemporaryFile(prefix="compactlib-", suffix=".zip")  # noqa: SIM115
-                atexit.register(file.close)
-                file.write(archive)
-                file.flush()
-                sys.path.insert(0, file.name)
-            loaded.append(pickle.loads(packed))
-        loaded[0](batch, number)
-
-    return call
-
-
-def ship_wheel(spark: SparkSession, path: StrPath) -> str:
-    """Send a pure-Python wheel to the workers of this session, so that they can import what is in it.
-
-    Its dependencies are not sent, and nothing is installed: scripts and entry points have no effect. Returns the
-    archive's file name, which carries a digest of the wheel.
-
-    Raises:
-        InvalidInput: this is no wheel, or one with compiled code, which cannot be imported from an archive.
-        StorageError: the file cannot be read.
-    """
-    require_spark("shipping a wheel")
-    name = os.path.basename(path)
-    if not name.endswith("-none-any.whl"):
-        raise InvalidInput(f"{name!r} is not named like a pure-Python wheel (name-version-py3-none-any.whl); install "
-                           "packages with compiled code on the workers")
-    try:
-        with open(path, "rb") as wheel:
-            data = wheel.read()
-    except OSError as error:
-        raise StorageError.from_os(error, "read", path) from error
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            (record,) = [each for each in archive.namelist() if each.endswith(".dist-info/WHEEL")]
-            is_pure = b"Root-Is-Purelib: true" in archive.read(record)
-            # A package without a name on a worker's path breaks everything that asks which packages are installed.
-            metadata = BytesParser().parsebytes(archive.read(record.removesuffix("WHEEL") + "METADATA"))
-    except (zipfile.BadZipFile, ValueError, KeyError) as error:
-        raise InvalidInput(f"{os.fspath(path)} is no wheel: {error}") from error
-    if not metadata["Name"]:
-        raise InvalidInput(f"{os.fspath(path)} is no wheel: its METADATA gives no name")
-    if not is_pure:
-        raise InvalidInput(f"{os.fspath(path)} holds compiled code; install it on the workers")
-    return _ship(spark, name.split("-")[0], data)
-
-
-def _ship(spark: SparkSession, stem: str, data: bytes) -> str:
     from pyspark.errors import PySparkException
 
-    name = f"{stem}-{hashlib.sha256(data).hexdigest()[:16]}.zip"
+    data = library_archive(with_dependencies)
+    name = f"compactlib-{hashlib.sha256(data).hexdigest()[:16]}.zip"
     folder = tempfile.mkdtemp(prefix="compactlib-ship-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = os.path.join(folder, name)

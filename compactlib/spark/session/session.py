@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile  # noqa: TID251 - scratch for Spark, no data of the library
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _ATTEMPTS = 4
 _LOOPBACK = "127.0.0.1"
 _STDERR = 2
-_LAST_WORDS_SECONDS = 2.0
+_LAST_WORDS_SECONDS = 0.1
 _SAID_AT_EVERY_START = (b"WARNING: Using incubator modules", b"NOTE: Picked up JDK_JAVA_OPTIONS")
 
 # Spark replaces a configuration without an appender by its own, which is loud; without a level for its own loggers
@@ -100,14 +101,10 @@ def local_session(app_name: str = "compactlib", *, cores: int = 2, log_level: st
 @contextlib.contextmanager
 def _without_launch_warning() -> Iterator[None]:
     """Have Java inherit a pipe for standard error, of which a thread passes on all but what it says at every start."""
-    if sys.stderr is not None:
-        sys.stderr.flush()
-    try:
-        own = os.dup(_STDERR)
-    except OSError:
-        # There is no standard error to be quiet on.
+    if sys.stderr is None:
         yield
         return
+    own = os.dup(_STDERR)
     reading, writing = os.pipe()
     told = threading.Thread(target=_pass_on, args=(reading, os.dup(own)), name="compactlib-java-stderr", daemon=True)
     told.start()
@@ -115,14 +112,11 @@ def _without_launch_warning() -> Iterator[None]:
     os.close(writing)
     try:
         yield
-    except BaseException:
-        # Java has ended, and what it said is worth the wait.
-        os.dup2(own, _STDERR)
-        told.join(_LAST_WORDS_SECONDS)
-        raise
     finally:
         os.dup2(own, _STDERR)
         os.close(own)
+        # Where Java has ended already, what it said is worth the wait.
+        told.join(_LAST_WORDS_SECONDS)
 
 
 def _pass_on(reading: int, writing: int) -> None:
@@ -132,23 +126,17 @@ def _pass_on(reading: int, writing: int) -> None:
 
 def register(spark: SparkSession) -> None:
     """Make `spark.read.format(...).load(folder)` work in this session for `compactlib.raftlog`, `compactlib.blobstore`
-    and `compactlib.staging`, and `spark.readStream.format("compactlib.raftlog.covered")`; `docs/spark.md` has their
-    columns and options.
-
-    The stream's columns: `folder` (string), `segment`, `first`, `last`, `bytes` and `snapshot` (bigint). Its options:
-    `folders` (a list in JSON; or the path of one log), `min_segments` (4) or `min_bytes`. Logs that do not exist yet
-    are waited for. A batch that is repeated after a crash names the same.
+    and `compactlib.staging`; `docs/spark.md` has their columns and options.
 
     A DataFrame sees the files that it found when it was first executed; after a compaction it may fail with `Stale`.
     With `payload=false` and `damaged=column` payloads are checked but not passed on.
     """
     require_spark("a data source of compactlib")
     from compactlib.spark.sources.blobstore import BlobStoreSource
-    from compactlib.spark.sources.covered import CoveredSource
     from compactlib.spark.sources.raftlog import RaftLogSource
     from compactlib.spark.sources.staging import StagingSource
 
-    for source in (RaftLogSource, BlobStoreSource, StagingSource, CoveredSource):
+    for source in (RaftLogSource, BlobStoreSource, StagingSource):
         spark.dataSource.register(source)
 
 
@@ -158,8 +146,6 @@ def notebook_session(app_name: str = "notebook", *, cores: int = 2, options: Map
 
     A DataFrame that ends a cell is shown as a table, its first 20 rows. Arguments and errors: see `local_session`.
     """
-    import warnings
-
     # PySpark warns of what it does with other packages, at every session and many calls.
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     warnings.filterwarnings("ignore", category=UserWarning, module="pyspark")

@@ -21,7 +21,6 @@ from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.refs import overlapping_refs
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, read_snapshot_meta
 from compactlib.raftlog.model.values import MAX_INDEX, DamagedEntry, Entry, SegmentRef
-from compactlib.raftlog.segment.index import picked
 from compactlib.raftlog.segment.liveness import kept_positions
 from compactlib.raftlog.segment.reader import SegmentReader, Span
 from compactlib.raftlog.segment.segment_set import open_segment
@@ -170,7 +169,6 @@ def read_slice(part: LogSlice, options: SourceOptions) -> Iterator[pa.RecordBatc
             if last < 0 or reader.index.columns.terms[last] != part.last_term:
                 raise _stale(options.folder, f"segment {part.ref.number}")
         positions = reader.index.positions_between(part.ref.first, part.ref.last)
-        _require_representable(reader, positions, options)
         live = bytearray(len(positions))
         for position in kept_positions(reader.index, part.ref, part.snapshot):
             live[position - positions.start] = 1
@@ -216,17 +214,6 @@ def _stale(folder: str, what: str) -> Stale:
                  f"again to see it as it is now")
 
 
-def _require_representable(reader: SegmentReader, positions: range, options: SourceOptions) -> None:
-    columns = reader.index.columns
-    checks = [("index", columns.indexes, _LARGEST_LONG), ("term", columns.terms, _LARGEST_LONG)]
-    if options.payload:
-        checks.append(("payload length", columns.lengths, _LARGEST_BINARY))
-    for name, column, largest in checks:
-        found = max(picked(column, positions), default=0)
-        if found > largest:
-            raise Unsupported(f"{reader.path}: {name} {found} is larger than Spark's type holds ({largest}); {_ADVICE}")
-
-
 @attrs.frozen(eq=False)
 class _Rows:
     """Turns positions of one segment's index into batches."""
@@ -240,6 +227,12 @@ class _Rows:
     def batches(self, positions: range) -> Iterator[pa.RecordBatch]:
         columns, options = self.reader.index.columns, self.options
         part = slice(positions.start, positions.stop)
+        longest = _LARGEST_BINARY if options.payload else _LARGEST_LONG
+        for name, column, largest in (("index", columns.indexes, _LARGEST_LONG), ("term", columns.terms, _LARGEST_LONG),
+                                      ("payload length", columns.lengths, longest)):
+            if (found := max(column[part])) > largest:
+                raise Unsupported(f"{self.reader.path}: {name} {found} is larger than Spark's type holds ({largest}); "
+                                  f"{_ADVICE}")
         mask = self.live[positions.start - self.positions.start:positions.stop - self.positions.start]
         # No value needs the 64th bit.
         made: dict[str, pa.Array[Any]] = {

@@ -7,8 +7,8 @@ layers. Staged entries are laid over ranges on reading; where there are none, no
 
 from __future__ import annotations
 
-import importlib
 import os
+import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from itertools import takewhile
@@ -23,13 +23,12 @@ from compactlib.files.disk import local_path
 from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.spark.sources.arrow_arrays import schema_of
-from compactlib.spark.sources.table_source import Option, TableOptions, TableSource, neighbours, one_of, options_by_name
+from compactlib.spark.sources.table_source import Option, TableOptions, TableSource, neighbours, one_of
 from compactlib.staging import CommittedRanges, Repository
 from compactlib.staging.committed.change_reader import ChangeReader
 from compactlib.staging.committed.formats.parquet import ArrowRows, ParquetFormat
-from compactlib.staging.committed.formats.rows import ChangeBatch, check_id
+from compactlib.staging.committed.formats.rows import ChangeBatch
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound
-from compactlib.staging.model.names import branch_key, repository_partition
 from compactlib.staging.model.values import Change, MetaRangeId, RangeEntry, RangeId
 from compactlib.staging.operations.branch_view import BranchView
 from compactlib.staging.operations.listing import upper_bound
@@ -54,17 +53,6 @@ class KeyRange:
 
     first: bytes = b""
     behind: bytes | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no key lies in it."""
-        return self.behind is not None and self.behind <= self.first
-
-    @classmethod
-    def of(cls, prefix: bytes, first: bytes | None, last: bytes | None) -> KeyRange:
-        """The keys that begin with `prefix` and lie between `first` and `last` (inclusive)."""
-        ends = [end for end in (upper_bound(prefix), None if last is None else last + b"\0") if end is not None]
-        return cls(first=max(prefix, first or b""), behind=min(ends, default=None))
 
 
 @attrs.frozen(kw_only=True)
@@ -91,45 +79,33 @@ class StagingSourceOptions(TableOptions):
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
         """See `TableOptions.parse`; also refuses options that do not go together."""
-        given = options_by_name(options)
         known = {name: Option(name, str) for name in _KEYS}
-        if "opener" in given:
+        if "opener" in map(str.lower, options):
             known["path"] = Option("folder", str)
-        values = {"folder": "", **cls.values(given, known)}
-        named = [name for name in _WHAT if given.get(name)]
-        if len(named) != 1:
-            raise InvalidInput(f"say what to read by one of {', '.join(_WHAT)}; given: {' and '.join(named) or 'none'}")
-        read, keys = values.pop("keys", str.encode), dict[str, bytes]()
-        for name in _KEYS & values.keys():
-            try:
-                keys[name] = read(values.pop(name))
-            except ValueError as error:
-                raise InvalidInput(f"option {name!r} is {given[name]!r}, which is no key: {error}") from error
+        values = {"folder": "", **cls.values(options, known)}
+        named, kv, opener = [name for name in _WHAT if values.get(name)], values.get("kv"), values.get("opener")
+        for is_wrong, why in (
+            (len(named) != 1, f"say what to read by one of {', '.join(_WHAT)}; given: {' and '.join(named) or 'none'}"),
+            (kv and opener, "options 'opener' and 'kv' were both given; what 'opener' names opens the key-value store"),
+            (not (kv or opener or "metarange" in named),
+             "where are the branches? Give option 'kv', the SQLite file, or 'opener', a function that opens other "
+             "stores; a metarange alone needs neither"),
+            (values.get("tombstones") and named != ["branch"],
+             "option 'tombstones' needs option 'branch'; what is committed has no tombstones"),
+        ):
+            if is_wrong:
+                raise InvalidInput(why)
+        read = values.pop("keys", str.encode)
+        try:
+            keys: dict[str, bytes] = {name: read(values.pop(name)) for name in _KEYS & values.keys()}
+        except ValueError as error:
+            raise InvalidInput(f"one of {', '.join(sorted(_KEYS))} has a text, which is no key: {error}") from error
         if "first" in keys and "last" in keys and keys["first"] > keys["last"]:
-            raise InvalidInput(f"first is {given['first']!r}, which lies above last, {given['last']!r}")
-        parsed = cls(**values, keys=KeyRange.of(keys.get("prefix", b""), keys.get("first"), keys.get("last")))
-        parsed._check()
-        return parsed
-
-    def _check(self) -> None:
-        repository_partition(self.repository)
-        if self.branch is not None:
-            branch_key(self.branch)
-        if self.metarange is not None:
-            check_id(self.metarange)
-        if self.opener is not None:
-            module, _, function = self.opener.partition(":")
-            if not (all(map(str.isidentifier, module.split("."))) and function.isidentifier()):
-                raise InvalidInput(f"option 'opener' is {self.opener!r}; it takes package.module:function, the name of "
-                                   "a function that the workers can import")
-        if self.opener is not None and self.kv is not None:
-            raise InvalidInput("options 'opener' and 'kv' were both given; what 'opener' names opens the key-value "
-                               "store")
-        if self.opener is None and self.kv is None and self.metarange is None:
-            raise InvalidInput("where are the branches? Give option 'kv', the SQLite file, or 'opener', a function "
-                               "that opens other stores; a metarange alone needs neither")
-        if self.tombstones and self.branch is None:
-            raise InvalidInput("option 'tombstones' needs option 'branch'; what is committed has no tombstones")
+            raise InvalidInput(f"first is {keys['first']!r}, which lies above last, {keys['last']!r}")
+        prefix = keys.get("prefix", b"")
+        ends = [upper_bound(prefix), keys["last"] + b"\0" if "last" in keys else None]
+        return cls(**values, keys=KeyRange(first=max(prefix, keys.get("first", b"")), behind=min(
+            (end for end in ends if end is not None), default=None)))
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
@@ -141,13 +117,12 @@ class StagingSourceOptions(TableOptions):
         """The repository, in this process, for a `with` statement."""
         if self.opener is None:
             return _local_repository(self)
-        module, _, function = self.opener.partition(":")
         try:
-            found: Callable[[str], AbstractContextManager[Repository]] = getattr(
-                importlib.import_module(module), function)
-        except (ImportError, AttributeError) as error:
-            raise InvalidInput(f"option 'opener' is {self.opener!r}, which cannot be imported here ({error}); ship the "
-                               "module to the workers: spark.addArtifacts('module.py', pyfile=True)") from error
+            found: Callable[[str], AbstractContextManager[Repository]] = pkgutil.resolve_name(self.opener)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise InvalidInput(f"option 'opener' is {self.opener!r}, which cannot be imported here ({error}); it takes "
+                               "package.module:function, which spark.addArtifacts('module.py', pyfile=True) ships to "
+                               "the workers") from error
         return found(self.folder)
 
 
@@ -192,7 +167,7 @@ def plan_parts(repository: Repository, options: StagingSourceOptions) -> list[Br
     else:
         base = head = options.metarange if options.at is None else repository.at(options.at).metarange_id
     keys, ranges_of = options.keys, repository.context.committed.ranges_of
-    if keys.is_empty:
+    if keys.behind is not None and keys.behind <= keys.first:
         return []
     of_head = frozenset(entry.range_id for entry in ranges_of(head))
     wanted = [entry for entry in ranges_of(base)

@@ -46,16 +46,12 @@ def whole(field: str, takes: str, least: int = 0, most: float = math.inf) -> Opt
     return Option(field, read, takes)
 
 
-def options_by_name(options: Mapping[str, str]) -> dict[str, str]:
-    """The options by their names in lower case; several paths are refused."""
-    given = {name.lower(): value for name, value in options.items()}
+def values_of(options: Mapping[str, str], known: Mapping[str, Option]) -> dict[str, Any]:
+    """The fields that these options give, in capitals or not; `InvalidInput` if one is unknown, or has a value that it
+    cannot have."""
+    given = {name.lower(): text for name, text in options.items()}
     if "paths" in given:
         raise InvalidInput(f"the paths {given['paths']:.200}; load each by itself, and unite the DataFrames")
-    return given
-
-
-def values_of(given: Mapping[str, str], known: Mapping[str, Option]) -> dict[str, Any]:
-    """The fields that these options give; `InvalidInput` if one is unknown, or has a value that it cannot have."""
     if unknown := sorted(given.keys() - known.keys()):
         raise InvalidInput(f"unknown option {unknown[0]!r}; this source has {', '.join(sorted(known))}")
     values: dict[str, Any] = {}
@@ -94,16 +90,18 @@ class TableOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
         """The options of `spark.read`, checked. Raises what `values_of` does."""
-        return cls(**cls.values(options_by_name(options)))
+        return cls(**cls.values(options))
 
     @classmethod
-    def values(cls, given: Mapping[str, str], known: Mapping[str, Option] = {}) -> dict[str, Any]:
+    def values(cls, options: Mapping[str, str], known: Mapping[str, Option] = {}) -> dict[str, Any]:
         """The fields that these options give; those that are `known` here go before the table's."""
-        if not given.get("path") and "path" not in known:
-            raise InvalidInput(f"which {cls.what}? Give its folder: spark.read.format(...).load(folder)")
-        return values_of(given, {
-            "path": Option("folder", local_path), "payload": one_of("payload", {"true": True, "false": False}),
+        values = values_of(options, {
+            "path": Option("folder", lambda text: local_path(text) if text else None),
+            "payload": one_of("payload", {"true": True, "false": False}),
             "partition_bytes": whole("partition_bytes", "a number of bytes"), **cls.known, **known})
+        if values.get("folder") is None and "path" not in known:
+            raise InvalidInput(f"which {cls.what}? Give its folder: spark.read.format(...).load(folder)")
+        return values
 
     @property
     def columns(self) -> Columns:

@@ -15,7 +15,7 @@ from compactlib._arguments import require_names, require_whole
 from compactlib.errors import InvalidInput
 from compactlib.executors.tasks import own_error
 from compactlib.outcome import Failed
-from compactlib.report import Printed, Table
+from compactlib.report import Printed
 from compactlib.rewrite import Executor, RewriteOutcome, RewriteTask
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Observers, Progress, TellingObserver, telling
@@ -48,14 +48,6 @@ class StoreOutcome(Printed):
         """The outcome's rows, with the store's name in front."""
         rows = self.outcome.to_dicts() if hasattr(self.outcome, "to_dicts") else [{"outcome": repr(self.outcome)}]
         return [{"store": self.name, **row} for row in rows]
-
-
-def outcome_table(outcomes: Iterable[StoreOutcome]) -> Table:
-    """All outcomes of a run as one table, which notebooks render; stores that failed come first."""
-    listed = sorted(outcomes, key=lambda each: (not isinstance(each.outcome, Failed), each.name))
-    failed = sum(isinstance(each.outcome, Failed) for each in listed)
-    rows = [row for each in listed for row in each.to_dicts()]
-    return Table.from_dicts(rows, title=f"{len(listed)} stores, {failed} failed")
 
 
 def listed_once(names: Iterable[str]) -> list[str]:

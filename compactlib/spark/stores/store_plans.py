@@ -18,13 +18,11 @@ from compactlib.raftlog.compaction.recover import leftovers
 from compactlib.report import Printed
 from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
-from compactlib.spark.executors.items import MappedItem, map_items
-from compactlib.spark.stores.many_stores import StoreJob, StoreOutcome, listed_once
+from compactlib.spark.executors.items import map_items
+from compactlib.spark.stores.many_stores import StoreJob, listed_once
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-PLAN_DDL = "store string, plan string, weight double, reason string"
+    from pyspark.sql import SparkSession
 
 
 @attrs.frozen
@@ -81,16 +79,6 @@ class StoresPlan(Printed):
     stores: tuple[StorePlan, ...]
 
     @property
-    def has_work(self) -> bool:
-        """Whether any store is left to be opened."""
-        return bool(self.work)
-
-    @property
-    def weight(self) -> float:
-        """Of all work together."""
-        return sum(each.weight or 0.0 for each in self.stores)
-
-    @property
     def work(self) -> dict[str, float]:
         """The stores that are left, each with its weight, in the order in which they begin; for `compact_on_workers`.
 
@@ -105,22 +93,14 @@ class StoresPlan(Printed):
         """One job for each store with work, for `compact_stores`."""
         return [StoreJob(name, functools.partial(compact, name), weight) for name, weight in self.work.items()]
 
-    def skipped(self) -> list[StoreOutcome]:
-        """The outcomes of stores with nothing to do, to be shown beside those of the others."""
-        return [StoreOutcome(each.name, each.found) for each in self.stores if isinstance(each.found, Skipped)]
-
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row a store: `store`, `plan` (`work`, `skipped` or `failed`), `weight`, `reason`."""
         return [{"store": each.name, "plan": each.kind, "weight": each.weight, "reason": each.reason}
                 for each in self.stores]
 
-    def dataframe(self, spark: SparkSession) -> DataFrame:
-        """The rows of `to_dicts()` as a DataFrame, for questions in SQL."""
-        return spark.createDataFrame([tuple(row.values()) for row in self.to_dicts()], PLAN_DDL)
-
     def _summary(self) -> str:
-        kinds = Counter(each.kind for each in self.stores)
-        return (f"{len(self.stores):,} stores: {kinds['work']:,} with work of {self.weight:,.0f}, "
+        kinds, weight = Counter(each.kind for each in self.stores), sum(each.weight or 0.0 for each in self.stores)
+        return (f"{len(self.stores):,} stores: {kinds['work']:,} with work of {weight:,.0f}, "
                 f"{kinds['skipped']:,} without, {kinds['failed']:,} could not be looked at")
 
 
@@ -136,16 +116,12 @@ def plan_stores(spark: SparkSession, names: Sequence[str], plan: PlanStore, *,
         weights: how long looking takes, in any unit; see `map_items`, also for `parts`.
     """
     asked: Callable[[str], object] = plan
-    mapped = map_items(spark, listed_once(names), asked, weights=weights, parts=parts)
-    return StoresPlan(tuple(sorted((StorePlan(each.item, _found(each)) for each in mapped), key=lambda each: (
+    stores = [StorePlan(each.item, each.value if isinstance(each.value, StoreWork | Skipped) else Failed(
+        each.error or InvalidInput(f"planning store {each.item} gave a {type(each.value).__name__}; it must give "
+                                   "StoreWork or Skipped")))
+              for each in map_items(spark, listed_once(names), asked, weights=weights, parts=parts)]
+    return StoresPlan(tuple(sorted(stores, key=lambda each: (
         ("failed", "work", "skipped").index(each.kind), -(each.weight or 0.0), each.name))))
-
-
-def _found(each: MappedItem[str, object]) -> StoreWork | Skipped | Failed:
-    if isinstance(each.value, StoreWork | Skipped):
-        return each.value
-    return Failed(each.error or InvalidInput(
-        f"planning store {each.item} gave a {type(each.value).__name__}; it must give StoreWork or Skipped"))
 
 
 @attrs.frozen(kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
@@ -25,19 +25,12 @@ from compactlib.spark.stores.many_stores import listed_once
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from compactlib.contract import Compaction
+    from compactlib.objects.folder import StoreInObjects
     from compactlib.scheduler.fences.fence import Fence
 
 
-class OpenedStore(Protocol):
-    """What is asked of a store: the part of `contract.Compaction` that compacts and closes."""
-
-    def compact(self, *, policy: Policy[Any, Any] | None, budget: Budget | None,
-                fence: CommitFence | None) -> object: ...
-
-    def close(self) -> None: ...
-
-
-OpenStore: TypeAlias = Callable[[str], OpenedStore]
+OpenStore: TypeAlias = "Callable[[str], Compaction[Any, Any, Any, Any, Any] | StoreInObjects]"
 """Opens the store of this name, under its lock; picklable, runs on the workers. For stores that lie in an object store
 it is a `compactlib.objects.folder.OpenInObjects`."""
 

@@ -11,7 +11,7 @@ it had been written from scratch, and its ids are the same.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -40,28 +40,35 @@ class Apply:
         files: where ranges are read and written.
         rule: where they are cut.
         base: what the changes are made to.
-        changes: what to change.
+        changes: what to change; a reader of it, where that is at hand.
         budget: asked before each range is written.
         elsewhere: ranges of other metaranges, which are not written again if they come out.
         background: reads the next ranges and writes the last ones besides the caller's thread.
         observer: notified of progress, in ranges of the base; changes after the last range count as one more.
+        above: of the base, only keys above this one count.
+        last: and up to this one, if there is one.
+
+    Attributes:
+        counts: how many keys were `added`, `changed` and `removed`, and of the base's ranges, how many were read
+            (`ranges_read`, `bytes_read`) and how many taken over (`ranges_reused`).
     """
 
-    def __init__(self, files: RangeFiles, rule: SplitRule, base: MetaRange, changes: Changes, budget: Budget, *,
-                 elsewhere: Iterable[RangeEntry] = (), background: Executor | None = None,
-                 observer: Observer | None = None) -> None:
+    def __init__(self, files: RangeFiles, rule: SplitRule, base: MetaRange, changes: Changes | ChangeReader,
+                 budget: Budget, *, elsewhere: Iterable[RangeEntry] = (), background: Executor | None = None,
+                 observer: Observer | None = None, above: bytes = b"", last: bytes | None = None) -> None:
+        self.counts: Counter[str] = Counter(added=0, changed=0, removed=0, ranges_reused=0, ranges_read=0, bytes_read=0)
         self._observer: Observer = Observer() if observer is None else observer
         self._work = ""
         self._files = files
         self._rule = rule
         self._base = base
-        self._changes = ChangeReader(changes)
+        self._changes = changes if isinstance(changes, ChangeReader) else ChangeReader(changes)
+        self._above = above
+        self._last = last
         self._writer = RangeWriter(files, rule, {entry.range_id for entry in base.entries}, budget, background,
                                    elsewhere={entry.range_id for entry in elsewhere})
         self._background = background
         self._ahead: deque[tuple[RangeEntry, Future[Rows]]] = deque()
-        self._added = self._changed = self._removed = 0
-        self._read = self._reused = self._bytes_read = 0
 
     def run(self, base_id: MetaRangeId | None) -> Applied:
         """Make all the changes, and publish the result. See `CommittedRanges.apply`.
@@ -73,35 +80,45 @@ class Apply:
         """
         self._work = f"apply to {'nothing' if base_id is None else base_id[:12]}"
         try:
-            return self._run(base_id)
+            self._walk()
+            writer = self._writer
+            metarange_id = writer.finish(base_id)
         finally:
-            self._writer.abandon()
-            for _, pending in self._ahead:
-                if not pending.cancel():
-                    pending.exception()
+            self._abandon()
+        self._tell(len(self._base.entries) + 1)
+        return Applied(metarange_id=metarange_id, ranges_written=writer.ranges_written,
+                       bytes_written=writer.bytes_written, **self.counts)
 
-    def _run(self, base_id: MetaRangeId | None) -> Applied:
+    def ranges(self) -> list[ClosedRange]:
+        """Make all the changes; the ranges that come out, durable but not published: a part of a larger result."""
+        try:
+            self._walk()
+            return self._writer.end()
+        finally:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        self._writer.abandon()
+        for _, pending in self._ahead:
+            if not pending.cancel():
+                pending.exception()
+
+    def _walk(self) -> None:
         for place, entry in enumerate(self._base.entries):
             if self._can_stay(entry, is_last=place == len(self._base.entries) - 1):
-                self._reused += 1
+                self.counts["ranges_reused"] += 1
                 self._writer.adopt(ClosedRange(entry))
             else:
                 self._rewrite(place)
             self._tell(place + 1)
         while batch := self._changes.take(None):
             self._add(self._merge(self._files.range_format.empty, batch), batch, [])
-        writer = self._writer
-        metarange_id = writer.finish(base_id)
-        self._tell(len(self._base.entries) + 1)
-        return Applied(metarange_id=metarange_id, added=self._added, changed=self._changed, removed=self._removed,
-                       ranges_reused=self._reused, ranges_read=self._read, ranges_written=writer.ranges_written,
-                       bytes_read=self._bytes_read, bytes_written=writer.bytes_written)
 
     def _tell(self, done: int) -> None:
         self._observer.progress(Progress(self._work, done, len(self._base.entries) + 1, "ranges"))
 
     def _can_stay(self, entry: RangeEntry, *, is_last: bool) -> bool:
-        if not self._writer.is_between_ranges or self._base.rule != self._rule:
+        if not self._writer.is_between_ranges or self._base.rule != self._rule or not self._is_whole(entry):
             return False
         change = self._changes.peek()
         if change is None:
@@ -111,11 +128,16 @@ class Apply:
         # The last range may be one that only the end has closed: what comes after it belongs to it.
         return not is_last or self._rule.closes(entry.max_key, entry.size_bytes)
 
+    def _is_whole(self, entry: RangeEntry) -> bool:
+        return entry.min_key > self._above and (self._last is None or entry.max_key <= self._last)
+
     def _rewrite(self, place: int) -> None:
         entry = self._base.entries[place]
         rows = self._rows_of(entry)
-        self._read += 1
-        self._bytes_read += entry.size_bytes
+        if not self._is_whole(entry):
+            rows = rows.part(rows.find(self._above + b"\0"),
+                             len(rows) if self._last is None else rows.find(self._last + b"\0"))
+        self.counts.update(ranges_read=1, bytes_read=entry.size_bytes)
         cut_keys = self._cut_keys(rows)
         for part, batch in self._changes.laid_over(rows, entry.max_key):
             if batch:
@@ -142,7 +164,7 @@ class Apply:
     def _cut_keys(self, rows: Rows) -> list[bytes]:
         """The keys of a range of the base that are cuts. The rule has left few to be looked at."""
         rule = self._rule
-        if self._base.rule != rule:
+        if self._base.rule != rule or not len(rows):
             return rows.cut_keys(rule.raggedness)
         last = len(rows) - 1
         early = rows.part(0, min(_first_at_least(rows, rule.min_bytes), last)).cut_keys(rule.raggedness)
@@ -150,9 +172,7 @@ class Apply:
 
     def _merge(self, rows: Rows, batch: ChangeBatch) -> Merged:
         merged = rows.merged(batch)
-        self._added += merged.added
-        self._changed += merged.changed
-        self._removed += merged.removed
+        self.counts.update(added=merged.added, changed=merged.changed, removed=merged.removed)
         return merged
 
     def _add(self, merged: Merged, batch: ChangeBatch, cut_keys: list[bytes]) -> None:

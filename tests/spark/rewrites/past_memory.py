@@ -82,7 +82,7 @@ def merge_changes(spark: SparkSession, folder: Path, megabytes: int) -> None:
     here = CommittedRanges(LocalObjects(folder / "here"), range_format=ParquetFormat(), cache_bytes=0)
     old = [(b"path/%010d+" % number, Record.of(b"old")) for number in range(0, count, 1000)]
     bases = [layer.apply(None, old).metarange_id for layer in (there, here)]
-    applied = StagingMerge(spark, there, open_objects, partitions=16).merge(bases[0], [changes()])
+    applied = StagingMerge(spark, there, open_objects, partitions=16).apply(bases[0], changes())
     assert applied.metarange_id == here.apply(bases[1], changes()).metarange_id
     assert applied.added == count
 

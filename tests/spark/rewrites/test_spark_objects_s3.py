@@ -369,11 +369,11 @@ def test_a_staging_merge_in_the_bucket_is_the_same_or_has_not_happened(
             proxy.after(0, fault, method, place)
             with contextlib.suppress(Exception):
                 # Spark may have run the task again, or has raised.
-                assert merge.merge(base, [changes]).metarange_id == expected.metarange_id
+                assert merge.apply(base, changes).metarange_id == expected.metarange_id
             assert proxy.met
             proxy.choose = lambda method, path: None
             assert dict(committed.scan(base)) == dict(content)
-        applied = merge.merge(base, [changes])
+        applied = merge.apply(base, changes)
         assert applied.metarange_id == expected.metarange_id
         assert applied.ranges_reused
         assert list(committed.scan(applied.metarange_id)) == list(local.scan(expected.metarange_id))

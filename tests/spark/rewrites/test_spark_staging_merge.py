@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from pyspark.sql import SparkSession
 
 from compactlib.errors import InvalidInput
-from compactlib.executors import RewriteFailure
 from compactlib.kv import MemoryStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.outcome import Done
@@ -63,7 +62,7 @@ def test_the_ids_and_counts_are_those_of_one_machine(spark: SparkSession, tmp_pa
     layer = CommittedRanges(open_objects(), rule=rule, range_format=ParquetFormat())
     assert not count or layer.apply(None, content).metarange_id == base
     merge = StagingMerge(spark, layer, open_objects, partitions=4)
-    applied = merge.merge(base, [sorted(each.items()) for each in layers])
+    applied = merge.apply(base, sorted(newest.items()))
     assert applied.metarange_id == expected.metarange_id
     assert (applied.added, applied.changed, applied.removed) == (expected.added, expected.changed, expected.removed)
     assert list(layer.scan(applied.metarange_id)) == list(local.scan(expected.metarange_id))
@@ -104,22 +103,21 @@ def test_what_it_cannot_do_has_a_name(spark: SparkSession, tmp_path: Path) -> No
     class Foreign:
         name = "foreign"
 
-    outcome, = StagingMerge(spark, committed, open_objects).run([Foreign()])  # type: ignore[list-item]
-    assert isinstance(outcome, RewriteFailure)
-    assert isinstance(outcome.error, InvalidInput)
+    with pytest.raises(InvalidInput, match="CompactTokens only"):
+        StagingMerge(spark, committed, open_objects).run([Foreign()])  # type: ignore[list-item]
     merge = StagingMerge(spark, committed, open_objects)
-    assert merge.merge(None, [[]]).changes == 0
+    assert merge.apply(None, []).changes == 0
     assert not list(open_objects().list("incoming/"))
 
 
-def test_a_key_that_one_layer_has_twice_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_keys_that_do_not_ascend_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     open_objects = functools.partial(LocalObjects, tmp_path)
     merge = StagingMerge(spark, CommittedRanges(open_objects()), open_objects)
     once: list[tuple[bytes, Change]] = [(key(1), Record.of(b"1")), (key(2), None)]
-    for layers in ([[*once, once[-1]], once], [once, [once[0], *once]], [[*reversed(once)], once]):
+    for changes in ([*once, once[-1]], [once[0], *once], [*reversed(once)]):
         with pytest.raises(UnsortedKeys):
-            merge.merge(None, layers)
-    assert merge.merge(None, [once, once]).added == 1
+            merge.apply(None, changes)
+    assert merge.apply(None, once).added == 1
     assert not list(open_objects().list("incoming/"))
 
 
@@ -132,7 +130,7 @@ def test_ranges_are_written_in_the_format_of_the_committed_layer(spark: SparkSes
     base = plain.apply(None, content).metarange_id
     changes: list[tuple[bytes, Change]] = [
         (entry.min_key, Record.of(b"new")) for entry in plain.ranges_of(base)[::2]]
-    applied = StagingMerge(spark, plain, open_objects, partitions=2).merge(base, [changes])
+    applied = StagingMerge(spark, plain, open_objects, partitions=2).apply(base, changes)
     local = CommittedRanges(MemoryObjects(), rule=rule)
     expected = local.apply(local.apply(None, content).metarange_id, changes)
     assert (applied.metarange_id, applied.changed) == (expected.metarange_id, len(changes))
@@ -148,7 +146,7 @@ def test_damage_that_a_worker_finds_comes_back_as_it_is(spark: SparkSession, tmp
     path = tmp_path / "ranges" / damaged.range_id
     path.write_bytes(path.read_bytes()[:-20] + b"x" * 20)
     with pytest.raises(DamagedRange) as caught:
-        StagingMerge(spark, committed, open_objects).merge(base, [[(damaged.min_key, None)]])
+        StagingMerge(spark, committed, open_objects).apply(base, [(damaged.min_key, None)])
     assert caught.value.path == f"ranges/{damaged.range_id}"
     assert not list(open_objects().list("incoming/"))
     assert [file.id for file in committed.list_metaranges()] == [base]
@@ -184,8 +182,8 @@ def test_whatever_the_layers_the_ids_are_those_of_one_machine(
     layer = CommittedRanges(open_objects(), rule=rule, range_format=ParquetFormat())
     if base:
         layer.apply(None, sorted(base.items()))
-    applied = StagingMerge(spark, layer, open_objects, partitions=partitions).merge(
-        first, [sorted(each.items()) for each in layers])
+    applied = StagingMerge(spark, layer, open_objects, partitions=partitions).apply(
+        first, sorted(newest.items()))
     assert applied.metarange_id == expected.metarange_id
     assert (applied.added, applied.changed, applied.removed) == (expected.added, expected.changed, expected.removed)
     assert layer.ranges_of(applied.metarange_id) == local.ranges_of(expected.metarange_id)

@@ -29,14 +29,14 @@ from compactlib.raftlog import SegmentLog
 from compactlib.rewrite import RewriteOutcome
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, RecordingObserver
-from compactlib.spark import SparkExecutor, compact_stores, local_session, ship_library, ship_wheel
+from compactlib.spark import SparkExecutor, compact_stores, local_session, ship_library
 from compactlib.spark.executors.items import map_items
 from tests.spark import rewrite_tasks
 from tests.spark.jvm import QUICK_JAVA
 from tests.spark.rewrite_tasks import CopyTask, ExecutorKilledOnceTask, KilledOnceTask, StragglingFiles
 from tests.spark.row_jobs import merged_block, merged_on_spark
 from tests.spark.store_jobs import LIMITS, build_logs, grow, job
-from tests.spark.wheels import library_wheel, python_without_library, wheel
+from tests.spark.wheels import library_wheel, python_without_library, ship_wheel, wheel
 
 SPECULATION = {
     "spark.speculation": "true",

@@ -13,16 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import cloudpickle
-from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from compactlib.executors import RewriteFailure, RewriteTask
-from compactlib.raftlog import SeedPolicy
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.spark import SparkExecutor, compact_on_workers, register, ship_library, ship_wheel
+from compactlib.spark import SparkExecutor, register, ship_library
 from compactlib.spark.executors.items import map_items
-from compactlib.spark.session.library import with_library
 from compactlib.testing.executors.conformance import check_executor
 from tests.raftlog import wrapped_files
 from tests.spark import rewrite_tasks, store_jobs
@@ -30,8 +27,8 @@ from tests.spark.jvm import QUICK_JAVA
 from tests.spark.raftlogs import build_log, expected_rows
 from tests.spark.rewrite_tasks import AlwaysKilledTask, CopyTask, WaitingTask
 from tests.spark.row_jobs import merged_block, merged_on_spark
-from tests.spark.store_jobs import build_logs, groups_of, job, open_log
-from tests.spark.wheels import library_wheel, python_without_library, wheel
+from tests.spark.store_jobs import build_logs, groups_of, job
+from tests.spark.wheels import library_wheel, python_without_library, ship_wheel, wheel
 
 
 def session(folder: Path) -> SparkSession:
@@ -65,7 +62,6 @@ def found(folder: Path) -> dict[str, Any]:
     frame = spark.read.format("compactlib.raftlog").load(str(log))
     answers["rows equal"] = sorted(tuple(row) for row in frame.collect()) == [
         tuple(row.values()) for row in expected_rows(log)]
-    answers |= streamed(spark, folder)
     answers["wheel"] = ship_wheel(spark, wheel(folder))
     (greeted,) = map_items(spark, ["Connect"], import_greeting)
     answers["greeting"] = greeted.value or repr(greeted.error)
@@ -94,28 +90,6 @@ def told_while_a_task_waits(spark: SparkSession, folder: Path) -> dict[str, Any]
     known = [next(streamed)]
     (folder / "go").touch()
     return {"cancelled": list(map(repr, ended)), "streamed": [outcome.task for outcome in [*known, *streamed]]}
-
-
-def streamed(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """The logs that a stream has compacted whose function brings the library to the server, which has none; and why the
-    library's own stream is refused there."""
-    logs, told, named = build_logs(folder / "streamed", 3), folder / "told", folder / "named"
-    named.mkdir()
-    (named / "logs.json").write_text("\n".join(json.dumps({"folder": each}) for each in logs))
-
-    def compact(batch: DataFrame, number: int) -> None:
-        outcomes = compact_on_workers(batch.sparkSession, [row.folder for row in batch.collect()], open_log,
-                                      policy=SeedPolicy())
-        told.write_text("\n".join(f"{Path(row.store).name} {row.outcome}" for row in outcomes.collect()))
-
-    query = (spark.readStream.schema("folder string").json(str(named)).writeStream.foreachBatch(with_library(compact))
-             .option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start())
-    assert query.awaitTermination(200)
-    try:
-        refused = spark.readStream.format("compactlib.raftlog.covered").load(logs[0]).schema.simpleString()
-    except AnalysisException as error:
-        refused = str(error)
-    return {"compacted in a stream": sorted(told.read_text().splitlines()), "refused": refused}
 
 
 def from_wheel(spark: SparkSession, folder: Path) -> dict[str, Any]:

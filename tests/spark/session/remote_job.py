@@ -38,7 +38,7 @@ def found(address: str, folder: Path) -> dict[str, Any]:
     answers = {"session": type(spark).__module__, "master": spark.conf.get("spark.master"),
                "groups": groups_of(outcome), "live": entries.where("live").count(), "planned": len(plan.work),
                "outcomes": [row.outcome for row in outcomes.collect()],
-               "again": plan_stores(spark, many, PLAN_LOG).has_work,
+               "again": bool(plan_stores(spark, many, PLAN_LOG).work),
                "streamed": streamed(spark, folder)}
     spark.stop()
     return answers
@@ -49,14 +49,12 @@ def streamed(spark: SparkSession, folder: Path) -> list[str]:
     folders, told = build_logs(folder / "streamed", 3), folder / "told"
 
     def compact(batch: DataFrame, number: int) -> None:
-        logs = [row.folder for row in batch.select("folder").distinct().collect()]
-        outcomes = compact_on_workers(batch.sparkSession, logs, open_log, policy=SeedPolicy()).collect()
+        work = plan_stores(batch.sparkSession, folders, PLAN_LOG).work
+        outcomes = compact_on_workers(batch.sparkSession, work, open_log, policy=SeedPolicy()).collect()
         told.write_text("\n".join(f"{Path(row.store).name} {row.outcome}" for row in outcomes))
 
-    covered = (spark.readStream.format("compactlib.raftlog.covered")
-               .options(folders=json.dumps(folders), min_segments="3").load())
-    query = (covered.writeStream.foreachBatch(compact).option("checkpointLocation", str(folder / "checkpoint"))
-             .trigger(availableNow=True).start())
+    clock = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    query = clock.writeStream.foreachBatch(compact).trigger(availableNow=True).start()
     assert query.awaitTermination(200)
     return sorted(told.read_text().splitlines())
 

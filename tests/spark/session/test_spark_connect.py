@@ -78,19 +78,11 @@ def test_the_data_source_gives_the_logs_rows(answers: dict[str, Any]) -> None:
     assert answers["rows equal"] is True
 
 
-def test_a_stream_s_function_brings_the_library_to_the_server(answers: dict[str, Any]) -> None:
-    assert answers["compacted in a stream"] == ["log-0 done", "log-1 done", "log-2 done"]
-
-
-def test_the_library_s_stream_is_refused_where_the_server_has_no_library(answers: dict[str, Any]) -> None:
-    assert "is not installed beside the Spark Connect server" in answers["refused"]
-
-
 def test_a_master_that_never_retries_is_named(answers: dict[str, Any]) -> None:
     kind, message = answers["killed"]
     assert kind == "TaskFailed"
     assert "'deadly'" in message
-    assert "master 'local[2]' never retries" in message
+    assert "tasks are not tried again" in message
     assert "local[N,4]" in message
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import io
 import subprocess
 import sys
@@ -14,11 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import compactlib.spark
-from compactlib.errors import InvalidInput, MissingDependency, StorageError
-from compactlib.spark import SparkExecutor, local_session, ship_library, ship_wheel
-from compactlib.spark.executors.items import map_items
+from compactlib.errors import MissingDependency
+from compactlib.spark import SparkExecutor, local_session, ship_library
 from compactlib.spark.session.library import library_archive
-from tests.spark.wheels import wheel
 
 
 def test_equal_sources_give_equal_bytes() -> None:
@@ -72,50 +69,11 @@ def test_every_public_name_is_there() -> None:
 
 
 @pytest.mark.spark
-def test_workers_import_from_a_wheel(spark: SparkSession, tmp_path: Path) -> None:
-    path = list(sys.path)
-    name = ship_wheel(spark, wheel(tmp_path))
-    assert name.startswith("greeting-")
-    assert ship_wheel(spark, wheel(tmp_path)) == name
-
-    def greeted(who: str) -> tuple[str, str]:
-        import greeting  # type: ignore[import-not-found]
-
-        return greeting.greet(who), greeting.__file__
-
-    (answer,) = map_items(spark, ["Spark"], greeted)
-    assert answer.value is not None, answer.error
-    assert answer.value[0] == "hello, Spark"
-    assert f"/{name}/greeting/" in answer.value[1]
-    # In this process nothing is different.
-    assert sys.path == path
-    assert "greeting" not in {each.name for each in importlib.metadata.distributions()}
-
-
-@pytest.mark.spark
 def test_shipping_leaves_this_process_as_it_was(spark: SparkSession, shipped_archive: str) -> None:
     path = list(sys.path)
     assert not any(shipped_archive in entry for entry in path)
     ship_library(spark)
     assert sys.path == path
-
-
-@pytest.mark.spark
-def test_what_is_no_pure_wheel_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="compiled code"):
-        ship_wheel(spark, wheel(tmp_path, purelib="false"))
-    with pytest.raises(InvalidInput, match="not named like"):
-        ship_wheel(spark, wheel(tmp_path, name="greeting-1.0-cp311-cp311-manylinux.whl"))
-    bad = tmp_path / "bad-1-py3-none-any.whl"
-    bad.write_bytes(b"no zip")
-    with pytest.raises(InvalidInput, match="no wheel"):
-        ship_wheel(spark, bad)
-    with pytest.raises(InvalidInput, match="METADATA"):
-        ship_wheel(spark, wheel(tmp_path, metadata=None))
-    with pytest.raises(InvalidInput, match="gives no name"):
-        ship_wheel(spark, wheel(tmp_path, metadata="Metadata-Version: 2.1\n"))
-    with pytest.raises(StorageError):
-        ship_wheel(spark, tmp_path / "absent-1-py3-none-any.whl")
 
 
 @pytest.mark.parametrize("package", ["pyspark", "pyarrow", "pandas"])

@@ -101,6 +101,6 @@ def test_over_connect_the_cluster_s_executors_do_the_work(cluster: Cluster, tmp_
     assert answers.pop("session") == "pyspark.sql.connect.session"
     assert answers.pop("live") > 0
     assert answers == {"groups": 1, "planned": 6, "outcomes": ["done"] * 6, "again": False,
-                       "streamed": ["log-1 done", "log-2 done"]}
+                       "streamed": ["log-0 done", "log-1 done", "log-2 done"]}
     same_as_here([str(cluster.folder / "many" / f"log-{number}") for number in range(6)],
                  build_logs(tmp_path / "twins", 6))

@@ -9,12 +9,11 @@ import pytest
 
 from compactlib.errors import InvalidInput
 from compactlib.spark.sources.blobstore import BlobOptions
-from compactlib.spark.sources.covered import StreamOptions
 from compactlib.spark.sources.raftlog import SourceOptions
 from compactlib.spark.sources.staging import StagingSourceOptions
 
 TABLES: list[tuple[Any, dict[str, str]]] = [
-    (SourceOptions, {}), (BlobOptions, {}), (StreamOptions, {}),
+    (SourceOptions, {}), (BlobOptions, {}),
     (StagingSourceOptions, {"branch": "main", "kv": "/branches.sqlite"})]
 
 
@@ -30,4 +29,4 @@ def test_what_is_no_path_of_this_machine_is_refused_by_name(options: Any, others
 @pytest.mark.parametrize("path", ["/logs/one", "file:///logs/one", "file:/logs/one"])
 def test_a_path_and_a_uri_of_this_machine_are_read(options: Any, others: dict[str, str], path: str) -> None:
     parsed = options.parse({"path": path, **others})
-    assert "/logs/one" in (parsed.folders if options is StreamOptions else (parsed.folder,))
+    assert parsed.folder == "/logs/one"

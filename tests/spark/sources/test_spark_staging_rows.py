@@ -337,9 +337,16 @@ class TestStoresInFiles:
         given = StagingSourceOptions.parse(
             {"path": str(folder), "opener": name, "branch": "main", "tombstones": "true"})
         assert self.read(given) == wanted
-        missing = StagingSourceOptions.parse({"opener": f"{__name__}:absent", "branch": "main"})
-        with pytest.raises(InvalidInput, match="cannot be imported here"):
-            self.read(missing)
+        for missing in (f"{__name__}:absent", "no function"):
+            with pytest.raises(InvalidInput, match="cannot be imported here"):
+                self.read(StagingSourceOptions.parse({"opener": missing, "branch": "main"}))
+
+    @pytest.mark.parametrize(("asked", "told"), [
+        ({"branch": "\0"}, "without control"), ({"branch": "main", "repository": "a b"}, "repository name"),
+        ({"metarange": "12"}, "no id of 40")])
+    def test_names_that_are_none(self, folder: Path, asked: dict[str, str], told: str) -> None:
+        with pytest.raises(InvalidInput, match=told):
+            self.read(self.given(folder, **asked))
 
 
 class _Opened:
@@ -365,10 +372,6 @@ class TestBadInput:
         ({"kv": "k", "branch": "main", "at": "main"}, "given: branch and at"),
         ({"branch": "main"}, "where are the branches"),
         ({"at": "main"}, "where are the branches"),
-        ({"kv": "k", "branch": "\0"}, "without control"),
-        ({"kv": "k", "branch": "main", "repository": "a b"}, "repository name"),
-        ({"metarange": "12"}, "no id of 40"),
-        ({"branch": "main", "opener": "no function"}, "package.module:function"),
         ({"branch": "main", "opener": "m:f", "kv": "k"}, "both given"),
         ({"kv": "k", "at": "main", "tombstones": "true"}, "needs option 'branch'"),
         ({"kv": "k", "branch": "main", "tombstones": "yes"}, "false or true"),
@@ -376,7 +379,7 @@ class TestBadInput:
         ({"kv": "k", "branch": "main", "keys": "base64"}, "text or hex"),
         ({"kv": "k", "branch": "main", "keys": "hex", "prefix": "zz"}, "which is no key"),
         ({"kv": "k", "branch": "main", "prefix": "\ud800"}, "which is no key"),
-        ({"kv": "k", "branch": "main", "first": "b", "last": "a"}, "first is 'b'"),
+        ({"kv": "k", "branch": "main", "first": "b", "last": "a"}, "first is b'b'"),
     ])
     def test_options(self, given: dict[str, str], told: str) -> None:
         with pytest.raises(InvalidInput, match=told):

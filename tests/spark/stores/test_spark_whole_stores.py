@@ -78,10 +78,10 @@ class TestOneStore:
                 return 7
 
         broken, odd = Broken(), Odd()
-        told = WholeStore(lambda name: broken)("a")
+        told = WholeStore(lambda name: broken)("a")  # type: ignore[arg-type, return-value]
         assert (told[1], told[5], broken.closed) == ("failed", "TaskFailed", 1)
         assert "a host's own" in told[2]
-        told = WholeStore(lambda name: odd)("a")
+        told = WholeStore(lambda name: odd)("a")  # type: ignore[arg-type, return-value]
         assert (told[1], told[2], told[5]) == ("failed", "compact() gave a int, which is no outcome", "InvalidInput")
         assert odd.closed == 1
 
