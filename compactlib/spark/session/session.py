@@ -101,10 +101,12 @@ def local_session(app_name: str = "compactlib", *, cores: int = 2, log_level: st
 @contextlib.contextmanager
 def _without_launch_warning() -> Iterator[None]:
     """Have Java inherit a pipe for standard error, of which a thread passes on all but what it says at every start."""
-    if sys.stderr is None:
+    own: int | None = None
+    with contextlib.suppress(OSError):  # where the descriptor is closed
+        own = None if sys.stderr is None else os.dup(_STDERR)
+    if own is None:
         yield
         return
-    own = os.dup(_STDERR)
     reading, writing = os.pipe()
     told = threading.Thread(target=_pass_on, args=(reading, os.dup(own)), name="compactlib-java-stderr", daemon=True)
     told.start()
