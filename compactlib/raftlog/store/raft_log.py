@@ -533,7 +533,7 @@ class RaftLog(Closing):
             self._note(tell(self._on_confirmed, found))
 
     def _note(self, error: BaseException | None) -> None:
-        """A listener was called; keep what it raised, if anything."""
+        """Keep what a listener that was called has raised, if anything, or what nobody else is told."""
         if error is not None:
             self._failures, self._last_error = self._failures + 1, error
 
@@ -770,7 +770,11 @@ class RaftLog(Closing):
             self._knows_gap = self._knows_gap and self._gap_after is None
         self._outbox.put(self._tell_worker, lambda worker: worker.snapshot_recorded(meta))
         if self._snapshots is not None:
-            self._snapshots.remove_older()
+            try:
+                self._snapshots.remove_older()
+            except StorageError as error:
+                # The new one is in force: they go with the next one, or when the store is attached again.
+                self._note(error)
 
     def _tell_worker(self, what: Callable[[LogWorker], object]) -> None:
         worker = self._worker
@@ -937,7 +941,8 @@ class RaftLog(Closing):
 
     @property
     def last_error(self) -> BaseException | None:
-        """The last unexpected error, of the worker or of the server that it notifies, else of a listener; or `None`."""
+        """The last unexpected error, of the worker or of the server that it notifies, else of a listener or of the
+        removal of a snapshot that another has outdone; or `None`."""
         return getattr(self._worker, "last_error", None) or self._last_error
 
     def audit(self) -> None:

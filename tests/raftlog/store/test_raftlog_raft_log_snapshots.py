@@ -204,6 +204,37 @@ def test_a_promotion_that_the_disk_refused_half_way_is_done_when_it_is_asked_for
         assert log.promote(30) == log.state == snapshots.latest()
 
 
+@pytest.mark.parametrize("how", ["snapshot", "promote", "install"])
+def test_a_snapshot_is_taken_although_the_disk_does_not_let_go_of_the_older_one(how: str, tmp_path: Path) -> None:
+    def refuse(operation: str, path: str) -> None:
+        if operation == "unlink" and refused and path.endswith(".snapshot"):
+            raise DiskFull.from_os(OSError(errno.ENOSPC, "no room"), "unlink", path)
+
+    refused: list[str] = []
+    log, snapshots = opened(tmp_path, WatchedFiles(refuse))
+    with log:
+        log.append(rows(1, 40, 1))
+        log.snapshot(10, [7], [b"ten"])
+        if how == "promote":
+            log.checkpoint(30, [7], [b"thirty"])
+        elif how == "install":
+            snapshots.write(SnapshotMeta(30, 1, IndexSet.from_sorted([7])), [b"thirty"])
+        refused.append("all")
+        if how == "snapshot":
+            log.snapshot(30, [7], [b"thirty"])
+        elif how == "promote":
+            log.promote(30)
+        else:
+            log.install(SnapshotMeta(30, 1, IndexSet.from_sorted([7])))
+        assert log.state == snapshots.latest() == SnapshotMeta(30, 1, IndexSet.from_sorted([7]))
+        assert isinstance(log.last_error, DiskFull)
+        refused.clear()
+        log.snapshot(40, [7], [b"forty"])
+        assert len([each for each in (tmp_path / "snapshots").iterdir() if each.suffix == ".snapshot"]) == 1
+        log.audit()
+        snapshots.audit()
+
+
 def test_checkpoints_need_a_store_that_keeps_them(tmp_path: Path) -> None:
     with open_log(tmp_path, store_options(LocalFiles())) as log:
         log.append(rows(1, 4, 1))
