@@ -57,6 +57,10 @@ class Interrupted:
         self._calling: set[int] = set()
         self._before: Any = None
 
+    def again(self) -> Interrupted:
+        """Another one at the same place."""
+        return Interrupted(self._place)
+
     def __enter__(self) -> Interrupted:
         self._before = sys.gettrace()
         sys.settrace(self._entered)
