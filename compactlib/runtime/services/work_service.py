@@ -34,6 +34,7 @@ from compactlib.errors import AuditFailed, BudgetSpent, Busy, Closed, Compactlib
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
+from compactlib.runtime.owned_lock import Changes
 from compactlib.runtime.ownership import Run
 from compactlib.runtime.services.agenda import Accepted, Agenda, Ending, Refused, Removed, Turn
 from compactlib.runtime.services.turns import Turns
@@ -154,7 +155,7 @@ class WorkService:
         self._agenda = Agenda(retry_seconds=retry_seconds, max_retry_seconds=max_retry_seconds)
         self._work: dict[str, tuple[Work, Callable[[CompactlibError], bool]]] = {}
         self._jobs: dict[str, Job] = {}
-        self._changed = threading.Condition()
+        self._changed = Changes()
         self._has_threads = False
         self._lanes: dict[str, Turns] = {}
         self._ending: list[Turns] = []
