@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Interrupts where Python itself may raise one: behind a call of a function of C, at a function's beginning, and where
-a loop begins again."""
+a loop begins again; in the library, and in what it uses of `threading`."""
 
 from __future__ import annotations
 
 import dis
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import pairwise
@@ -40,7 +41,8 @@ def _places(code: CodeType) -> tuple[frozenset[int], frozenset[int], frozenset[i
 
 
 class Interrupted:
-    """Raises `KeyboardInterrupt` at the place of a number, within the block, in this thread and in the library alone.
+    """Raises `KeyboardInterrupt` at the place of a number, within the block, in this thread, and in the library and
+    what it calls of `threading` alone.
 
     Args:
         place: counted from 1; 0: at none.
@@ -57,6 +59,10 @@ class Interrupted:
         self._calling: set[int] = set()
         self._before: Any = None
 
+    def again(self) -> Interrupted:
+        """Another one at the same place."""
+        return Interrupted(self._place)
+
     def __enter__(self) -> Interrupted:
         self._before = sys.gettrace()
         sys.settrace(self._entered)
@@ -72,7 +78,8 @@ class Interrupted:
             self._calling.add(id(caller))
         # What is raised in a finalizer nobody gets.
         is_final = any(each is not None and each.f_code.co_name == "__del__" for each in (frame, caller))
-        if is_final or not frame.f_code.co_filename.startswith(_LIBRARY):
+        place = caller if caller is not None and frame.f_code.co_filename == threading.__file__ else frame
+        if is_final or not place.f_code.co_filename.startswith(_LIBRARY):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._stepped

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
+import weakref
 
 from compactlib.errors import Busy, Closed, InvalidInput, StorageError, Unsupported
 from compactlib.files.disk import StrPath
@@ -24,7 +26,8 @@ class FolderLock:
     """Holds `<folder>` and `<folder>/LOCK` locked; a second holder, in this process or another, is refused with `Busy`.
 
     The operating system releases the locks when the process ends, however it ends; the file stays and means nothing.
-    It belongs to the process that made it: a fork of that process does not hold it, and cannot release it.
+    One that nobody refers to any more, as after an interrupt, is released as well. It belongs to the process that made
+    it: a fork of that process does not hold it, and cannot release it.
 
     Args:
         folder: the folder to be written by this process alone.
@@ -44,15 +47,18 @@ class FolderLock:
         self._meanwhile = f", or {meanwhile}" if meanwhile else ""
         self._pid = os.getpid()
         self._descriptors: list[int] = []
+        self._releasing = threading.RLock()
+        self._finally = weakref.finalize(self, _let_go, self._descriptors, self._releasing, self._pid)
+        self._finally.atexit = False
         try:
             self._lock()
+            # Only for the message that others get: a full disk does not matter.
+            with contextlib.suppress(OSError):
+                # Not through `Files`: the name is for the process that is refused, and means nothing after a crash.
+                os.pwrite(self._descriptors[-1], f"process {self._pid}".ljust(_HOLDER_BYTES).encode(), 0)  # noqa: TID251
         except BaseException:
             self.release()
             raise
-        # Only for the message that others get: a full disk does not matter.
-        with contextlib.suppress(OSError):
-            # Not through `Files`: the name is for the process that is refused, and means nothing after a crash.
-            os.pwrite(self._descriptors[-1], f"process {self._pid}".ljust(_HOLDER_BYTES).encode(), 0)  # noqa: TID251
 
     def _lock(self) -> None:
         try:
@@ -114,16 +120,10 @@ class FolderLock:
                          if self._descriptors else f"{self._folder} was closed; open it again")
 
     def release(self) -> None:
-        """Release the lock; releasing again does nothing. In a fork it only gives up the fork's copy."""
-        descriptors, self._descriptors = self._descriptors, []
-        for descriptor in descriptors:
-            if self._pid == os.getpid():
-                import fcntl
-
-                # Closing alone would not do while a fork still has its copy.
-                with contextlib.suppress(OSError):
-                    fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
+        """Release the lock; releasing again does nothing, or what an interrupt has left of it. In a fork it only gives
+        up the fork's copy."""
+        _let_go(self._descriptors, self._releasing, self._pid)
+        self._finally.detach()
 
     def __enter__(self) -> FolderLock:
         return self
@@ -133,6 +133,21 @@ class FolderLock:
 
     def __repr__(self) -> str:
         return f"FolderLock({self._folder!r}, {'held' if self._descriptors else 'released'})"
+
+
+def _let_go(descriptors: list[int], releasing: threading.RLock, pid: int) -> None:
+    is_mine = pid == os.getpid()
+    # A fork has no other thread that could do the same, and may have been made while one of its parent's did.
+    with releasing if is_mine else contextlib.nullcontext():
+        while descriptors:
+            if is_mine:
+                import fcntl
+
+                # Closing alone would not do while a fork still has its copy. Before the descriptor is out of the list:
+                # wherever an interrupt comes, what is locked can be released again.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(descriptors[-1], fcntl.LOCK_UN)
+            os.close(descriptors.pop())
 
 
 def _is_ordinary(descriptor: int) -> bool:

@@ -6,10 +6,19 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 from compactlib.runtime.observe import Observer, Progress, tell, telling
+from compactlib.runtime.owned_lock import take_within
+
+
+class _Mine(threading.local):
+    """What each thread has of its own."""
+
+    def __init__(self) -> None:
+        self.holding = threading.Lock()
 
 
 class LaterCalls:
@@ -26,7 +35,7 @@ class LaterCalls:
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], object]] = deque()
         self._delivering = threading.Lock()
-        self._mine = threading.local()
+        self._mine = _Mine()
         self.failures: int = 0
         self.last_error: Exception | None = None
 
@@ -37,36 +46,38 @@ class LaterCalls:
         """Have `listener` called with the next `deliver`."""
         self._waiting.append(partial(listener, *arguments))
 
-    def held(self) -> LaterCalls:
-        """This thread delivers nothing inside `with calls.held():`, and everything behind it.
+    def held(self) -> AbstractContextManager[object]:
+        """This thread delivers nothing inside `with calls, calls.held():`, and everything behind it.
 
         Entered by a thread that is about to hold a lock. An interrupt is not kept waiting: what was put in stays for
         the next delivery.
         """
-        return self
+        # The lock itself, which functions of C take and release: no interrupt can leave it held.
+        return nullcontext() if self._mine.holding.locked() else self._mine.holding
 
     def __enter__(self) -> LaterCalls:
-        self._mine.depth = getattr(self._mine, "depth", 0) + 1
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._mine.depth -= 1
         if self._waiting and (kind is None or issubclass(kind, Exception)):
             self.deliver()
 
     def deliver(self) -> None:
         """Make the calls that wait, unless another thread does so, or this one is inside `held`."""
         # Looked at again after each round: a thread that was turned away meanwhile has left its calls to this one.
-        while self._waiting and not getattr(self._mine, "depth", 0):
-            if not self._delivering.acquire(blocking=False):
-                return
+        while self._waiting and not self._mine.holding.locked():
+            taken: list[bool] = []
             try:
+                take_within(0.0, self._delivering, taken)
+                if taken != [True]:
+                    return
                 while self._waiting:
                     error = tell(self._waiting.popleft())
                     if error is not None:
                         self.failures, self.last_error = self.failures + 1, error
             finally:
-                self._delivering.release()
+                if taken == [True]:
+                    self._delivering.release()
 
     def __repr__(self) -> str:
         return f"<LaterCalls: {len(self)} calls wait, {self.failures} failed>"

@@ -55,3 +55,27 @@ class OwnedLock:
 
     def __repr__(self) -> str:
         return f"<OwnedLock of {self._what}, process {self._pid}>"
+
+
+class Changes(threading.Condition):
+    """A `threading.Condition` whose `with` an interrupt cannot leave with the lock held, as that of `OwnedLock`."""
+
+    def __init__(self) -> None:
+        self._held = threading.RLock()
+        super().__init__(self._held)
+
+    @property
+    def __enter__(self) -> Callable[[], bool]:
+        return self._held.__enter__
+
+    @property
+    def __exit__(self) -> Callable[..., None]:
+        return self._held.__exit__
+
+
+def take_within(seconds: float, lock: threading.RLock | threading.Lock, taken: list[bool]) -> None:
+    """Wait so long for a lock, and note in `taken` whether it came, for who has to release it in a `finally`.
+
+    Functions of C alone take it and note it, in one call: an interrupt comes before or after both.
+    """
+    taken.extend(map(lock.acquire, (True,), (seconds,)))

@@ -10,13 +10,13 @@ for notifications and for each task that is run by `attempt_task`.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 
 from compactlib.errors import Busy
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, TellingObserver, telling
+from compactlib.runtime.owned_lock import Changes
 
 _LOOK_AGAIN_SECONDS = 0.1
 """How long it is waited for a brief run before the budget is asked."""
@@ -39,11 +39,14 @@ class Run:
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
         """Mark what this thread does inside the `with` as done by the run, and by those that it is a part of."""
-        token = _RUNS.set(_RUNS.get() | self._around | {self})
+        tokens: list[Token[frozenset[Run]]] = []
         try:
+            # Functions of C alone set and note it, in one call: no interrupt can come between.
+            tokens.extend(map(_RUNS.set, (_RUNS.get() | self._around | {self},)))
             yield
         finally:
-            _RUNS.reset(token)
+            if tokens:
+                _RUNS.reset(tokens[0])
 
     @property
     def is_mine(self) -> bool:
@@ -72,7 +75,7 @@ class Ownership:
         self._holders = 0
         self._closed = False
         self._cancelled_too: list[Budget] = []
-        self._changed = threading.Condition()
+        self._changed = Changes()
 
     @property
     def is_mine(self) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from compactlib.errors import Busy, Closed, InvalidInput, ReadOnly, StorageError
 from compactlib.files.folder_lock import FolderLock
 from tests.files.readonly import read_only_copy
+from tests.interrupts import interruptions
 
 HOLD = """
 import sys
@@ -165,3 +167,27 @@ def test_a_lock_left_by_another_holder_with_no_name(tmp_path: Path) -> None:
     (tmp_path / "LOCK").write_bytes(b"\xff\xfe\0")
     with FolderLock(tmp_path), pytest.raises(Busy):
         FolderLock(tmp_path)
+
+
+def test_an_interrupt_anywhere_leaves_no_lock_once_it_is_dealt_with(tmp_path: Path) -> None:
+    def work() -> None:
+        with FolderLock(tmp_path) as lock:
+            lock.require_mine()
+
+    for interrupt in interruptions(work, 1_000):
+        with contextlib.suppress(KeyboardInterrupt), interrupt:
+            work()
+        FolderLock(tmp_path).release()
+
+
+def test_what_an_interrupt_has_left_of_a_release_is_released_by_the_next(tmp_path: Path) -> None:
+    def work() -> None:
+        lock.release()
+
+    lock = FolderLock(tmp_path)
+    for interrupt in interruptions(work, 1_000):
+        lock = FolderLock(tmp_path)
+        with contextlib.suppress(KeyboardInterrupt), interrupt:
+            work()
+        lock.release()
+        FolderLock(tmp_path).release()

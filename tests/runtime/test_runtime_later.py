@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
-from compactlib.runtime.later import LaterObserver
+import threading
+from collections.abc import Callable
+
+from compactlib.runtime.later import LaterCalls, LaterObserver
 from compactlib.runtime.observe import Observer, Observers, Progress, RecordingObserver
+from tests.effort import Effort
+from tests.interrupts import interruptions
 
 
 def test_nothing_is_told_before_delivery_and_all_in_order_then() -> None:
@@ -43,3 +48,37 @@ def test_who_is_told_may_cause_more_and_may_raise() -> None:
 def test_nobody_listens_where_there_is_no_observer() -> None:
     assert [LaterObserver(each).is_deaf for each in (None, Observer(), RecordingObserver())] == [True, True, False]
     assert not Observers(Observer(), RecordingObserver()).is_deaf
+
+
+def test_an_interrupt_anywhere_keeps_no_call_from_being_made_by_whoever_comes_next(effort: Effort) -> None:
+    def work(calls: LaterCalls) -> None:
+        with calls, calls.held():
+            calls.put(told.append, "first")
+            with calls, calls.held():
+                calls.put(told.append, "second")
+        calls.put(told.append, "third")
+        calls.deliver()
+
+    told: list[str] = []
+    for interrupt in interruptions(lambda: work(LaterCalls()), effort(300, 300)):
+        for follow in (_here, _in_another_thread):
+            calls, kept = LaterCalls(), []
+            told.clear()
+            try:
+                with interrupt.again() as again:
+                    work(calls)
+            except KeyboardInterrupt as error:
+                kept.append(error)  # as a shell keeps the last one, and all that it refers to
+            calls.put(told.append, "last")
+            follow(calls.deliver)
+            assert (told[-1], len(calls)) == ("last", 0), again.where
+
+
+def _here(call: Callable[[], object]) -> None:
+    call()
+
+
+def _in_another_thread(call: Callable[[], object]) -> None:
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()

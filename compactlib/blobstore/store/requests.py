@@ -34,6 +34,7 @@ from compactlib.blobstore.store.hard_delete import with_reclaim
 from compactlib.contract import Compaction
 from compactlib.errors import Busy, CompactlibError, InvalidInput, StorageError, Unsupported
 from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.runtime.owned_lock import Changes
 
 _FORMAT = 1
 _MAX_PATH_BYTES = 100
@@ -84,7 +85,7 @@ class RequestDoor:
         self._pid = os.getpid()
         self._listening: socket.socket | None = None
         self._wake: tuple[socket.socket, ...] = ()
-        self._lock = threading.Condition()
+        self._lock = Changes()
         self._lines: set[socket.socket] = set()
         self._waiting: set[socket.socket] = set()
         self._thread: threading.Thread | None = None

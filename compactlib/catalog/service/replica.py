@@ -16,6 +16,7 @@ from compactlib.catalog.log.update_log import UpdateLog
 from compactlib.catalog.schema.catalog import Catalog
 from compactlib.catalog.schema.versions import CatalogVersions, RetainedVersions
 from compactlib.runtime.observe import Observer, tell
+from compactlib.runtime.owned_lock import Changes
 
 _MAX_LOOKS = 100
 
@@ -41,7 +42,7 @@ class CatalogReplica:
         self._following = threading.RLock()
         self._told_in: int | None = None  # the thread in which listeners are called at the moment
         self._news: deque[tuple[str, dict[str, Any]]] = deque()
-        self._ready = threading.Condition()
+        self._ready = Changes()
 
     @property
     def history(self) -> RetainedVersions:

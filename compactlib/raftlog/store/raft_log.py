@@ -684,7 +684,7 @@ class RaftLog(Closing):
         Raises:
             Busy: it tries.
         """
-        with self._outbox.held(), self._snapshotting:
+        with self._outbox, self._outbox.held(), self._snapshotting:
             if self._changes_snapshot:
                 raise Busy(f"log {self._log_id!r} is taking a snapshot, whose state was being given when this was "
                            f"called; call it when that has returned")

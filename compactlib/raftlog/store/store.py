@@ -383,7 +383,7 @@ class RaftLogStore(Closing):
             Closed: the store was closed.
         """
         require_type("the log id", log_id, str)
-        with self._outbox.held(), self._changing:
+        with self._outbox, self._outbox.held(), self._changing:
             if log_id in self._damaged:
                 self._remove_damaged(log_id)
                 return
@@ -465,7 +465,7 @@ class RaftLogStore(Closing):
     def _flush_through(self, number: int) -> None:
         """Flush every log that can be; one that cannot leaves the files where they are, and keeps no other back."""
         refused: CompactlibError | None = None
-        with self._outbox.held(), self._flushing:
+        with self._outbox, self._outbox.held(), self._flushing:
             self._lock.require_mine()
             for log in list(self._logs.values()):
                 try:
@@ -489,7 +489,7 @@ class RaftLogStore(Closing):
             LogStopped, Closed: as `RaftLog.append`.
         """
         self._require_open()
-        with self._outbox.held():
+        with self._outbox, self._outbox.held():
             self._wal.sync()
             self._wal.roll_over()
             self._flush_through(self._wal.number - 1)

@@ -295,7 +295,7 @@ class Wal:
         """
         wanted = self._ticket if ticket is None else ticket
         while self._durable_ticket < wanted:
-            with self._outbox.held(), self._committing:
+            with self._outbox, self._outbox.held(), self._committing:
                 if self._durable_ticket < wanted:
                     self._require_running()
                     self._commit()
@@ -384,7 +384,7 @@ class Wal:
             StorageError: the disk has no room; the file goes on to be written to, and it is tried again.
             LogStopped: the disk left it open whether there is a next file.
         """
-        with self._outbox.held(), self._committing:
+        with self._outbox, self._outbox.held(), self._committing:
             self._require_running()
             closed = ClosedFile(self._number, self._in_file.by_log())
             before = self._out
@@ -446,7 +446,7 @@ class Wal:
         Raises:
             StorageError: the disk refused; the file is closed all the same.
         """
-        with self._outbox.held(), self._committing:
+        with self._outbox, self._outbox.held(), self._committing:
             if self._closed:
                 return
             try:

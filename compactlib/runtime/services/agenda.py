@@ -356,8 +356,6 @@ class Agenda:
         turn = item.running
         if turn is None:
             raise InvalidInput(f"{name} has ended a turn that it never began")
-        item.running = None
-        del self._busy[turn.lane]
         item.finished_at, item.ending = now, ending
         match outcome:
             case Done(stats):
@@ -379,6 +377,9 @@ class Agenda:
         elif ending != "stopped":
             item.failures = 0
         item.done += ending == "done"
+        # Last: what an interrupt has kept from being noted is seen to be running still.
+        item.running = None
+        del self._busy[turn.lane]
 
     def _wait_after(self, failures: int) -> float:
         # Beyond 2**60 the longest wait is reached whatever the first one was.
@@ -416,12 +417,15 @@ class Agenda:
     def _begin(self, item: Item, cause: Cause) -> Turn:
         strength = 0 if cause == "resume" else item.owed
         if item.asked is not None:
-            strength, item.asked = max(strength, item.asked[1]), None
+            strength = max(strength, item.asked[1])
+        turn = Turn(item.name, item.lane, cause, strength)
+        # Without a call from here on: an interrupt loses no request.
+        item.running = turn
+        self._busy[item.lane] = item.name
+        item.asked = None
         if cause != "resume":
             item.owed = 0
         item.owes_resume = False
-        item.running = turn = Turn(item.name, item.lane, cause, strength)
-        self._busy[item.lane] = item.name
         return turn
 
     def next_wake(self, now: float, lane: str | None = None) -> float | None:

@@ -16,6 +16,7 @@ from typing import Self
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Busy, Closed
 from compactlib.runtime.observe import Observer, telling
+from compactlib.runtime.owned_lock import Changes
 
 _LOGGER = logging.getLogger("compactlib.turns")
 _LOOK_AGAIN_SECONDS = 0.1
@@ -46,7 +47,7 @@ class Turns:
         self._observer = telling(observer)
         self._first_delay = first_delay_seconds
         self._max_delay = max_delay_seconds
-        self._changed = threading.Condition()
+        self._changed = Changes()
         self._woken = False
         self._stopping = False
         self._thread: threading.Thread | None = None

@@ -34,6 +34,7 @@ from compactlib.errors import AuditFailed, BudgetSpent, Busy, Closed, Compactlib
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, telling
+from compactlib.runtime.owned_lock import Changes
 from compactlib.runtime.ownership import Run
 from compactlib.runtime.services.agenda import Accepted, Agenda, Ending, Refused, Removed, Turn
 from compactlib.runtime.services.turns import Turns
@@ -154,7 +155,7 @@ class WorkService:
         self._agenda = Agenda(retry_seconds=retry_seconds, max_retry_seconds=max_retry_seconds)
         self._work: dict[str, tuple[Work, Callable[[CompactlibError], bool]]] = {}
         self._jobs: dict[str, Job] = {}
-        self._changed = threading.Condition()
+        self._changed = Changes()
         self._has_threads = False
         self._lanes: dict[str, Turns] = {}
         self._ending: list[Turns] = []
@@ -230,8 +231,8 @@ class WorkService:
             NotFound: there is none of this name.
         """
         with self._changed:
-            if self._agenda.set_enabled(name, False, self._now()):
-                self._jobs[name].stop()
+            if self._agenda.set_enabled(name, False, self._now()) and (job := self._jobs.get(name)):
+                job.stop()
 
     def set_open(self, name: str, is_open: bool) -> None:
         """Report that what is worked on was opened or closed.
@@ -292,8 +293,8 @@ class WorkService:
             self._agenda.start(self._now())
         outcomes = []
         with self._mark.inside():
-            while (job := self._take(None)) is not None:
-                outcomes.append(self._carry_out(job))
+            while (outcome := self._turn(None)) is not None:
+                outcomes.append(outcome)
         return outcomes
 
     def stop(self, *, wait_seconds: float = 30.0) -> Done[Stopped] | Failed:
@@ -306,7 +307,7 @@ class WorkService:
         left = waiting_time(wait_seconds)
         with self._changed:
             # What is begun after a later start is not waited for.
-            jobs = [self._jobs[name] for name in self._agenda.stop()]
+            jobs = [self._jobs[name] for name in self._agenda.stop() if name in self._jobs]
             for job in jobs:
                 job.stop()
             self._has_threads = False
@@ -422,33 +423,46 @@ class WorkService:
     def _lane_turn(self, lane: str) -> float:
         """What a lane's thread does each time; in how many seconds it is to look again."""
         with self._mark.inside():
-            job = self._take(lane)
-            if job is not None:
-                self._carry_out(job, lane)
+            if self._turn(lane) is not None:
                 return 0.0
             with self._changed:
                 now = self._now()
                 wake = self._agenda.next_wake(now, lane)
         return _LONGEST_SLEEP_SECONDS if wake is None else min(max(wake - now, 0.0), _LONGEST_SLEEP_SECONDS)
 
-    def _take(self, lane: str | None) -> Job | None:
+    def _turn(self, lane: str | None) -> Outcome[Any] | None:
+        """Take a turn, and note how it ended, whatever that is; what is no `Exception` is raised after that.
+
+        Args:
+            lane: that of the thread, if it is the service's own; else the turn is one of any lane.
+
+        Returns:
+            The outcome; `None` if no turn is due.
+        """
+        begun: list[Job] = []
+        try:
+            self._take(lane, begun)
+            return self._carry_out(begun[0]) if begun else None
+        except BaseException as error:
+            # Raised by the work, or an interrupt at any step on the way to it and back.
+            if lane is not None and not isinstance(error, Exception):
+                self._exits.add(lane)
+            self.note(error)
+            self._cut_short(begun, error)
+            raise
+
+    def _take(self, lane: str | None, begun: list[Job]) -> None:
         with self._changed:
             if lane is not None and not ((turns := self._lanes.get(lane)) and turns.is_mine):
                 # The thread of a start that is over: `stop` waits for it, and not for what came after.
-                return None
+                return
             turn = self._agenda.take(self._now(), lane)
-            if turn is None:
-                return None
-            self._jobs[turn.name] = job = Job(turn, Run(self._budget))
-            return job
+            if turn is not None:
+                job = Job(turn, Run(self._budget))
+                self._jobs[turn.name] = job
+                begun.append(job)
 
-    def _carry_out(self, job: Job, lane: str | None = None) -> Outcome[Any]:
-        """Do it, and note how it ended, whatever that is; what is no `Exception` is raised after that.
-
-        Args:
-            job: what.
-            lane: that of the thread, if it is the service's own.
-        """
+    def _carry_out(self, job: Job) -> Outcome[Any]:
         work, retries = self._work[job.turn.name]
         try:
             with job.run.inside():
@@ -457,17 +471,24 @@ class WorkService:
                 finally:
                     for surprise in job.surprises:
                         self.note(surprise)
-        except BaseException as error:
-            outcome = Failed(ended_in(f"the work {job.turn.name}", error, task=job.turn.name))
+        except Exception as error:
+            outcome = Failed(_ended(job.turn, error))
             self.note(error)
             retries = _always
-            if not isinstance(error, Exception):
-                if lane is not None:
-                    self._exits.add(lane)
-                self._settle(job, "failed", outcome)
-                raise
         self._settle(job, _ending(job, outcome, retries), outcome)
         return outcome
+
+    def _cut_short(self, begun: list[Job], error: BaseException) -> None:
+        """Note the end of a turn that was left at whichever step."""
+        for job in begun:
+            if self._jobs.get(job.turn.name) is job:
+                self._settle(job, "failed", Failed(_ended(job.turn, error)))
+        with self._changed:
+            for item in self._agenda.items:
+                # Begun and noted under the lock: what is not noted now was left on the way.
+                if item.running is not None and item.name not in self._jobs:
+                    self._agenda.finished(item.name, "failed", Failed(_ended(item.running, error)), self._now())
+            self._changed.notify_all()
 
     def _settle(self, job: Job, ending: Ending, outcome: Outcome[Any]) -> None:
         """A turn has ended."""
@@ -478,11 +499,11 @@ class WorkService:
             before, now = item.failures, self._now()
             del self._jobs[name]
             self._turns_taken += 1
-            self._agenda.finished(name, ending, outcome, now)
             if job.has_closed:
                 self._agenda.set_open(name, False, now)
             if job.next_in is not None:
                 self._agenda.set_due(name, now + job.next_in)
+            self._agenda.finished(name, ending, outcome, now)
             met = outcome.error if ending == "failed" and isinstance(outcome, Failed) else \
                 job.surprises[-1] if job.surprises else None
             if met is not None:
@@ -494,6 +515,10 @@ class WorkService:
             self._wake(lane)
         if told is not None:
             self._observer.event(*told)
+
+
+def _ended(turn: Turn, error: BaseException) -> CompactlibError:
+    return ended_in(f"the work {turn.name}", error, task=turn.name)
 
 
 def _always(_: CompactlibError) -> bool:

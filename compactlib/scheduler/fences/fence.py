@@ -34,6 +34,7 @@ import attrs
 from compactlib._arguments import require_seconds
 from compactlib.errors import AuditFailed, Busy, CorruptData, InvalidInput
 from compactlib.files.record_frame import RecordFrame
+from compactlib.runtime.owned_lock import take_within
 from compactlib.scheduler.errors import CommittedOtherwise, FencedOff
 
 MAX_TOKEN = (1 << 64) - 1
@@ -342,12 +343,15 @@ class MemoryFence:
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        if not self._lock.acquire(timeout=self._wait_seconds):
-            raise Busy(f"a guarded step has been running for more than {self._wait_seconds} seconds; wait for it")
+        taken: list[bool] = []
         try:
+            take_within(self._wait_seconds, self._lock, taken)
+            if taken != [True]:
+                raise Busy(f"a guarded step has been running for more than {self._wait_seconds} seconds; wait for it")
             yield
         finally:
-            self._lock.release()
+            if taken == [True]:
+                self._lock.release()
 
     def __repr__(self) -> str:
         return f"MemoryFence({len(self._records)} resources, floor {self._floor})"

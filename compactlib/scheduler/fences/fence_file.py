@@ -33,6 +33,7 @@ from compactlib.files.disk import (
     write_durably,
 )
 from compactlib.files.folder_lock import FolderLock
+from compactlib.runtime.owned_lock import take_within
 from compactlib.scheduler.fences.fence import (
     Admission,
     Commitment,
@@ -234,22 +235,34 @@ class FileFence:
             # A fork: locks that its parent's threads hold are not its own, and are never released here.
             self._begin()
         deadline = self._clock.monotonic() + self._wait_seconds
-        if not self._lock.acquire(timeout=self._wait_seconds):
-            raise Busy(f"a guarded step of this process has been running for more than {self._wait_seconds} seconds "
-                       f"in {self._folder}; wait for it")
+        taken: list[bool] = []
+        lock = self._lock
         try:
+            take_within(self._wait_seconds, lock, taken)
+            if taken != [True]:
+                raise Busy(f"a guarded step of this process has been running for more than {self._wait_seconds} "
+                           f"seconds in {self._folder}; wait for it")
             # Within a guarded step, the thread that runs it holds the folder already.
             if self._depth:
                 yield
                 return
-            with self._folder_lock(deadline):
+            folder_lock = self._folder_lock(deadline)
+            try:
                 self._depth += 1
                 try:
                     yield
                 finally:
                     self._depth -= 1
+            finally:
+                try:
+                    folder_lock.release()
+                except BaseException:
+                    # An interrupt at its beginning; who keeps the traceback keeps the lock from being collected.
+                    folder_lock.release()
+                    raise
         finally:
-            self._lock.release()
+            if taken == [True]:
+                lock.release()
 
     def _folder_lock(self, deadline: float) -> FolderLock:
         while True:

@@ -212,6 +212,8 @@ class Decision:
                 self._complete(said, job)
             else:
                 self._take(said)
+        if self._is_repeated:
+            self.renewed = [job for job in renewed if job.name not in schedule.over]
 
     def _take(self, said: StatusUpdate) -> None:
         name, status, results = said.name, said.status, said.compacted_blocks

@@ -49,6 +49,7 @@ class Schedule:
 
     Attributes:
         touched: names of the jobs that something was done with; nothing else is, in this poll.
+        over: of these, the jobs that are done or given back: nothing more can be said about them.
         lease_expires_at: end of the leases that this poll gives and renews, seconds.
     """
 
@@ -60,6 +61,7 @@ class Schedule:
         self._expiry = command.appended_at if expiry is None else expiry
         self.lease_expires_at: float = command.appended_at + config.lease_seconds
         self.touched: set[str] = set()
+        self.over: set[str] = set()
         self._added = 0
         self._removed = 0
         self._evicted = 0
@@ -72,7 +74,7 @@ class Schedule:
         """The job that an update is about, or why it is refused. O(1)."""
         config = self._config
         job = self._queue.get(name)
-        if config.strict_states and name in self.touched:
+        if name in (self.touched if config.strict_states else self.over):
             return Verdict.DUPLICATE
         if job is None:
             return Verdict.NOT_FOUND
@@ -113,12 +115,14 @@ class Schedule:
     def completed(self, name: str) -> None:
         """The job leaves the queue, and its place is free in this very poll."""
         self.touched.add(name)
+        self.over.add(name)
         self._removed += 1
 
     def released(self, state: JobState, delay_seconds: float, reason: str, *, failures: int | None = None,
                  releases: int = 0) -> JobState:
         """The state of a job that a worker gives back, to be assigned after a delay."""
         self.touched.add(state.name)
+        self.over.add(state.name)
         not_before = self._command.appended_at + delay_seconds if delay_seconds else 0.0
         return JobState(name=state.name, compaction_level=state.compaction_level, token=self._command.index,
                         added_at=state.added_at, failures=state.failures if failures is None else failures,

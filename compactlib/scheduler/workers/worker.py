@@ -23,6 +23,7 @@ from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, TaskFaile
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
+from compactlib.runtime.owned_lock import Changes
 from compactlib.runtime.ownership import Run
 from compactlib.runtime.services.daemon_threads import DaemonThreads
 from compactlib.runtime.services.service_face import ServiceFace
@@ -164,7 +165,7 @@ class Worker(ServiceFace):
         self._running: dict[int, RunningJob] = {}
         self._job_threads, self._cleanup_threads = self._threads()
         # What the core knows changes under it, and callers that wait for that are woken.
-        self._changed = threading.Condition()
+        self._changed = Changes()
         self._polling = threading.Lock()
         self._unanswered = 0
         self._next_poll_at = 0.0

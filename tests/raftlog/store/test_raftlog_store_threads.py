@@ -65,8 +65,8 @@ def test_calls_are_made_in_order_once_nobody_holds_a_lock() -> None:
             outbox.deliver()
         raise KeyError(name)
 
-    with outbox.held():
-        with outbox.held():
+    with outbox, outbox.held():
+        with outbox, outbox.held():
             outbox.put(asking, "first")
             outbox.put(asking, "second")
         outbox.deliver()
@@ -82,7 +82,7 @@ def test_one_thread_delivers_for_all_and_nothing_is_left() -> None:
 
     def put(start: int) -> None:
         for number in range(start, start + 200):
-            with outbox.held():
+            with outbox, outbox.held():
                 outbox.put(told.append, number)
 
     threads = [threading.Thread(target=put, args=[1000 * each]) for each in range(4)]

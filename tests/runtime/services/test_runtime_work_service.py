@@ -29,6 +29,8 @@ from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.runtime.services.agenda import Accepted, Refused, Removed
 from compactlib.runtime.services.service_face import ServiceFace
 from compactlib.runtime.services.work_service import Job, WorkService
+from tests.effort import Effort
+from tests.interrupts import interruptions
 
 FAILED = "shop_failed"
 
@@ -643,3 +645,39 @@ def is_in(thread: threading.Thread, function: str) -> bool:
     while frame is not None and frame.f_code.co_name != function:
         frame = frame.f_back
     return frame is not None
+
+
+def test_an_interrupt_anywhere_in_a_turn_keeps_no_lane_busy(effort: Effort) -> None:
+    def work(shop: WorkService) -> None:
+        shop.request("pack")
+        shop.run_pending()
+
+    def made() -> tuple[WorkService, Work]:
+        shop, pack = service(ManualClock(), RecordingObserver(), retry_seconds=1e-9), Work(Failed(broken()))
+        shop.add("pack", pack, lane="hall", every_seconds=1e9)
+        shop.add("send", lambda job: Skipped("nothing is packed"), lane="hall", every_seconds=1.0)
+        return shop, pack
+
+    def follow(shop: WorkService, pack: Work, followed: list[bool]) -> None:
+        before = len(pack.turns)
+        shop.audit()
+        was_accepted = isinstance(shop.request("pack"), Accepted)
+        shop.run_pending()
+        shop.audit()
+        followed.append(was_accepted and len(pack.turns) > before and isinstance(shop.stop(wait_seconds=0.0), Done))
+
+    for interrupt in interruptions(lambda: work(made()[0]), effort(100, 1_000)):
+        shop, pack = made()
+        kept: list[BaseException] = []
+        try:
+            with interrupt:
+                work(shop)
+        except KeyboardInterrupt as error:
+            kept.append(error)  # as a shell keeps the last one, and all that it refers to
+        assert not shop.is_mine, interrupt.where
+        # Another thread may have what this one has let go.
+        followed: list[bool] = []
+        other = threading.Thread(target=follow, args=(shop, pack, followed), daemon=True)
+        other.start()
+        other.join(10.0)
+        assert followed == [True], interrupt.where

@@ -101,6 +101,26 @@ def test_unchecked_a_completion_without_results_leaves_its_sources(
     assert len(state.index) == 2
 
 
+@pytest.mark.parametrize(("said", "told", "left"), [
+    ([P, S], ["accepted", "accepted"], 0), ([S, P], ["accepted", "duplicate"], 0),
+    ([S, S], ["accepted", "duplicate"], 0), ([P, S, S], ["accepted", "accepted", "duplicate"], 0),
+    ([JobStatus.FAILED, S], ["accepted", "duplicate"], 1), ([P, JobStatus.RELEASED], ["accepted", "accepted"], 1),
+    ([JobStatus.RELEASED, JobStatus.FAILED], ["accepted", "duplicate"], 1), ([P, P], ["accepted", "accepted"], 1),
+])
+@pytest.mark.parametrize("checks", [False, True])
+def test_of_several_updates_about_one_job_each_is_told_what_became_of_it(
+        said: list[JobStatus], told: list[str], left: int, *, checks: bool) -> None:
+    host, response = with_job(attrs.evolve(lenient(levels=PAIRS.levels), check_results=checks))
+    results = output(response.compaction_jobs[0], "x")
+    answer = host.poll(0, *(say(response, status, results=results if status is S else None) for status in said))
+    assert [one.verdict.value for one in answer.answers] == told
+    assert len(host.service.state.jobs) == left
+    assert len({one.name for one in answer.assignments}) == ({*said} == {P})
+    index = host.service.state.index
+    assert index is not None
+    assert (index.get("A", 1, "x") is not None) == (not left)
+
+
 def test_preparing_changes_nothing_and_gives_the_same_again() -> None:
     host, response = with_job()
     host.add("c", "d", "e", "f")
