@@ -221,6 +221,18 @@ def test_a_half_written_file_is_gone_on_with_from_where_it_is_right(tmp_path: Pa
     assert 0 < budget.spent_bytes < whole.size_bytes - 5000
 
 
+def test_a_budget_that_ends_within_what_is_written_at_once_has_paid_for_what_is_copied(tmp_path: Path) -> None:
+    """Else one that is smaller than that would never get anywhere."""
+    chosen = source(tmp_path, sizes=(300,) * 20)[::2]
+    budget = Budget(total_bytes=sum(entry.size for entry in chosen[:3]) + 1)
+    with pytest.raises(BudgetSpent):
+        run(task_for(tmp_path, chosen, kept=True, buffer_bytes=1 << 20), "first", budget=budget)
+    (kept,) = tmp_path.glob("*.first.*")
+    assert records(str(kept)) == [(entry.sequence, entry.id) for entry in chosen[:3]]
+    result = run(task_for(tmp_path, chosen, kept=True, resume_from=str(kept)), "second")
+    assert records(result.files[0].path) == [(entry.sequence, entry.id) for entry in chosen]
+
+
 def test_a_file_that_somebody_may_still_write_to_is_not_gone_on_with(tmp_path: Path) -> None:
     entries = source(tmp_path)
     whole = run(task_for(tmp_path, entries)).files[0]
