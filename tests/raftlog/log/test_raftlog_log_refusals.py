@@ -186,7 +186,7 @@ def life_of_two(seed: int, files: FailingFiles) -> tuple[int, int]:
 
 
 def test_a_thread_is_told_what_the_disk_has_refused_another_one_that_appends(effort: Effort) -> None:
-    for seed in range(effort(8, 1_000)):
+    for seed in range(effort(5, 1_000)):
         (before, changes), rng = life_of_two(seed, FailingFiles(UnsyncedFiles())), random.Random(seed)
         for _ in range(effort(6, 20)):
             life_of_two(seed, FailingFiles(UnsyncedFiles(), fail_at=rng.randint(before + 1, changes), errno=errno.EIO))
