@@ -93,8 +93,8 @@ class LogTail:
             self._recover_newest()
         try:
             self._make_room()
-            self._appenders.add(get_ident())
             self.newest.append(index, term, payload)
+            self._appenders.add(get_ident())
             if index < self.newest_first:
                 self._began_at(index)
         except BaseException as error:
@@ -134,8 +134,8 @@ class LogTail:
                 index = first + done
                 try:
                     self._make_room()
-                    self._appenders.add(get_ident())
                     done += self.newest.append_run(index, term, payloads[done:] if done else payloads)
+                    self._appenders.add(get_ident())
                     if index < self.newest_first:
                         self._began_at(index)
                 except BaseException as error:
