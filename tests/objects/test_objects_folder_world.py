@@ -102,6 +102,10 @@ def change(folder: Path, rng: random.Random) -> None:
         shutil.rmtree(rng.choice(folders[1:]))
 
 
+def number_of(version: Version | None) -> int:
+    return 0 if version is None else version.number
+
+
 class Committers:
     """Some working copies of one folder.
 
@@ -164,9 +168,9 @@ class Committers:
             change(Path(other.folder), self._rng)
 
             def commit() -> None:
-                was = other.version
                 with contextlib.suppress(Stale):
-                    others.extend({folder_in(self.objects).commit(other)} - {was})
+                    version = folder_in(self.objects).commit(other)
+                    others.extend([version] if version.number > number_of(before[0]) else [])
 
             self.objects.meanwhile = self._rng.randrange(12), commit
         told: CompactlibError | None = None
@@ -182,20 +186,29 @@ class Committers:
         found, (other, others) = self.found(), beside
         if others:
             assert found == (others[0], picture(Path(other.folder)))
-            assert mine.version == based, "both have committed"
+            assert number_of(mine.version) <= number_of(before[0]), "both have committed"
         elif told is None:
-            assert found == (before if mine.version == based else (mine.version, wanted))
+            self._require_there(before, mine, wanted)
         elif isinstance(told, Stale):
             assert based != before[0]
             assert found == before
         else:
-            assert found == before or (based == before[0] and found[1] == wanted)
+            assert found == before or (mine.version == before[0] and found[1] == wanted)
+            is_outdated = mine.version != before[0]
             # Asked again, it says what there is.
-            with contextlib.suppress(Stale):
+            try:
                 assert folder_in(self.objects).commit(mine) == mine.version
-                found = mine.version, wanted
-            assert self.found() == found
-            assert mine.version == found[0] or based != before[0]
+            except Stale:
+                assert is_outdated
+                assert self.found() == found
+            else:
+                self._require_there(found, mine, wanted)
+
+    def _require_there(self, before: tuple[Version | None, dict[str, object]], mine: WorkingCopy,
+                       wanted: dict[str, object]) -> None:
+        """What was committed is the folder, or it was before another has changed it."""
+        found = self.found()
+        assert found == (before if number_of(mine.version) < number_of(before[0]) else (mine.version, wanted))
 
     def end(self) -> None:
         """With nothing left that no version names."""
