@@ -224,7 +224,7 @@ class Committers:
 
 
 def test_committers_of_one_folder_lose_nothing_of_each_others(effort: Effort) -> None:
-    for seed in range(effort(12, 1_500)):
+    for seed in range(effort(5, 1_500)):
         with tempfile.TemporaryDirectory() as scratch:
             world = Committers(Path(scratch), random.Random(seed))
             for _ in range(25):
