@@ -32,7 +32,8 @@ from compactlib.contract import CommitFence, Compaction, Policy
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, StorageError, Unsupported
 from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path
 from compactlib.files.folder_lock import LOCK_NAME
-from compactlib.objects.register import ObjectRegister, Version
+from compactlib.objects.errors import ObjectStoreFailed
+from compactlib.objects.register import NO_ID, ObjectRegister, Version
 from compactlib.objects.store import ObjectStore, delete_many
 from compactlib.objects.stored_file import DEFAULT_PART_BYTES, StoredFile, put_file, take_file
 from compactlib.outcome import Done, Failed, Skipped
@@ -120,6 +121,7 @@ class WorkingCopy:
         version: what it was made from, or was committed as.
         contents: what that version names.
         is_wanted: whether `ObjectFolder.opened` commits it.
+        unseen: contents whose commit got no answer, and the error that said so.
     """
 
     def __init__(self, objects: ObjectStore, prefix: str, folder: str, version: Version | None = None, *, files: Files,
@@ -130,6 +132,7 @@ class WorkingCopy:
         self.version: Version | None = version
         self.contents: Contents = Contents()
         self.is_wanted: bool = True
+        self.unseen: tuple[Contents, ObjectStoreFailed] | None = None
         self._objects = objects
         self._files = files
         self._held = held
@@ -336,7 +339,8 @@ class ObjectFolder:
     def commit(self, copy: WorkingCopy, *, fence: CommitFence | None = None) -> Version:
         """Make a working copy, which nobody has open, the newest version, if no other has come since; in one step.
 
-        What has not changed since it was fetched stays where it is; if nothing has, no version is made.
+        What has not changed since it was fetched stays where it is; if nothing has, no version is made. After a commit
+        without an answer it may be called again, and sees first what came of that.
 
         Args:
             copy: the working copy.
@@ -350,12 +354,30 @@ class ObjectFolder:
         """
         require_method("fence", fence, "guard", or_none=True)
         contents = copy.put(self._heads)
+        if copy.unseen is not None:
+            self._look_for(copy, *copy.unseen)
         if copy.version is None or contents != copy.contents:
             guard: AbstractContextManager[object] = nullcontext() if fence is None else fence.guard()
             with guard:
-                copy.version = self._register.replace(contents.encoded(), copy.version)
+                try:
+                    copy.version = self._register.replace(contents.encoded(), copy.version)
+                except ObjectStoreFailed as error:
+                    copy.unseen = contents, error
+                    raise
             copy.contents = contents
         return copy.version
+
+    def _look_for(self, copy: WorkingCopy, tried: Contents, unknown: ObjectStoreFailed) -> None:
+        """See whether contents are the version after the copy's own, whose commit got no answer."""
+        number, follows = (0, NO_ID) if copy.version is None else (copy.version.number, copy.version.id)
+        try:
+            versions = self._register.versions()
+        except ObjectStoreFailed as error:
+            raise unknown from error
+        for version in versions:
+            if (version.number, version.follows, version.value) == (number + 1, follows, tried.encoded()):
+                copy.version, copy.contents = version, tried
+        copy.unseen = None
 
     @contextlib.contextmanager
     def opened(self, *, only_heads: bool = False, fence: CommitFence | None = None,

@@ -28,7 +28,8 @@ from compactlib.runtime.look import look_until_seen
 
 _FRAME = RecordFrame("version of a register", b"CLREGSTR", 1, "<HQ16s16s")
 _ID_BYTES = 16
-_NO_ID = bytes(_ID_BYTES)
+NO_ID = bytes(_ID_BYTES)
+"""What the first version follows."""
 _LAST = 10 ** 20 - 1
 _LOOKS = 20
 
@@ -101,7 +102,7 @@ class ObjectRegister:
         """
         require_type("value", value, (bytes, bytearray, memoryview), "bytes")
         require_type("seen", seen, Version, or_none=True)
-        number, follows = (1, _NO_ID) if seen is None else (seen.number + 1, seen.id)
+        number, follows = (1, NO_ID) if seen is None else (seen.number + 1, seen.id)
         if (self._newest() or 0) >= number:
             raise self._lost(number)
         version = Version(number, require_id("new_id", self._new_id(), _ID_BYTES), follows, value)

@@ -301,6 +301,34 @@ def test_whichever_request_fails_the_folder_is_what_it_was_or_what_it_became(
     assert (False, True) in ended or not stays_away
 
 
+@pytest.mark.parametrize("changed_again", [False, True])
+def test_a_commit_without_an_answer_that_is_asked_for_again_is_no_other_committers(
+        here: Path, *, changed_again: bool) -> None:
+    """It was `Stale`, which says that nothing was changed."""
+    counts = []
+    for number in range(1, 6):
+        objects = UnsureObjects()
+        first = folder_in(objects).put(made(here / f"source-{number}"))
+        copy = folder_in(objects).fetch(here / f"copy-{number}")
+        (here / f"copy-{number}" / "empty").unlink()
+        objects.arm(number, carried_out=True, stays_away=True)
+        with contextlib.suppress(ObjectStoreFailed):
+            folder_in(objects).commit(copy)
+        if changed_again:
+            (here / f"copy-{number}" / "link").unlink()
+        for away in (1, 2):
+            # As long as nothing can be seen, it is unknown.
+            objects.arm(away, stays_away=True)
+            with contextlib.suppress(ObjectStoreFailed):
+                folder_in(objects).commit(copy)
+        objects.arm(0)
+        counts.append(folder_in(objects).read() != first)
+        version = folder_in(objects).commit(copy)
+        assert folder_in(objects).read() == version
+        assert held(objects, here) == picture(Path(copy.folder))
+    assert set(counts) == {False, True}
+
+
 # ----------------------------------------------------------------------------------------------------------- reclaim
 
 

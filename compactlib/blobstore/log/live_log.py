@@ -334,10 +334,18 @@ class LiveLog:
             self._synced_at = self._clock.monotonic()
 
     def close(self, *, is_mine: bool = True) -> None:
-        """Seal the index and give up the files; in a fork of the process that has the store, only the latter."""
+        """Seal the index and give up the files; in a fork of the process that has the store, only the latter.
+
+        Raises:
+            StorageError: the disk refused.
+            WritesStopped: it did before, and there are records that are not durable.
+        """
         try:
             if is_mine and self.writer.stopped is None:
                 self.seal_index()
+            elif is_mine and not self.writer.all_synced:
+                # Whoever wrote them need not have been told: sealing an index is no part of any write.
+                self.writer.check()
         finally:
             self.writer.close()
             if is_mine:

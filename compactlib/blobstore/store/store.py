@@ -809,7 +809,8 @@ class BlobStore(Closing):
         Raises:
             Busy: called from within a compaction of the store, on whichever thread: by an observer, a policy, a
                 question, a task. Nothing was done.
-            StorageError: the disk refused; the folder is given up all the same.
+            StorageError: the disk refused, now or before (`WritesStopped`), and not all is durable; the folder is
+                given up all the same.
         """
         if not self._lock_file.is_mine:
             # Closed before; or a fork, in which what is locked or under way in its parent never ends.

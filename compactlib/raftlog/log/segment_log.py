@@ -233,11 +233,12 @@ class SegmentLog(Closing):
             InvalidInput: the index lies at or below the snapshot, or is no 64-bit number, or the payload is too large.
             StorageError: the disk refused. Entries that were not synced are lost, as they are when an interrupt comes
                 in the middle, and the log goes on from what is there: look at `last_index` before appending again.
-                So too if it refused another call meanwhile, a read or a compaction say: nothing was appended then.
+                So too if it refused another call meanwhile, a read or a compaction say, or another thread's append or
+                sync, and some of them were this thread's: nothing was appended then.
             Closed: the log was closed.
         """
         with self._switch:
-            if self._tail.untold is not None:
+            if self._tail.untold:
                 self._tail.require_kept()
             self._append(index, term, payload)
 

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 from compactlib.errors import AuditFailed, Busy, CompactlibError, StorageError
@@ -60,8 +61,11 @@ class LogTail:
         self._to_remove: list[int] = []
         self._overwrite_unsynced = False
         self._must_recover = False
-        # Why entries were lost, of which whoever appended them was not told; see `require_kept`.
-        self.untold: BaseException | None = None
+        # The threads that have appended what is not synced yet.
+        self._appenders: set[int] = set()
+        # Why entries were lost, for each thread that has appended some and was not told, and (`None`) for whichever
+        # comes first if nobody was; see `require_kept`.
+        self.untold: dict[int | None, BaseException] = {}
 
     @property
     def must_remove_older(self) -> bool:
@@ -90,6 +94,7 @@ class LogTail:
         try:
             self._make_room()
             self.newest.append(index, term, payload)
+            self._appenders.add(get_ident())
             if index < self.newest_first:
                 self._began_at(index)
         except BaseException as error:
@@ -99,6 +104,7 @@ class LogTail:
     def _make_room(self) -> None:
         ended = self.newest.make_room()
         if ended is not None:
+            self._appenders.clear()
             self.segments.put(ended)
             self.older_last, self.newest_first = ended.ref.last, _BEYOND
 
@@ -129,6 +135,7 @@ class LogTail:
                 try:
                     self._make_room()
                     done += self.newest.append_run(index, term, payloads[done:] if done else payloads)
+                    self._appenders.add(get_ident())
                     if index < self.newest_first:
                         self._began_at(index)
                 except BaseException as error:
@@ -196,6 +203,7 @@ class LogTail:
             except BaseException as error:
                 self.lose_unsynced(error, untold=untold)
                 raise
+            self._appenders.clear()
             self._overwrite_unsynced = False
             if self._to_discard:
                 self._compactor.discard(self._to_discard)
@@ -210,24 +218,28 @@ class LogTail:
 
         Args:
             error: what was raised.
-            untold: whether who appended the entries is still to be told, by `require_kept`.
+            untold: whether the caller is another one than who appended the entries. `require_kept` tells those whom
+                this error does not.
         """
         if isinstance(error, CompactlibError) and not isinstance(error, StorageError):
             return
         with self.switch:
-            if untold and self.newest.unsynced_entries:
-                self.untold = error
+            if self.newest.unsynced_entries:
+                concerned = self._appenders | {None} if untold else self._appenders - {get_ident()}
+                self.untold.update(dict.fromkeys(concerned, error))
+            self._appenders.clear()
             self._must_recover = True
             with contextlib.suppress(CompactlibError):
                 self._recover_newest()
 
     def require_kept(self) -> None:
-        """Return unless entries were lost since this was called last, of which nobody told who appended them.
+        """Return unless entries were lost in another's call, some of them this thread's, or nobody was told so far.
 
         Raises:
-            StorageError: they were; says why.
+            StorageError: they were; says why. Not said again.
         """
-        lost, self.untold = self.untold, None
+        anyone = self.untold.pop(None, None)
+        lost = self.untold.pop(get_ident(), anyone)
         if lost is None:
             return
         kind, number, why = (type(lost), lost.errno, lost.detail) if isinstance(lost, StorageError) else (

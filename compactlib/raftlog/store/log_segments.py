@@ -80,7 +80,7 @@ class LogSegments(Closing):
 
     def _carry_out(self, plan: FlushPlan) -> None:
         # What an earlier try has lost is written now.
-        self._tail.untold = None
+        self._tail.untold.clear()
         if plan.cut_after is not None and not (plan.slabs and plan.slabs[0].first == plan.cut_after + 1):
             # Else the first entry to be written takes back by itself whatever stands from its index on.
             self.take_back(plan.cut_after)

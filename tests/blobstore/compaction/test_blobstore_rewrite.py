@@ -131,6 +131,29 @@ def test_records_with_little_between_them_are_written_at_once(tmp_path: Path) ->
     assert len(files.held["write"]) == 2  # the header, and all records
 
 
+@pytest.mark.parametrize("can_ask", [False, True])
+def test_a_disk_that_cannot_read_what_lies_between_two_records_keeps_none_from_being_copied(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, can_ask: bool) -> None:
+    everything = source(tmp_path, sizes=(300,) * 30)
+    chosen, bad = everything[::2], everything[11]
+    read = os.preadv
+
+    def reading(descriptor: int, pieces: Sequence[memoryview], offset: int, flags: int = 0) -> int:
+        length = sum(map(len, pieces))
+        if flags and not can_ask:
+            raise OSError(errno.EOPNOTSUPP, "cannot say what is cached")
+        if offset < bad.end and offset + length > bad.offset:
+            if flags:
+                raise BlockingIOError
+            raise OSError(errno.EIO, "a bad sector")
+        return read(descriptor, pieces, offset)
+
+    monkeypatch.setattr(os, "preadv", reading)
+    result = run(task_for(tmp_path, chosen, buffer_bytes=1 << 20))
+    monkeypatch.undo()
+    assert records(result.files[0].path) == [(entry.sequence, entry.id) for entry in chosen]
+
+
 def test_two_attempts_write_the_same_bytes_to_different_files(tmp_path: Path) -> None:
     task = pickle.loads(pickle.dumps(task_for(tmp_path, source(tmp_path))))
     first, second = run(task, "a").files[0], run(task, "b").files[0]
@@ -196,6 +219,18 @@ def test_a_half_written_file_is_gone_on_with_from_where_it_is_right(tmp_path: Pa
     assert Path(result.files[0].path).read_bytes() == Path(whole.path).read_bytes()
     assert result.files[0].crc32 == whole.crc32
     assert 0 < budget.spent_bytes < whole.size_bytes - 5000
+
+
+def test_a_budget_that_ends_within_what_is_written_at_once_has_paid_for_what_is_copied(tmp_path: Path) -> None:
+    """Else one that is smaller than that would never get anywhere."""
+    chosen = source(tmp_path, sizes=(300,) * 20)[::2]
+    budget = Budget(total_bytes=sum(entry.size for entry in chosen[:3]) + 1)
+    with pytest.raises(BudgetSpent):
+        run(task_for(tmp_path, chosen, kept=True, buffer_bytes=1 << 20), "first", budget=budget)
+    (kept,) = tmp_path.glob("*.first.*")
+    assert records(str(kept)) == [(entry.sequence, entry.id) for entry in chosen[:3]]
+    result = run(task_for(tmp_path, chosen, kept=True, resume_from=str(kept)), "second")
+    assert records(result.files[0].path) == [(entry.sequence, entry.id) for entry in chosen]
 
 
 def test_a_file_that_somebody_may_still_write_to_is_not_gone_on_with(tmp_path: Path) -> None:

@@ -168,6 +168,21 @@ class NoSyncFile:
         self._out.sync()
 
 
+def test_what_could_not_be_synced_is_told_when_the_store_is_closed_at_the_latest(tmp_path: Path) -> None:
+    """The sync that was refused was that of an index which is sealed, and no write's."""
+    files = NoSync()
+    store = opened(tmp_path, files, "interval")
+    store.put(b"a", b"1")
+    files.armed = True
+    store.put(b"b", b"2")
+    assert store.status().stopped
+    with pytest.raises(WritesStopped, match="open it again"):
+        store.close()
+    store.close()
+    with opened(tmp_path, None, "interval") as store:
+        assert isinstance(store.get(b"a"), Blob)
+
+
 @pytest.mark.parametrize("entries", [2, 100])
 @pytest.mark.parametrize("durability", ["each", "group", "interval"])
 def test_a_write_refused_by_a_failed_sync_leaves_no_trace(durability: Durability, entries: int, tmp_path: Path) -> None:
@@ -197,6 +212,9 @@ def test_a_write_refused_by_a_failed_sync_leaves_no_trace(durability: Durability
     assert isinstance(store.get(b"a"), Blob)
     store.audit()
     files.armed = False
+    if durability == "interval":
+        with pytest.raises(WritesStopped):
+            store.close()
     store.close()
     with BlobStore(tmp_path / "store", config, clock=clock) as again:
         assert isinstance(again.get(b"a"), Blob)

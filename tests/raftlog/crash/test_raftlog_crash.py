@@ -339,15 +339,15 @@ def test_what_is_taken_back_while_a_group_is_finished_stays_taken_back(tmp_path:
 
 def test_what_is_taken_back_after_a_group_could_not_be_finished_stays_taken_back(tmp_path: Path) -> None:
     vector_45(tmp_path)
-    refused: list[str] = []
+    refuses = True
 
-    def refuse_once(operation: str, path: str) -> None:
-        if operation == "symlink" and not refused:
-            refused.append(path)
+    def refuse(operation: str, path: str) -> None:
+        if operation == "symlink" and refuses:
             raise StorageError.from_os(OSError(errno.EIO, "Input/output error"), "link", path)
 
-    with LogSegments(tmp_path, options(WatchedFiles(refuse_once))) as segments:
+    with LogSegments(tmp_path, options(WatchedFiles(refuse))) as segments:
         assert isinstance(segments.log.compact(policy=segments.log.policy), Failed)
+        refuses = False
         segments.take_back(0)
     with SegmentLog(tmp_path, options()) as log:
         assert not log.recovery

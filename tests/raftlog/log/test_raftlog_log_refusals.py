@@ -8,6 +8,7 @@ import errno
 import random
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from compactlib.clock import ManualClock
@@ -120,3 +121,72 @@ def test_what_sync_has_called_durable_is_there_whomever_the_disk_refuses_then(ef
             number, half = rng.choice((errno.ENOSPC, errno.EIO)), rng.random() < 0.5
             live(seed, FailingFiles(UnsyncedFiles(), fail_at=rng.randint(before + 1, changes), errno=number,
                                     short_write=half))
+
+
+class Writer:
+    """A thread that appends to a log which others append to as well.
+
+    Args:
+        log: the log.
+        name: what it writes.
+    """
+
+    def __init__(self, log: SegmentLog, name: bytes) -> None:
+        self._log, self._name, self._thread = log, name, ThreadPoolExecutor(1)
+        self._waiting: list[Entry] = []
+        self.acknowledged: list[Entry] = []
+
+    def perform(self, act: Callable[[], object]) -> None:
+        """Do something in this thread; a disk that refuses ends what waits for a sync."""
+        try:
+            self._thread.submit(act).result()
+        except StorageError:
+            self._waiting = []
+
+    def append(self) -> None:
+        entry = Entry((self._log.last_index or 0) + 1, 1, self._name)
+        self._log.append(*entry)
+        self._waiting.append(entry)
+
+    def extend(self) -> None:
+        first = (self._log.last_index or 0) + 1
+        entries = [Entry(index, 1, self._name) for index in range(first, first + 12)]
+        self._log.extend(entries)
+        self._waiting += entries
+
+    def sync(self) -> None:
+        self._log.sync()
+        self.acknowledged += self._waiting
+        self._waiting = []
+
+    def end(self) -> None:
+        self._thread.shutdown()
+
+
+def life_of_two(seed: int, files: FailingFiles) -> tuple[int, int]:
+    """Two threads append to one log, each of which acknowledges what was its own before it has synced."""
+    rng = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        options = LogOptions(limits=SegmentLimits(max_entries=rng.choice((2, 9, 40))), files=files)
+        log = SegmentLog(folder + "/log", options)
+        before = files.count
+        writers = Writer(log, b"one"), Writer(log, b"other")
+        for _ in range(30):
+            writer = rng.choice(writers)
+            writer.perform(rng.choice((writer.append, writer.append, writer.extend, writer.sync, writer.sync)))
+        for writer in writers:
+            writer.perform(writer.sync)
+            writer.end()
+        with contextlib.suppress(StorageError):
+            log.close()
+        with SegmentLog(folder + "/log") as log:
+            for entry in (entry for writer in writers for entry in writer.acknowledged):
+                assert log.read(entry.index) == entry, f"{entry} was called durable"
+    return before, files.count
+
+
+def test_a_thread_is_told_what_the_disk_has_refused_another_one_that_appends(effort: Effort) -> None:
+    for seed in range(effort(5, 1_000)):
+        (before, changes), rng = life_of_two(seed, FailingFiles(UnsyncedFiles())), random.Random(seed)
+        for _ in range(effort(6, 20)):
+            life_of_two(seed, FailingFiles(UnsyncedFiles(), fail_at=rng.randint(before + 1, changes), errno=errno.EIO))

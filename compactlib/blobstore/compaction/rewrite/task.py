@@ -520,30 +520,35 @@ class _Source:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
     def read(self, pieces: Sequence[memoryview], offset: int, numbers: range) -> int:
-        """Fill memory with the bytes from `offset` on, in which the records of these numbers lie; how many bytes.
+        """Fill memory with the bytes from `offset` on; how many were read. The records of these numbers lie there.
+
+        Args:
+            pieces: what the records go to; every other one what lies between them, which is read only if that takes no
+                call more, and does not matter.
+            offset: where the first begins.
+            numbers: of the records.
 
         Raises:
             CorruptData: the file ends before.
             StorageError: the disk refused.
         """
+        length, at = sum(map(len, pieces)), offset
         try:
             got = self._from_cache(pieces, offset)
-            end = offset + got
-            if self._can_ask and not self.was_cold and got < sum(map(len, pieces)):
-                self._look(numbers, end)
-            for piece in pieces:
-                if got >= len(piece):
-                    got -= len(piece)
-                    continue
-                end += read_into(self._descriptor, piece[got:], end)
-                got = 0
+            reached = offset + got
+            if self._can_ask and not self.was_cold and got < length:
+                self._look(numbers, reached)
+            for number, piece in enumerate(pieces):
+                start, at = max(at, min(reached, at + len(piece))), at + len(piece)
+                if number % 2 == 0 and start < at:
+                    count = read_into(self._descriptor, piece[len(piece) - (at - start):], start)
+                    got += count
+                    if start + count < at:
+                        raise CorruptData(path=self.path, offset=start + count, found="the end of the file",
+                                          expected=f"{offset + length - start - count} more bytes of records")
         except OSError as error:
             raise StorageError.from_os(error, "read", self.path) from error
-        missing = offset + sum(map(len, pieces)) - end
-        if missing:
-            raise CorruptData(path=self.path, offset=end, found="the end of the file",
-                              expected=f"{missing} more bytes of records")
-        return end - offset
+        return got
 
     def _from_cache(self, pieces: Sequence[memoryview], offset: int) -> int:
         if self.was_cold:
@@ -553,9 +558,11 @@ class _Source:
         except BlockingIOError:
             return 0
         except OSError:
+            if not self._can_ask:
+                return 0
             # A file system that cannot answer: everything is taken to be in use.
             self._can_ask = False
-            return 0
+            return self._from_cache(pieces, offset)
 
     def _look(self, numbers: range, reached: int) -> None:
         """What of the records is cached that were not read, of which those in `numbers` are behind `reached`.
@@ -571,7 +578,7 @@ class _Source:
     def _is_cached(self, offset: int, one: bytearray) -> bool:
         try:
             return os.preadv(self._descriptor, [one], offset, _NO_WAIT) == 1
-        except BlockingIOError:
+        except OSError:
             return False
 
     def is_cold(self, number: int) -> bool:
