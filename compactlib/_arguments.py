@@ -203,7 +203,7 @@ def refuses_misfits(call: Callable[ParamsP, AnswerT]) -> Callable[ParamsP, Answe
     def checked(*args: ParamsP.args, **kwargs: ParamsP.kwargs) -> AnswerT:
         try:
             return call(*args, **kwargs)
-        except (TypeError, AttributeError, ValueError, LookupError) as error:
+        except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError) as error:
             problem = None if isinstance(error, CompactlibError) else _misfit(call, args, kwargs)
             if problem is None:
                 raise
@@ -230,6 +230,15 @@ def _misfit(call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str
     return None
 
 
+def _is_iterable_if_asked(value: Any, origin: type) -> bool:
+    if origin is Iterable:
+        try:
+            iter(value)
+        except TypeError:  # arrays of no dimension have the method, too
+            return False
+    return True
+
+
 def _fits(value: object, hint: Any) -> bool:
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
@@ -237,7 +246,7 @@ def _fits(value: object, hint: Any) -> bool:
     if origin is Literal:
         return any(value is part or (type(value) is type(part) and value == part) for part in parts)
     if isinstance(origin, type):
-        if not isinstance(value, origin):
+        if not isinstance(value, origin) or not _is_iterable_if_asked(value, origin):
             return False
         if not parts or not isinstance(value, Collection):
             return True

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, cast
 
-from compactlib._arguments import refuses_misfits, require_type
+from compactlib._arguments import refuses_misfits, require_method, require_type
 from compactlib.errors import CompactlibError
 from compactlib.kv.errors import KeyNotFound, PartlyWritten, TooLarge
 from compactlib.kv.parts.arguments import checked_cell, checked_partition, checked_put
@@ -74,6 +74,7 @@ def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, Buffer
         PartlyWritten: it ended after the first of several requests.
         CompactlibError: what the store raises for the first request.
     """
+    require_method("store", store, "set", "delete")
     require_type("changes", changes, Mapping)
     waiting = list(changes.items())
     most = max(store.limits.max_transact, 1)

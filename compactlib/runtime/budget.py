@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 import threading
+from sys import float_info
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, BudgetSpent, CompactlibError, InvalidInput
 from compactlib.runtime.throttle import Throttle
@@ -39,13 +40,14 @@ class BudgetLimits:
     total_bytes: int | None = None
     deadline: float | None = None
 
-    @refuses_misfits
     def __attrs_post_init__(self) -> None:
+        for name in ("bytes_per_second", "total_bytes", "deadline"):
+            require_type(name, getattr(self, name), (int, float), or_none=True)
         if self.total_bytes is not None and not self.total_bytes >= 0:
             raise InvalidInput(f"total_bytes is {self.total_bytes}; give 0 bytes or more")
-        if self.bytes_per_second is not None and not 0 < self.bytes_per_second < math.inf:
+        if self.bytes_per_second is not None and not 0 < self.bytes_per_second <= float_info.max:
             raise InvalidInput(f"bytes_per_second is {self.bytes_per_second}; give a positive rate, or None")
-        if self.deadline is not None and math.isnan(self.deadline):
+        if self.deadline is not None and not (abs(self.deadline) <= float_info.max or abs(self.deadline) == math.inf):
             raise InvalidInput("the deadline is not a number; give seconds since the epoch, or None for never")
 
     def share(self, parts: int) -> BudgetLimits:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from math import inf
+from sys import float_info
 from typing import Any, Literal, TypeAlias, get_args
 
 import attrs
 
-from compactlib._arguments import require_type
+from compactlib._arguments import is_whole, require_type
 from compactlib.errors import InvalidInput
 
 OnNewSealed: TypeAlias = Literal["abort", "keep"]
@@ -17,12 +19,10 @@ MAX_BATCH_KEYS = 1000
 """The most keys of one `delete_many`, `put_many` or `get_many`."""
 
 
-def _at_least(lowest: float) -> Any:
-    def check(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if not isinstance(value, int | float) or not value >= lowest:
-            raise InvalidInput(f"{attribute.name} is {value!r}; give a number of at least {lowest}")
-
-    return check
+def _is_seconds(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    # A whole number may be larger than all that can be reckoned with.
+    if not isinstance(value, int | float) or not (0 <= value <= float_info.max or value == inf):
+        raise InvalidInput(f"{attribute.name} is {value!r:.100}; give a number of at least 0")
 
 
 def _one_of(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -63,15 +63,15 @@ class StagingOptions:
         InvalidInput: a number is out of its range.
     """
 
-    max_write_tries: int = attrs.field(default=8, validator=_at_least(1))
-    max_read_tries: int = attrs.field(default=10, validator=_at_least(1))
-    max_update_tries: int = attrs.field(default=10, validator=_at_least(1))
-    first_backoff_seconds: float = attrs.field(default=0.005, validator=_at_least(0))
-    max_backoff_seconds: float = attrs.field(default=5.0, validator=_at_least(0))
-    max_scanned: int = attrs.field(default=100_000, validator=_at_least(1))
-    diff_cache_bytes: int = attrs.field(default=16 << 20, validator=_at_least(0))
+    max_write_tries: int = attrs.field(default=8, validator=is_whole(1))
+    max_read_tries: int = attrs.field(default=10, validator=is_whole(1))
+    max_update_tries: int = attrs.field(default=10, validator=is_whole(1))
+    first_backoff_seconds: float = attrs.field(default=0.005, validator=_is_seconds)
+    max_backoff_seconds: float = attrs.field(default=5.0, validator=_is_seconds)
+    max_scanned: int = attrs.field(default=100_000, validator=is_whole(1))
+    diff_cache_bytes: int = attrs.field(default=16 << 20, validator=is_whole())
     on_new_sealed: OnNewSealed = attrs.field(default="abort", validator=_one_of)
-    grace_seconds: float = attrs.field(default=3600.0, validator=_at_least(0))
-    orphan_seconds: float = attrs.field(default=86_400.0, validator=_at_least(0))
+    grace_seconds: float = attrs.field(default=3600.0, validator=_is_seconds)
+    orphan_seconds: float = attrs.field(default=86_400.0, validator=_is_seconds)
     owns_ranges: bool = attrs.field(default=False, validator=_is_bool)
-    range_grace_seconds: float = attrs.field(default=86_400.0, validator=_at_least(0))
+    range_grace_seconds: float = attrs.field(default=86_400.0, validator=_is_seconds)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from decimal import Decimal
 
 import pytest
 from hypothesis import strategies as st
@@ -113,6 +114,7 @@ def test_the_deadline_is_the_first_moment_of_refusal() -> None:
     lambda: Budget(bytes_per_second=0), lambda: Budget(bytes_per_second=math.nan),
     lambda: Budget(bytes_per_second=math.inf), lambda: Budget(deadline=math.nan),
     lambda: BudgetLimits(total_bytes=-1), lambda: BudgetLimits(bytes_per_second=-5.0),
+    lambda: Budget(deadline=10**400), lambda: Budget(bytes_per_second=10**400), lambda: Budget(deadline=Decimal(3)),  # type: ignore[arg-type]
     lambda: BudgetLimits().share(0), lambda: Budget().spend(-1), lambda: Budget().charge(-1),
     lambda: Budget(total_bytes=9).spend(math.nan), lambda: Budget().charge(math.nan),  # type: ignore[arg-type]
 ])

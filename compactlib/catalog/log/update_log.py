@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import attrs
 
-from compactlib._arguments import refuses_misfits
+from compactlib._arguments import refuses_misfits, require_method
 from compactlib.catalog.arguments import whole
 from compactlib.catalog.errors import (
     CatalogMoved,
@@ -108,6 +108,7 @@ class UpdateLog:
     def __init__(self, store: KVStore, partition: bytes = b"catalog", *, chunk_bytes: int = DEFAULT_CHUNK_BYTES,
                  max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES, rng: random.Random | None = None,
                  clock: Clock | None = None) -> None:
+        require_method("rng", rng, "getrandbits", or_none=True)
         whole("chunk_bytes", chunk_bytes, lowest=1024)
         whole("max_record_bytes", max_record_bytes, lowest=1024)
         if store.limits.max_transact < 8:

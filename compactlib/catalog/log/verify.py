@@ -82,9 +82,15 @@ class _Reading:
             expected = version + 1
             is_first = version == state.earliest and state.compacted
             before = self._replayed(key, version, record, before, is_first)
-            if before is not None and history.has(version) and history.catalog(version) != before:
-                self.findings.append(Finding("order", key.decode(), f"{history.catalog(version)!r} is in memory, and "
-                                                                    f"the log replays to {before!r}"))
+            if before is None or not history.has(version):
+                continue
+            known = history.catalog(version)
+            if known != before:
+                self.findings.append(Finding("order", key.decode(), f"{known!r} is in memory, and the log replays to "
+                                                                    f"{before!r}"))
+            else:
+                # An equal one, with which the next one in memory has in common all that did not change.
+                before = known
         if expected <= state.latest:
             self._missing(expected, state.latest)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import threading
+from sys import float_info
 from typing import TypeAlias
 
 from compactlib._arguments import refuses_misfits
@@ -36,6 +37,7 @@ HIGHEST: Timestamp = (1 << 63) - 1
 
 _MAX_LOGICAL = (1 << LOGICAL_BITS) - 1
 _ROUNDING_SECONDS = 0.01
+_MAX_SECONDS = float_info.max / 1000
 
 
 def timestamp(physical_ms: int, logical: int = 0) -> Timestamp:
@@ -117,7 +119,7 @@ def milliseconds(seconds: float, *, name: str) -> int:
 
 
 def _is_finite(seconds: float) -> bool:
-    return type(seconds) in (int, float, bool) and math.isfinite(seconds)
+    return type(seconds) in (int, float, bool) and abs(seconds) <= _MAX_SECONDS
 
 
 def show(time: Timestamp) -> str:

@@ -126,9 +126,10 @@ class PersistentMap(Generic[KeyT, ValueT]):
         return self._count
 
     def __eq__(self, other: object) -> bool:
+        """Whether both have the same entries. O(n), but for what they share."""
         if not isinstance(other, PersistentMap):
             return NotImplemented
-        return self._root is other._root or (self._count == other._count and dict(self.items()) == dict(other.items()))
+        return self._count == other._count and _is_same(self._root, other._root)
 
     def __hash__(self) -> int:
         return hash(frozenset(self))
@@ -179,6 +180,14 @@ def _replaced(node: _Node, at: int, child: Any) -> _Node:
 
 def _in_leaf(leaf: _Leaf | None) -> tuple[tuple[Any, Any], ...]:
     return () if leaf is None else ((leaf[1], leaf[2]), *leaf[3])
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if type(one) is list and type(other) is list:
+        return all(map(_is_same, one, other))
+    return bool(one == other) or dict(_entries(one)) == dict(_entries(other))
 
 
 def _entries(slot: Any) -> Iterator[tuple[Any, Any]]:

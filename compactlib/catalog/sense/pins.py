@@ -14,12 +14,14 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
+from compactlib._arguments import refuses_misfits
 from compactlib.catalog.arguments import printed
 from compactlib.catalog.errors import CatalogVersionNotFound, PinExpired
 from compactlib.catalog.log import keys
+from compactlib.catalog.log.log_model import LogState
 from compactlib.catalog.log.records import RecordType, seal_fields, unseal_fields
 from compactlib.catalog.log.update_log import UpdateLog
-from compactlib.catalog.model.timestamp import HybridClock, Timestamp, add_ms, milliseconds
+from compactlib.catalog.model.timestamp import HybridClock, Timestamp, add_ms, from_seconds, milliseconds
 from compactlib.catalog.model.values import Culprit, Factor, Floor, Need
 from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.errors import Busy, CompactlibError, Conflict, InvalidInput
@@ -65,6 +67,7 @@ class Pins:
         self._log = log
         self._clock = clock
 
+    @refuses_misfits
     def pin(self, owner: str, version: int, view: RetainedVersions, *, ttl_seconds: float) -> Pin:
         """Hold a version, or another one in the place of the owner's last. Once it returns, the version stays.
 
@@ -84,7 +87,9 @@ class Pins:
         """
         _require_owner(owner)
         ttl_ms = milliseconds(ttl_seconds, name="ttl_seconds")
-        if sum(1 for pin in self.all() if pin.owner != owner) >= MAX_PINS:
+        with self._log.store.scan(self._log.partition, prefix=keys.PINS, keys_only=True) as entries:
+            others = sum(entry.key != keys.pin_key(owner) for entry in entries)
+        if others >= MAX_PINS:
             raise InvalidInput(f"{MAX_PINS} pins are held; release some")
         made = Pin(owner, version, view.activation(version), add_ms(self._clock.now(), ttl_ms))
         first: list[Pin | None] = []
@@ -97,20 +102,28 @@ class Pins:
             return made
 
         self._change([owner], taken)
-        held = OutcomeUnknown(operation=f"pin of catalog version {version} by {owner!r}", path="the catalog's pins",
-                              detail="it is held, and whether the log was cut before that could not be seen")
-        state = look_until_seen(self._log.state, held, clock=self._clock.steady)
-        if state is not None and state.compacted and state.earliest > version:
-            # Its own pin only: the owner may have taken a later one meanwhile.
-            self._change([owner], lambda found: None if found == made else found)
-            raise CatalogVersionNotFound(version=version, earliest=state.earliest, latest=state.latest)
+        cut = self._cut_below(made)
+        if cut is not None:
+            raise CatalogVersionNotFound(version=version, earliest=cut.earliest, latest=cut.latest)
         return made
+
+    def _cut_below(self, held: Pin) -> LogState | None:
+        """The log, if it was cut above the version of a pin that was just written; then the pin is taken back."""
+        unknown = OutcomeUnknown(operation=f"pin of catalog version {held.version} by {held.owner!r}",
+                                 path="the catalog's pins",
+                                 detail="it is held, and whether the log was cut before that could not be seen")
+        state = look_until_seen(self._log.state, unknown, clock=self._clock.steady)
+        if state is None or not state.compacted or state.earliest <= held.version:
+            return None
+        # Its own pin only: the owner may have taken a later one meanwhile.
+        self._change([held.owner], lambda found: None if found == held else found)
+        return state
 
     def renew(self, owner: str, *, ttl_seconds: float) -> Pin:
         """Let the pin that the owner holds, whichever version that is by now, live on from now.
 
         Raises:
-            PinExpired: it ran out, or was released.
+            PinExpired: it ran out, here or where history was cut since, or was released.
             InvalidInput: the time to live is negative.
             Busy, OutcomeUnknown, ClockJumped: as `pin`.
         """
@@ -118,12 +131,13 @@ class Pins:
         ttl_ms = milliseconds(ttl_seconds, name="ttl_seconds")
 
         def renewed(found: Pin | None) -> Pin:
-            if found is None or not self._holds(found, self._clock.expiry()):
+            if found is None or not self._holds(found, self._now()):
                 raise PinExpired(owner=owner)
             return attrs.evolve(found, expires=add_ms(self._clock.now(), ttl_ms))
 
         pin = self._change([owner], renewed)[owner]
-        if pin is None:
+        # By another clock it may have run out before, and its version be gone.
+        if pin is None or self._cut_below(pin) is not None:
             raise PinExpired(owner=owner)
         return pin
 
@@ -154,8 +168,15 @@ class Pins:
 
     def active(self) -> list[Pin]:
         """The pins that hold: not expired by more than the allowed clock skew, by a clock that did not just jump."""
-        now = self._clock.expiry(moves_on=False)
+        now = self._now()
         return [pin for pin in self.all() if self._holds(pin, now)]
+
+    def _now(self) -> Timestamp:
+        """The lowest that it may be: a clock that was set back is in doubt for a while, and hybrid time stays ahead for
+        longer, but other nodes may have taken pins by it meanwhile.
+        """
+        steady = self._clock.steady
+        return from_seconds(max(min(steady.expiry(), steady.host_clock.now()), 0.0))
 
     def _holds(self, pin: Pin, now: Timestamp) -> bool:
         return add_ms(pin.expires, self._clock.max_skew_ms) >= now
@@ -166,7 +187,7 @@ class Pins:
         Raises:
             Busy, OutcomeUnknown: as `pin`; some may be deleted.
         """
-        now = self._clock.expiry()
+        now = self._now()
         doomed = [pin.owner for pin in self.all() if not self._holds(pin, now)]
         deleted = 0
         batch = min(_BATCH, (self._log.store.limits.max_transact - 2) // 2)

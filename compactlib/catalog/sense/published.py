@@ -26,7 +26,7 @@ from compactlib.catalog.model.timestamp import Timestamp, checked_timestamp
 from compactlib.catalog.model.values import Assignments, Culprit, Factor, Floor, Need
 from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.clock import Clock
-from compactlib.errors import AuditFailed, Busy, CompactlibError
+from compactlib.errors import AuditFailed, Busy, CompactlibError, InvalidInput
 from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, OutcomeUnknown, PredicateFailed, Put
 from compactlib.kv.batches import get_many
 from compactlib.kv.store import Predicate, Versioned
@@ -34,6 +34,8 @@ from compactlib.runtime.look import look_until_seen
 
 _NOTHING = (0, 0)
 _ATTEMPTS = 10
+_CELLS = 3
+"""Of one `transact`: whose the times are, the state of one time, and its change."""
 
 
 @attrs.define
@@ -64,11 +66,18 @@ class PublishedTimes:
         node: the node's name, part of the keys.
         partition: the store's partition.
         clock: waits between two looks for a write that got no answer.
+
+    Raises:
+        InvalidInput: the node has no name, or the store cannot change several keys at once.
     """
 
+    @refuses_misfits
     def __init__(self, store: KVStore, node: str, partition: bytes = b"catalog", *,
                  clock: Clock | None = None) -> None:
         printed("the node's name, under which the published times are kept,", node)
+        if store.limits.max_transact < _CELLS:
+            raise InvalidInput(f"the store changes {store.limits.max_transact} keys in one step; published times need "
+                               f"{_CELLS}")
         self._store = store
         self._node = node
         self._partition = partition
@@ -199,6 +208,7 @@ class PublishedTimes:
 
     # --- times --------------------------------------------------------------------------------------------------
 
+    @refuses_misfits
     def applied(self, table: int, partition: int, incarnation: int, *, index: int, time: Timestamp) -> None:
         """A replicated command with this time was applied at this raft index; a replay of a flushed one is ignored.
 
@@ -235,10 +245,10 @@ class PublishedTimes:
             OutcomeUnknown: the store did not say whether it kept the times, and it could not be seen; none of them is
                 published, and some may be kept.
         """
-        rising = []
+        given, rising = list(tickets), []
         with self._writing:
             with self._lock:
-                for ticket in tickets:
+                for ticket in given:
                     known = self._replicas.get((ticket.table, ticket.partition))
                     if known is not None and known.incarnation == ticket.incarnation:
                         known.flushed_index = max(known.flushed_index, ticket.index)
@@ -252,6 +262,7 @@ class PublishedTimes:
                         known.published = max(known.published, ticket.time)
         return len(rising)
 
+    @refuses_misfits
     def publish(self, table: int, partition: int, incarnation: int, time: Timestamp) -> None:
         """For storage that has nothing to flush: publish a time at once; a lower one than before is ignored.
 

@@ -59,6 +59,7 @@ class LowWatermark:
         RecordDamaged, RecordTooNew: the kept value cannot be read.
     """
 
+    @refuses_misfits
     def __init__(self, store: KVStore, node: str, clock: HybridClock, *, data_availability_seconds: float = 600.0,
                  earliest: Timestamp | None = None, partition: bytes = b"catalog") -> None:
         printed("the node's name, under which the low watermark is kept,", node)
@@ -129,21 +130,29 @@ class LowWatermark:
             InvalidInput: `to` is no timestamp.
         """
         wanted = self.candidate() if to is None else checked_timestamp(to)
-        with self._lock:
-            if wanted is None or (self._time is not None and wanted <= self._time):
-                return Skipped(f"{wanted} does not exceed the low watermark {self._time}")
-            if self._pending is not None:
-                return Skipped(f"{self._pending} still waits for {len(self._blocking)} readers below it")
-            # From here on no reader begins below it; readers need not wait for the store.
-            self._pending = wanted
-            self._blocking = {_STORE, *(reader for reader, time in self._readers.items() if time < wanted)}
+        is_mine = False
         try:
-            self._keep(wanted)
-        except CompactlibError as error:
             with self._lock:
-                self._pending, self._blocking = None, set()
+                if self._pending is not None and not self._blocking:
+                    # An interrupt came between its last reader's end and its coming into force.
+                    self._time, self._pending = self._pending, None
+                if wanted is None or (self._time is not None and wanted <= self._time):
+                    return Skipped(f"{wanted} does not exceed the low watermark {self._time}")
+                if self._pending is not None:
+                    return Skipped(f"{self._pending} still waits for {len(self._blocking)} readers below it")
+                is_mine = True
+                # From here on no reader begins below it; readers need not wait for the store.
+                self._blocking = {_STORE, *(reader for reader, time in self._readers.items() if time < wanted)}
+                self._pending = wanted
+            self._keep(wanted)
+            self._no_longer_blocks(_STORE)
+        except CompactlibError as error:
             return Failed(error)
-        self._no_longer_blocks(_STORE)
+        finally:
+            # Also after an interrupt: what waits for a store that is not asked any more would wait for ever.
+            with self._lock:
+                if is_mine and _STORE in self._blocking:
+                    self._pending, self._blocking = None, set()
         return Done(self.value)
 
     def _keep(self, time: Timestamp) -> None:

@@ -422,7 +422,8 @@ class CatalogService(Closing):
             latest=history.latest, versions=len(history))
 
     def audit(self) -> None:
-        """Check the versions in memory against their own rules; `verify` holds them against the log.
+        """Check the versions in memory against their own rules; `verify` holds them against the log. O(versions x
+        objects).
 
         Raises:
             AuditFailed: one is broken.

@@ -108,7 +108,13 @@ class StagingMetrics(StagingEvents):
                         del self._levels[branch]
                     return
                 level.told = value
-            self._observer.event("staging_sealed_tokens", {**self._labels, "branch": branch, "value": value})
+            try:
+                self._observer.event("staging_sealed_tokens", {**self._labels, "branch": branch, "value": value})
+            except BaseException:
+                # An interrupt: whoever comes next reports it again.
+                with self._lock:
+                    level.is_telling, level.told = False, -1
+                raise
 
     def tombstones_written(self, branch: str, record: BranchRecord, count: int) -> None:
         """Counted."""

@@ -21,7 +21,8 @@ def changes_of(tokens: StagingTokens, newest_first: Sequence[StagingToken]) -> I
 class MergedTokens:
     """The newest entry of every key of some tokens, in order of the keys; can seek. For one thread.
 
-    O(log tokens) for an entry. What a store raises goes through, and never ends the stream early.
+    O(log tokens) for an entry. What a store raises goes through, and never ends the stream early: the next call goes on
+    with the same entry.
 
     Args:
         tokens: where the entries are.
@@ -42,37 +43,35 @@ class MergedTokens:
         self._scans: list[StagedScan] = [tokens.scan(token, start, prefix=prefix, page_size=page_size)
                                          for token in newest_first]
         self._heap: list[tuple[bytes, int, Staged]] = []
-        self._is_filled = False
+        self._filled = 0  # how many layers are in the heap, if they hold anything more
+        self._given: bytes | None = None  # the key that was given last: its entries are passed over first
 
     def __iter__(self) -> Iterator[tuple[bytes, Staged]]:
         return self
 
     def __next__(self) -> tuple[bytes, Staged]:
-        if not self._is_filled:
+        if self._filled < len(self._scans):
             self._fill()
+        while self._heap and self._heap[0][0] == self._given:
+            self._advance(self._heap[0][1])
         if not self._heap:
             raise StopIteration
-        key, self.layer, staged = self._heap[0]
-        self._advance(self.layer)
-        while self._heap and self._heap[0][0] == key:
-            self._advance(self._heap[0][1])
-        return key, staged
+        self._given, self.layer, staged = self._heap[0]
+        return self._given, staged
 
     def seek(self, key: bytes) -> None:
         """Go on with the first key >= `key`."""
         for scan in self._scans:
             scan.seek(key)
-        self._is_filled = False
+        self._heap, self._filled, self._given = [], 0, None
 
     def _fill(self) -> None:
-        heap = []
-        for layer, scan in enumerate(self._scans):
-            entry = next(scan, None)
+        while self._filled < len(self._scans):
+            entry = next(self._scans[self._filled], None)
             if entry is not None:
-                heap.append((entry[0], layer, entry[1]))
-        self.scanned += len(heap)
-        heapq.heapify(heap)
-        self._heap, self._is_filled = heap, True
+                heapq.heappush(self._heap, (entry[0], self._filled, entry[1]))
+                self.scanned += 1
+            self._filled += 1
 
     def _advance(self, layer: int) -> None:
         """Replace the head of the heap, which is of this layer, by the layer's next entry."""

@@ -28,6 +28,7 @@ from compactlib.catalog.log.reclaim import CatalogReclaim, reclaim
 from compactlib.catalog.log.records import Update
 from compactlib.catalog.log.recover import recover_history
 from compactlib.catalog.log.update_log import MAX_ATTEMPTS, UpdateLog
+from compactlib.catalog.log.verify import verify_log
 from compactlib.catalog.schema.catalog import EMPTY, Change, DropObject, PutObject, SetDefaultZone
 from compactlib.catalog.schema.descriptors import Index, IndexStatus, Schema, Table, Zone
 from compactlib.catalog.schema.versions import CatalogVersions, RetainedVersions
@@ -35,6 +36,7 @@ from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Unsupp
 from compactlib.files.checksum import crc32
 from compactlib.kv import Condition, Delete, KVStore, MemoryStore
 from compactlib.kv.store import KVLimits
+from compactlib.runtime.budget import Budget
 from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVRun, explore_kv_faults
 from tests.catalog.services import ID, log_in, update
 from tests.steps import calls_of
@@ -459,6 +461,15 @@ def test_a_recovery_of_four_times_the_versions_takes_four_times_the_steps() -> N
     few, many = (calls_of(partial(recover_history, filled(count))).total() for count in (100, 400))
     assert many <= 4.8 * few
     assert many <= 400 * 85, "steps for each version"
+
+
+def test_a_verify_of_four_times_the_versions_takes_four_times_the_steps() -> None:
+    def steps(count: int) -> int:
+        log = filled(count)
+        history = recover_history(log)
+        return calls_of(lambda: verify_log(log, history, Budget())).total()
+
+    assert steps(800) <= 4.8 * steps(200)
 
 
 def damaged(store: MemoryStore, key: bytes, record: bytes) -> CompactlibError:

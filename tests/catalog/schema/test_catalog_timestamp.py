@@ -49,6 +49,7 @@ def test_parts_and_seconds() -> None:
     lambda: timestamp(0, 0), lambda: timestamp(-1, 0), lambda: timestamp(1, 65536), lambda: timestamp(1, -1),
     lambda: timestamp(1 << 47), lambda: add_ms(timestamp(1), -2), lambda: add_ms(HIGHEST, 1),
     lambda: from_seconds(-1), lambda: from_seconds(float("inf")), lambda: from_seconds(float("nan")),
+    lambda: from_seconds(10**400), lambda: from_seconds(1e308), lambda: milliseconds(1e308, name="delay_seconds"),
     lambda: milliseconds(-0.1, name="delay_seconds"), lambda: milliseconds(float("nan"), name="delay_seconds"),
     lambda: HybridClock(ManualClock(), max_skew_seconds=-1),
 ])

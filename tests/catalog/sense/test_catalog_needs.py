@@ -44,7 +44,7 @@ from compactlib.catalog.sense.watermark import LowWatermark
 from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed, InvalidInput, StorageError
 from compactlib.kv import KVStore, MemoryStore
-from compactlib.outcome import Failed
+from compactlib.outcome import Done, Failed
 from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVRun, explore_kv_faults
 from tests.catalog.cases import TABLE_X, ZONE, drop_table, history, index, schema_and_zone, table, with_table_x
 from tests.catalog.services import cut, grown, log_in, plan_to, service_in, sound
@@ -169,6 +169,28 @@ def test_a_flush_covers_only_what_was_applied_when_it_began() -> None:
     times.applied(7, 0, 1, index=2, time=60)
     times.flushed([ticket])
     assert times.published(7, 0) == 30
+
+
+def test_tickets_may_be_drawn_as_they_are_asked_for() -> None:
+    one = published()
+    for partition in range(3):
+        one.register(7, partition, incarnation=1, created_at=5)
+        one.applied(7, partition, 1, index=4, time=90)
+    assert one.flushed(one.begin_flush(7, partition, 1) for partition in range(3)) == 3
+    assert one.published(7, 2) == 90
+
+
+@pytest.mark.parametrize("max_transact", [0, 1, 2, 3, 4])
+def test_what_is_published_is_kept_or_the_store_is_refused(max_transact: int) -> None:
+    store = MemoryStore(limits=attrs.evolve(MemoryStore().limits, max_transact=max_transact))
+    if max_transact < 3:
+        with pytest.raises(InvalidInput, match="keys in one step"):
+            published(store)
+        return
+    one = published(store)
+    one.register(7, 0, incarnation=1, created_at=5)
+    one.publish(7, 0, 1, 90)
+    assert published(store).register(7, 0, incarnation=1, created_at=5) == 90
 
 
 def test_a_restart_keeps_what_was_published_and_a_new_partition_begins_at_its_version() -> None:
@@ -592,6 +614,33 @@ def test_a_pin_that_was_granted_holds_against_a_decision_made_before_it() -> Non
     assert outcome.changed == "no"
     assert service.history.earliest == 0
     assert plan_to(service, 5).target == 3  # a plan made after it keeps it by itself
+
+
+def test_a_pin_holds_on_a_node_whose_time_is_ahead_since_the_clock_was_set_back() -> None:
+    clock = ManualClock(100_000.0)
+    service = grown(service_in(clock=clock), 5)
+    clock.set_now(90_000.0)
+    one, other = (service_in(service.log.store, clock=clock) for _ in range(2))
+    assert other.pins.forget_expired() == 0  # while the step is in doubt
+    clock.advance(31.0)
+    one.pins.pin("backup", 3, one.history, ttl_seconds=60)
+    assert [pin.owner for pin in other.pins.active()] == ["backup"]
+    assert other.pins.forget_expired() == 0
+    assert other.pins.renew("backup", ttl_seconds=60).version == 3
+    third = service_in(service.log.store, clock=clock)
+    assert [pin.owner for pin in third.pins.active()] == ["backup"]
+
+
+def test_a_pin_that_had_run_out_where_history_was_cut_is_not_renewed() -> None:
+    clock, behind = ManualClock(1000.0), ManualClock(1000.0)
+    service = grown(service_in(clock=clock), 6)
+    service.pins.pin("backup", 3, service.history, ttl_seconds=60)
+    other = Pins(service.log, HybridClock(behind))
+    clock.advance(61)
+    assert isinstance(cut(service, 5), Done)
+    with pytest.raises(PinExpired):
+        other.renew("backup", ttl_seconds=60)
+    assert other.all() == []
 
 
 def test_a_pin_of_a_version_that_was_cut_meanwhile_is_not_granted() -> None:

@@ -137,6 +137,22 @@ def test_a_value_that_was_not_kept_is_not_in_force() -> None:
     assert low.advance(70) == Done(Watermark(None, pending=70))
 
 
+@pytest.mark.parametrize("raised", [KeyboardInterrupt(), RuntimeError("a defect")], ids=repr)
+def test_a_rise_that_was_interrupted_is_not_waited_for(raised: BaseException) -> None:
+    class Interrupted(MemoryStore):
+        def set_if(self, *_: object) -> None:
+            del Interrupted.set_if
+            raise raised
+
+    low = watermark(Interrupted())
+    with pytest.raises(type(raised)):
+        low.advance(70)
+    low.audit()
+    low.lock("r", 60)
+    low.unlock("r")
+    assert low.advance(80) == Done(Watermark(80))
+
+
 def test_what_a_node_acted_on_is_there_after_a_fault_at_any_step() -> None:
     def run(store: FaultyStore) -> None:
         low = watermark(store)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from compactlib.errors import InvalidInput
@@ -16,8 +17,8 @@ STORES = {"at once": KVLimits(100, 100, 100, 100, 100), "key by key": KVLimits(1
 
 
 @pytest.mark.parametrize("how", STORES)
-@pytest.mark.parametrize("cells", [None, [None], [["p", "k"]], [(b"p", b"k", b"v")], [(b"p", bytearray(b"k"))]],
-                         ids=repr)
+@pytest.mark.parametrize("cells", [None, [None], [["p", "k"]], [(b"p", b"k", b"v")], [(b"p", bytearray(b"k"))],
+                                   np.array(3)], ids=repr)
 def test_cells_of_another_type_are_refused(how: str, cells: Any) -> None:
     with pytest.raises(InvalidInput, match="cells is"):
         get_many(MemoryStore(limits=STORES[how]), cells)
@@ -30,3 +31,10 @@ def test_changes_of_another_type_are_refused_before_any_is_made(how: str, change
     with pytest.raises(InvalidInput):
         change_many(store, b"p", changes)
     assert not list(store.scan(b"p"))
+
+
+def test_what_is_no_store_is_refused() -> None:
+    nothing: Any = None
+    for call in (lambda: change_many(nothing, b"p", {b"k": b"v"}), lambda: get_many(nothing, [(b"p", b"k")])):
+        with pytest.raises(InvalidInput, match="store is None"):
+            call()

@@ -15,7 +15,7 @@ from compactlib.kv.errors import TooLarge
 from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.staging import Branch
+from compactlib.staging import Branch, CommittedRanges, StagingOptions
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage, live_metaranges
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound
 from compactlib.staging.model.names import CommitId
@@ -307,3 +307,45 @@ def test_branches_are_fenced_one_by_one_when_they_cannot_be_together(fault: KVFa
         assert now[name].version == found.record.version + 1
         with pytest.raises(PredicateFailed):
             branches.try_update(found, found.record)
+
+
+def test_a_reclaim_answers_an_outcome_whichever_request_the_store_refuses() -> None:
+    def is_refused(at: int) -> bool:
+        """Whether there is a request of this number."""
+        requests, is_asked = itertools.count(), False
+        store = FaultyStore(MemoryStore(), lambda _: KVFault.FAIL if is_asked and next(requests) == at else None)
+        world = World(store, options=StagingOptions(owns_ranges=True, range_grace_seconds=100))
+        world.branch({"a": "1"}, name="old")
+        world.repo.delete_branch("old")
+        world.clock.advance(10_000)
+        is_asked = True
+        assert isinstance(world.repo.reclaim(), Done | Failed)
+        return next(requests) > at
+
+    assert sum(itertools.takewhile(bool, map(is_refused, itertools.count()))) > 5
+
+
+def test_a_collection_that_died_while_the_clock_was_ahead_turns_writers_away_for_no_longer_than_another() -> None:
+    def die(operation: str, key: str) -> None:
+        if operation.startswith("delete"):
+            raise SystemExit
+
+    world = World()
+    world.branch({"a": "1"}, name="old")
+    world.repo.delete_branch("old")
+    main = world.branch()
+    now = world.clock.now()
+    world.clock.set_now(now + 1e8)
+    assert isinstance(world.objects, MemoryObjects)
+    dying = CommittedRanges(HookedObjects(world.objects, die), clock=world.clock)
+    with pytest.raises(SystemExit):
+        collect_garbage(attrs.evolve(world.context, committed=dying), grace_seconds=100)
+    world.clock.set_now(now)
+    main.put(b"a", b"1")
+    with pytest.raises(BeingCollected):
+        main.commit("the same again")
+    for _ in range(2):
+        collect_garbage(world.context, grace_seconds=100)
+        world.clock.advance(101)
+    collect_garbage(world.context, grace_seconds=100)
+    assert isinstance(main.commit("the same again"), Done)

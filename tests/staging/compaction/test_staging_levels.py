@@ -57,6 +57,25 @@ def test_whoever_changes_the_record_tells() -> None:
     assert levels(observer) == [("main", 0)]
 
 
+def test_a_level_whose_telling_was_interrupted_is_told_again() -> None:
+    class Interrupted(RecordingObserver):
+        interrupts = 1
+
+        def event(self, name: str, fields: Mapping[str, object]) -> None:
+            if self.interrupts:
+                self.interrupts -= 1
+                raise KeyboardInterrupt
+            super().event(name, fields)
+
+    observer = Interrupted()
+    metrics = StagingMetrics(observer, "main")
+    with pytest.raises(KeyboardInterrupt):
+        metrics.record_written("main", record(2))
+    metrics.record_written("main", record(2, version=2))
+    metrics.record_written("main", record(3, version=3))
+    assert levels(observer) == [("main", 2), ("main", 3)]
+
+
 def test_a_write_without_an_answer_that_happened_is_told() -> None:
     unanswered = [False]
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from compactlib.clock import ManualClock
-from compactlib.errors import CorruptData, InvalidInput
+from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.kv import MemoryStore
 from compactlib.outcome import Done, Skipped
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
@@ -159,6 +159,26 @@ def test_merged_tokens_give_the_newest_entry_of_each_key(newest_first: list[Mapp
     assert merged.scanned <= sum(map(len, newest_first))
     merged.seek(b"")
     assert list(merged) == [(key, entry) for key, entry in sorted(expected.items()) if key.startswith(prefix)]
+
+
+@pytest.mark.parametrize("failing", range(12))
+def test_merged_tokens_go_on_after_an_error_with_the_same_entry(failing: int) -> None:
+    reads = iter(range(100))
+    store = FaultyStore(MemoryStore(page_size=1),
+                        lambda one: KVFault.FAIL if one.name == "scan" and next(reads) == failing else None)
+    tokens = StagingTokens(store, b"marks", random.Random(1), ManualClock())
+    newest, older = tokens.draw(), tokens.draw()
+    for key in (b"a", b"b", b"c"):
+        tokens.set(older, key, Staged(record("old")))
+        tokens.set(newest, key, Staged(None))
+    merged = MergedTokens(tokens, [newest, older])
+    found: list[Any] = []
+    while len(found) < 4:
+        try:
+            found.append(next(merged, None))
+        except StorageError:
+            continue
+    assert found == [(key, Staged(None)) for key in (b"a", b"b", b"c")] + [None]
 
 
 def test_write_ids_differ_and_are_never_zero(tokens: StagingTokens) -> None:

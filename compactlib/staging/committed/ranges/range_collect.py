@@ -27,7 +27,9 @@ whose files a clock that went wrong makes old:
 - a metarange that appears between the two looks of a collection is needed, whatever its age;
 - `live` is asked for the second time once the files are doomed. It then makes sure that no branch record can be
   changed by a caller that read it before (see `garbage`), so that it reads again, and looks again at what it has made;
-- "now" is the earlier one of the caller's clock and of that of the object store, which dates the files.
+- "now" is the earlier one of the caller's clock and of that of the object store, which dates the files;
+- a doom mark that lies far in the future (the object store's clock went wrong, and the collection died) gets a second
+  mark beside it, and both go once that one is old.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from typing import Final
 
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.objects import ObjectNotFound
+from compactlib.objects import ObjectExists, ObjectNotFound
 from compactlib.objects.keys import MAX_DELETES
 from compactlib.objects.store import delete_many
 from compactlib.runtime.budget import Budget
@@ -57,6 +59,10 @@ from compactlib.staging.model.values import Collected, LiveMetaRanges, MetaRange
 
 _FOLDERS: Final = (METARANGES, RANGES)
 """In the order of deletion: never a metarange without its ranges."""
+_SEEN: Final = ".seen"
+"""Behind the name of a doom mark that lies in the future: the mark of when it was seen first."""
+_MAX_SKEW_SECONDS: Final = 3600.0
+"""Marks that lie further in the future were made by a clock gone wrong."""
 
 
 class RangeCollector:
@@ -82,7 +88,7 @@ class RangeCollector:
         self._live = live
         self._grace_seconds = grace_seconds
         self._budget: Budget = Budget() if budget is None else budget
-        self._now = 0.0
+        self._now = self._stored_now = 0.0
 
     def run(self) -> Collected:
         """Delete files that are not needed. Two listings of everything, and one request for each live metarange not
@@ -94,7 +100,7 @@ class RangeCollector:
         self._begin()
         self._remove_old(INCOMING)
         self._remove_old(REUSED)
-        self._remove_old(DOOMED)
+        self._remove_old_dooms()
         needed, files, gone = self._look()
         unneeded = [(folder, file) for folder, file in files if file.id not in needed]
         doomed = [(folder, file) for folder, file in unneeded if not self._is_young(file)]
@@ -116,7 +122,8 @@ class RangeCollector:
         """Leave the trace of this collection, and see from it what the time is where files are dated."""
         trace = self._files.path_of_doom(COLLECTION, self._files.new_name())
         self._files.objects.create(trace, b"")
-        self._now = min(self._clock.now(), self._files.objects.info(trace).modified_at)
+        self._stored_now = self._files.objects.info(trace).modified_at
+        self._now = min(self._clock.now(), self._stored_now)
 
     def _take_away(self, marks: list[str]) -> None:
         """Remove the doom marks. Each one that stays turns writers away, so one that cannot be removed stops none."""
@@ -190,6 +197,20 @@ class RangeCollector:
     def _remove_old(self, folder: str) -> None:
         delete_many(self._files.objects, [self._files.prefix + folder + mark.id for mark in self._files.list(folder)
                                           if not self._is_young(mark)])
+
+    def _remove_old_dooms(self) -> None:
+        marks = list(self._files.list(DOOMED))
+        there, old = {mark.id for mark in marks}, {mark.id for mark in marks if not self._is_young(mark)}
+        for mark in marks:
+            # Writers give way to it until then, so that it may not go before it is old for certain.
+            if mark.modified_at > self._stored_now + _MAX_SKEW_SECONDS:
+                seen = mark.id + _SEEN
+                if seen in old:
+                    old.add(mark.id)
+                elif seen not in there:
+                    with contextlib.suppress(ObjectExists):
+                        self._files.objects.create(self._files.prefix + DOOMED + seen, b"")
+        delete_many(self._files.objects, [self._files.prefix + DOOMED + name for name in sorted(old)])
 
     def _is_young(self, file: StoredFile) -> bool:
         return file.modified_at > self._now - self._grace_seconds

@@ -7,6 +7,7 @@ Compactions that were superseded, lost their race or died leave files behind, an
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 from compactlib.errors import CompactlibError, InvalidInput
@@ -90,8 +91,10 @@ def _tell_levels(context: StagingContext, collected: Collected) -> None:
     """Live and dead are files of ranges and metaranges, as the collection has found them."""
     numbers = StoreNumbers("staging", context.repository)
     numbers.moved(context.observer, Moved(freed=collected.bytes_freed))
-    room = context.committed.available_bytes()
-    numbers.levels(context.observer, StoreLevels(
-        live_bytes=collected.live_bytes, dead_bytes=collected.young_bytes, free_bytes=room,
-        capacity_bytes=None if room is None else collected.live_bytes + collected.young_bytes + room,
-        oldest_unreclaimed_seconds=min((mark.at for mark in context.tokens.dropped()), default=None)))
+    # A store that refuses to be looked at now takes nothing back of what was done.
+    with contextlib.suppress(CompactlibError):
+        room = context.committed.available_bytes()
+        numbers.levels(context.observer, StoreLevels(
+            live_bytes=collected.live_bytes, dead_bytes=collected.young_bytes, free_bytes=room,
+            capacity_bytes=None if room is None else collected.live_bytes + collected.young_bytes + room,
+            oldest_unreclaimed_seconds=min((mark.at for mark in context.tokens.dropped()), default=None)))
