@@ -227,9 +227,11 @@ class SnapshotStore:
             if isinstance(error, PredicateFailed):
                 self._knows_predicate = False
             raise
-        # Whatever else was sent was to replace the same head as this one, and can never be in force any more.
+        self._knows_predicate = False
+        self._head = head
+        # Whatever else was sent was to replace the same head as this one, and can never be in force any more. Last: an
+        # interrupt that comes before finds this one among what may be in force.
         self._unsure.clear()
-        self._head, self._knows_predicate = head, False
 
     def audit(self) -> None:
         """Read the snapshot, and check that the store's head is the one that was written last.

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from compactlib.clock import ManualClock
-from compactlib.kv import EXISTS, MemoryStore
+from compactlib.kv import EXISTS, MemoryStore, OutcomeUnknown
 from compactlib.kv.store import Predicate
 from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done
@@ -225,6 +225,8 @@ def op_put_if(letter: bytes) -> Act:
         except PreconditionFailed:
             _refused(world, noted)
             return "refused"
+        except OutcomeUnknown:
+            return _not_told(world, noted)
         return "written"
     return act
 
@@ -237,6 +239,8 @@ def op_put_if_exists(value: bytes) -> Act:
         except PreconditionFailed:
             _refused(world, noted)
             return "missing"
+        except OutcomeUnknown:
+            return _not_told(world, noted)
         return "replaced"
     return act
 
@@ -247,6 +251,13 @@ def _refused(world: World, noted: HistoryOperation) -> None:
         noted.writes.clear()
     else:
         noted.failed = True
+
+
+def _not_told(world: World, noted: HistoryOperation) -> str:
+    """Only where others have written over what a token took that was replaced: it is not made once more."""
+    assert not world.behind.store.limits.max_transact
+    noted.failed = True
+    return "unknown"
 
 
 def op_get(world: World, actor: str, noted: HistoryOperation) -> None:
