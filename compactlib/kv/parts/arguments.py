@@ -50,12 +50,8 @@ def checked_cells(cells: Iterable[tuple[bytes, bytes]], limits: KVLimits) -> lis
     Raises:
         MissingPartitionKey, MissingKey, InvalidInput, TooLarge, BatchSizeTooBig: see `MultiGet.get_many`.
     """
-    try:
-        listed = iter(cells)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"{cells!r:.100} was given; give a list of (partition, key)") from None
     checked: list[tuple[bytes, bytes]] = []
-    for cell in listed:
+    for cell in _each(cells, "(partition, key)"):
         if not _is_pair(cell):
             raise InvalidInput(f"{cell!r:.100} was given among the cells to read; give (partition, key)")
         checked.append(checked_cell(*cell, limits))
@@ -175,14 +171,17 @@ def all_of(kind: type[PartT], parts: Iterable[PartT]) -> Iterator[PartT]:
     Raises:
         InvalidInput: one is something else, or there is no list of them.
     """
-    try:
-        listed = iter(parts)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"{parts!r} was given; give a list of {kind.__name__}") from None
-    for part in listed:
+    for part in _each(parts, kind.__name__):
         if not isinstance(part, kind):
             raise InvalidInput(f"{part!r} was given among the parts of a transaction; give a {kind.__name__}")
         yield part
+
+
+def _each(items: Iterable[PartT], wanted: str) -> Iterator[PartT]:
+    try:
+        return iter(items)
+    except (TypeError, ValueError):  # a view that was released
+        raise InvalidInput(f"{items!r:.100} was given; give a list of {wanted}") from None
 
 
 def _is_pair(cell: object) -> bool:

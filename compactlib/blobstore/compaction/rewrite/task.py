@@ -46,6 +46,7 @@ _LEAST_BUFFER_BYTES = 4096
 _STRETCH_BYTES = 1 << 20
 """How much is written at once. Beside threads that read, each system call waits for the interpreter afterwards."""
 _HAND_OVER_BYTES = 4 << 20
+"""Of so much the system begins to write at once; the sync does the rest."""
 _MAX_GAP_BYTES = 16 << 10
 """So much between two spans is read over: that takes less than another call."""
 _MOST_SPANS = 256
@@ -300,7 +301,6 @@ class _Writing:
         self.buffer = memoryview(bytearray(min(max(task.buffer_bytes, _LEAST_BUFFER_BYTES), self.total + 1)))
         self.gap = memoryview(bytearray(_MAX_GAP_BYTES))
         self.cold: list[tuple[int, int]] = []
-        self.was_cold = False
         self.handed_over = 0
         self.keeper = None if task.pace is None else PaceKeeper(task.pace)
 
