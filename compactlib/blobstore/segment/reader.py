@@ -120,6 +120,7 @@ class SegmentFile:
     Args:
         path: the file.
         header: what it is, if that is known: then the file's own header is not looked at.
+        read_ahead: whether the system may read more than it is asked for (Linux; advice only).
 
     Raises:
         CorruptData: the header is damaged.
@@ -129,11 +130,13 @@ class SegmentFile:
 
     __slots__ = ("__weakref__", "_descriptor", "header", "path")
 
-    def __init__(self, path: StrPath, header: SegmentHeader | None = None) -> None:
+    def __init__(self, path: StrPath, header: SegmentHeader | None = None, *, read_ahead: bool = True) -> None:
         self.path: str = os.fspath(path)
         self._descriptor = -1
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if not read_ahead and hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
             self.header: SegmentHeader = header or decode_header(
                 read_exactly(self._descriptor, SEGMENT_HEADER_BYTES, 0), self.path)
         except BaseException as error:

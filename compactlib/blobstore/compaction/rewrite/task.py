@@ -382,7 +382,8 @@ class _Writing:
                 at, target, before = at + size, target + size, at + size
 
     def _open_source(self, name: SegmentName) -> SegmentFile:
-        file = SegmentFile(os.path.join(self.task.folder, name.log_file))
+        # Before the header is read: what the system has begun to read behind it comes in, whatever is given up.
+        file = SegmentFile(os.path.join(self.task.folder, name.log_file), read_ahead=False)
         if file.header.name != name or file.header.incarnation != self.task.header.incarnation:
             file.close()
             raise CorruptData(path=file.path, offset=0, expected=f"segment {name} of this store",
@@ -498,7 +499,7 @@ class _Source:
     Advice only: nothing depends on it. As long as all is in the cache, nothing is asked that is not read.
 
     Args:
-        descriptor: the file, opened by the caller for this alone.
+        descriptor: the file, opened by the caller for this alone, without reading ahead.
         path: its path.
         offsets: where each record begins that is going to be read; `None` if it does not matter what is cached.
         sizes: how long each is.
@@ -516,8 +517,6 @@ class _Source:
         self._sizes = sizes
         self._cold = bytearray()
         self._can_ask = bool(_NO_WAIT) and _CAN_ADVISE and offsets is not None
-        if self._can_ask:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
     def read(self, pieces: Sequence[memoryview], offset: int, numbers: range) -> int:
         """Fill memory with the bytes from `offset` on; how many were read. The records of these numbers lie there.
