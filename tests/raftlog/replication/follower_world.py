@@ -12,6 +12,7 @@ import contextlib
 import json
 import random
 from collections.abc import Callable, Coroutine, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -234,7 +235,9 @@ class FollowerWorld:
         self.files: FailingFiles
         self.log: RaftLog
         self.taking: Taking
-        self.maybe: dict[int, Entry] | None = None
+        # What the log may be if the process ends in the middle of a message; no message, no choice.
+        self.maybe: list[dict[int, Entry]] = []
+        self.installing = False
         self.changes = 0
         self.installs: list[int] = []
         self.paper = Paper(rng)
@@ -346,10 +349,12 @@ class FollowerWorld:
             if message is None:
                 # Only the snapshot helps.
                 return
-            expected = self.taken(message.entries)
-            self.maybe = expected
+            # Entries of one term come with one write, which is there or not.
+            ends = [number for number, (entry, after) in enumerate(pairwise(message.entries), 1)
+                    if entry.term != after.term]
+            self.maybe = [self.taken(message.entries[:end]) for end in (0, *ends, len(message.entries))]
             answer = self.log.append_entries(*message)
-            self.maybe = None
+            expected, self.maybe = self.maybe[-1], []
             if answer.success:
                 self.mine = expected
                 assert answer.match_index >= message.prev_index + len(message.entries)
@@ -378,7 +383,6 @@ class FollowerWorld:
 
     def open_follower(self) -> None:
         """With other settings; the machine begins with the newest snapshot."""
-        self.maybe = None
         fault, before = self._fault, self.changes
         inner = UnsyncedFiles()
         if fault is None or fault.at <= before:
@@ -437,6 +441,8 @@ class FollowerWorld:
 
     def restart(self) -> None:
         """The follower's process ends, in whatever it was, and another begins; the disk is well by then."""
+        self.hear()
+        self.installing = self.installing or self.taking.stage == "installing"
         self.shut()
         self.work.tasks.clear()
         for _ in range(3):
@@ -455,22 +461,24 @@ class FollowerWorld:
         held = {entry.index: entry for entry in log.entries(max(row, 0) + 1)}
         expected = {index: entry for index, entry in self.mine.items() if index > row}
         self.check_matching()
-        if self.maybe is not None:
-            # A message was being taken in: some of it may be there.
-            assert held.items() <= {**self.maybe, **self.mine}.items() or held.items() <= self.maybe.items(), (
-                held, self.mine, self.maybe)
-        else:
-            lost = [index for index in expected if held.get(index) != expected[index]]
-            if lost and row <= self.row:
-                # Taken back by what came of a snapshot: nothing that is the leader's, but for one that cannot be told.
-                good = [index for index in lost if index <= len(self.paper.log)
-                        and self.paper.log[index - 1] == expected[index]]
-                assert len(good) <= 1, f"acknowledged, and the leader's: {good} are gone of {sorted(expected)}"
+        lost = [index for index in expected if held.get(index) != expected[index]]
+        if self.maybe:
+            possible = [{index: entry for index, entry in each.items() if index > row} for each in self.maybe]
+            assert held in possible, (held, possible)
+        elif lost and row <= self.row:
+            # A snapshot came, and was not put in force: what contradicts it may be gone, and what lies behind that.
+            wrong = next((index for index in expected if self.paper.log[index - 1:index] != [expected[index]]), None)
+            assert self.installing, f"acknowledged: {lost} are gone of {sorted(expected)}"
+            assert wrong is not None, f"acknowledged, and the leader's: {lost} are gone of {sorted(expected)}"
+            assert wrong <= min(*lost, self.paper.committed), (
+                f"acknowledged: {lost} are gone of {sorted(expected)}, of which {wrong} is not the leader's, and "
+                f"{self.paper.committed} are committed")
         if row < self.row:
             raise AssertionError(f"the row went back from {self.row} to {row}")
         self.row = row
         self.mine = held
-        self.maybe = None
+        self.maybe = []
+        self.installing = False
         self.apply()
 
     # -- transfers
@@ -659,6 +667,13 @@ class FollowerWorld:
         self.shut()
         self.leader.close()
 
+    def hear(self) -> None:
+        """Of transfers that have ended: whether the disk refused one that was being put in force."""
+        while self.taking.outcomes:
+            outcome = self.taking.take_outcome()
+            error = outcome.error if isinstance(outcome, Failed) else None
+            self.installing |= isinstance(error, TransferAborted) and error.reason is AbortReason.DISK_REFUSED
+
     # -- what holds at each step
 
     def check(self, *, fully: bool = True) -> None:
@@ -678,7 +693,8 @@ class FollowerWorld:
             assert (-1 if manifest is None else manifest.index) == row
             assert log.status().pins == 0
         self.mine = {index: entry for index, entry in self.mine.items() if index > row}
-        if self.ended and self.ended[-1] == AbortReason.DISK_REFUSED.name:
+        self.hear()
+        if self.installing:
             # What contradicts the snapshot, and what lies behind that, may be gone.
             wrong = next((index for index, entry in self.mine.items()
                           if self.paper.log[index - 1:index] != [entry]), None)

@@ -29,7 +29,11 @@ def life(seed: int, met: Met | None = None, steps: int = 100) -> FollowerWorld:
             await world.live(steps)
             return world
 
-    return asyncio.run(run())
+    try:
+        return asyncio.run(run())
+    except BaseException as error:
+        error.add_note(f"to see it again: life({seed}, {met}, {steps})")
+        raise
 
 
 def test_a_follower_has_what_its_leader_has_and_keeps_what_it_acknowledged(effort: Effort) -> None:
