@@ -201,8 +201,10 @@ class Taking(ReceivingLog):
     def _on_disk(self, effect: Effect) -> None:
         world = self.world
         before = world.changes + world.files.count
+        world.installing |= isinstance(effect, InstallSnapshot)
         super()._on_disk(effect)
         if isinstance(effect, InstallSnapshot):
+            world.installing = False
             world.installs += range(before + 1, world.changes + world.files.count + 1)
 
 
@@ -237,6 +239,7 @@ class FollowerWorld:
         self.taking: Taking
         # What the log may be if the process ends in the middle of a message; no message, no choice.
         self.maybe: list[dict[int, Entry]] = []
+        # Whether one was being put in force, and is not.
         self.installing = False
         self.changes = 0
         self.installs: list[int] = []
@@ -441,8 +444,6 @@ class FollowerWorld:
 
     def restart(self) -> None:
         """The follower's process ends, in whatever it was, and another begins; the disk is well by then."""
-        self.hear()
-        self.installing = self.installing or self.taking.stage == "installing"
         self.shut()
         self.work.tasks.clear()
         for _ in range(3):
@@ -667,13 +668,6 @@ class FollowerWorld:
         self.shut()
         self.leader.close()
 
-    def hear(self) -> None:
-        """Of transfers that have ended: whether the disk refused one that was being put in force."""
-        while self.taking.outcomes:
-            outcome = self.taking.take_outcome()
-            error = outcome.error if isinstance(outcome, Failed) else None
-            self.installing |= isinstance(error, TransferAborted) and error.reason is AbortReason.DISK_REFUSED
-
     # -- what holds at each step
 
     def check(self, *, fully: bool = True) -> None:
@@ -693,7 +687,6 @@ class FollowerWorld:
             assert (-1 if manifest is None else manifest.index) == row
             assert log.status().pins == 0
         self.mine = {index: entry for index, entry in self.mine.items() if index > row}
-        self.hear()
         if self.installing:
             # What contradicts the snapshot, and what lies behind that, may be gone.
             wrong = next((index for index, entry in self.mine.items()
