@@ -234,7 +234,7 @@ class RaftLog(Closing):
 
     @property
     def contiguous_through(self) -> int:
-        """Up to here every index behind the snapshot is held: the last one, or the one before the first gap.
+        """Up to here every index behind the snapshot is held, and follows the one before: the last, or that at a gap.
 
         In a log without a snapshot, from the first index that is held; -1 in an empty log. O(1), but for the first
         time and after a snapshot over gaps: O(segments).

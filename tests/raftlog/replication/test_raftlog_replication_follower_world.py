@@ -41,6 +41,11 @@ def test_a_follower_has_what_its_leader_has_and_keeps_what_it_acknowledged(effor
     assert {"done", "skipped"} <= set(ended)
 
 
+def test_a_follower_that_is_killed_in_the_middle_of_a_message_has_what_was_there_or_what_came() -> None:
+    """The model had forgotten the message, and missed what another leader's entries had taken the place of."""
+    life(289, Met(195, None))
+
+
 @pytest.mark.parametrize("number", [None, errno.ENOSPC, errno.EIO], ids=["killed", "full", "refused"])
 def test_so_does_one_whose_disk_refuses_once_or_which_is_killed(number: int | None, effort: Effort) -> None:
     for seed in range(effort(2, 500)):
