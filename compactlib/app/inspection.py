@@ -15,8 +15,11 @@ from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog import LogReader, LogView, SegmentLimits
 from compactlib.raftlog.model.names import (
     CADENCE_NAME,
+    GAP_NAME,
+    HARD_STATE_NAME,
     LOCK_NAME,
     SNAPSHOT_NAME,
+    TEMPORARY_SUFFIX,
     compacting_members,
     is_leftover,
     is_private_folder,
@@ -27,6 +30,8 @@ from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.segment.known import is_committed
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.report import Table
+
+_OWN_NAMES = frozenset((LOCK_NAME, SNAPSHOT_NAME, HARD_STATE_NAME, GAP_NAME, CADENCE_NAME))
 
 
 @attrs.frozen
@@ -100,7 +105,7 @@ def inspect_log(reader: LogReader) -> Inspection:
     view = reader.view()
     listed = {segment_name(stats.number) for stats in view.segments}
     others = [OtherName(name, _meaning(reader.folder, name)) for name in list_folder(reader.folder)
-              if name not in listed and name not in (LOCK_NAME, SNAPSHOT_NAME, CADENCE_NAME)]
+              if name not in listed and name not in _OWN_NAMES]
     sizes = tuple(_size(os.path.join(reader.folder, segment_name(stats.number))) for stats in view.segments)
     return Inspection(folder=reader.folder, view=view, file_bytes=sizes, snapshot=reader.snapshot,
                       unflushed=reader.unflushed, others=tuple(others))
@@ -138,7 +143,7 @@ def _meaning(folder: str, name: str) -> str:
                 else f"segments {numbers} merged, not yet in place")
     if is_private_folder(name) and os.path.isdir(path):
         return "what a compaction is writing, or was when it was interrupted"
-    if is_leftover(name):
+    if is_leftover(name) or name.removesuffix(TEMPORARY_SUFFIX) in _OWN_NAMES:
         return "left by an interrupted step; opening the log for writing removes it"
     return "does not belong to the log"
 

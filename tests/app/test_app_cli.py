@@ -85,8 +85,8 @@ def test_inspect_names_what_else_lies_in_the_folder(tmp_path: Path, capsys: pyte
     assert main(["compact", "--policy", "seed", str(folder)]) == 0
     (folder / "0000000000000007-0000000000000008.compacting").touch()
     (folder / "rewrite-1").mkdir()
-    (folder / "SNAPSHOT.tmp").touch()
-    (folder / "notes.txt").touch()
+    for name in ("SNAPSHOT.tmp", "HARD_STATE", "HARD_STATE.tmp", "GAP", "notes.txt"):
+        (folder / name).touch()
     capsys.readouterr()
     others = {other["name"]: other["meaning"] for other in rows(capsys, "inspect", folder)["others"]}
     assert others == {
@@ -96,6 +96,7 @@ def test_inspect_names_what_else_lies_in_the_folder(tmp_path: Path, capsys: pyte
         "0000000000000007-0000000000000008.compacting": "segments 7, 8 merged, not yet in place",
         "rewrite-1": "what a compaction is writing, or was when it was interrupted",
         "SNAPSHOT.tmp": "left by an interrupted step; opening the log for writing removes it",
+        "HARD_STATE.tmp": "left by an interrupted step; opening the log for writing removes it",
         "notes.txt": "does not belong to the log",
     }
     assert "Other names\n" in answer(capsys, "inspect", folder)[1]

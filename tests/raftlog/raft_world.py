@@ -72,7 +72,7 @@ class RaftModel:
 
     def change(self, how: Callable[[PlainLog], object]) -> None:
         """Add a state."""
-        state = PlainLog(dict(self.now.entries), self.now.snapshot)
+        state = PlainLog(dict(self.now.entries), self.now.snapshot, self.now.gap)
         how(state)
         self.history.states.append(state)
 
@@ -80,6 +80,8 @@ class RaftModel:
 def reset_plain(state: PlainLog, last: int) -> None:
     """Take back everything above `last`."""
     state.entries = {index: entry for index, entry in state.entries.items() if index <= last}
+    if state.gap is not None and last <= state.gap:
+        state.gap = None
 
 
 def install_plain(state: PlainLog, meta: SnapshotMeta) -> None:
@@ -116,6 +118,12 @@ def check_log(log: RaftLog, state: PlainLog) -> None:
     log.audit()
 
 
+def gap_of(log: RaftLog) -> int | None:
+    """Where a log has a gap in which no index is missing."""
+    through = log.contiguous_through
+    return through if through < log.last_index and isinstance(log.read(through + 1), Entry) else None
+
+
 def found_state(log: RaftLog, history: History, acknowledged: int) -> PlainLog:
     """Which of its states a log is in: one that is no older than what was acknowledged."""
     found = {entry.index: entry for entry in log.entries()}, log.state.index
@@ -134,7 +142,7 @@ def models_of(store: RaftLogStore) -> dict[str, RaftModel]:
         log = store.log(name)
         entries = {entry.index: entry for entry in log.entries()}
         term = max([log.state.term, *(entry.term for entry in entries.values())])
-        models[name] = RaftModel(History([PlainLog(entries, log.state.index)]), term + 1)
+        models[name] = RaftModel(History([PlainLog(entries, log.state.index, gap_of(log))]), term + 1)
     return models
 
 
@@ -201,6 +209,7 @@ class World:
                 log.append(self._rows(through + 2 + x % (last - through), model.term, 1 + x % 5, y))
             # What lies behind the gap is taken back by this.
             model.term += 1
+        self._end_gap(model)
         self._put(log, model, self._rows(through + 1, model.term, 1 + x % 5, y))
 
     def _overwrite(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
@@ -211,6 +220,7 @@ class World:
             first = max(first, min(now.entries) + 1)
         prev_term = log.term_of(first - 1) or 0
         model.term += 1
+        self._end_gap(model)
         rows = self._rows(first, model.term, 1 + y % 3, y)
         self._expect(model, rows)
         for part in (rows, rows[:1]):
@@ -219,12 +229,29 @@ class World:
             assert answer.match_index == part[-1][0]
         self.promise(log.log_id)
 
+    def _end_gap(self, model: RaftModel) -> None:
+        """Where no index is missing, what lies behind the gap is gone before others come."""
+        gap = model.now.gap
+        if gap is not None and gap == model.now.contiguous_through < model.now.last:
+            model.change(lambda state: reset_plain(state, gap))
+
+    def _append_apart(self, log: RaftLog, model: RaftModel, entries: list[Entry], *, apart: bool,
+                      previous: int | None = None) -> None:
+        now = model.now
+
+        def add(state: PlainLog) -> None:
+            state.entries.update({entry.index: entry for entry in entries})
+            if apart and 0 <= now.last == now.contiguous_through == entries[0].index - 1:
+                state.gap = now.last
+
+        model.change(add)
+        log.append_sparse(entries, previous_index=previous, apart=apart)
+
     def _sparse(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
         last = model.now.last
         entries = [Entry(index, model.term, b"sparse %d" % index)
                    for index in (last + 1 + x % 3, last + 4 + x % 3, last + 5 + x % 3 + y % 3)]
-        model.change(lambda state: state.entries.update({entry.index: entry for entry in entries}))
-        log.append_sparse(entries, previous_index=last if last >= 0 and x % 2 else None)
+        self._append_apart(log, model, entries, apart=y % 2 == 0, previous=last if last >= 0 and x % 2 else None)
 
     def _reset(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
         last = max(model.now.last - x % 9, model.now.snapshot)
@@ -276,8 +303,7 @@ class World:
         sent = [Entry(each, model.term, b"live %d" % each) for each in range(applied + 1, index + 1)
                 if (each + x) % 3 == 0]
         if sent:
-            model.change(lambda state: state.entries.update({entry.index: entry for entry in sent}))
-            log.append_sparse(sent)
+            self._append_apart(log, model, sent, apart=y % 2 == 0)
         if x % 7 == 0:
             # The transfer was given up.
             self._reset_to(log, model, applied)

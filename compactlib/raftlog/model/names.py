@@ -10,6 +10,7 @@
 | `rewrite-<job>/` | the private folder of one compaction run |
 | `SNAPSHOT` | the snapshot index and the live set |
 | `HARD_STATE` | the member's term and vote |
+| `GAP` | behind which index what follows does not follow it |
 | `CADENCE` | how long ago the last major compaction was |
 | `LOCK` | locked by the process that writes |
 
@@ -27,6 +28,7 @@ WAL_FOLDER = "wal"
 LOGS_FOLDER = "logs"
 SNAPSHOT_NAME = "SNAPSHOT"
 HARD_STATE_NAME = "HARD_STATE"
+GAP_NAME = "GAP"
 CADENCE_NAME = "CADENCE"
 LOCK_NAME = "LOCK"
 LINK_SUFFIX = ".link"

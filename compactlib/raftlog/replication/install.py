@@ -44,7 +44,7 @@ def put_in_force(log: ReplicatedLog, snapshots: SnapshotFolder, incoming: Incomi
     the snapshot is taken back. If it cannot be put in force, the log loses what was added, and keeps the rest.
 
     Nothing that is added follows an entry that may be another leader's: there is a gap between them, which shows after
-    a crash. Where there would be none, the one entry before goes, unless the term says whose it is.
+    a crash, even where no index is missing, unless the term says whose it is.
 
     Raises:
         LiveIndexMissing: the log lacks a live entry that was not sent since it had applied it; nothing was changed.
@@ -56,22 +56,19 @@ def put_in_force(log: ReplicatedLog, snapshots: SnapshotFolder, incoming: Incomi
     sent = IndexSet.from_sorted(entry.index for _, entries in _chunks(incoming) for entry in entries)
     log.pin(live.difference(sent)).release()
     kept = log.last_index
-    spared: list[Entry] = []
     try:
         is_behind = False
         for previous, entries in _chunks(incoming):
             held = 0 if is_behind else sum(1 for _ in takewhile(partial(_holds, log), entries))
-            missing = entries[held:]
+            missing, is_apart = entries[held:], False
             if missing and not is_behind:
                 is_behind, first = True, missing[0]
                 previous = entries[held - 1].index if held else previous
                 kept = min(kept, first.index - 1)
                 before = log.read(kept) if previous < kept == first.index - 1 else None
-                if isinstance(before, Entry) and before.term != first.term:
-                    spared.append(before)
-                    kept -= 1
+                is_apart = isinstance(before, Entry) and before.term != first.term
                 log.reset(kept)
-            log.append_sparse(missing)
+            log.append_sparse(missing, apart=is_apart)
         log.sync()
         with log.pin(live):
             # Before the store says that it is in force, every entry that it needs is here, durably.
@@ -79,9 +76,8 @@ def put_in_force(log: ReplicatedLog, snapshots: SnapshotFolder, incoming: Incomi
             if log.state.index < meta.index:
                 log.install(SnapshotMeta(meta.index, meta.term, live))
     except CompactlibError:
-        if snapshots.manifest != meta and (spared or log.last_index > kept):
+        if snapshots.manifest != meta and log.last_index > kept:
             log.reset(kept)
-            log.append_sparse(spared)
             log.sync()
         raise
 

@@ -13,6 +13,7 @@ from compactlib.files.disk import StrPath
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.log.segment_log import Beside, SegmentLog
 from compactlib.raftlog.memtable.flush import FlushPlan, NewestStats
+from compactlib.raftlog.model.gap import KeptGap
 from compactlib.raftlog.model.hard_state import KeptHardState
 from compactlib.raftlog.model.refs import next_ref
 from compactlib.raftlog.model.values import Entry
@@ -40,6 +41,7 @@ class LogSegments(Closing):
         beside: what is held elsewhere, and what must stay although it is dead: set by the log once it is open.
         log: the segments as a log by themselves: for those who read and compact them.
         hard_state: the member's term and vote, which lie in the same folder.
+        gap: where a gap is in which no index is missing, there too.
     """
 
     def __init__(self, folder: StrPath, options: LogOptions | None = None, *, row_is_lost: bool = False) -> None:
@@ -48,6 +50,7 @@ class LogSegments(Closing):
         self.log: SegmentLog = SegmentLog(folder, options, beside=self.beside)
         try:
             self.hard_state: KeptHardState = KeptHardState(options.files, self.log.folder)
+            self.gap: KeptGap = KeptGap(options.files, self.log.folder)
         except BaseException:
             self.log.close()
             raise

@@ -150,16 +150,19 @@ class ReplicatedLog(Protocol):
     def unconfirmed(self) -> IndexSet:
         """What was appended and is not durable yet."""
 
-    def append_sparse(self, entries: Sequence[Entry], *, previous_index: int | None = None) -> None:
+    def append_sparse(self, entries: Sequence[Entry], *, previous_index: int | None = None,
+                      apart: bool = False) -> None:
         """Append ascending entries with gaps between them, each after the one before.
 
         Args:
             entries: ascending by index.
             previous_index: the log's last index, as the caller knows it; `None` accepts whatever it is.
+            apart: there is a gap before the first, after a crash too, even if no index is missing between.
 
         Raises:
             GapDetected: the log's last index is another.
             Overwriting: an index is not above the last one.
+            StorageError: the disk refused; nothing was appended.
         """
 
     def reset(self, last_index: int) -> None:

@@ -234,7 +234,7 @@ class RaftLog(Closing):
 
     @property
     def contiguous_through(self) -> int:
-        """Up to here every index behind the snapshot is held: the last one, or the one before the first gap.
+        """Up to here every index behind the snapshot is held, and follows the one before: the last, or that at a gap.
 
         In a log without a snapshot, from the first index that is held; -1 in an empty log. O(1), but for the first
         time and after a snapshot over gaps: O(segments).
@@ -430,24 +430,27 @@ class RaftLog(Closing):
         for start in range(0, len(copied), MAX_APPEND_ENTRIES):
             part: Sequence[bytes] = copied[start:start + MAX_APPEND_ENTRIES]
             require_numbers(first + start, first + start + len(part) - 1, term)
-            self._make_room_for(len(part))
+            self._make_room_for(first + start, len(part))
             yield first + start, part
 
     def _put(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
         self._writes.put_run(first, term, payloads)
         self._gap_after = None
 
-    def append_sparse(self, entries: Sequence[Entry], *, previous_index: int | None = None) -> None:
+    def append_sparse(self, entries: Sequence[Entry], *, previous_index: int | None = None,
+                      apart: bool = False) -> None:
         """Append ascending entries with gaps between them, as a snapshot from elsewhere needs them.
 
         Args:
             entries: ascending by index, all above the snapshot.
             previous_index: the log's last index, as the caller knows it; `None` accepts whatever it is.
+            apart: there is a gap before the first, after a crash too, even if no index is missing between: the entry
+                before may be another leader's.
 
         Raises:
             GapDetected: the log's last index is another.
             Overwriting: an index is not above the one before it, or the last index of the log.
-            InvalidInput, MemtableFull, LogStopped, Closed: as `append`.
+            InvalidInput, MemtableFull, StorageError, LogStopped, Closed: as `append`.
         """
         if previous_index is not None:
             previous_index = whole("the previous index", previous_index)
@@ -456,12 +459,15 @@ class RaftLog(Closing):
             return
         for entry in entries:
             require_numbers(entry.index, entry.index, entry.term)
-        self._make_room_for(len(entries))
+        self._make_room_for(entries[0].index, len(entries))
+        last = self.last_index
+        if apart and 0 <= last == self.contiguous_through == entries[0].index - 1:
+            self._segments.gap.note(last)
         with self._lock:
             self._require_appendable(entries[0].index)
             before = self._memtable.last
             self._writes.put_sparse(entries, previous_index)
-            if self._gap_after is None and not 0 <= before == entries[-1].index - len(entries):
+            if self._gap_after is None and (apart or not 0 <= before == entries[-1].index - len(entries)):
                 self._knows_gap = False
         self._after_append()
 
@@ -499,13 +505,22 @@ class RaftLog(Closing):
             raise InvalidInput(f"index {first} lies at or below the snapshot {row.index}; what a snapshot "
                                f"covers is committed and cannot be written again, append from {row.index + 1}")
 
-    def _make_room_for(self, entries: int) -> None:
+    def _make_room_for(self, first: int, entries: int) -> None:
         """Before anything is appended, so that what the disk refuses was not."""
         self._catch_up()
+        gap = self._segments.gap.after
+        if gap is not None and self.state.index <= gap and first <= gap + 1:
+            self._end_gap(gap)
         if self._wal.queued_bytes > self._max_queued_bytes:
             self.sync()
         if not self._memtable.has_room(entries):
             self._make_room()
+
+    def _end_gap(self, after: int) -> None:
+        """What comes next follows the entries up to `after`: first nothing else may lie there, after a crash either."""
+        self.reset(after)
+        self.sync()
+        self._segments.gap.forget()
 
     def _after_append(self) -> None:
         self._queued()
@@ -768,6 +783,11 @@ class RaftLog(Closing):
             self._memtable.skip_to(meta.index)
             # What the snapshot covers is no gap any more.
             self._knows_gap = self._knows_gap and self._gap_after is None
+        gap = self._segments.gap.after
+        if gap is not None and gap < meta.index:
+            # It means nothing any more, and does no harm if it stays.
+            with contextlib.suppress(StorageError):
+                self._segments.gap.forget()
         self._outbox.put(self._tell_worker, lambda worker: worker.snapshot_recorded(meta))
         if self._snapshots is not None:
             try:

@@ -71,7 +71,8 @@ class RaftReadPath:
             if first > through + 1:
                 break
             through = max(through, last)
-        return through
+        gap = self._segments.gap.after
+        return through if gap is None or gap < start - 1 else min(through, gap)
 
     @property
     def kept_from(self) -> int:

@@ -12,6 +12,7 @@ import contextlib
 import json
 import random
 from collections.abc import Callable, Coroutine, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -200,8 +201,10 @@ class Taking(ReceivingLog):
     def _on_disk(self, effect: Effect) -> None:
         world = self.world
         before = world.changes + world.files.count
+        world.installing |= isinstance(effect, InstallSnapshot)
         super()._on_disk(effect)
         if isinstance(effect, InstallSnapshot):
+            world.installing = False
             world.installs += range(before + 1, world.changes + world.files.count + 1)
 
 
@@ -234,7 +237,10 @@ class FollowerWorld:
         self.files: FailingFiles
         self.log: RaftLog
         self.taking: Taking
-        self.maybe: dict[int, Entry] | None = None
+        # What the log may be if the process ends in the middle of a message; no message, no choice.
+        self.maybe: list[dict[int, Entry]] = []
+        # Whether one was being put in force, and is not.
+        self.installing = False
         self.changes = 0
         self.installs: list[int] = []
         self.paper = Paper(rng)
@@ -346,10 +352,12 @@ class FollowerWorld:
             if message is None:
                 # Only the snapshot helps.
                 return
-            expected = self.taken(message.entries)
-            self.maybe = expected
+            # Entries of one term come with one write, which is there or not.
+            ends = [number for number, (entry, after) in enumerate(pairwise(message.entries), 1)
+                    if entry.term != after.term]
+            self.maybe = [self.taken(message.entries[:end]) for end in (0, *ends, len(message.entries))]
             answer = self.log.append_entries(*message)
-            self.maybe = None
+            expected, self.maybe = self.maybe[-1], []
             if answer.success:
                 self.mine = expected
                 assert answer.match_index >= message.prev_index + len(message.entries)
@@ -378,7 +386,6 @@ class FollowerWorld:
 
     def open_follower(self) -> None:
         """With other settings; the machine begins with the newest snapshot."""
-        self.maybe = None
         fault, before = self._fault, self.changes
         inner = UnsyncedFiles()
         if fault is None or fault.at <= before:
@@ -455,22 +462,24 @@ class FollowerWorld:
         held = {entry.index: entry for entry in log.entries(max(row, 0) + 1)}
         expected = {index: entry for index, entry in self.mine.items() if index > row}
         self.check_matching()
-        if self.maybe is not None:
-            # A message was being taken in: some of it may be there.
-            assert held.items() <= {**self.maybe, **self.mine}.items() or held.items() <= self.maybe.items(), (
-                held, self.mine, self.maybe)
-        else:
-            lost = [index for index in expected if held.get(index) != expected[index]]
-            if lost and row <= self.row:
-                # Taken back by what came of a snapshot: nothing that is the leader's, but for one that cannot be told.
-                good = [index for index in lost if index <= len(self.paper.log)
-                        and self.paper.log[index - 1] == expected[index]]
-                assert len(good) <= 1, f"acknowledged, and the leader's: {good} are gone of {sorted(expected)}"
+        lost = [index for index in expected if held.get(index) != expected[index]]
+        if self.maybe:
+            possible = [{index: entry for index, entry in each.items() if index > row} for each in self.maybe]
+            assert held in possible, (held, possible)
+        elif lost and row <= self.row:
+            # A snapshot came, and was not put in force: what contradicts it may be gone, and what lies behind that.
+            wrong = next((index for index in expected if self.paper.log[index - 1:index] != [expected[index]]), None)
+            assert self.installing, f"acknowledged: {lost} are gone of {sorted(expected)}"
+            assert wrong is not None, f"acknowledged, and the leader's: {lost} are gone of {sorted(expected)}"
+            assert wrong <= min(*lost, self.paper.committed), (
+                f"acknowledged: {lost} are gone of {sorted(expected)}, of which {wrong} is not the leader's, and "
+                f"{self.paper.committed} are committed")
         if row < self.row:
             raise AssertionError(f"the row went back from {self.row} to {row}")
         self.row = row
         self.mine = held
-        self.maybe = None
+        self.maybe = []
+        self.installing = False
         self.apply()
 
     # -- transfers
@@ -678,7 +687,7 @@ class FollowerWorld:
             assert (-1 if manifest is None else manifest.index) == row
             assert log.status().pins == 0
         self.mine = {index: entry for index, entry in self.mine.items() if index > row}
-        if self.ended and self.ended[-1] == AbortReason.DISK_REFUSED.name:
+        if self.installing:
             # What contradicts the snapshot, and what lies behind that, may be gone.
             wrong = next((index for index, entry in self.mine.items()
                           if self.paper.log[index - 1:index] != [entry]), None)

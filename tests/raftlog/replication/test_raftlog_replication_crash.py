@@ -19,6 +19,7 @@ from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.outcome import Done
 from compactlib.raftlog import Entry, LogOptions, SegmentLimits
+from compactlib.raftlog.model.gap import KeptGap
 from compactlib.raftlog.replication.effects import (
     AwaitEntries,
     BeginInstall,
@@ -276,7 +277,7 @@ def test_a_crash_at_any_step_takes_nothing_back_that_does_not_contradict_the_sna
 
 
 @pytest.mark.parametrize(("stale", "sent", "through", "refused"), [
-    ([2] * 4, 25, 23, 24), ([2] * 9, 25, 23, 24), ([3] * 4, 25, 25, 24), ([2, 2], 25, 22, 22), ([], 21, 21, 20),
+    ([2] * 4, 25, 24, 24), ([2] * 9, 25, 24, 24), ([3] * 4, 25, 25, 24), ([2, 2], 25, 22, 22), ([], 21, 21, 20),
     ([1, 3], 23, 23, 22), ([1, 3], 24, 22, 22)],
     ids=["right behind them", "in their place", "of one leader", "further on", "behind what is applied", "of its term",
          "behind a gap"])
@@ -318,3 +319,124 @@ def old_first(members: Members) -> dict[str, bytes]:
     command = decode_command(entry.payload)
     assert isinstance(command, Put)
     return {command.key: command.value}
+
+
+class Adjoining:
+    """A follower whose log ends at 24, in a term of its own, and a snapshot of which it lacks entry 25."""
+
+    INDEX, APPLIED, LIVE, STATE = 30, 20, IndexSet.from_sorted([12, 25, 28]), b"state"
+    HELD = (*(Entry(number, 1, b"applied") for number in range(1, 21)),
+            *(Entry(number, 2, b"acknowledged") for number in range(21, 25)))
+    SENT = (Entry(25, 3, b"live"), Entry(28, 3, b"live"))
+
+    def __init__(self, folder: Path, files: Files) -> None:
+        self.snapshots = SnapshotFolder(folder / "snapshots", files=files)
+        self.log = open_log(str(folder / "log"), options(files))
+        if self.log.last_index < 0:
+            self.log.append(self.HELD)
+            self.log.sync()
+
+    def install(self) -> None:
+        manifest = SnapshotManifest.of(self.INDEX, 3, self.LIVE, state_bytes=len(self.STATE),
+                                       state_crc=crc32(self.STATE))
+        incoming = self.snapshots.receive(manifest)
+        put_aside(incoming, self.APPLIED, self.SENT)
+        incoming.write(0, self.STATE)
+        incoming.sync()
+        put_in_force(self.log, self.snapshots, incoming, manifest, self.LIVE)
+
+    def begin_anew(self) -> None:
+        found = self.snapshots.manifest
+        self.log.attach(self.snapshots, applied=self.APPLIED if found is None else found.index)
+
+
+@pytest.mark.parametrize("limit", [pytest.param(2, id="ordinary"),
+                                   pytest.param(100, id="soak", marks=pytest.mark.soak)])
+def test_what_is_acknowledged_stays_although_the_next_entry_comes_with_a_snapshot(limit: int, tmp_path: Path) -> None:
+    """The last entry may be the leader's, and the follower has said that it has it."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    Adjoining(place, UnsyncedFiles()).log.close()
+    notes: list[bool] = []
+
+    def work(folder: Path, files: RecordingFiles) -> None:
+        follower = Adjoining(folder, files)
+        follower.begin_anew()
+        follower.install()
+        files.acknowledge("installed")
+
+    def check(folder: Path, promised: Sequence[Any]) -> None:
+        notes.append((folder / "log/logs/log/GAP").exists())
+        follower = Adjoining(folder, UnsyncedFiles())
+        log = follower.log
+        if log.state.index < follower.INDEX and follower.snapshots.manifest is None:
+            assert not promised
+            assert log.contiguous_through == 24
+            assert log.status().gap_after == (24 if log.last_index > 24 else None)
+        follower.begin_anew()
+        if log.state.index == follower.INDEX:
+            assert [log.read(entry.index) for entry in follower.SENT] == [*follower.SENT]
+            assert log.contiguous_through == log.last_index == 30
+        else:
+            assert log.contiguous_through == log.last_index == 24
+            assert tuple(log.entries()) == follower.HELD
+        log.close()
+
+    report = explore(record(place, work), check, rng=random.Random(1), limit_per_point=limit)
+    assert report.points > 20
+    assert len(set(notes)) == 2
+
+
+@pytest.mark.parametrize("limit", [pytest.param(2, id="ordinary"),
+                                   pytest.param(100, id="soak", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("knows_applied", [True, False])
+@pytest.mark.parametrize("message", [(24, 2, [Entry(25, 3, b"live"), Entry(26, 3, b"later")]),
+                                     (22, 2, [Entry(23, 3, b"a"), Entry(24, 3, b"b"), Entry(25, 3, b"live")])],
+                         ids=["of its leader", "of another"])
+def test_what_follows_such_an_entry_by_another_way_is_no_gap(
+        message: tuple[int, int, list[Entry]], knows_applied: bool, limit: int, tmp_path: Path) -> None:
+    """A crash had left the snapshot's entries in the log, and then the leader sends what follows."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    follower = Adjoining(place, UnsyncedFiles())
+    with mock.patch.object(follower.snapshots, "adopt", side_effect=Crash("killed")), pytest.raises(Crash):
+        follower.install()
+    follower.log.close()
+    previous, term, entries = message
+    old = Adjoining.HELD
+    new = (*old[:previous], *entries)
+
+    def work(folder: Path, files: RecordingFiles) -> None:
+        log = Adjoining(folder, files).log
+        assert (log.contiguous_through, log.status().gap_after) == (24, 24)
+        if knows_applied:
+            log.attach(applied=20)
+        assert log.append_entries(previous, term, entries).success
+        files.acknowledge("appended")
+        log.close()
+
+    def check(folder: Path, promised: Sequence[Any]) -> None:
+        with open_log(str(folder / "log"), options(UnsyncedFiles())) as log:
+            through = log.contiguous_through
+            found = tuple(log.entries(0, through))
+            assert found == new or (found == old and not promised), (through, promised)
+            log.attach(applied=20)
+            assert log.last_index == through
+            assert log.append_entries(through, found[-1].term, [Entry(through + 1, 4, b"next")]).success
+        with open_log(str(folder / "log"), options(UnsyncedFiles())) as log:
+            assert (log.last_index, log.contiguous_through) == (through + 1, through + 1)
+            assert not (folder / "log/logs/log/GAP").exists()
+
+    report = explore(record(place, work), check, rng=random.Random(1), limit_per_point=limit)
+    assert report.points > 3
+
+
+def test_a_gap_that_cannot_be_noted_lets_nothing_in(tmp_path: Path) -> None:
+    follower = Adjoining(tmp_path, LocalFiles())
+    refused = StorageError(operation="write", path="GAP", errno=5)
+    with mock.patch.object(KeptGap, "note", side_effect=refused), \
+            pytest.raises(StorageError, match="GAP"):
+        follower.install()
+    assert tuple(follower.log.entries()) == follower.HELD
+    assert follower.log.append_entries(24, 2, [Entry(25, 3, b"live")]).success
+    follower.log.close()

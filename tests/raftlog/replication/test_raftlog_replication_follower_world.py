@@ -29,12 +29,21 @@ def life(seed: int, met: Met | None = None, steps: int = 100) -> FollowerWorld:
             await world.live(steps)
             return world
 
-    return asyncio.run(run())
+    try:
+        return asyncio.run(run())
+    except BaseException as error:
+        error.add_note(f"to see it again: life({seed}, {met}, {steps})")
+        raise
 
 
 def test_a_follower_has_what_its_leader_has_and_keeps_what_it_acknowledged(effort: Effort) -> None:
     ended = [end for seed in range(effort(5, 1_000)) for end in life(seed).ended]
     assert {"done", "skipped"} <= set(ended)
+
+
+def test_a_follower_that_is_killed_in_the_middle_of_a_message_has_what_was_there_or_what_came() -> None:
+    """The model had forgotten the message, and missed what another leader's entries had taken the place of."""
+    life(289, Met(195, None))
 
 
 @pytest.mark.parametrize("number", [None, errno.ENOSPC, errno.EIO], ids=["killed", "full", "refused"])

@@ -140,7 +140,7 @@ class BusyWorld(World):
         for name, model in self.models.items():
             found = found_state(self.raw(name), model.history, self._promised[name])
             model.change(lambda state, found=found: attrs.evolve(found))  # type: ignore[misc]
-            model.history.states[-1] = PlainLog(dict(found.entries), found.snapshot)
+            model.history.states[-1] = PlainLog(dict(found.entries), found.snapshot, found.gap)
             model.term += 1
         self.promise()
 

@@ -420,7 +420,7 @@ def settings_audit(world: Store, chosen: StoreOptions) -> None:
         if world.promised is not None:
             for name, model in world.models.items():
                 found = found_state(store.log(name), model.history, world.promised[name])
-                world.models[name] = RaftModel(History([PlainLog(dict(found.entries), found.snapshot)]),
+                world.models[name] = RaftModel(History([PlainLog(dict(found.entries), found.snapshot, found.gap)]),
                                                model.term + 100)
             world.promised = None
         for name, model in world.models.items():
