@@ -237,6 +237,7 @@ def build_for_major(folder: Path, segments: int) -> StoreOptions:
         append_batches(log, segments * 8)
         last = log.last_index
         log.snapshot(last, IndexSet.from_sorted(range(3, last, 3)))
+        log.flush()
     return options
 
 

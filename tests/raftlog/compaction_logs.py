@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import struct
 import zlib
@@ -61,8 +62,8 @@ def counted(word: str = "run") -> Callable[[], str]:
 
 
 def options(files: Files | None = None, **changes: Any) -> LogOptions:
-    """Small segments, and run ids that repeat."""
-    chosen: dict[str, Any] = {"limits": SMALL, "run_id": counted(), **changes}
+    """Small segments, run ids that repeat, and old names that stay, however long a test takes or is held up."""
+    chosen: dict[str, Any] = {"limits": SMALL, "run_id": counted(), "keep_links_seconds": math.inf, **changes}
     if files is not None:
         chosen["files"] = files
     return LogOptions(**chosen)

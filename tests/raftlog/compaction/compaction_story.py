@@ -98,7 +98,7 @@ class Story:
         return self._log
 
     def _options(self, files: Files | None = None) -> Any:
-        return options(files, limits=self.limits, clock=self.clock)
+        return options(files, limits=self.limits, clock=self.clock, keep_links_seconds=60.0)
 
     def _refuse(self, operation: str, path: str) -> None:
         if any(fnmatch.fnmatch(f"{operation} {path}", glob) for glob in self.refused):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import os
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -22,10 +23,10 @@ from compactlib.errors import Busy, StorageError
 from compactlib.files import Files
 from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import DropDead, LogPolicy, LogReader, SeedPolicy, SegmentLog
-from compactlib.raftlog.model.names import CADENCE_NAME
+from compactlib.raftlog.model.names import CADENCE_NAME, segment_name
 from compactlib.raftlog.store.log_segments import LogSegments
 from compactlib.testing import FailingFiles, explore, explore_recovery, record
-from compactlib.testing.crash.harness import CrashReport
+from compactlib.testing.crash.harness import CrashReport, replay
 from compactlib.testing.crash.operations import Recording, Write
 from compactlib.testing.crash.recorder import RecordingFiles
 from tests.raftlog.compaction_logs import (
@@ -37,6 +38,7 @@ from tests.raftlog.compaction_logs import (
     entries_of,
     entry_of,
     filled,
+    links,
     options,
     overwritten,
     ra_log,
@@ -148,6 +150,17 @@ def test_a_crash_of_the_recovery_loses_nothing(name: str, tmp_path: Path) -> Non
     report = explore_recovery(recording, story.recover, checker(story, expected, final), rng=random.Random(1),
                               recoveries=4, limit_per_point=6)
     assert report.recoveries == 4
+
+
+def test_a_campaign_that_is_held_up_ends_as_any_other(tmp_path: Path) -> None:
+    """It was stopped for longer than old names stay, and they were gone where the folder was compacted once more."""
+    story = STORIES["overwritten tails"]
+    crashed = tmp_path / "crashed"
+    recording, expected, final = recorded(story, tmp_path / "log")
+    replay(recording, str(len(recording.operations)), crashed)
+    for number in links(crashed):
+        os.utime(crashed / segment_name(number), (0.0, 0.0), follow_symlinks=False)
+    checker(story, expected, final)(crashed, ())
 
 
 def leased(folder: Path, files: Files) -> None:
