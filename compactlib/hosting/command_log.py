@@ -59,6 +59,9 @@ class CommandLog(Protocol):
 
         Returns:
             What `propose` would, or `None` if there was no command. Either way, everything that `make` saw is durable.
+
+        Raises:
+            ClockJumped: the clock is off by more than its bound; no command was proposed. With none it is not raised.
         """
 
     def compact(self, index: int) -> Done[Any] | Skipped | Failed:

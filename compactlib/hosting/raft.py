@@ -231,7 +231,8 @@ class RaftCommandLog(Closing):
             answer[:] = [result, reason]
             answered.set()
 
-        time_ns = round(self._clock.now() * 1e9)
+        # Refused while a jump is in doubt, but for a place in the log, where a proposer may only look.
+        time_ns = round((self._clock.steady() if payload is None else self._clock.now()) * 1e9)
         replica.carry(ticket, node.raftCurrentTerm, time_ns, payload, callback=take)
         if not answered.wait(self._wait_seconds):
             raise NoAnswer(waited_seconds=self._wait_seconds, reason="a majority of nodes did not answer")

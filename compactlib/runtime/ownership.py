@@ -72,9 +72,9 @@ class Ownership:
     def __init__(self, what: str) -> None:
         self._what = what
         self._runs: dict[Run, str | None] = {}
-        self._holders = 0
+        self._holders: set[object] = set()
         self._closed = False
-        self._cancelled_too: list[Budget] = []
+        self._cancelled_too: dict[object, Budget] = {}
         self._changed = Changes()
 
     @property
@@ -100,7 +100,7 @@ class Ownership:
     @property
     def is_ending(self) -> bool:
         """Whether a caller waits for the end of what runs, and lets nothing begin meanwhile."""
-        return self._holders > 0
+        return bool(self._holders)
 
     @contextlib.contextmanager
     def begin(self, budget: Budget | None = None, work: str | None = "", *,
@@ -112,42 +112,42 @@ class Ownership:
             work: what is done; one run of each at a time. `None`: a read, of which there may be any number.
             is_brief: whether it ends soon by itself, so that `take` may wait for it.
         """
-        run = self.take(budget, work, is_brief=is_brief)
-        if run is None:
-            yield None
-            return
+        run = Run(budget or Budget(), is_brief=is_brief)
         try:
-            with run.inside():
-                yield run
+            if self.take(run, work):
+                with run.inside():
+                    yield run
+            else:
+                yield None
         finally:
             # Before any function that an interrupt could come at the beginning of.
             self._runs.pop(run, None)
             self.release(run)
 
-    def take(self, budget: Budget | None = None, work: str | None = "", *, is_brief: bool = False,
-             waits: bool = False) -> Run | None:
+    def take(self, run: Run, work: str | None = "", *, waits: bool = False) -> bool:
         """As `begin`, for runs of several stores that do not end in the order in which they began.
 
-        The caller marks what it does with `Run.inside`, and calls `release` however it ends.
+        The caller marks what it does with `Run.inside`, and calls `release` however it ends, this call too.
 
         Args:
-            budget: see `begin`.
+            run: a new one.
             work: see `begin`.
-            is_brief: see `begin`.
             waits: for the end of a brief run of this work, unless this is called from inside it.
+
+        Returns:
+            Whether it has begun.
         """
         with self._changed:
-            while waits and self._brief_one_is_ahead(work) and (budget is None or budget.refusal is None):
+            while waits and self._brief_one_is_ahead(work) and run.budget.refusal is None:
                 self._changed.wait(_LOOK_AGAIN_SECONDS)
             if self._closed or self._holders or (work is not None and work in self._runs.values()):
-                return None
-            run = Run(budget or Budget(), is_brief=is_brief)
+                return False
             self._runs[run] = work
-            return run
+            return True
 
     def _brief_one_is_ahead(self, work: str | None) -> bool:
         return not self._closed and not self._holders and any(
-            run.is_brief and not run.is_mine for run, doing in self._runs.items() if doing == work)
+            run.is_brief and not run.is_mine for run, doing in tuple(self._runs.items()) if doing == work)
 
     def release(self, run: Run) -> None:
         """The run has ended; releasing it again does nothing."""
@@ -158,7 +158,9 @@ class Ownership:
     def wait(self) -> None:
         """Return when nothing runs."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._runs)
+            # Now and then without a notification, which an interrupt may have kept back.
+            while self._runs:
+                self._changed.wait(_LOOK_AGAIN_SECONDS)
 
     @contextlib.contextmanager
     def cancels(self, budget: Budget) -> Iterator[None]:
@@ -167,16 +169,16 @@ class Ownership:
         For work that changes nothing beside the runs (counting, waiting for a rate), and for budgets that runs of
         several stores share.
         """
-        with self._changed:
-            self._cancelled_too.append(budget)
-            is_late = self._closed or self._holders > 0
+        mark = object()
         try:
+            with self._changed:
+                self._cancelled_too[mark] = budget
+                is_late = self._closed or self.is_ending
             if is_late:
                 budget.cancel()
             yield
         finally:
-            with self._changed:
-                self._cancelled_too.remove(budget)
+            self._cancelled_too.pop(mark, None)
 
     @contextlib.contextmanager
     def ended(self) -> Iterator[None]:
@@ -185,21 +187,20 @@ class Ownership:
         Raises:
             Busy: called from inside a run; nothing was done.
         """
-        with self._changed:
-            if self.is_mine:
-                raise Busy(f"{self._what} cannot be closed from within its own work; cancel the budget of the work, "
-                           f"and close when it has returned")
-            self._holders += 1
-            budgets = [*self._cancelled_too, *(run.budget for run in self._runs)]
+        holder = object()
         try:
+            with self._changed:
+                if self.is_mine:
+                    raise Busy(f"{self._what} cannot be closed from within its own work; cancel the budget of the "
+                               f"work, and close when it has returned")
+                self._holders.add(holder)
+                budgets = [*self._cancelled_too.values(), *(run.budget for run in tuple(self._runs))]
             for budget in budgets:
                 budget.cancel()
-            with self._changed:
-                self._changed.wait_for(lambda: not self._runs)
+            self.wait()
             yield
         finally:
-            with self._changed:
-                self._holders -= 1
+            self._holders.discard(holder)
 
     def close(self) -> None:
         """Let nothing begin from now on, cancel what runs, and wait for its end; closing again waits as well.

@@ -17,7 +17,7 @@ from compactlib.errors import Busy, ClockJumped, Closed, CompactlibError, Invali
 from compactlib.files import Files
 from compactlib.hosting import LocalLog, LogBroken, SchedulerHost, SchedulerMachine, SnapshotStore
 from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed
-from compactlib.outcome import Failed
+from compactlib.outcome import Done, Failed
 from compactlib.runtime import SteadyClock
 from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.scheduler import AddBlocks, BlockMeta, JobStatus, PollRequest, SchedulerConfig, StatusUpdate
@@ -332,6 +332,19 @@ def test_a_clock_that_jumps_gives_no_command_a_wrong_time(memory_path: Path) -> 
             assert all(0 <= command.appended_at - 1_000_000.0 <= 100 for command in commands)
 
     explore_clock_jumps(propose, check)
+
+
+def test_who_only_looks_is_not_refused_by_a_clock_that_jumped(memory_path: Path) -> None:
+    clock = ManualClock(1000.0)
+    with SchedulerHost(LocalLog(memory_path / "log", options(clock=clock)), MemoryStore(), CONFIG) as host:
+        host.add_blocks(blocks(1, 1))
+        clock.set_now(90_000.0)
+        with pytest.raises(ClockJumped):
+            host.add_blocks(blocks(2, 1))
+        assert host.look(lambda service: service.state.applied_index) == host.log.last_index
+        host.audit()
+        assert isinstance(host.snapshot(), Done)
+        assert not host.failures
 
 
 def test_a_long_stop_is_no_jump_and_expires_nothing_at_once(memory_path: Path) -> None:

@@ -13,7 +13,8 @@ from compactlib.errors import BudgetSpent, Busy
 from compactlib.executors import Attempt, LocalExecutor, RewriteFailure, RewriteResult
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Progress
-from compactlib.runtime.ownership import Ownership
+from compactlib.runtime.ownership import Ownership, Run
+from tests.interrupts import interruptions
 
 
 class Asking:
@@ -75,15 +76,15 @@ def test_each_work_has_a_run_of_its_own_and_reads_are_any_number() -> None:
 
 def test_closing_cancels_the_runs_of_all_works_and_waits_for_each() -> None:
     owner = Ownership("the store")
-    runs = [owner.take(None, work) for work in ("main", "other", None, None)]
+    runs = [Run(Budget()) for _ in range(4)]
+    assert all(map(owner.take, runs, ("main", "other", None, None)))
     closing = threading.Thread(target=owner.close)
     closing.start()
-    while not all(run is not None and run.budget.cancelled for run in runs):
+    while not all(run.budget.cancelled for run in runs):
         pass
     for run in runs:
-        assert run is not None
         assert closing.is_alive()
-        assert owner.take(None, "late") is None
+        assert not owner.take(Run(Budget()), "late")
         owner.release(run)
     closing.join()
     assert owner.is_closed
@@ -178,3 +179,31 @@ def test_a_run_that_raises_leaves_the_store_free() -> None:
         with pytest.raises(kind), owner.begin():
             raise kind("stop")
         assert not owner.is_running
+
+
+def test_an_interrupt_anywhere_leaves_no_run_behind_and_nothing_that_keeps_the_next_from_beginning() -> None:
+    def begin() -> None:
+        with owner.begin() as run:
+            assert run is not None
+            with owner.begin() as second:
+                assert second is None
+
+    def end() -> None:
+        with owner.ended():
+            pass
+
+    def cancel() -> None:
+        with owner.cancels(other):
+            pass
+
+    for act in (begin, end, cancel):
+        owner, other = Ownership("the store"), Budget()
+        for interrupt in interruptions(act, 1_000):
+            owner, other = Ownership("the store"), Budget()
+            with pytest.raises(KeyboardInterrupt), interrupt:
+                act()
+            assert not owner.is_running, (act, interrupt.where)
+            with owner.begin() as run:
+                assert run is not None, (act, interrupt.where)
+            owner.close()
+            assert not other.cancelled, (act, interrupt.where)

@@ -274,12 +274,11 @@ class CancelsTheCallers(LineStore):
 class HangsWhenClosedFromWithin(LineStore):
     @contextlib.contextmanager
     def begin(self, budget: Budget | None) -> Iterator[Run | None]:
-        run = self._owner.take(budget)
+        run = Run(budget or Budget())
         try:
-            yield run
+            yield run if self._owner.take(run) else None
         finally:
-            if run is not None:
-                self._owner.release(run)
+            self._owner.release(run)
 
 
 class KnowsItsOwnThreadOnly(LineStore):
@@ -336,8 +335,8 @@ class ForgetsForgottenTasks(LineStore):
 class LeaksItsRun(LineStore):
     @contextlib.contextmanager
     def begin(self, budget: Budget | None) -> Iterator[Run | None]:
-        run = self._owner.take(budget)
-        if run is None:
+        run = Run(budget or Budget())
+        if not self._owner.take(run):
             yield None
             return
         with run.inside():

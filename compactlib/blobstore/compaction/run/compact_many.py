@@ -206,25 +206,27 @@ class _Rounds:
         self.rate_is_given = rate_is_given
         self.active: list[_Active] = []
         self.outcomes: dict[str, BlobCompactionOutcome] = {}
-        self._running: dict[str, tuple[StoreCompactions, Run]] = {}
+        self._running: dict[Run, StoreCompactions] = {}
 
     # -- one store's part: beginning, and its end
 
     def add(self, task: StoreTask, stack: contextlib.ExitStack) -> None:
         """Begin, or resume; what follows is marked as done by the store's run, until the stack ends."""
-        store, compactions, folder = task.store, task.store.compactions, task.store.folder
+        store, compactions, run = task.store, task.store.compactions, Run(self.budget)
+        # Before it begins, so that no interrupt comes between.
+        self._running[run] = compactions
         try:
-            run = compactions.take(self.budget)
+            is_taken = compactions.take(run)
         except CompactlibError as error:
+            self._running.pop(run)
             self.outcomes[store.folder] = Failed(error)
             return
-        if run is None:
+        if not is_taken:
+            self._running.pop(run)
             self.outcomes[store.folder] = busy = compactions.busy()
             if not compactions.ownership.is_mine:
                 _numbers(store).compacted(telling(self._told(store)), busy, 0.0)
             return
-        # Without a call in between, so that an interrupt comes before or after both.
-        self._running[folder] = compactions, run
         # One in the other, so that the last one's mark is that of all.
         stack.enter_context(run.inside())
         active = _Active(task, run, StoreEvents(store.name, self._told(store)), store.clock.monotonic())
@@ -285,13 +287,13 @@ class _Rounds:
             if self._running:
                 self.end()
 
-    def _release(self, folder: str) -> None:
-        compactions, run = self._running[folder]
+    def _release(self, run: Run) -> None:
+        compactions = self._running[run]
         try:
             compactions.freeing.wait()
         finally:
             compactions.ownership.release(run)
-            self._running.pop(folder, None)
+            self._running.pop(run, None)
 
     def _guarded(self, active: _Active, step: Callable[[], _T]) -> _T | None:
         """Do a step of one store; its failure ends this store's part, and no other's."""
@@ -314,7 +316,7 @@ class _Rounds:
         self.outcomes[active.folder] = outcome
         self.active.remove(active)
         _tell_numbers(active, active.run.observer(self._told(active.store)), outcome)
-        self._release(active.folder)
+        self._release(active.run)
 
     # -- the rounds
 

@@ -162,13 +162,13 @@ class StoreCompactions:
         with self.ownership.begin(budget, is_brief=is_brief) as run:
             yield run
 
-    def take(self, budget: Budget) -> Run | None:
-        """As `running`, for several stores whose runs do not end in the order in which they began.
+    def take(self, run: Run) -> bool:
+        """As `running`, for several stores whose runs do not end in the order in which they began; see `Ownership`.
 
         It waits for what is brief: a batch of a hard delete, or the removal of files by a reclaim.
         """
         self._store.require_mine()
-        return self.ownership.take(budget, waits=True)
+        return self.ownership.take(run, waits=True)
 
     def busy(self) -> Skipped:
         """The answer to a second caller."""
