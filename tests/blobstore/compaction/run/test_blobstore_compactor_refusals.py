@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from compactlib.blobstore.compaction.progress.compaction_file import read_log
-
 from compactlib.blobstore.compaction.progress.compaction_log import Phase
 from compactlib.blobstore.compaction.run.work import Questions
 from compactlib.blobstore.errors import CompactionOutOfOrder
