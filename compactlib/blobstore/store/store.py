@@ -78,7 +78,7 @@ from compactlib.blobstore.store.verify import verify
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, Closed, CorruptData, InvalidInput, StorageError
 from compactlib.files.disk import Files, LocalFiles, StrPath, local_path
-from compactlib.outcome import Failed, Outcome, Skipped
+from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.report import VerifyReport
 from compactlib.rewrite import Executor
 from compactlib.runtime.budget import Budget
@@ -318,9 +318,10 @@ class BlobStore(Closing):
         compactions, total = self._compactions, self._descriptor.log_segments
         if compactions.ownership.is_mine:
             return False
+        least = 1
         with self._evicting, self._ended_by_closing():
             while not self.status().free_segments:
-                plan = compactions.plan_eviction(max(total // 8, 1)) or compactions.plan_eviction(1)
+                plan = compactions.plan_eviction(max(total // 8, least)) or compactions.plan_eviction(least)
                 if plan is None:
                     return False
                 outcome = self.compact(plan, budget=Budget(clock=self.clock))
@@ -329,6 +330,9 @@ class BlobStore(Closing):
                 if (isinstance(outcome, Failed) and not isinstance(outcome.error, PlanDoesNotFit)) or (
                         isinstance(outcome, Skipped) and not outcome.is_busy):
                     return False
+                if isinstance(outcome, Done) and outcome.stats.freed_segments < 1:
+                    # Blobs larger than `max_blob_bytes` need more room than was reckoned with.
+                    least = 2 * max(plan.benefit_segments, least)
                 compactions.ownership.wait()
         return True
 

@@ -66,10 +66,14 @@ class Pins:
     def __init__(self, log: UpdateLog, clock: HybridClock) -> None:
         self._log = log
         self._clock = clock
+        # How many pins there were at most, and the epoch from which on they were counted.
+        self._counted: tuple[int, int] = MAX_PINS, 0
 
     @refuses_misfits
     def pin(self, owner: str, version: int, view: RetainedVersions, *, ttl_seconds: float) -> Pin:
         """Hold a version, or another one in the place of the owner's last. Once it returns, the version stays.
+
+        Takes some reads and a write; the first one, and each once there may be `MAX_PINS`, lists all pins besides.
 
         Args:
             owner: the holder's name, as operators see it.
@@ -87,10 +91,7 @@ class Pins:
         """
         _require_owner(owner)
         ttl_ms = milliseconds(ttl_seconds, name="ttl_seconds")
-        with self._log.store.scan(self._log.partition, prefix=keys.PINS, keys_only=True) as entries:
-            others = sum(entry.key != keys.pin_key(owner) for entry in entries)
-        if others >= MAX_PINS:
-            raise InvalidInput(f"{MAX_PINS} pins are held; release some")
+        self._require_room(owner)
         made = Pin(owner, version, view.activation(version), add_ms(self._clock.now(), ttl_ms))
         first: list[Pin | None] = []
 
@@ -106,6 +107,18 @@ class Pins:
         if cut is not None:
             raise CatalogVersionNotFound(version=version, earliest=cut.earliest, latest=cut.latest)
         return made
+
+    def _require_room(self, owner: str) -> None:
+        """Return if there is room for a pin of this owner. With each step of the epoch comes one pin at most."""
+        epoch, _ = self._epoch()
+        counted, since = self._counted
+        if since <= epoch and counted + epoch - since < MAX_PINS:
+            return
+        with self._log.store.scan(self._log.partition, prefix=keys.PINS, keys_only=True) as entries:
+            held = [entry.key for entry in entries]
+        self._counted = len(held), epoch
+        if len(held) - (keys.pin_key(owner) in held) >= MAX_PINS:
+            raise InvalidInput(f"{MAX_PINS} pins are held; release some")
 
     def _cut_below(self, held: Pin) -> LogState | None:
         """The log, if it was cut above the version of a pin that was just written; then the pin is taken back."""

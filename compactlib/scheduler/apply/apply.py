@@ -250,6 +250,8 @@ def _add_block(effects: Effects, block: BlockMeta) -> str:
             return "duplicate" if added is AddOutcome.DUPLICATE else "tombstoned"
     elif state.tombstones.covers(block):
         return "tombstoned"
+    elif state.is_taken((block.tenant, block.shard, block.level), block.id):
+        return "duplicate"
     return _FATES[state.blocks.push_meta(block, effects.command.appended_at)]
 
 

@@ -82,10 +82,13 @@ class JobQueue:
 
     Args:
         config: limits and order.
+        knows_sources: whether it can tell of every block whether a job has it; else only of those that no queue and no
+            index knows.
     """
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: SchedulerConfig, *, knows_sources: bool = False) -> None:
         self._config = config
+        self._knows_sources = knows_sources
         self._max_failures = config.max_failures
         self._is_by_name = config.last_key == "name"
         self._jobs: dict[str, Job] = {}
@@ -99,8 +102,8 @@ class JobQueue:
         """Of the sources of all jobs."""
         self.delayed_count: int = 0
         """Unassigned jobs that came back: they wait for their back-off, or it is over."""
-        # The sources of jobs of levels that are compacted no more: the block queue does not know them.
-        self._retired: set[tuple[str, int, int, str]] = set()
+        # The sources of jobs: all, or those of levels that are compacted no more, which the block queue does not know.
+        self._sources: set[tuple[str, int, int, str]] = set()
         # Jobs that failed too often, the worst first; their leases may still run.
         self._failed: SortedList[tuple[int, float, int, LastKey, str]] = SortedList()
         # Of them, those that were not reported yet, by the end of their last lease; and when the first of these is.
@@ -143,7 +146,7 @@ class JobQueue:
         if self._is_by_name:
             job.last_key = job.name
         self.size_bytes += job.size_bytes
-        self._retired.update(self._retired_sources(job))
+        self._sources.update(self._known_sources(job))
         self.level(job.compaction_level)
         self._place(job)
 
@@ -217,19 +220,19 @@ class JobQueue:
         self._take(job)
         del self._jobs[job.name]
         self.size_bytes -= job.size_bytes
-        if self._retired:
-            self._retired.difference_update(self._retired_sources(job))
+        if self._sources:
+            self._sources.difference_update(self._known_sources(job))
         return self.levels[job.compaction_level].counts
 
-    def _retired_sources(self, job: Job) -> list[tuple[str, int, int, str]]:
+    def _known_sources(self, job: Job) -> list[tuple[str, int, int, str]]:
         level = job.compaction_level
-        if level < len(self._config.levels):
+        if not self._knows_sources and level < len(self._config.levels):
             return []
         return [(job.tenant, job.shard, level, block_id) for block_id in job.source_blocks]
 
-    def has_retired_source(self, tenant: str, shard: int, level: int, block_id: str) -> bool:
-        """Whether a job of a level that is compacted no more has this source. O(1)."""
-        return (tenant, shard, level, block_id) in self._retired
+    def has_source(self, tenant: str, shard: int, level: int, block_id: str) -> bool:
+        """Whether a job has this source; of a level that is still compacted only if all sources are known. O(1)."""
+        return (tenant, shard, level, block_id) in self._sources
 
     def _place(self, job: Job) -> None:
         failures, level = job.failures, self.levels[job.compaction_level]
@@ -383,6 +386,8 @@ class JobQueue:
                               f"{self.delayed_count} are counted")
         if self.size_bytes != sum(job.size_bytes for job in self):
             raise AuditFailed(f"the sources of all jobs are counted as {self.size_bytes} bytes")
+        if self._sources != {source for job in self for source in self._known_sources(job)}:
+            raise AuditFailed(f"{len(self._sources)} sources are known, which are not those of the jobs")
         if placed != len(self._jobs):
             raise AuditFailed(f"{len(self._jobs)} jobs are queued, and {placed} have a place in the order")
         for name, job in self._jobs.items():

@@ -68,7 +68,7 @@ class SchedulerState:
         self.limits: Limits = config.limits
         self.index: MetadataIndex | None = index
         self.blocks: BlockQueue = BlockQueue(config.levels)
-        self.jobs: JobQueue = JobQueue(config)
+        self.jobs: JobQueue = JobQueue(config, knows_sources=index is None)
         self.tombstones: Tombstones = Tombstones(config.cleanup_delay_seconds)
         self.quarantine: dict[str, QuarantinedJob] = {}
         self.quarantine_dropped: int = 0
@@ -131,7 +131,11 @@ class SchedulerState:
             block = self.index.get(tenant, shard, block_id)
             if block is None or block.level != level:
                 return False
-        return not self.jobs.has_retired_source(tenant, shard, level, block_id) and not any(
+        return not self.is_taken(place, block_id)
+
+    def is_taken(self, place: tuple[str, int, int], block_id: str) -> bool:
+        """Whether a job or one in quarantine has this block; see `JobQueue.has_source`. O(jobs in quarantine)."""
+        return self.jobs.has_source(*place, block_id) or any(
             block_id in plan.source_blocks and (plan.tenant, plan.shard, plan.compaction_level) == place
             for plan in (given_up.plan for given_up in self.quarantine.values()))
 

@@ -63,6 +63,22 @@ def test_a_full_cache_takes_everything_and_gives_up_what_expires_next(scratch: P
         store.audit()
 
 
+@pytest.mark.parametrize("size", [450, 700, 850])
+def test_a_cache_whose_blobs_need_more_room_than_is_reckoned_with_is_full_after_a_few_tries(
+        size: int, scratch: Path) -> None:
+    """Once, a put copied the whole store again and again, for ever: each try was to free a segment, and freed none."""
+    files = FailingFiles(fail_at=3_000, errno=errno.EIO, sticky=True)
+    config = attrs.evolve(CONFIG, capacity_bytes=12 << 10, segment_bytes=1 << 10, max_blob_bytes=0)
+    with BlobStore(scratch / "store", config, clock=ManualClock(START), files=files) as store:
+        with pytest.raises(StoreFull):
+            for key in range(60):
+                store.put(b"%d" % key, b"x" * size)
+                store.put(b"small %d" % key, b"y" * 100, ttl_seconds=100.0 + key)
+        assert len([key for key in range(60) if isinstance(store.get(b"%d" % key), Blob)]) >= 9
+        store.audit()
+    assert files.count < 3_000
+
+
 def test_evictions_leave_no_growing_history(scratch: Path) -> None:
     clock = ManualClock(START)
     with opened(scratch, clock) as store:

@@ -42,7 +42,8 @@ from compactlib.scheduler.model.update import (
     Ticked,
 )
 from compactlib.scheduler.model.values import BlockTombstones, Command, JobPhase, ShardTombstone
-from compactlib.scheduler.persistence.state_rows import dump_rows
+from compactlib.scheduler.persistence.state_rows import dump_rows, load_rows
+from compactlib.scheduler.queue.state import QuarantinedJob
 from tests.scheduler.build import Host, P, S, job_plan, job_state, lenient, output, say
 
 PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2), LevelConfig(max_blocks=2, max_age_seconds=50)),
@@ -717,6 +718,36 @@ def test_without_an_index_the_host_keeps_track_of_its_blocks() -> None:
     assert not host.service.state.tombstones.exists("A", 1, "y")
     assert host.apply(Retain(1e12)) == Retained(0)
     assert len(host.service.state.tombstones) == 1
+
+
+def test_without_an_index_a_block_that_is_added_again_is_in_one_place_all_the_same() -> None:
+    """Once, what a host added again for want of an answer was queued a second time while a job had it."""
+    host = Host(PAIRS, SchedulerService(PAIRS, index=None))
+    host.add("a", "b")
+    assert host.add("a") == BlocksAdded(duplicate=("a",))
+    response = host.assigned()
+    assert host.add("b", "c") == BlocksAdded(queued=("c",), duplicate=("b",))
+    host.service.state.audit()
+    restored = Host(PAIRS, SchedulerService(state=load_rows(dump_rows(host.service.state), PAIRS)))
+    restored.index = host.index
+    assert restored.add("a", "b") == BlocksAdded(duplicate=("a", "b"))
+    restored.service.state.audit()
+    plan = response.compaction_jobs[0]
+    host.poll(0, say(response, S, results=output(plan, "x")))
+    host.service.state.audit()
+
+
+def test_without_an_index_a_block_in_quarantine_is_not_queued_a_second_time() -> None:
+    host = Host(PAIRS, SchedulerService(PAIRS, index=None))
+    host.add("a", "b")
+    plan = host.assigned().compaction_jobs[0]
+    state = host.service.state
+    job = state.jobs.get(plan.name)
+    assert job is not None
+    state.jobs.evict(job)
+    state.quarantine[plan.name] = QuarantinedJob(plan=plan, reason="", failures=3, since=0.0)
+    assert host.add("a", "b") == BlocksAdded(duplicate=("a", "b"))
+    state.audit()
 
 
 def test_what_people_see() -> None:

@@ -165,7 +165,7 @@ def leftovers(folder: StrPath, log: CompactionLog | None) -> Iterator[str]:
     The store may be open and writing: names that are its own, temporary ones included, are not among them.
     """
     names = list_folder(folder)
-    cycle = None if log is None or log.phase is not Phase.COPY else log.cycle
+    cycle = None if log is None else log.cycle
     whole = set() if cycle is None else {target.name for target in cycle.targets}
     wanted = set() if cycle is None else set(cycle.planned) - whole
     present = {name for name in map(segment_of_log_file, names) if name is not None}

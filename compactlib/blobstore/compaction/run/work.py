@@ -160,7 +160,10 @@ class CompactionWork:
         """
         self._store.require_mine()
         self._failures.clear()
-        self.is_unsure = False
+        if self.is_unsure:
+            # Before the contents are no longer given up: a crash must not find the commit afterwards.
+            self._write_log()
+            self.is_unsure = False
         plan = None
         while plan is None and self.log.phase in (Phase.PREPARE, Phase.COPY):
             try:
@@ -273,8 +276,9 @@ class CompactionWork:
             self.log = base.start_copy(plan.sources, plan.partial, tuple(each.name for each in plan.targets),
                                        milliseconds(now))
             self._write_log()
-            if self._has_leftovers:
-                remove_names(self._files, self._folder, tuple(leftovers(self._folder, self.log)))
+        if self._has_leftovers:
+            # The indexes, too, of segments that were to hold something else.
+            remove_names(self._files, self._folder, tuple(leftovers(self._folder, self.log)))
         self._ready.clear()
         self._plan = plan
         return plan
