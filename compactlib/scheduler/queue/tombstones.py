@@ -89,6 +89,7 @@ class Tombstones:
     def __contains__(self, name: object) -> bool:
         return name in self._free or name in self._leased
 
+    @refuses_misfits
     def add(self, command: Command, tombstone: Tombstone) -> bool:
         """Keep a tombstone; `False` if there is one of this name, and nothing changed (a command applied twice).
 
@@ -105,6 +106,7 @@ class Tombstones:
         self._protect(tombstone)
         return True
 
+    @refuses_misfits
     def restore(self, entries: Iterable[TombstoneEntry]) -> None:
         """Replace everything by stored entries, in any order.
 
@@ -120,6 +122,7 @@ class Tombstones:
             self._enter_queue(entry)
             self._protect(entry.tombstone)
 
+    @refuses_misfits
     def covers(self, block: BlockMeta) -> bool:
         """Whether the block is to be deleted: by its id, or because its `min_time` lies in a span that goes.
 
@@ -127,6 +130,7 @@ class Tombstones:
         """
         return self.first_covered((block,)) is not None
 
+    @refuses_misfits
     def first_covered(self, blocks: Iterable[BlockMeta]) -> BlockMeta | None:
         """The first of these blocks that `covers` says is to be deleted, if any is."""
         named, spans = self._blocks, self._spans
@@ -138,11 +142,13 @@ class Tombstones:
                 return block
         return None
 
+    @refuses_misfits
     def exists(self, tenant: str, shard: int, block_id: str) -> bool:
         """Whether a tombstone names the block. O(1)."""
         return any(tombstone.tenant == tenant and tombstone.shard == shard
                    for tombstone in self._blocks.get(block_id, ()))
 
+    @refuses_misfits
     def due(self, now: float, limit: int, skip: Set[str] = frozenset()) -> tuple[Tombstone, ...]:
         """What may be leased at `now`: older than the delay, and under no lease (both strictly). Changes nothing.
 
@@ -171,6 +177,7 @@ class Tombstones:
                 found.append(entry.tombstone)
         return tuple(found)
 
+    @refuses_misfits
     def lease(self, name: str, until: float) -> None:
         """A worker deletes it until then, seconds. Unknown names are ignored: it was confirmed meanwhile."""
         entry = self._taken(name)
@@ -178,6 +185,7 @@ class Tombstones:
             entry.leased_until = until
             self._enter_queue(entry)
 
+    @refuses_misfits
     def confirm(self, name: str) -> bool:
         """Its objects are gone: forget it. `False` if there is none of this name. O(log n + its blocks)."""
         entry = self._taken(name)
@@ -185,10 +193,10 @@ class Tombstones:
             return False
         tombstone = entry.tombstone
         if isinstance(tombstone, BlockTombstones):
-            for block_id in set(tombstone.blocks):
-                left = tuple(other for other in self._blocks.pop(block_id) if other is not tombstone)
+            for block_id in tombstone.blocks:
+                left = [other for other in self._blocks.pop(block_id, ()) if other is not tombstone]
                 if left:
-                    self._blocks[block_id] = left
+                    self._blocks[block_id] = tuple(left)
             return True
         place = tombstone.tenant, tombstone.shard
         del self._spans[place][name]
@@ -218,8 +226,8 @@ class Tombstones:
         if isinstance(tombstone, ShardTombstone):
             self._spans.setdefault((tombstone.tenant, tombstone.shard), {})[tombstone.name] = tombstone
             return
-        blocks, named, this = tombstone.blocks, self._blocks, (tombstone,)
-        for block_id in blocks if len(blocks) == 1 else set(blocks):
+        named, this = self._blocks, (tombstone,)
+        for block_id in tombstone.blocks:
             named[block_id] = named[block_id] + this if block_id in named else this
 
     def _enter_queue(self, entry: TombstoneEntry) -> None:
@@ -263,8 +271,8 @@ class Tombstones:
                 counts.update((tombstone.tenant, tombstone.shard, block_id) for block_id in set(tombstone.blocks))
             else:
                 spans += 1
-        kept = Counter((tombstone.tenant, tombstone.shard, block_id)
-                       for block_id, tombstones in self._blocks.items() for tombstone in tombstones)
+        kept = Counter((tombstone.tenant, tombstone.shard, block_id) for block_id, named in self._blocks.items()
+                       for tombstone in {one.name: one for one in named}.values())
         if kept != counts or spans != sum(map(len, self._spans.values())):
             raise AuditFailed(f"the tombstones name {len(counts)} blocks and {spans} spans; {len(kept)} and "
                                   f"{sum(map(len, self._spans.values()))} are protected")
