@@ -462,6 +462,8 @@ class RaftLog(Closing):
         self._make_room_for(entries[0].index, len(entries))
         last = self.last_index
         if apart and 0 <= last == self.contiguous_through == entries[0].index - 1:
+            # What was taken back above is gone by then.
+            self.sync()
             self._segments.gap.note(last)
         with self._lock:
             self._require_appendable(entries[0].index)

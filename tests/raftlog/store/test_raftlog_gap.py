@@ -61,6 +61,23 @@ def test_a_snapshot_above_it_ends_it(tmp_path: Path) -> None:
     log.close()
 
 
+def test_it_is_noted_once_what_was_taken_back_is_gone_from_the_disk(tmp_path: Path) -> None:
+    """A crash right behind the note found a gap in the middle of what had been there before."""
+    seen: list[int] = []
+
+    def look(after: int) -> None:
+        with LogReader(log.folder) as reader:
+            seen.extend([entry.index for entry in reader.entries()][-1:])
+
+    with open_log(tmp_path, SMALL) as log:
+        log.append(rows(1, 30))
+        log.sync()
+        log.reset(24)
+        with mock.patch.object(KeptGap, "note", side_effect=look):
+            log.append_sparse([Entry(25, 3, b"live")], apart=True)
+    assert seen == [24]
+
+
 def test_a_disk_that_refuses_to_forget_it_takes_nothing_that_follows(tmp_path: Path) -> None:
     log = open_log(tmp_path, SMALL)
     log.append(rows(1, 24))
