@@ -128,9 +128,10 @@ def carry_out_at_once(effects: Effects, completed: Iterable[tuple[Job, Compacted
     jobs = state.jobs
     for job, results in completed:
         finish(effects, job, results)
+    assignments: list[Assignment] = []
     for job in renewed:
         jobs.extend(job, until)
-    assignments = [Assignment(job.name, job.token, until) for job in renewed]
+        assignments.append(Assignment(job.name, job.token, until))
     plans: list[JobPlan] = []
     for job in assigned:
         if job.status is _IN_PROGRESS:

@@ -13,10 +13,9 @@ Pure state, changed by commands alone. See `docs/design/scheduler.md`.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Set
-from itertools import chain, islice
+from itertools import islice
 
 import attrs
 from sortedcontainers import SortedDict
@@ -28,7 +27,7 @@ from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, Comman
 _Order = tuple[int, int]
 
 
-@attrs.define
+@attrs.frozen
 class TombstoneEntry:
     """A tombstone and its progress so far: all that is stored.
 
@@ -69,25 +68,24 @@ class Tombstones:
         self._clear()
 
     def _clear(self) -> None:
-        # Those without a lease, oldest first; the others by name, and by the end of their leases.
-        self._free: OrderedDict[str, TombstoneEntry] = OrderedDict()
-        self._leased: dict[str, TombstoneEntry] = {}
-        self._by_lease: SortedDict[tuple[float, _Order], TombstoneEntry] = SortedDict()
-        # Those that name a block of this id: two may name the same one, if two workers wrote the same outputs and both
-        # came too late.
-        self._blocks: dict[str, tuple[BlockTombstones, ...]] = {}
+        self._entries: dict[str, TombstoneEntry] = {}
+        # Those without a lease, oldest first, and the others by the end of their leases.
+        self._free: OrderedDict[str, None] = OrderedDict()
+        self._leased: SortedDict[tuple[float, _Order], str] = SortedDict()
+        # How many tombstones name a block: two may, if two workers wrote the same outputs and both came too late.
+        self._blocks: dict[tuple[str, int], dict[str, int]] = {}
         self._spans: dict[tuple[str, int], dict[str, ShardTombstone]] = {}
-        self._last_index = self._last_position = -1
+        self._last: _Order = (-1, -1)
 
     def __len__(self) -> int:
-        return len(self._free) + len(self._leased)
+        return len(self._entries)
 
     def __iter__(self) -> Iterator[TombstoneEntry]:
-        """All entries, the oldest first. O(1) an entry, and O(n log n) in those that are leased."""
-        return heapq.merge(self._free.values(), sorted(self._leased.values(), key=_order_of), key=_order_of)
+        """All entries, the oldest first."""
+        return iter(self._entries.values())
 
     def __contains__(self, name: object) -> bool:
-        return name in self._free or name in self._leased
+        return name in self._entries
 
     @refuses_misfits
     def add(self, command: Command, tombstone: Tombstone) -> bool:
@@ -97,13 +95,19 @@ class Tombstones:
             command: whose index and time the tombstone gets; indexes must not go back.
             tombstone: what is to be deleted; its name must never be used for anything else.
         """
-        name, index = tombstone.name, command.index
-        if name in self._free or name in self._leased:
+        name = tombstone.name
+        if name in self._entries:
             return False
-        position = self._last_position + 1 if index == self._last_index else 0
-        self._last_index, self._last_position = index, position
-        self._free[name] = TombstoneEntry(index, position, command.appended_at, tombstone)
-        self._protect(tombstone)
+        index, last = command.index, self._last
+        position = last[1] + 1 if last[0] == index else 0
+        entry = TombstoneEntry(index, position, command.appended_at, tombstone)
+        if last < (index, position):
+            self._last = index, position
+            self._entries[name] = entry
+            self._free[name] = None
+            self._protect(tombstone)
+        else:
+            self._insert(entry)
         return True
 
     @refuses_misfits
@@ -114,13 +118,13 @@ class Tombstones:
             InvalidInput: two have the same name, or the same index and position.
         """
         self._clear()
+        last: _Order | None = None
         for entry in sorted(entries, key=_order_of):
-            if entry.tombstone.name in self or _order_of(entry) == (self._last_index, self._last_position):
+            if entry.tombstone.name in self._entries or _order_of(entry) == last:
                 raise InvalidInput(f"the tombstone {entry.tombstone.name!r} of command {entry.index}, position "
                                    f"{entry.position}, is stored twice, or shares its place with another one")
-            self._last_index, self._last_position = _order_of(entry)
-            self._enter_queue(entry)
-            self._protect(entry.tombstone)
+            last = _order_of(entry)
+            self._insert(entry)
 
     @refuses_misfits
     def covers(self, block: BlockMeta) -> bool:
@@ -133,20 +137,22 @@ class Tombstones:
     @refuses_misfits
     def first_covered(self, blocks: Iterable[BlockMeta]) -> BlockMeta | None:
         """The first of these blocks that `covers` says is to be deleted, if any is."""
-        named, spans = self._blocks, self._spans
         for block in blocks:
-            if block.id in named and self.exists(block.tenant, block.shard, block.id):
+            key = block.tenant, block.shard
+            counts = self._blocks.get(key)
+            if counts is not None and block.id in counts:
                 return block
-            if spans and any(span.timestamp <= block.min_time < span.timestamp + span.duration
-                             for span in spans.get((block.tenant, block.shard), {}).values()):
+            spans = self._spans.get(key) if self._spans else None
+            if spans is not None and any(span.timestamp <= block.min_time < span.timestamp + span.duration
+                                         for span in spans.values()):
                 return block
         return None
 
     @refuses_misfits
     def exists(self, tenant: str, shard: int, block_id: str) -> bool:
         """Whether a tombstone names the block. O(1)."""
-        return any(tombstone.tenant == tenant and tombstone.shard == shard
-                   for tombstone in self._blocks.get(block_id, ()))
+        counts = self._blocks.get((tenant, shard))
+        return counts is not None and block_id in counts
 
     @refuses_misfits
     def due(self, now: float, limit: int, skip: Set[str] = frozenset()) -> tuple[Tombstone, ...]:
@@ -163,45 +169,43 @@ class Tombstones:
         if limit <= 0:
             return ()
         before = now - self._delay
-        for name, entry in self._free.items():
+        for name in self._free:
             # Commands come in the order of their indexes, but a new leader's clock may stand behind the old one's:
             # like the first entry that is too young, that ends the search, and costs nothing but time.
-            if len(found) >= limit or not entry.appended_at < before:
+            if len(found) >= limit or not self._entries[name].appended_at < before:
                 break
             if name not in skip:
-                found.append(entry.tombstone)
-        for entry in self._by_lease.values():
-            if len(found) >= limit or not entry.leased_until < now:
+                found.append(self._entries[name].tombstone)
+        for (until, _), name in self._leased.items():
+            if len(found) >= limit or not until < now:
                 break
-            if entry.tombstone.name not in skip:
-                found.append(entry.tombstone)
+            if name not in skip:
+                found.append(self._entries[name].tombstone)
         return tuple(found)
 
     @refuses_misfits
     def lease(self, name: str, until: float) -> None:
         """A worker deletes it until then, seconds. Unknown names are ignored: it was confirmed meanwhile."""
-        entry = self._taken(name)
+        entry = self._entries.get(name)
         if entry is not None:
-            entry.leased_until = until
+            self._remove_from_queues(entry)
+            self._entries[name] = entry = attrs.evolve(entry, leased_until=until)
             self._enter_queue(entry)
 
-    @refuses_misfits
     def confirm(self, name: str) -> bool:
         """Its objects are gone: forget it. `False` if there is none of this name. O(log n + its blocks)."""
-        entry = self._taken(name)
+        entry = self._entries.pop(name, None)
         if entry is None:
             return False
+        self._remove_from_queues(entry)
         tombstone = entry.tombstone
-        if isinstance(tombstone, BlockTombstones):
-            for block_id in tombstone.blocks:
-                left = [other for other in self._blocks.pop(block_id, ()) if other is not tombstone]
-                if left:
-                    self._blocks[block_id] = tuple(left)
-            return True
-        place = tombstone.tenant, tombstone.shard
-        del self._spans[place][name]
-        if not self._spans[place]:
-            del self._spans[place]
+        key = tombstone.tenant, tombstone.shard
+        if isinstance(tombstone, BlockTombstones) and tombstone.blocks:
+            self._unprotect(key, tombstone.blocks)
+        elif isinstance(tombstone, ShardTombstone):
+            del self._spans[key][name]
+            if not self._spans[key]:
+                del self._spans[key]
         return True
 
     def drop_oldest(self) -> Tombstone:
@@ -209,44 +213,68 @@ class Tombstones:
 
         The oldest of those without a lease, or the one whose lease ends first if that is older still.
         """
-        first = [*islice(self._free.values(), 1), *islice(self._by_lease.values(), 1)]
-        tombstone = min(first, key=_order_of).tombstone
-        self.confirm(tombstone.name)
+        first = [*islice(self._free, 1), *islice(self._leased.values(), 1)]
+        name = min(first, key=lambda name: _order_of(self._entries[name]))
+        tombstone = self._entries[name].tombstone
+        self.confirm(name)
         return tombstone
 
     def cut(self, now: float, lease_end: float) -> None:
         """No tombstone is younger than `now`, and no lease ends after `lease_end`, seconds. O(n)."""
-        for entry in list(self):
-            entry.appended_at = min(entry.appended_at, now)
-            if entry.leased_until and entry.leased_until > lease_end:
-                self.lease(entry.tombstone.name, lease_end)
+        late = [entry for entry in self._entries.values()
+                if entry.appended_at > now or (entry.leased_until and entry.leased_until > lease_end)]
+        for entry in late:
+            new = attrs.evolve(entry, appended_at=min(entry.appended_at, now),
+                               leased_until=entry.leased_until and min(entry.leased_until, lease_end))
+            self._entries[entry.tombstone.name] = new
+            if entry.leased_until:
+                self._remove_from_queues(entry)
+                self._enter_queue(new)
+
+    def _unprotect(self, key: tuple[str, int], block_ids: Iterable[str]) -> None:
+        counts = self._blocks[key]
+        for block_id in set(block_ids):
+            counts[block_id] -= 1
+            if not counts[block_id]:
+                del counts[block_id]
+        if not counts:
+            del self._blocks[key]
+
+    def _insert(self, entry: TombstoneEntry) -> None:
+        self._entries[entry.tombstone.name] = entry
+        self._last = max(self._last, (entry.index, entry.position))
+        self._enter_queue(entry)
+        self._protect(entry.tombstone)
 
     def _protect(self, tombstone: Tombstone) -> None:
         """What it names is refused from now on."""
+        key = tombstone.tenant, tombstone.shard
         if isinstance(tombstone, ShardTombstone):
-            self._spans.setdefault((tombstone.tenant, tombstone.shard), {})[tombstone.name] = tombstone
+            self._spans.setdefault(key, {})[tombstone.name] = tombstone
             return
-        named, this = self._blocks, (tombstone,)
-        for block_id in tombstone.blocks:
-            named[block_id] = named[block_id] + this if block_id in named else this
+        blocks = tombstone.blocks
+        counts = self._blocks.get(key)
+        if counts is None and blocks:
+            counts = self._blocks[key] = {}
+        if counts is not None:
+            for block_id in blocks if len(blocks) == 1 else set(blocks):
+                counts[block_id] = counts.get(block_id, 0) + 1
 
     def _enter_queue(self, entry: TombstoneEntry) -> None:
-        name = entry.tombstone.name
+        order, name = _order_of(entry), entry.tombstone.name
         if entry.leased_until:
-            self._leased[name] = self._by_lease[entry.leased_until, _order_of(entry)] = entry
+            self._leased[entry.leased_until, order] = name
             return
-        self._free[name] = entry
-        if _order_of(entry) < (self._last_index, self._last_position):
+        self._free[name] = None
+        if order < self._last:
             # Not the youngest of all: its lease was cut to nothing.
-            self._free = OrderedDict(sorted(self._free.items(), key=lambda item: _order_of(item[1])))
+            self._free = OrderedDict.fromkeys(sorted(self._free, key=lambda name: _order_of(self._entries[name])))
 
-    def _taken(self, name: str) -> TombstoneEntry | None:
-        """The entry of this name, if there is one; it stands in no order any more."""
-        entry = self._leased.pop(name, None)
-        if entry is None:
-            return self._free.pop(name, None)
-        del self._by_lease[entry.leased_until, _order_of(entry)]
-        return entry
+    def _remove_from_queues(self, entry: TombstoneEntry) -> None:
+        if entry.leased_until:
+            del self._leased[entry.leased_until, _order_of(entry)]
+        else:
+            del self._free[entry.tombstone.name]
 
     def audit(self) -> None:
         """Check that all parts agree. Reads everything.
@@ -254,25 +282,23 @@ class Tombstones:
         Raises:
             AuditFailed: they do not; the message has the numbers.
         """
-        leased = {_order_of(entry) for entry in self._leased.values()}
-        if leased != {order for _, order in self._by_lease}:
-            raise AuditFailed(f"{len(leased)} tombstones are leased, {len(self._by_lease)} wait for their leases' ends")
-        orders = [_order_of(entry) for entry in self._free.values()]
+        queued = sorted([*self._free, *self._leased.values()])
+        if queued != sorted(self._entries):
+            raise AuditFailed(f"{len(self._entries)} tombstones are kept, {len(queued)} are queued")
+        orders = [_order_of(self._entries[name]) for name in self._free]
         if orders != sorted(orders):
             raise AuditFailed(f"{len(orders)} tombstones wait, and not in the order in which they came")
         counts: Counter[tuple[str, int, str]] = Counter()
         spans = 0
-        for name, entry in chain(self._free.items(), self._leased.items()):
+        for name, entry in self._entries.items():
             tombstone = entry.tombstone
-            if name != tombstone.name or (name in self._leased) != bool(entry.leased_until):
-                raise AuditFailed(f"the tombstone {tombstone.name!r}, leased until {entry.leased_until}, is kept as "
-                                  f"{name!r}; leased: {name in self._leased}")
+            if name != tombstone.name:
+                raise AuditFailed(f"the tombstone {tombstone.name!r} is kept as {name!r}")
             if isinstance(tombstone, BlockTombstones):
                 counts.update((tombstone.tenant, tombstone.shard, block_id) for block_id in set(tombstone.blocks))
             else:
                 spans += 1
-        kept = Counter((tombstone.tenant, tombstone.shard, block_id) for block_id, named in self._blocks.items()
-                       for tombstone in {one.name: one for one in named}.values())
+        kept = {(*key, block_id): count for key, blocks in self._blocks.items() for block_id, count in blocks.items()}
         if kept != counts or spans != sum(map(len, self._spans.values())):
             raise AuditFailed(f"the tombstones name {len(counts)} blocks and {spans} spans; {len(kept)} and "
                                   f"{sum(map(len, self._spans.values()))} are protected")
