@@ -112,11 +112,11 @@ def _queue_survivors(effects: Effects, job: Job) -> None:
 def _replace(effects: Effects, job: Job, results: CompactedBlocks) -> None:
     """The sources, of which there is at least one, go, and the new blocks come: tombstone, queue, index."""
     state = effects.state
-    effects.delete_later(made(BlockTombstones, {
+    state.tombstones.add(effects.command, made(BlockTombstones, {
         "name": job.name, "tenant": job.tenant, "shard": job.shard, "level": job.compaction_level,
         "blocks": results.source_blocks}))
     for block in results.new_blocks:
-        queue_block(effects, block)
+        state.blocks.push_meta(block, effects.command.appended_at)
     if state.index is None:
         return
     if effects.limits.checks_results:

@@ -27,7 +27,7 @@ from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, Comman
 _Order = tuple[int, int]
 
 
-@attrs.frozen
+@attrs.define
 class TombstoneEntry:
     """A tombstone and its progress so far: all that is stored.
 
@@ -70,12 +70,12 @@ class Tombstones:
     def _clear(self) -> None:
         self._entries: dict[str, TombstoneEntry] = {}
         # Those without a lease, oldest first, and the others by the end of their leases.
-        self._free: OrderedDict[str, None] = OrderedDict()
-        self._leased: SortedDict[tuple[float, _Order], str] = SortedDict()
+        self._free: OrderedDict[str, TombstoneEntry] = OrderedDict()
+        self._leased: SortedDict[tuple[float, _Order], TombstoneEntry] = SortedDict()
         # How many tombstones name a block: two may, if two workers wrote the same outputs and both came too late.
         self._blocks: dict[tuple[str, int], dict[str, int]] = {}
         self._spans: dict[tuple[str, int], dict[str, ShardTombstone]] = {}
-        self._last: _Order = (-1, -1)
+        self._last_index = self._last_position = -1
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -95,19 +95,13 @@ class Tombstones:
             command: whose index and time the tombstone gets; indexes must not go back.
             tombstone: what is to be deleted; its name must never be used for anything else.
         """
-        name = tombstone.name
+        name, index = tombstone.name, command.index
         if name in self._entries:
             return False
-        index, last = command.index, self._last
-        position = last[1] + 1 if last[0] == index else 0
-        entry = TombstoneEntry(index, position, command.appended_at, tombstone)
-        if last < (index, position):
-            self._last = index, position
-            self._entries[name] = entry
-            self._free[name] = None
-            self._protect(tombstone)
-        else:
-            self._insert(entry)
+        position = self._last_position + 1 if index == self._last_index else 0
+        self._last_index, self._last_position = index, position
+        self._entries[name] = self._free[name] = TombstoneEntry(index, position, command.appended_at, tombstone)
+        self._protect(tombstone)
         return True
 
     @refuses_misfits
@@ -118,13 +112,14 @@ class Tombstones:
             InvalidInput: two have the same name, or the same index and position.
         """
         self._clear()
-        last: _Order | None = None
         for entry in sorted(entries, key=_order_of):
-            if entry.tombstone.name in self._entries or _order_of(entry) == last:
+            if entry.tombstone.name in self or _order_of(entry) == (self._last_index, self._last_position):
                 raise InvalidInput(f"the tombstone {entry.tombstone.name!r} of command {entry.index}, position "
                                    f"{entry.position}, is stored twice, or shares its place with another one")
-            last = _order_of(entry)
-            self._insert(entry)
+            self._last_index, self._last_position = _order_of(entry)
+            self._entries[entry.tombstone.name] = entry
+            self._enter_queue(entry)
+            self._protect(entry.tombstone)
 
     @refuses_misfits
     def covers(self, block: BlockMeta) -> bool:
@@ -169,18 +164,18 @@ class Tombstones:
         if limit <= 0:
             return ()
         before = now - self._delay
-        for name in self._free:
+        for name, entry in self._free.items():
             # Commands come in the order of their indexes, but a new leader's clock may stand behind the old one's:
             # like the first entry that is too young, that ends the search, and costs nothing but time.
-            if len(found) >= limit or not self._entries[name].appended_at < before:
+            if len(found) >= limit or not entry.appended_at < before:
                 break
             if name not in skip:
-                found.append(self._entries[name].tombstone)
-        for (until, _), name in self._leased.items():
-            if len(found) >= limit or not until < now:
+                found.append(entry.tombstone)
+        for entry in self._leased.values():
+            if len(found) >= limit or not entry.leased_until < now:
                 break
-            if name not in skip:
-                found.append(self._entries[name].tombstone)
+            if entry.tombstone.name not in skip:
+                found.append(entry.tombstone)
         return tuple(found)
 
     @refuses_misfits
@@ -188,16 +183,17 @@ class Tombstones:
         """A worker deletes it until then, seconds. Unknown names are ignored: it was confirmed meanwhile."""
         entry = self._entries.get(name)
         if entry is not None:
-            self._remove_from_queues(entry)
-            self._entries[name] = entry = attrs.evolve(entry, leased_until=until)
+            self._leave_queue(entry)
+            entry.leased_until = until
             self._enter_queue(entry)
 
+    @refuses_misfits
     def confirm(self, name: str) -> bool:
         """Its objects are gone: forget it. `False` if there is none of this name. O(log n + its blocks)."""
         entry = self._entries.pop(name, None)
         if entry is None:
             return False
-        self._remove_from_queues(entry)
+        self._leave_queue(entry)
         tombstone = entry.tombstone
         key = tombstone.tenant, tombstone.shard
         if isinstance(tombstone, BlockTombstones) and tombstone.blocks:
@@ -213,23 +209,17 @@ class Tombstones:
 
         The oldest of those without a lease, or the one whose lease ends first if that is older still.
         """
-        first = [*islice(self._free, 1), *islice(self._leased.values(), 1)]
-        name = min(first, key=lambda name: _order_of(self._entries[name]))
-        tombstone = self._entries[name].tombstone
-        self.confirm(name)
+        first = [*islice(self._free.values(), 1), *islice(self._leased.values(), 1)]
+        tombstone = min(first, key=_order_of).tombstone
+        self.confirm(tombstone.name)
         return tombstone
 
     def cut(self, now: float, lease_end: float) -> None:
         """No tombstone is younger than `now`, and no lease ends after `lease_end`, seconds. O(n)."""
-        late = [entry for entry in self._entries.values()
-                if entry.appended_at > now or (entry.leased_until and entry.leased_until > lease_end)]
-        for entry in late:
-            new = attrs.evolve(entry, appended_at=min(entry.appended_at, now),
-                               leased_until=entry.leased_until and min(entry.leased_until, lease_end))
-            self._entries[entry.tombstone.name] = new
-            if entry.leased_until:
-                self._remove_from_queues(entry)
-                self._enter_queue(new)
+        for entry in self:
+            entry.appended_at = min(entry.appended_at, now)
+            if entry.leased_until and entry.leased_until > lease_end:
+                self.lease(entry.tombstone.name, lease_end)
 
     def _unprotect(self, key: tuple[str, int], block_ids: Iterable[str]) -> None:
         counts = self._blocks[key]
@@ -239,12 +229,6 @@ class Tombstones:
                 del counts[block_id]
         if not counts:
             del self._blocks[key]
-
-    def _insert(self, entry: TombstoneEntry) -> None:
-        self._entries[entry.tombstone.name] = entry
-        self._last = max(self._last, (entry.index, entry.position))
-        self._enter_queue(entry)
-        self._protect(entry.tombstone)
 
     def _protect(self, tombstone: Tombstone) -> None:
         """What it names is refused from now on."""
@@ -261,16 +245,15 @@ class Tombstones:
                 counts[block_id] = counts.get(block_id, 0) + 1
 
     def _enter_queue(self, entry: TombstoneEntry) -> None:
-        order, name = _order_of(entry), entry.tombstone.name
         if entry.leased_until:
-            self._leased[entry.leased_until, order] = name
+            self._leased[entry.leased_until, _order_of(entry)] = entry
             return
-        self._free[name] = None
-        if order < self._last:
+        self._free[entry.tombstone.name] = entry
+        if _order_of(entry) < (self._last_index, self._last_position):
             # Not the youngest of all: its lease was cut to nothing.
-            self._free = OrderedDict.fromkeys(sorted(self._free, key=lambda name: _order_of(self._entries[name])))
+            self._free = OrderedDict(sorted(self._free.items(), key=lambda item: _order_of(item[1])))
 
-    def _remove_from_queues(self, entry: TombstoneEntry) -> None:
+    def _leave_queue(self, entry: TombstoneEntry) -> None:
         if entry.leased_until:
             del self._leased[entry.leased_until, _order_of(entry)]
         else:
@@ -282,10 +265,10 @@ class Tombstones:
         Raises:
             AuditFailed: they do not; the message has the numbers.
         """
-        queued = sorted([*self._free, *self._leased.values()])
+        queued = sorted([*self._free, *(entry.tombstone.name for entry in self._leased.values())])
         if queued != sorted(self._entries):
             raise AuditFailed(f"{len(self._entries)} tombstones are kept, {len(queued)} are queued")
-        orders = [_order_of(self._entries[name]) for name in self._free]
+        orders = [_order_of(entry) for entry in self._free.values()]
         if orders != sorted(orders):
             raise AuditFailed(f"{len(orders)} tombstones wait, and not in the order in which they came")
         counts: Counter[tuple[str, int, str]] = Counter()
