@@ -57,7 +57,8 @@ def public_calls(owner: Any) -> Iterator[str]:
 
 
 def misfits(make: Callable[[], Any], calls: Calls,
-            state: Callable[[Any], object] = lambda owner: None) -> Iterator[str]:
+            state: Callable[[Any], object] = lambda owner: None, *,
+            given: tuple[Any, ...] = (*STRANGE, *ODD)) -> Iterator[str]:
     """What ends in an error that is not the library's, or in one and a change, as text: call, argument, and what was
     given.
 
@@ -65,12 +66,13 @@ def misfits(make: Callable[[], Any], calls: Calls,
         make: the object whose methods are called, or a module; made anew for each call.
         calls: which.
         state: of the object, which no call changes that ends in an error.
+        given: for each argument.
     """
     for name, fine in calls.items():
         parameters = [each for each in inspect.signature(getattr(make(), name)).parameters.values()
                       if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
         for place, parameter in enumerate(parameters):
-            for strange in (*STRANGE, *ODD, *HOSTILE):
+            for strange in given:
                 args, kwargs = list(fine), {}
                 if parameter.kind is parameter.KEYWORD_ONLY or place >= len(args):
                     kwargs[parameter.name] = strange
