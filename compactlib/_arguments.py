@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, wraps
 from inspect import signature
 from itertools import islice
@@ -65,6 +65,18 @@ def require_callable(name: str, value: object) -> None:
     """
     if not callable(value):
         raise InvalidInput(f"{name} is {value!r:.100}; give a function")
+
+
+def iterated(name: str, values: Any) -> Iterator[Any]:
+    """The members of an iterable, one after the other; arrays of no dimension are none, though of that type.
+
+    Raises:
+        InvalidInput: it is no iterable.
+    """
+    try:
+        return iter(values)
+    except TypeError:
+        raise InvalidInput(f"{name} are {values!r:.100}; give an iterable") from None
 
 
 def require_names(name: str, value: object) -> None:
@@ -230,12 +242,15 @@ def _misfit(call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str
     return None
 
 
-def _is_iterable_if_asked(value: Any, origin: type) -> bool:
-    if origin is Iterable:
-        try:
+def _has_what_it_seems(value: Any, kind: type) -> bool:
+    """`False` for arrays of no dimension, which have the method of an iterable, and tuples of what has no hash."""
+    try:
+        if kind is Iterable:
             iter(value)
-        except TypeError:  # arrays of no dimension have the method, too
-            return False
+        elif kind is Hashable:
+            hash(value)
+    except TypeError:
+        return False
     return True
 
 
@@ -246,7 +261,7 @@ def _fits(value: object, hint: Any) -> bool:
     if origin is Literal:
         return any(value is part or (type(value) is type(part) and value == part) for part in parts)
     if isinstance(origin, type):
-        if not isinstance(value, origin) or not _is_iterable_if_asked(value, origin):
+        if not isinstance(value, origin) or not _has_what_it_seems(value, origin):
             return False
         if not parts or not isinstance(value, Collection):
             return True
@@ -263,4 +278,4 @@ def _fits(value: object, hint: Any) -> bool:
     if getattr(hint, "_is_protocol", False):
         names = {name for kind in hint.__mro__ if getattr(kind, "_is_protocol", False) for name in vars(kind)}
         return all(hasattr(value, name) for name in names if not name.startswith("_"))
-    return isinstance(value, (int, float) if hint is float else hint)
+    return isinstance(value, (int, float) if hint is float else hint) and _has_what_it_seems(value, hint)

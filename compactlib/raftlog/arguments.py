@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from compactlib._arguments import require_method
+from compactlib._arguments import iterated, require_method
 from compactlib.errors import InvalidInput, Unsorted
 from compactlib.indexset.index_set import IndexSet
 
@@ -31,10 +31,7 @@ def listed(name: str, values: Any, each: Callable[[Any], Any] | None = None) -> 
     Raises:
         InvalidInput: it is no iterable.
     """
-    try:
-        members = iter(values)
-    except TypeError:
-        raise InvalidInput(f"{name} are {values!r:.100}; give an iterable") from None
+    members = iterated(name, values)
     return list(members if each is None else map(each, members))
 
 

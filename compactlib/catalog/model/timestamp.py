@@ -166,11 +166,12 @@ class HybridClock:
         A step forward since then is accepted for new timestamps, and expires nothing until a later reading confirms
         it; a step back is refused until then. A `SteadyClock` that was given knows its own last time.
         """
+        seconds = to_seconds(checked_timestamp(time))
         with self._lock:
             if self._known or self._is_given:
                 return
             self._known = True
-        self._steady = SteadyClock(self._steady.host_clock, last_known=to_seconds(time), observer=self._observer)
+        self._steady = SteadyClock(self._steady.host_clock, last_known=seconds, observer=self._observer)
 
     def now(self) -> Timestamp:
         """The next timestamp: the physical clock's, or one more than the last if that is not above it. O(1).
@@ -187,6 +188,7 @@ class HybridClock:
         """The time to look things up at; never refused, and while a jump is in doubt as if there had been none."""
         return max(int(self._steady.steady() * 1000) << LOGICAL_BITS, self._last, LOWEST)
 
+    @refuses_misfits
     def expiry(self, *, moves_on: bool = True) -> Timestamp:
         """The time up to which things may be taken as expired, and below which nothing new will be needed.
 

@@ -130,7 +130,7 @@ def _listed(numbers: Sequence[int], most: int = 8) -> str:
 
 
 def _checked_floor(time: Timestamp) -> Timestamp:
-    return 0 if time == 0 else checked_timestamp(time)
+    return 0 if type(time) is int and not time else checked_timestamp(time)
 
 
 @attrs.frozen

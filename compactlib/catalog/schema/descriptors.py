@@ -126,7 +126,8 @@ def _index_status(value: str) -> IndexStatus:
 
 def _one_of(kind: type[KindT], value: Any) -> KindT:
     try:
-        return kind(value)
+        # What is no text is compared with none of them.
+        return kind(value if isinstance(value, str) else "")
     except ValueError:
         raise InvalidInput(f"{value!r:.100} is no {kind.__name__}; give one of {', '.join(kind)}") from None
 

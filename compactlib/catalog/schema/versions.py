@@ -97,27 +97,26 @@ class RetainedVersions:
         """The last registered version, possibly not yet active."""
         return self._versions[self._end - 1]
 
+    @refuses_misfits
     def catalog(self, version: int) -> Catalog:
         """The catalog of exactly this version. O(log n), but O(`recover.UPDATES_BETWEEN`) where it is not made yet.
 
         Raises:
             CatalogVersionNotFound: it is not retained, or does not exist yet.
         """
-        at = self._place(self._versions, version)
+        at = bisect_left(self._versions, version, 0, self._end)
         if at == self._end or self._versions[at] != version:
             raise CatalogVersionNotFound(version=version, earliest=self.earliest, latest=self.latest)
         return self._made(at)
 
+    @refuses_misfits
     def at(self, time: Timestamp) -> Catalog:
         """The catalog in force at `time`; one that becomes active exactly then is. As `catalog`.
 
         Raises:
             TimeBeforeHistory: `time` is below the earliest retained activation.
         """
-        try:
-            at = bisect_right(self._activations, time, 0, self._end)
-        except TypeError:
-            raise InvalidInput(f"{time!r} is no time; give a timestamp") from None
+        at = bisect_right(self._activations, time, 0, self._end)
         if not at:
             raise TimeBeforeHistory(time=time, earliest=self.earliest, earliest_time=self._activations[0])
         return self._made(at - 1)
@@ -130,16 +129,11 @@ class RetainedVersions:
         """When this version becomes active; see `catalog`."""
         return self.catalog(version).activation
 
+    @refuses_misfits
     def has(self, version: int) -> bool:
         """Whether exactly this version is retained."""
-        at = self._place(self._versions, version)
+        at = bisect_left(self._versions, version, 0, self._end)
         return at < self._end and self._versions[at] == version
-
-    def _place(self, column: list[int], wanted: int) -> int:
-        try:
-            return bisect_left(column, wanted, 0, self._end)
-        except TypeError:
-            raise InvalidInput(f"{wanted!r} is no version; give a whole number") from None
 
     @refuses_misfits
     def below(self, version: int) -> int | None:

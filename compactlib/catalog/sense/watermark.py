@@ -192,6 +192,7 @@ class LowWatermark:
 
     # --- readers ------------------------------------------------------------------------------------------------
 
+    @refuses_misfits
     def lock(self, reader: Hashable, time: Timestamp) -> None:
         """Keep the low watermark from passing `time` until `unlock(reader)`. O(1).
 

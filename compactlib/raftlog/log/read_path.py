@@ -174,10 +174,8 @@ class SegmentReadPath:
         lease = self.lease()
         try:
             parts = plan_parts(self.refs, indexes)
-        except BaseException as error:
+        except BaseException:
             lease.release()
-            if isinstance(error, TypeError):
-                raise InvalidInput(f"the indexes are {indexes!r:.100}; give a sequence of whole numbers") from error
             raise
         return ReadPlan(parts, lease, reader=lambda number: self.segments.reader(number), state=lambda: self.state,
                         again=self._read)

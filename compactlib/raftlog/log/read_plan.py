@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
+from compactlib._arguments import refuses_misfits
 from compactlib._closing import Closing
 from compactlib.errors import CorruptData, NotFound
 from compactlib.raftlog.arguments import require_ascending
@@ -25,6 +26,7 @@ class ReadPart:
     indexes: tuple[int, ...]
 
 
+@refuses_misfits
 def plan_parts(refs: Sequence[SegmentRef], indexes: Sequence[int]) -> tuple[ReadPart, ...]:
     """Share out ascending `indexes` to the segments. One merge of two sorted sequences; pure.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
-from compactlib._arguments import require_method, require_policy, require_type
+from compactlib._arguments import iterated, require_method, require_policy, require_type
 from compactlib._closing import Closing
 from compactlib.contract import CommitFence
 from compactlib.errors import Closed, CompactlibError, InvalidInput, NotFound, Stale, Unsupported
@@ -251,7 +251,7 @@ class SegmentLog(Closing):
                 self._require_above_snapshot(run[0])
                 self._tail.put_run(*run)
                 return
-            for entry in _iterated(entries):
+            for entry in iterated("the entries", entries):
                 try:
                     index, term, payload = entry
                 except (TypeError, ValueError):
@@ -791,13 +791,6 @@ class SegmentLog(Closing):
 def _without_room(needed: int, room: int) -> str:
     return (f"{needed:,} bytes are needed and {room:,} are available; make room, or drop what is wholly dead: "
             f"compact(policy=DropDead()) needs none")
-
-
-def _iterated(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> Iterator[Entry | tuple[int, int, Buffer]]:
-    try:
-        return iter(entries)
-    except TypeError:
-        raise InvalidInput(f"the entries are {entries!r:.100}; give an iterable of entries") from None
 
 
 def _run_of(entries: object) -> tuple[int, int, Sequence[bytes]] | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import attrs
 
-from compactlib._arguments import require_method, require_type
+from compactlib._arguments import refuses_misfits, require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, TaskFailed
 from compactlib.outcome import Done, Failed, Outcome, Skipped
@@ -84,13 +84,11 @@ class WorkerOptions:
     jitter: float = 0.1
     patience_seconds: float = 300.0
 
+    @refuses_misfits
     def __attrs_post_init__(self) -> None:
-        try:
-            has_room = self.capacity >= 1 and self.cleanup_capacity >= 1
-            has_times = 0 < self.poll_seconds <= self.max_poll_seconds < math.inf and 0 <= self.jitter <= 1
-            is_patient = self.patience_seconds >= 0
-        except TypeError as error:
-            raise InvalidInput(f"{self!r}: {error}; give numbers") from error
+        has_room = self.capacity >= 1 and self.cleanup_capacity >= 1
+        has_times = 0 < self.poll_seconds <= self.max_poll_seconds < math.inf and 0 <= self.jitter <= 1
+        is_patient = self.patience_seconds >= 0
         if not has_room or not is_patient:
             raise InvalidInput(f"capacity {self.capacity}, cleanup_capacity {self.cleanup_capacity}, patience_seconds "
                                f"{self.patience_seconds}; give at least 1, 1 and 0")

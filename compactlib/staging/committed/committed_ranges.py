@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from compactlib._arguments import require_callable, require_method, require_type
+from compactlib._arguments import iterated, require_callable, require_method, require_type
 from compactlib.clock import Clock, SystemClock
 from compactlib.objects import ObjectStore
 from compactlib.report import VerifyReport
@@ -112,7 +112,7 @@ class CommittedRanges:
             NilValue: a change is neither a `Record` nor `TOMBSTONE`.
             BudgetSpent: the budget ran out; nothing is published.
         """
-        require_type("the changes", changes, Iterable)
+        changes = iterated("the changes", changes)
         require_type("the budget", budget, Budget, or_none=True)
         require_type("the observer", observer, Observer, or_none=True)
         return Apply(self._files, self._rule, self._metarange(base), changes, Budget() if budget is None else budget,
@@ -127,9 +127,8 @@ class CommittedRanges:
 
     def get_many(self, metarange_id: MetaRangeId | None, keys: Iterable[bytes]) -> dict[bytes, Record]:
         """The records of those keys that have one. Opens each range at most once."""
-        require_type("the keys", keys, Iterable)
         lookup = RangeLookup(self._files, self._metarange(metarange_id))
-        found = {key: lookup.get(key) for key in sorted(set(keys))}
+        found = {key: lookup.get(key) for key in sorted(set(iterated("the keys", keys)))}
         return {key: record for key, record in found.items() if record is not None}
 
     def scan(self, metarange_id: MetaRangeId | None, start: bytes = b"") -> RangeScan:

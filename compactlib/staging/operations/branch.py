@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from compactlib._arguments import require_type
+from compactlib._arguments import refuses_misfits, require_type
 from compactlib.kv.store import Exists
 from compactlib.runtime.budget import Budget
 from compactlib.staging.model.names import CommitId, branch_key
@@ -221,6 +221,7 @@ class Branch:
         return commit_module.commit(self._context, self._name, CommitRequest(
             message=message, metadata=metadata or {}, allow_empty=allow_empty, budget=budget))
 
+    @refuses_misfits
     def merge(self, source: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
               strategy: MergeStrategy = "fail") -> MoveOutcome:
         """Bring what the HEAD of another branch, or a commit, has since the two parted.
@@ -234,6 +235,7 @@ class Branch:
                               strategy=strategy)
         return self._move(builder.merge(resolve(self._context, source)), "merge")
 
+    @refuses_misfits
     def revert(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
                strategy: MergeStrategy = "fail") -> MoveOutcome:
         """Undo what a commit changed against its first parent, in a new commit.
@@ -245,6 +247,7 @@ class Branch:
                               strategy=strategy)
         return self._move(builder.revert(commit_of(self._context, commit)), "revert")
 
+    @refuses_misfits
     def cherry_pick(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
                     strategy: MergeStrategy = "fail") -> MoveOutcome:
         """Do again what a commit changed against its first parent, in a new commit.

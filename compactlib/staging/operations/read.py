@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from compactlib._arguments import require_type
+from compactlib._arguments import iterated, require_type
 from compactlib.staging.errors import RecordNotFound, TooManyKeys
 from compactlib.staging.model.names import CommitId
 from compactlib.staging.model.values import Difference, MetaRangeId, Record, check_key
@@ -133,8 +133,7 @@ def checked_keys(keys: Iterable[bytes]) -> tuple[bytes, ...]:
         TooManyKeys: more than `MAX_BATCH_KEYS`.
         InvalidInput: one is empty, too long, or not bytes.
     """
-    require_type("keys", keys, Iterable)
-    given = tuple(keys)
+    given = tuple(iterated("keys", keys))
     if len(given) > MAX_BATCH_KEYS:
         raise TooManyKeys(count=len(given), limit=MAX_BATCH_KEYS)
     for key in given:

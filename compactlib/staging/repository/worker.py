@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from compactlib._arguments import require_method, require_policy, require_type
+from compactlib._arguments import iterated, require_method, require_policy, require_type
 from compactlib.clock import Clock
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, NotFound
 from compactlib.kv import KVStore
@@ -82,12 +82,11 @@ class StagingWorker(ServiceFace):
         require_method("the clock", clock, "monotonic", or_none=True)
         require_type("the budget", budget, Budget, or_none=True)
         require_type("the observer", observer, Observer, or_none=True)
-        require_type("repositories", repositories, Iterable)
         require_type("reclaim_seconds", reclaim_seconds, (int, float), or_none=True)
         require_type("surveys", surveys, bool)
         if reclaim_seconds is not None and not reclaim_seconds > 0:
             raise InvalidInput(f"reclaim_seconds is {reclaim_seconds}; give more than 0, or None")
-        given = tuple(repositories)
+        given = tuple(iterated("repositories", repositories))
         for repository in given:
             require_type("each repository", repository, Repository)
         self._sensor = CompactionSensor(clock=clock) if sensor is None else sensor

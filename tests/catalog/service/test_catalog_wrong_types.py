@@ -18,6 +18,7 @@ from compactlib.catalog.sense.rebalance import PlacementTracker
 from compactlib.errors import CompactlibError
 from tests.catalog.cases import given, history
 from tests.catalog.services import grown, service_in
+from tests.core.misfits import HOSTILE
 
 STRANGE: Sequence[Any] = (42, -1, "text", 2.5, None, b"bytes", object(), [object()], {"a": 1}, lambda: None)
 WAITS = {"start", "stop", "wait_ready", "wait_until"}
@@ -79,7 +80,7 @@ def calls() -> Iterator[str]:
 def test_what_cannot_be_is_named(name: str) -> None:
     owner, _, method = name.partition(".")
     call = getattr(objects()[owner], method) if method else made_here()[name]
-    for strange in STRANGE:
+    for strange in (*STRANGE, *HOSTILE):
         try:
             call(**dict.fromkeys(arguments_of(call), strange))
         except CompactlibError as error:

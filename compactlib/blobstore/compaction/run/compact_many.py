@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
 import attrs
 
-from compactlib._arguments import require_method
+from compactlib._arguments import iterated, require_method
 from compactlib.blobstore.compaction.plan.last_plans import PlanKind
 from compactlib.blobstore.compaction.plan.plan import BlobPlan, LeftSegment, PlannedSegment
 from compactlib.blobstore.compaction.plan.policy import BlobPolicy, BlobView
@@ -72,10 +72,8 @@ def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None,
         Exception: what a policy or a fence has raised that is none of the library's errors; what was under way goes
             on with the next compaction.
     """
-    if not isinstance(work, Iterable):
-        raise InvalidInput(f"{work!r:.200} is no list of stores and plans; give [(store, plan), ...]")
-    return run_many([_checked(item) for item in work], executor=executor, budget=budget, observer=observer,
-                    fence=fence)
+    tasks = [_checked(item) for item in iterated("the stores and plans", work)]
+    return run_many(tasks, executor=executor, budget=budget, observer=observer, fence=fence)
 
 
 def _checked(item: object) -> StoreTask:
