@@ -70,10 +70,13 @@ def test_a_cache_whose_blobs_need_more_room_than_is_reckoned_with_is_full_after_
     files = FailingFiles(fail_at=3_000, errno=errno.EIO, sticky=True)
     config = attrs.evolve(CONFIG, capacity_bytes=12 << 10, segment_bytes=1 << 10, max_blob_bytes=0)
     with BlobStore(scratch / "store", config, clock=ManualClock(START), files=files) as store:
-        with pytest.raises(StoreFull):
+        def put_both() -> None:
             for key in range(60):
                 store.put(b"%d" % key, b"x" * size)
                 store.put(b"small %d" % key, b"y" * 100, ttl_seconds=100.0 + key)
+
+        with pytest.raises(StoreFull):
+            put_both()
         assert len([key for key in range(60) if isinstance(store.get(b"%d" % key), Blob)]) >= 9
         store.audit()
     assert files.count < 3_000
