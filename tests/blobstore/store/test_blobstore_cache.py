@@ -82,6 +82,32 @@ def test_a_cache_whose_blobs_need_more_room_than_is_reckoned_with_is_full_after_
     assert files.count < 3_000
 
 
+class SetBack(ManualClock):
+    """Goes back by five seconds, once, some readings later."""
+
+    left = 0
+
+    def now(self) -> float:
+        """See `Clock.now`."""
+        self.left -= 1
+        if self.left == 0:
+            self.set_now(super().now() - 5.0)
+        return super().now()
+
+
+@pytest.mark.parametrize("readings", range(1, 16))
+def test_a_clock_that_is_set_back_while_room_is_made_fails_no_put(readings: int, scratch: Path) -> None:
+    """Once, the put was told that the plan's reference time is too late, which it knows nothing of."""
+    clock = SetBack(START)
+    with opened(scratch, clock, deleted_retention_seconds=0.0) as store:
+        clock.advance(100.0)
+        put_all(store, range(300), ttl_seconds=1_000.0)
+        for key in range(300, 320):
+            clock.left = readings
+            store.put(b"%d" % key, b"x" * 500, ttl_seconds=1_000.0)
+        store.audit()
+
+
 def test_evictions_leave_no_growing_history(scratch: Path) -> None:
     clock = ManualClock(START)
     with opened(scratch, clock) as store:
