@@ -324,7 +324,11 @@ class BlobStore(Closing):
                 plan = compactions.plan_eviction(max(total // 8, least)) or compactions.plan_eviction(least)
                 if plan is None:
                     return False
-                outcome = self.compact(plan, budget=Budget(clock=self.clock))
+                try:
+                    outcome = self.compact(plan, budget=Budget(clock=self.clock))
+                except InvalidInput:
+                    # The clock was set back since the plan was made: what it would drop may be undeleted again.
+                    continue
                 if isinstance(outcome, Failed) and isinstance(outcome.error, StorageError | BudgetSpent):
                     raise outcome.error
                 if (isinstance(outcome, Failed) and not isinstance(outcome.error, PlanDoesNotFit)) or (

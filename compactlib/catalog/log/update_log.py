@@ -353,7 +353,8 @@ class UpdateLog:
             RecordMissing: a piece of the snapshot that was just written was deleted.
             RecordTooLarge: the snapshot exceeds the limit, or has more pieces than the store changes in one step.
             RetriesExhausted: every attempt lost; nothing was cut.
-            OutcomeUnknown: the store did not say whether it wrote, and it could not be seen.
+            OutcomeUnknown: the store did not say whether it wrote, and it could not be seen, or the log was cut further
+                meanwhile.
         """
         state = self.state()
         if state is None or catalog.version > state.latest:
@@ -375,6 +376,8 @@ class UpdateLog:
                 if self._seen(lambda: self._is_ours(key, record), unknown):
                     return SnapshotSaved(version=catalog.version, previous=state.earliest,
                                          bytes_written=staged + len(key) + len(record), deleted=0)
+                if unknown is not None and earliest[0] > catalog.version:
+                    raise unknown  # another cut has replaced what says whether this one was there
                 return AlreadyCompacted(earliest[0])
             try:
                 saved = self._try_to_cut(cut, record, chunks, (earliest[0], predicate))

@@ -24,6 +24,7 @@ from compactlib.catalog.log.records import RecordType, seal_fields, unseal_field
 from compactlib.catalog.model.partitions import HostedPartitions, mask_of
 from compactlib.catalog.model.timestamp import Timestamp, checked_timestamp
 from compactlib.catalog.model.values import Assignments, Culprit, Factor, Floor, Need
+from compactlib.catalog.schema.catalog import Catalog
 from compactlib.catalog.schema.versions import RetainedVersions
 from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, Busy, CompactlibError, InvalidInput
@@ -358,12 +359,8 @@ class PublishedTimes:
         """
         with self._lock:
             hosted = sorted((*place, known.incarnation) for place, known in self._replicas.items())
-        readable = set[int]()
-        for catalog in history:
-            if catalog.version == history.latest or history.activation(catalog.version + 1) > since:
-                readable.update(catalog.tables)
-        next_id = history.catalog(history.latest).next_id
-        return [one for one in hosted if one[0] < next_id and one[0] not in readable]
+        then = history.at(max(since, history.activation(history.earliest)))
+        return [one for one in hosted if _had_gone(one[0], then)]
 
     def forget_removed(self, history: RetainedVersions | None = None, assignments: Assignments | None = None) -> int:
         """Delete kept times of partitions that are not registered here; returns how many. Call once all are.
@@ -394,10 +391,9 @@ class PublishedTimes:
     def _is_gone(self, key: bytes, history: RetainedVersions, assignments: Assignments | None) -> bool:
         """Whether the key's table was in versions before this history, or its partition is other nodes'."""
         table_id, partition = keys.published_place(key)
-        latest = history.catalog(history.latest)
-        table = latest.tables.get(table_id)
+        table = history.catalog(history.latest).tables.get(table_id)
         if table is None:
-            return table_id < latest.next_id and not any(table_id in one.tables for one in history)
+            return _had_gone(table_id, history.catalog(history.earliest))
         zone = None if assignments is None else assignments.zones.get(table.zone_id)
         return zone is not None and bool((zone.assigned() & ~zone.masks.get(self._node, 0)) >> partition & 1)
 
@@ -420,3 +416,8 @@ class PublishedTimes:
 
     def __repr__(self) -> str:
         return f"PublishedTimes({len(self)} partitions on {self._node})"
+
+
+def _had_gone(table_id: int, catalog: Catalog) -> bool:
+    """Whether a table was dropped before this version: ids ascend, and none comes back."""
+    return table_id < catalog.next_id and table_id not in catalog.tables

@@ -211,7 +211,7 @@ class World:
         key = self.rng.choice(self.ids)
         crashed = False
         if self.refuses and self.rng.random() < 0.1:
-            replica.refusal.left = self.rng.randrange(1, 12)
+            replica.refusal.left = self.rng.randrange(1, self.rng.choice([12, 60]))
             replica.refusal.fault = self.rng.choice([
                 Fault.REFUSED, Fault.TORN, Fault.UNKNOWN_DONE, Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
         self.trace.append(f"{replica.number} {word} {key!r} refusal={replica.refusal.left}")
@@ -352,6 +352,9 @@ class World:
         self.trace.append(f"  {outcome!s:.200}")
         if isinstance(outcome, Failed):
             assert isinstance(outcome.error, BudgetSpent | StorageError), outcome
+            if self.rng.random() < 0.3:
+                # Of what a refused step has left, a reclaim takes nothing that counts.
+                self.do_reclaim(replica, key)
 
     def do_compact_beside(self, replica: Replica, key: bytes) -> None:
         """A compaction at each of whose commits a peer is heard."""
@@ -361,6 +364,9 @@ class World:
         self.trace.append(f"  {outcome!s:.200}")
         if isinstance(outcome, Failed):
             assert isinstance(outcome.error, BudgetSpent | StorageError), outcome
+            if self.rng.random() < 0.3:
+                # Of what a refused step has left, a reclaim takes nothing that counts.
+                self.do_reclaim(replica, key)
 
     def do_erase_beside(self, replica: Replica, key: bytes) -> None:
         """A hard delete during whose wait a peer is heard."""

@@ -70,13 +70,42 @@ def test_a_cache_whose_blobs_need_more_room_than_is_reckoned_with_is_full_after_
     files = FailingFiles(fail_at=3_000, errno=errno.EIO, sticky=True)
     config = attrs.evolve(CONFIG, capacity_bytes=12 << 10, segment_bytes=1 << 10, max_blob_bytes=0)
     with BlobStore(scratch / "store", config, clock=ManualClock(START), files=files) as store:
-        with pytest.raises(StoreFull):
+        def put_both() -> None:
             for key in range(60):
                 store.put(b"%d" % key, b"x" * size)
                 store.put(b"small %d" % key, b"y" * 100, ttl_seconds=100.0 + key)
+
+        with pytest.raises(StoreFull):
+            put_both()
         assert len([key for key in range(60) if isinstance(store.get(b"%d" % key), Blob)]) >= 9
         store.audit()
     assert files.count < 3_000
+
+
+class SetBack(ManualClock):
+    """Goes back by five seconds, once, some readings later."""
+
+    left = 0
+
+    def now(self) -> float:
+        """See `Clock.now`."""
+        self.left -= 1
+        if self.left == 0:
+            self.set_now(super().now() - 5.0)
+        return super().now()
+
+
+@pytest.mark.parametrize("readings", range(1, 16))
+def test_a_clock_that_is_set_back_while_room_is_made_fails_no_put(readings: int, scratch: Path) -> None:
+    """Once, the put was told that the plan's reference time is too late, which it knows nothing of."""
+    clock = SetBack(START)
+    with opened(scratch, clock, deleted_retention_seconds=0.0) as store:
+        clock.advance(100.0)
+        put_all(store, range(300), ttl_seconds=1_000.0)
+        for key in range(300, 320):
+            clock.left = readings
+            store.put(b"%d" % key, b"x" * 500, ttl_seconds=1_000.0)
+        store.audit()
 
 
 def test_evictions_leave_no_growing_history(scratch: Path) -> None:
