@@ -184,11 +184,17 @@ class SnapshotStore:
         with self._lock:
             self._refused_index = index
             self._settle()
-            if index < self.index:
-                raise InvalidInput(f"a snapshot up to command {index} was given, the one in force covers {self.index}; "
-                                   f"snapshots only move forward")
-            head = self._write_chunks(index, data)
-            self._switch(head)
+            try:
+                head = self._replace(index, data)
+            except PredicateFailed:
+                before = self._head
+                if not self._unsure:
+                    raise
+                self._settle()
+                if self._head == before:
+                    raise
+                # It was one of this owner's own that came only now, whose answer was lost.
+                head = self._replace(index, data)
             self._refused_index = 0
             try:
                 self.cleanup_error = None
@@ -201,9 +207,20 @@ class SnapshotStore:
         if self._knows_predicate and not self._unsure:
             return
         found, predicate = self._read_head()
-        if found != self._head and found not in self._unsure:
+        is_other = found != self._head
+        if is_other and found not in self._unsure:
             raise PredicateFailed(partition=self._partition, key=HEAD_KEY)
         self._head, self._predicate, self._knows_predicate = found, predicate, True
+        if is_other:
+            self._unsure.clear()  # The others were to replace what this one has replaced.
+
+    def _replace(self, index: int, data: bytes) -> _Head:
+        if index < self.index:
+            raise InvalidInput(f"a snapshot up to command {index} was given, the one in force covers {self.index}; "
+                               f"snapshots only move forward")
+        head = self._write_chunks(index, data)
+        self._switch(head)
+        return head
 
     def _write_chunks(self, index: int, data: bytes) -> _Head:
         step = min(_CHUNK_BYTES, self._kv.limits.max_value_bytes)

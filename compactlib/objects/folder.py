@@ -121,7 +121,7 @@ class WorkingCopy:
         version: what it was made from, or was committed as.
         contents: what that version names.
         is_wanted: whether `ObjectFolder.opened` commits it.
-        unseen: contents whose commit got no answer, and the error that said so.
+        unseen: contents that were tried to commit on top of `version`, of which it is not known what became.
     """
 
     def __init__(self, objects: ObjectStore, prefix: str, folder: str, version: Version | None = None, *, files: Files,
@@ -132,7 +132,7 @@ class WorkingCopy:
         self.version: Version | None = version
         self.contents: Contents = Contents()
         self.is_wanted: bool = True
-        self.unseen: tuple[Contents, ObjectStoreFailed] | None = None
+        self.unseen: list[Contents] = []
         self._objects = objects
         self._files = files
         self._held = held
@@ -354,30 +354,42 @@ class ObjectFolder:
         """
         require_method("fence", fence, "guard", or_none=True)
         contents = copy.put(self._heads)
-        if copy.unseen is not None:
-            self._look_for(copy, *copy.unseen)
-        if copy.version is None or contents != copy.contents:
+        if copy.unseen:
+            self._look_for_unseen(copy)
+        while copy.version is None or contents != copy.contents:
             guard: AbstractContextManager[object] = nullcontext() if fence is None else fence.guard()
             with guard:
+                # Before it is tried: whatever ends this, an interrupt too, it may be in force, now or later.
+                before = list(copy.unseen)
+                if contents not in before:
+                    copy.unseen.append(contents)
                 try:
-                    copy.version = self._register.replace(contents.encoded(), copy.version)
-                except ObjectStoreFailed as error:
-                    copy.unseen = contents, error
-                    raise
-            copy.contents = contents
+                    version = self._register.replace(contents.encoded(), copy.version)
+                except Stale:
+                    copy.unseen = before
+                    # Is the other version one that this copy has tried before, and that has come only now?
+                    if not copy.unseen or not self._look_for_unseen(copy):
+                        raise
+                    continue
+                copy.version, copy.contents = version, contents
+                copy.unseen.clear()
         return copy.version
 
-    def _look_for(self, copy: WorkingCopy, tried: Contents, unknown: ObjectStoreFailed) -> None:
-        """See whether contents are the version after the copy's own, whose commit got no answer."""
+    def _look_for_unseen(self, copy: WorkingCopy) -> bool:
+        """See whether one of the contents that were tried is the version after the copy's own."""
         number, follows = (0, NO_ID) if copy.version is None else (copy.version.number, copy.version.id)
         try:
             versions = self._register.versions()
         except ObjectStoreFailed as error:
-            raise unknown from error
+            raise ObjectStoreFailed(operation="create", key=f"{self._prefix}/manifest", detail=(
+                f"an earlier commit got no answer, and whether it counts cannot be seen: {error}")) from error
         for version in versions:
-            if (version.number, version.follows, version.value) == (number + 1, follows, tried.encoded()):
-                copy.version, copy.contents = version, tried
-        copy.unseen = None
+            for tried in copy.unseen:
+                if (version.number, version.follows, version.value) == (number + 1, follows, tried.encoded()):
+                    copy.version, copy.contents = version, tried
+                    copy.unseen.clear()
+                    return True
+        return False
 
     @contextlib.contextmanager
     def opened(self, *, only_heads: bool = False, fence: CommitFence | None = None,

@@ -329,6 +329,56 @@ def test_a_commit_without_an_answer_that_is_asked_for_again_is_no_other_committe
     assert set(counts) == {False, True}
 
 
+@pytest.mark.parametrize("changed_again", [False, True])
+def test_a_commit_that_arrives_only_when_it_is_asked_for_again_is_no_other_committers(
+        here: Path, *, changed_again: bool) -> None:
+    """The look did not see it yet, and what came in between was taken for another's."""
+    objects = UnsureObjects()
+    folder_in(objects).put(made(here / "source"))
+    copy = folder_in(objects).fetch(here / "copy")
+    (here / "copy" / "empty").unlink()
+    objects.arm(1, stays_away=True)
+    with pytest.raises(ObjectStoreFailed):
+        folder_in(objects).commit(copy)
+    (late,) = copy.unseen
+    assert copy.version is not None
+    number = copy.version.number
+
+    def arrives(request: int) -> None:
+        objects.meanwhile = arrives if request < 4 else lambda number: None
+        if request == 4:
+            ObjectRegister(objects, "stores/one/manifest").replace(late.encoded(), copy.version)
+
+    if changed_again:
+        (here / "copy" / "link").unlink()
+    objects.arm(0)
+    objects.meanwhile = arrives
+    version = folder_in(objects).commit(copy)
+    assert version.number == number + 1 + changed_again
+    assert folder_in(objects).read() == version
+    assert held(objects, here) == picture(Path(copy.folder))
+
+
+def test_a_commit_that_was_interrupted_is_seen_when_it_is_asked_for_again(here: Path) -> None:
+    objects = UnsureObjects()
+    folder_in(objects).put(made(here / "source"))
+    copy = folder_in(objects).fetch(here / "copy")
+    (here / "copy" / "empty").unlink()
+
+    def interrupts(request: int) -> None:
+        if request == 3:
+            raise KeyboardInterrupt
+
+    objects.arm(0)
+    objects.meanwhile = interrupts
+    with pytest.raises(KeyboardInterrupt):
+        folder_in(objects).commit(copy)
+    objects.meanwhile = lambda number: None
+    version = folder_in(objects).commit(copy)
+    assert folder_in(objects).read() == version
+    assert version.number == 2
+
+
 # ----------------------------------------------------------------------------------------------------------- reclaim
 
 

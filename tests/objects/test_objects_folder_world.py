@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import shutil
@@ -26,10 +27,11 @@ USED_SECONDS = 50.0
 
 
 class LosingObjects(MemoryObjects):
-    """Answers get lost, of requests that were carried out or not.
+    """Answers get lost, of requests that were carried out or not, or are, later.
 
     Attributes:
         lost: how large a part of the answers.
+        lasts: after so many requests all answers get lost.
         meanwhile: called once, before the request with its number.
     """
 
@@ -37,14 +39,16 @@ class LosingObjects(MemoryObjects):
         super().__init__(clock=clock)
         self._rng = rng
         self.lost = 0.0
+        self.lasts: float = math.inf
         self.meanwhile: tuple[int, Callable[[], object]] | None = None
+        self._late: list[Callable[[], object]] = []
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
         """Each request is answered in here."""
-        lost, meanwhile, self.lost, self.meanwhile = self.lost, self.meanwhile, 0.0, None
+        before, (self.lost, self.lasts, self.meanwhile) = (self.lost, self.lasts, self.meanwhile), (0.0, math.inf, None)
         yield
-        self.lost, self.meanwhile = lost, meanwhile
+        self.lost, self.lasts, self.meanwhile = before
 
     def _asked(self, operation: str, key: str, ask: Callable[[], AnswerT]) -> AnswerT:
         if self.meanwhile is not None:
@@ -53,12 +57,23 @@ class LosingObjects(MemoryObjects):
             if not left:
                 with self.quiet():
                     act()
-        if self._rng.random() >= self.lost:
+        self.lasts -= 1
+        if self.lasts >= 0 and self._rng.random() >= self.lost:
             return ask()
-        if self._rng.random() < 0.5:
+        how = self._rng.random()
+        if how < 0.4:
             with contextlib.suppress(CompactlibError):
                 ask()
+        elif how < 0.6:
+            self._late.append(ask)
         raise ObjectStoreFailed(operation=operation, key=key, detail="no answer")
+
+    def arrive(self) -> None:
+        """What was on its way is carried out."""
+        late, self._late = self._late, []
+        for ask in late:
+            with contextlib.suppress(CompactlibError):
+                ask()
 
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
         return self._asked("create", key, lambda: MemoryObjects.create(self, key, data))
@@ -146,6 +161,7 @@ class Committers:
             assert act != self._commit
             assert self.found() == before
         self.objects.lost = 0.0
+        self.objects.arrive()
 
     def _fetch(self, before: tuple[Version | None, dict[str, object]]) -> None:
         began = self._clock.now()
@@ -173,12 +189,13 @@ class Committers:
                     others.extend([version] if version.number > number_of(before[0]) else [])
 
             self.objects.meanwhile = self._rng.randrange(12), commit
+        self.objects.lasts = self._rng.choice((math.inf, math.inf, self._rng.randrange(12)))
         told: CompactlibError | None = None
         try:
             folder_in(self.objects).commit(mine)
         except (ObjectStoreFailed, Stale) as error:
             told = error
-        self.objects.lost, self.objects.meanwhile = 0.0, None
+        self.objects.lost, self.objects.lasts, self.objects.meanwhile = 0.0, math.inf, None
         self._judge(before, told, mine, wanted, based, (other, others))
 
     def _judge(self, before: tuple[Version | None, dict[str, object]], told: CompactlibError | None, mine: WorkingCopy,
@@ -195,13 +212,15 @@ class Committers:
         else:
             assert found == before or (mine.version == before[0] and found[1] == wanted)
             is_outdated = mine.version != before[0]
-            # Asked again, it says what there is.
+            # Asked again, it says what there is, also if that comes only now.
+            self.objects.meanwhile = self._rng.randrange(8), self.objects.arrive
             try:
                 assert folder_in(self.objects).commit(mine) == mine.version
             except Stale:
                 assert is_outdated
                 assert self.found() == found
             else:
+                self.objects.meanwhile = None
                 self._require_there(found, mine, wanted)
 
     def _require_there(self, before: tuple[Version | None, dict[str, object]], mine: WorkingCopy,

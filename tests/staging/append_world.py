@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writers that add their word to what a key holds, over a store that loses answers while others write, commit, compact.
 
+And others that commit and merge: what each is told that it has made, is its own.
+
 Each addition has a word of its own. So what the keys hold in the end says of each how often it was made: once if it was
 acknowledged, at most once if its outcome is unknown, never if it was refused.
 """
@@ -14,6 +16,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.kv import EXISTS, MemoryStore, OutcomeUnknown
 from compactlib.objects import MemoryObjects
+from compactlib.outcome import Done
 from compactlib.staging import Branch, CommittedRanges, PreconditionFailed, RecordNotFound, Repository, StagingOptions
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.model.values import Record
@@ -42,7 +45,9 @@ class AppendWorld:
         self.story: list[str] = []
         self._words = 0
         self._depth = 0
-        self.main = self._repo(self.store).create_branch("main")
+        repo = self._repo(self.store)
+        self.main = repo.create_branch("main")
+        self.source, self.target = repo.create_branch("source"), repo.create_branch("target")
 
     def live(self, steps: int) -> None:
         """Write, and look after each step whether every addition is there as often as it was told."""
@@ -78,7 +83,8 @@ class AppendWorld:
             return None
 
         faulty = FaultyStore(self.store, choose)
-        work = rng.choice([self._update] * 5 + [self._put_if] * 3 + [self._settle] * 2)
+        work = rng.choice([self._update] * 5 + [self._put_if] * 3 + [self._settle] * 2
+                          + [self._merge] * 2)
         try:
             work(self._repo(faulty), rng.choice(KEYS))
         finally:
@@ -120,7 +126,7 @@ class AppendWorld:
         try:
             how = self.rng.randrange(4)
             if how == 0:
-                repo.branch("main").commit("settled")
+                self._require_own(repo.branch("main"), lambda branch, word: branch.commit(word))
             elif how == 1:
                 repo.compact(policy=NOW)
             elif how == 2:
@@ -132,6 +138,26 @@ class AppendWorld:
             pass
         except CompactlibError as error:
             self.story.append(f"settling: {error}")
+
+
+    def _merge(self, repo: Repository, key: bytes) -> None:
+        """What the source has got since comes into the target, by one of those who merge it, or by each in part."""
+        self._words += 1
+        self.source.put(key, b"%d" % self._words)
+        self.source.commit("for a merge")
+        try:
+            self._require_own(repo.branch("target"), lambda branch, word: branch.merge("source", word))
+        except CompactlibError as error:
+            self.story.append(f"merging: {error}")
+
+    def _require_own(self, branch: Branch, make: Callable[[Branch, str], object]) -> None:
+        """Make a commit; if it is told to be made, the one that is told is it."""
+        self._words += 1
+        word = f"commit {self._words}"
+        outcome = make(branch, word)
+        self.story.append(f"{word}: {outcome}")
+        if isinstance(outcome, Done):
+            assert self._repo(self.store).commit(outcome.stats.commit_id).message == word
 
 
 def _held(branch: Branch, key: bytes) -> Record | None:

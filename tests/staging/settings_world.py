@@ -179,6 +179,8 @@ class SettingsWorld:
         limit = rng.choice([1, 2, 1000])
         listed = [(one.key, one.record and one.record.data) for one in branch.entries(page_limit=limit)]
         assert listed == sorted(model.now.items()), (name, listed, model.now)
+        folded = [one.key for one in branch.entries(delimiter=b"/", page_limit=limit)]
+        assert folded == sorted({key[:key.find(b"/") + 1] or key for key in model.now}), (name, folded, model.now)
         keys = sorted({*model.now, *model.head, b"none"})
         assert {key: record.data for key, record in branch.get_many(keys).items()} == model.now
         for key in rng.sample(keys, min(2, len(keys))):
@@ -217,8 +219,10 @@ class SettingsWorld:
             self.story.append("  being collected")
 
     def _keys(self) -> list[bytes]:
-        return [b"%s%02d" % (self.rng.choice([b"a", b"b", b"b/"]), self.rng.randrange(30))
+        keys = [b"%s%02d" % (self.rng.choice([b"a", b"b", b"b/", b"c/"]), self.rng.randrange(30))
                 for _ in range(self.rng.choice([1, 1, 3, 15]))]
+        # Some are themselves what others are folded to.
+        return [key[:2] if key.endswith(b"0") and b"/" in key else key for key in keys]
 
     def put(self, branch: Branch, model: Model) -> None:
         self._words += 1

@@ -109,7 +109,7 @@ class MeteredStore:
         listed = tuple(all_of(Put, puts))
         with self._meter.request("transact"):
             self._store.transact(conditions, listed, deletes)
-        self._meter.written("transact", sum(len(put.value) for put in listed))
+        self._meter.written("transact", sum(memoryview(put.value).nbytes for put in listed))
 
     def close(self) -> None:
         """See `KVStore.close`."""

@@ -33,8 +33,11 @@ from compactlib.staging.records.record import BranchRecord
 MoveOutcome: TypeAlias = Done[CommitStats] | NoChanges
 """What a move of HEAD ends in."""
 
-_CountsOfMoves: TypeAlias = dict[tuple[CommitId | None, CommitId | None], Counts]
-"""How many keys the moves differ in that were tried, by where from and where to. Counted before the move."""
+_FromTo: TypeAlias = tuple[CommitId | None, CommitId | None]
+"""Of a move: what HEAD was, and what it is to be."""
+
+_CountsOfMoves: TypeAlias = dict[_FromTo, Counts]
+"""How many keys the moves differ in that were tried. Counted before the move."""
 
 NextHead: TypeAlias = Callable[[CommitId | None], CommitId | None]
 """Given HEAD, the commit it shall move to, already stored; the same one if there is nothing to do."""
@@ -57,9 +60,9 @@ def move_head(context: StagingContext, branch: str, cache: DiffCache, next_head:
         BranchNotFound, TooManyTries, OutcomeUnknown: see `BranchStore.update`; and what `next_head` raises.
     """
     move = _Move(context, branch, cache, next_head, makes_commits=makes_commits)
-    start = context.branches.update(branch, move.prepare, operation=operation)
+    context.branches.update(branch, move.prepare, operation=operation)
     update = context.branches.update(branch, move.switch, operation=operation, knows_own=makes_commits)
-    return _outcome(context, branch, start.before.commit_id, update, move.counts)
+    return _outcome(context, branch, update, move.counts, move.own)
 
 
 def discard_and_move(context: StagingContext, branch: str, next_head: NextHead) -> MoveOutcome:
@@ -76,7 +79,7 @@ def discard_and_move(context: StagingContext, branch: str, next_head: NextHead) 
         return record.emptied(context.tokens.issue(branch), target)
 
     update = context.branches.update(branch, change, operation="hard_reset", knows_own=False)
-    return _outcome(context, branch, update.before.commit_id, update, counts)
+    return _outcome(context, branch, update, counts)
 
 
 def require_clean(context: StagingContext, branch: str, record: BranchRecord, cache: DiffCache, *,
@@ -103,6 +106,8 @@ class _Move:
         self._next_head = next_head
         self._makes_commits = makes_commits
         self.counts: _CountsOfMoves = {}
+        self.own: _FromTo | None = None
+        """The move of this call that others have built upon before it was seen."""
 
     def prepare(self, record: BranchRecord) -> BranchRecord | None:
         """Sealed, if nothing is uncommitted; `None` if an earlier move that failed has left it so."""
@@ -114,9 +119,11 @@ class _Move:
     def switch(self, record: BranchRecord) -> BranchRecord | None:
         """With the new HEAD and nothing sealed or compacted, if nothing that is sealed or compacted counts."""
         context = self._context
-        if self._makes_commits and any(target is not None and context.commits.is_ancestor(target, record.commit_id)
-                                       for _, target in self.counts):
-            return None  # A write without an answer had happened, and others went on from there.
+        if self._makes_commits:
+            self.own = next((move for move in self.counts if move[1] is not None
+                             and context.commits.is_ancestor(move[1], record.commit_id)), None)
+            if self.own is not None:
+                return None  # A write without an answer had happened, and others went on from there.
         require_clean(context, self._branch, record, self._cache, include_staging=False)
         target = self._next_head(record.commit_id)
         if target != record.commit_id:
@@ -130,19 +137,20 @@ def _counts(context: StagingContext, before: CommitId | None, target: CommitId |
     return Counts.of(context.committed.diff(context.commits.metarange_of(before), context.commits.metarange_of(target)))
 
 
-def _outcome(context: StagingContext, branch: str, before: CommitId | None, update: BranchUpdate,
-             counted: _CountsOfMoves) -> MoveOutcome:
-    """What came of a move. Reads nothing unless others moved HEAD too: one that happened is not reported as failed."""
+def _outcome(context: StagingContext, branch: str, update: BranchUpdate, counted: _CountsOfMoves,
+             own: _FromTo | None = None) -> MoveOutcome:
+    """What came of a move. Reads nothing: one that happened is not reported as failed."""
     after = update.after
     if after.version != update.before.version:
         context.drop_tokens(branch, update.before, after)
         context.events.committed(branch, after)
-        before = update.before.commit_id
-    if after.commit_id is None or after.commit_id == before or not counted:
+        own = update.before.commit_id, after.commit_id
+    if own is None or own[0] == own[1]:
         return NoChanges("HEAD stays where it is", after.commit_id)
-    counts = counted.get((before, after.commit_id)) or _counts(context, before, after.commit_id)
-    return Done(CommitStats(commit_id=after.commit_id, added=counts.added, changed=counts.changed,
-                            removed=counts.removed))
+    counts, commit_id = counted[own], own[1]
+    if commit_id is None:
+        return NoChanges("the branch has no commit now, as the one that it was reset to")
+    return Done(CommitStats(commit_id=commit_id, added=counts.added, changed=counts.changed, removed=counts.removed))
 
 
 class HeadBuilder:

@@ -183,7 +183,9 @@ def _page(source: Layered, request: ListRequest) -> ListPage:
     for key, record in source:
         if not key.startswith(request.prefix):
             break
-        if len(entries) == request.limit or (source.scanned > request.max_scanned and after is not None):
+        is_full = len(entries) == request.limit or source.scanned > request.max_scanned
+        # Not between a tombstone that is a common prefix itself and the keys below it: `after` would pass over them.
+        if is_full and after is not None and not (key.startswith(after) and request.common_prefix(after) == after):
             return ListPage(entries=tuple(entries), next_after=after, scanned=source.scanned, tombstones=tombstones)
         after = key
         if record is None:

@@ -18,7 +18,7 @@ class CommitStats(Printed):
     """A commit that was made, or a HEAD that was moved.
 
     Attributes:
-        commit_id: what HEAD is now.
+        commit_id: the commit that was made, or that HEAD was moved to.
         added, changed, removed: how many keys differ from what HEAD was before.
         ranges_written: ranges that had to be written.
         ranges_reused: ranges taken over unread.

@@ -273,11 +273,12 @@ class Repository(Closing):
         """
         branch = self.branch(name)
         context = self._context
-        began = context.clock.monotonic()
+        began, began_at = context.clock.monotonic(), context.clock.now()
         commit_id = None if source is None else resolve_present(context, source)
         record = BranchRecord(commit_id=commit_id, staging_token=context.tokens.issue(name))
         context.branches.create(name, record)
-        if context.clock.monotonic() - began > _LONG_SECONDS:
+        # By both clocks: the steady one may stand still with a suspended machine, and the other one may be set back.
+        if max(context.clock.monotonic() - began, context.clock.now() - began_at) > _LONG_SECONDS:
             self._look_again(record, name)
         return branch
 

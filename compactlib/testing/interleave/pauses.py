@@ -70,9 +70,12 @@ def explore_pauses(actors: Actors[WorldT], make_world: Callable[[Stage], WorldT]
         raise InvalidInput(f"the actors are {', '.join(actors) or 'none'}; give two: who is paused, and who takes over")
     first, second = actors
     with Theatre(actors, make_world, check) as stage:
-        # The longest life of each, learnt on the way: what the other has done may make it longer.
-        stage.perform(_switching(first, second, (0,)))
-        steps = {name: sum(step.actor == name for step in stage.stage.steps) for name in actors}
+        # The longest life of each, learnt on the way: what the other has done may make it longer, or end it at once.
+        steps = dict.fromkeys(actors, 0)
+        for one, other in ((first, second), (second, first)):
+            stage.perform(_switching(one, other, (0,)))
+            steps = {name: max(most, sum(step.actor == name for step in stage.stage.steps))
+                     for name, most in steps.items()}
         switches: list[tuple[int, ...]] = [(count,) for count in range(1, steps[first] + 2)]
         if both:
             switches += [(mine, theirs) for mine in range(steps[first] + 1) for theirs in range(1, steps[second] + 1)]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -54,6 +55,15 @@ def test_requests_outcomes_and_bytes_are_told() -> None:
 def test_puts_that_are_no_list_are_refused() -> None:
     with pytest.raises(InvalidInput, match="give a list of Put"):
         MeteredStore(MemoryStore(), RecordingObserver(), name="s").transact(puts=5)  # type: ignore[arg-type]
+
+
+def test_a_transaction_of_any_buffer_is_counted_in_bytes_and_not_in_elements() -> None:
+    seen, store = RecordingObserver(), MemoryStore()
+    values = memoryview(array("Q", [1, 2])), memoryview(b"1").cast("B", shape=[])
+    MeteredStore(store, seen, name="s").transact(puts=[Put(b"p", b"%d" % number, value)  # type: ignore[arg-type]
+                                                       for number, value in enumerate(values)])
+    assert told(seen, "kv_written_bytes") == {("transact",): 17}
+    assert [len(store.get(b"p", b"%d" % number).value) for number in range(2)] == [16, 1]
 
 
 def test_each_page_of_a_scan_is_a_request() -> None:

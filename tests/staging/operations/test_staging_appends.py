@@ -11,8 +11,10 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore, OutcomeUnknown
 from compactlib.objects import MemoryObjects
+from compactlib.outcome import Done
 from compactlib.staging import Branch, CommittedRanges, Repository
 from compactlib.staging.model.values import Record
+from compactlib.staging.operations.results import NoChanges
 from compactlib.testing import FaultyStore, KVFault
 from compactlib.testing.faults.kv_faults import KVOperation
 from tests.effort import Effort
@@ -134,3 +136,38 @@ def test_what_others_have_done_after_a_reset_is_not_reset_again(name: str) -> No
     with pytest.raises(OutcomeUnknown):
         move(repo.branch("main"), str(first))
     assert main.list().keys == (b"k1", b"k2")
+
+
+@pytest.mark.parametrize("how", ["built upon", "faster"])
+def test_a_merge_is_told_its_own_commit_and_no_others(how: str) -> None:
+    """Another's commit was told as its own: the one made on top of it before it was seen, or a merge that was faster.
+    """
+    writes = 0
+    theirs: list[object] = []
+
+    def choose(other: Repository, operation: KVOperation) -> KVFault | None:
+        nonlocal writes
+        if operation.name == "set_if" and operation.key.endswith(b"main"):
+            writes += 1
+            if writes == 2 and how == "built upon":
+                return KVFault.UNKNOWN_DONE
+            if writes == 2:
+                theirs.append(other.branch("main").merge("dev", "theirs"))
+        elif writes == 2 and not theirs:
+            other.branch("main").put(b"z", b"9")
+            theirs.append(other.branch("main").commit("theirs"))
+        return None
+
+    mine, other = two_repositories(choose)
+    other.branch("main").put(b"a", b"1")
+    other.branch("main").commit("base")
+    other.create_branch("dev", "main").put(b"b", b"2")
+    other.branch("dev").commit("dev")
+    outcome = mine.branch("main").merge("dev", "mine")
+    assert len(theirs) == 1
+    if how == "faster":
+        assert isinstance(outcome, NoChanges)
+        return
+    assert isinstance(outcome, Done)
+    assert mine.commit(outcome.stats.commit_id).message == "mine"
+    assert (outcome.stats.added, outcome.stats.changed, outcome.stats.removed) == (1, 0, 0)

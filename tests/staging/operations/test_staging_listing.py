@@ -88,6 +88,14 @@ def test_common_prefixes_are_passed_over_by_seeking() -> None:
     assert inside.keys == (b"b/",)
 
 
+def test_a_page_does_not_end_between_a_deleted_common_prefix_and_the_keys_below_it() -> None:
+    """It said that the next one begins behind the prefix, and so the prefix was listed nowhere."""
+    world = World(options=StagingOptions(max_scanned=1))
+    main = world.branch({"a/": "", "a/1": "1", "b": "2", "c/": "", "d": "3"}, staged={"a/": None, "c/": None})
+    assert [one.key for one in main.entries(delimiter=b"/")] == [b"a/", b"b", b"d"]
+    assert [one.key for one in main.entries()] == [b"a/1", b"b", b"d"]
+
+
 @pytest.mark.parametrize(("prefix", "bound"), [
     (b"a", b"b"), (b"a\xff", b"b"), (b"\x00", b"\x01"), (b"\xff", None), (b"\xff\xff", None), (b"", None),
 ])

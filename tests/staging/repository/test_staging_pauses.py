@@ -36,9 +36,15 @@ Work = Callable[["World"], object]
 
 
 class World:
-    """The stores as some work finds them; all processes share one clock, which goes on while one stands still."""
+    """The stores as some work finds them; all processes share one clock, which goes on while one stands still.
 
-    def __init__(self, name: str, stage: Stage | None = None) -> None:
+    Args:
+        name: of the work.
+        stage: where the processes are stepped.
+        suspended: their machine is suspended meanwhile: the steady clock stands still, too.
+    """
+
+    def __init__(self, name: str, stage: Stage | None = None, *, suspended: bool = False) -> None:
         store, objects, _ = stores_for(name)
         self.clock = ManualClock(10 * DAY)
         self.store, self.objects = MemoryStore(), MemoryObjects(clock=self.clock)
@@ -48,7 +54,15 @@ class World:
             self.objects.create(info.key, objects.get(info.key))
         self.clock.advance(3 * DAY)
         self.stage = stage
+        self._suspended = suspended
         self._seed = 10
+
+    def passes(self, seconds: float) -> None:
+        """So much time goes by."""
+        if self._suspended:
+            self.clock.set_now(self.clock.now() + seconds)
+        else:
+            self.clock.advance(seconds)
 
     def context(self, *, on_stage: bool = True) -> StagingContext:
         """A process of its own."""
@@ -84,7 +98,7 @@ def owner(name: str) -> Work:
 def cleans(world: World) -> None:
     """Long afterwards, everything that may go is taken away, twice."""
     for _ in range(2):
-        world.clock.advance(2 * DAY)
+        world.passes(2 * DAY)
         cleaner = TokenCleaner(world.context(), grace_seconds=3600)
         for outcome in (cleaner.sweep(), cleaner.run(), collect_garbage(world.context(), grace_seconds=DAY)):
             if isinstance(outcome, Failed):
@@ -99,6 +113,15 @@ def takes_over(world: World) -> None:
     put_many(context, MAIN, {b"x": b"2"})
     commit(context, MAIN, CommitRequest(message="the heir's"))
     put_many(context, MAIN, {b"y": b"3"})
+    cleans(world)
+
+
+def abandons(world: World) -> None:
+    """All branches go, and everything that they have needed."""
+    context = world.context()
+    repo = Repository(context.store, context.committed, name=REPOSITORY, clock=context.clock, rng=context.rng)
+    for branch in list(repo.branches()):
+        repo.delete_branch(branch.name)
     cleans(world)
 
 
@@ -124,9 +147,10 @@ def quiet(work: Work, world: World) -> None:
         return
 
 
-def explore_owner(name: str, heir: str, *, both: bool = False, most: int | None = None) -> int:
+def explore_owner(name: str, heir: str, *, both: bool = False, most: int | None = None, suspended: bool = False) -> int:
     setup = "merge" if name == "create_branch" else name
-    orders = [(owner(name), HEIRS[heir]), (HEIRS[heir], owner(name))]
+    follows = {**HEIRS, "abandons": abandons}[heir]
+    orders = [(owner(name), follows), (follows, owner(name))]
     serial = []
     for order in orders:
         world = World(setup)
@@ -134,7 +158,7 @@ def explore_owner(name: str, heir: str, *, both: bool = False, most: int | None 
             quiet(each, world)
         serial.append(everything(world))
     alone = World(setup)
-    quiet(HEIRS[heir], alone)
+    quiet(follows, alone)
     heir_alone = everything(alone)
 
     def check(world: World, results: Mapping[str, Any]) -> None:
@@ -146,8 +170,9 @@ def explore_owner(name: str, heir: str, *, both: bool = False, most: int | None 
             cleans_quietly(world)
         Repository(world.store, CommittedRanges(world.objects), name=REPOSITORY).audit()
 
-    report = explore_pauses({"owner": owner(name), "heir": HEIRS[heir]}, lambda stage: World(setup, stage), check,
-                            both=both, max_schedules=most)
+    report = explore_pauses({"owner": owner(name), "heir": follows},
+                            lambda stage: World(setup, stage, suspended=suspended), check, both=both,
+                            max_schedules=most)
     return report.schedules
 
 
@@ -164,6 +189,11 @@ NAMES = [*WORK, "create_branch"]
 @pytest.mark.parametrize("heir", HEIRS)
 def test_an_owner_that_stood_still_at_any_request(name: str, heir: str) -> None:
     assert explore_owner(name, heir) >= 3
+
+
+@pytest.mark.parametrize("suspended", [False, True])
+def test_a_branch_is_made_at_what_is_still_there_however_long_that_took(suspended: bool) -> None:
+    assert explore_owner("create_branch", "abandons", suspended=suspended) >= 3
 
 
 # Resets between two writes of the heir are neither before nor after it, and a collection without any grace period may
