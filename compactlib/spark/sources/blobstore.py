@@ -15,6 +15,7 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from compactlib.blobstore.compaction.sense.kept_records import kept_records
 from compactlib.blobstore.index.entry_columns import EntryColumns
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import RecordFlag, RecordKind
@@ -22,7 +23,7 @@ from compactlib.blobstore.segment.descriptor import Descriptor
 from compactlib.blobstore.segment.reader import SegmentFile
 from compactlib.blobstore.segment.records import OVERHEAD_BYTES, TRAILER_BYTES, check_whole
 from compactlib.blobstore.store.blob_reader import BlobReader
-from compactlib.blobstore.store.store_reader import kept_offsets, look_at_segment, segment_path
+from compactlib.blobstore.store.store_reader import look_at_segment, segment_path
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, Unsupported
 from compactlib.spark.sources import arrow_arrays as arrays
@@ -89,17 +90,13 @@ def plan_slices(options: BlobOptions, clock: Clock | None = None) -> list[BlobSl
         look = reader.look
     if look.damage and not options.errors:
         raise look.damage[0]
-    kept = kept_offsets(look.snapshot, now if options.reference_time is None else options.reference_time, now)
+    kept = kept_records(look.snapshot, now if options.reference_time is None else options.reference_time, now)
     ends = {info.name: info.end for info in look.snapshot.segments if info.records}
     if missing := set(options.segments).difference(info.name for info in look.snapshot.segments):
         raise InvalidInput(f"the store in {options.folder} has no segment {min(missing)}; it has "
                            f"{', '.join(map(str, ends))}")
-    masks: dict[SegmentName, bytearray] = {}
-    for index in look.snapshot.index_parts():
-        is_kept = kept[index.segment].__contains__
-        masks.setdefault(index.segment, bytearray()).extend(map(is_kept, index.columns.offsets))
-    return [BlobSlice(name=name, descriptor=look.descriptor, records=len(masks[name]), size_bytes=end,
-                      kept=arrays.packed(masks[name]))
+    return [BlobSlice(name=name, descriptor=look.descriptor, records=len(kept[name]), size_bytes=end,
+                      kept=arrays.packed(kept[name]))
             for name, end in ends.items() if not options.segments or name in options.segments]
 
 
