@@ -6,12 +6,14 @@ class: a cycle that fills several segments (`BlobStoreConfig.swap_segments`) fil
 first. Classes that follow one another may share a segment, so that none is left half empty, and a plan frees as many
 as it would without. A cycle of one segment has nothing to place.
 
-A scheme sees what the index knows of a record, and keeps nothing of its own: no memory, and nothing that a crash takes.
+A scheme sees what the index knows of a record, and of those that it has replaced, and keeps nothing of its own: no
+memory, and nothing that a crash takes.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from numbers import Integral
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -33,12 +35,15 @@ class Survivor(NamedTuple):
         until_ms: until when it is kept, as far as is known; `MAX_TIME_MS` or more if nothing says.
         size: bytes of the record.
         copies: how often its segment was compacted: at least as often as it was copied.
+        earlier_ms: when the PUTs of its id were made that it has replaced and the log still holds, in any order; only
+            for a scheme that asks for them (`SurvivorPlacement`).
     """
 
     written_ms: int
     until_ms: int
     size: int
     copies: int
+    earlier_ms: Sequence[int] = ()
 
     @property
     def is_known(self) -> bool:
@@ -47,7 +52,10 @@ class Survivor(NamedTuple):
 
 
 class SurvivorPlacement(Protocol):
-    """A scheme and its settings; a frozen attrs class."""
+    """A scheme and its settings; a frozen attrs class.
+
+    One that reads `Survivor.earlier_ms` declares that by a class attribute `needs_history = True`.
+    """
 
     @property
     def name(self) -> str:
@@ -79,9 +87,12 @@ class ByAge:
 
 @attrs.frozen(kw_only=True)
 class ByEnd:
-    """Records whose end is known share segments by what is left of their lives; the others by age, apart from these.
+    """Records whose end is known share segments by what is left of their lives; the others, apart from these, by how
+    long a record of their id lasts.
 
-    A segment of records that end at about one time dies whole, and nothing of it is copied again.
+    A segment of records that end at about one time dies whole, and nothing of it is copied again. Where an id is put
+    again and again (`replace=True`), a record lasts as long as the PUTs of it that the log holds have lasted on
+    average, from the first of them until now; one that was put once, as long as it is old.
 
     Attributes:
         step: the factor from one class to the next, above 1.
@@ -93,12 +104,15 @@ class ByEnd:
     step: float = attrs.field(default=2.0, validator=is_above(1))
 
     name: ClassVar[str] = "by_end"
+    needs_history: ClassVar[bool] = True
 
     def place(self, record: Survivor, now_ms: int) -> int:
         """See `SurvivorPlacement.place`."""
         if record.is_known:
             return _step_of(record.until_ms - now_ms, self.step)
-        return _step_of(MAX_TIME_MS, self.step) + 1 + _step_of(now_ms - record.written_ms, self.step)
+        first_ms = min(record.earlier_ms, default=record.written_ms)
+        lasted_ms = (now_ms - first_ms) // (1 + len(record.earlier_ms))
+        return _step_of(MAX_TIME_MS, self.step) + 1 + _step_of(lasted_ms, self.step)
 
 
 def class_of(placement: SurvivorPlacement, record: Survivor, now_ms: int) -> int:
@@ -112,6 +126,11 @@ def class_of(placement: SurvivorPlacement, record: Survivor, now_ms: int) -> int
         raise InvalidInput(f"placement {placement!r:.100} gave class {found!r:.100} to {record}; place() gives a whole "
                            f"number from 0 to {CLASSES - 1}")
     return found
+
+
+def needs_history(placement: SurvivorPlacement | None) -> bool:
+    """Whether a scheme reads `Survivor.earlier_ms`."""
+    return bool(getattr(placement, "needs_history", False))
 
 
 def _step_of(span_ms: int, step: float) -> int:

@@ -24,9 +24,10 @@ from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobView, Dy
 from compactlib.blobstore.compaction.rewrite.packing import Packing
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName
-from compactlib.blobstore.model.placement import Survivor, SurvivorPlacement, class_of
+from compactlib.blobstore.model.placement import Survivor, SurvivorPlacement, class_of, needs_history
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.lab.blobstore import records as records_by_loops
+from compactlib.lab.blobstore.histories import Histories
 from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim
 from compactlib.lab.blobstore.records import DEAD, NEVER, Records
 
@@ -85,6 +86,10 @@ class Layout(Protocol):
         """How many segments a compaction fills before it frees its sources."""
 
     @property
+    def tombstone_bytes(self) -> int:
+        """Size of the record that a delete writes; 0: none is written."""
+
+    @property
     def deleted_retention_seconds(self) -> float:
         """How long a delete is not yet in effect."""
 
@@ -134,11 +139,14 @@ class BlobLog:
         self._free_rows: list[int] = []
         self._classes: list[int] = []
         self._begun: list[int] = []
-        # What is dead in all segments, and of that in open ones: where deaths are told at once.
-        self._held_bytes = self._died_bytes = self._open_dead_bytes = 0
+        # What segments hold, and of that what is dead in closed ones: where deaths are told at once.
+        self._held_bytes = self._dead_bytes = 0
         self._order: list[int] = [self._new_row(FIRST_SEGMENT)]
         self._open: list[int] = [self._order[0]]
         self._by_arrays = _by_arrays()
+        # Where a replacement leaves a tombstone, it is of another id, which has no history.
+        self.histories: Histories | None = (
+            Histories() if needs_history(settings.survivors) and not settings.tombstone_bytes else None)
         self.placer: Placer | None = None
         if settings.placement is not None:
             self._open += [NO_ROW] * (settings.placement.classes - 1)
@@ -231,19 +239,17 @@ class BlobLog:
     def _close(self, placed: int) -> None:
         if self.placer is not None:
             self.placer.closed(self._open[placed], placed)
-        self._open_dead_bytes -= self._used[self._open[placed]] - self._valid[self._open[placed]]
+        self._dead_bytes += self._used[self._open[placed]] - self._valid[self._open[placed]]
         self._open[placed] = NO_ROW
 
     # ------------------------------------------------------------------------------------------------------- placing
 
     def _valid_records(self) -> float:
         """How many records are valid, or died in a segment that is open; about so many if sizes differ."""
-        held, size = self._held_bytes, self.records.one_size
-        if not held:
-            return 0.0
+        size = self.records.one_size
         if size <= 0:
-            size = max(held // max(len(self.records.place) - len(self.records.free), 1), 1)
-        return (held - self._died_bytes + self._open_dead_bytes) / size
+            size = max(self._held_bytes // max(len(self.records.place) - len(self.records.free), 1), 1)
+        return (self._held_bytes - self._dead_bytes) / size
 
     def _sums_of(self, rows: Sequence[int], columns: Sequence[array[int]]) -> list[list[int]]:
         members = [self._members[row] for row in rows]
@@ -255,7 +261,7 @@ class BlobLog:
 
         Only in a log that is told of each death by `kill` or `advance`, and does not put plainly.
         """
-        return self._died_bytes - self._open_dead_bytes > fraction * self._held_bytes
+        return self._dead_bytes > fraction * self._held_bytes
 
     def know_keys(self, keys: int) -> None:
         """Make room for the keys below `keys`."""
@@ -282,9 +288,8 @@ class BlobLog:
         self._valid[row] -= size
         self._moments[row] += (at_ms - records.since) * size
         records.place[record] = DEAD
-        self._died_bytes += size
-        if self._open[self._classes[row]] == row:
-            self._open_dead_bytes += size
+        if self._open[self._classes[row]] != row:
+            self._dead_bytes += size
         if self.placer is not None:
             self.placer.left(records.key[record], row, self._classes[row])
 
@@ -327,10 +332,9 @@ class BlobLog:
                 valid[row] -= dead
                 moments[row] += (at - since) * dead
                 place[old], current[key] = DEAD, -1
-                self._died_bytes += dead
                 placed = classes[row]
-                if opened[placed] == row:
-                    self._open_dead_bytes += dead
+                if opened[placed] != row:
+                    self._dead_bytes += dead
                 if left is not None:
                     left(key, row, placed)
             placer.writes += 1
@@ -396,6 +400,8 @@ class BlobLog:
         records.key[record] = key
         if until_ms != NEVER:
             records.expires(record, until_ms)
+        if self.histories is not None and key >= 0:
+            self.histories.put(record, key)
         self._members[row].append(record)
         self._used[row] += size
         self._valid[row] += size
@@ -417,10 +423,12 @@ class BlobLog:
 
     def advance(self, now_ms: int) -> None:
         """Take off what has died by `now_ms`. O(what has died)."""
+        before = self._open_valid_bytes()
         died = self.records.bury(self._horizon(now_ms), self._valid, self._moments, self._told_expired())
-        if died:
-            self._died_bytes += died
-            self._open_dead_bytes = sum(self._used[row] - self._valid[row] for row in self._open if row != NO_ROW)
+        self._dead_bytes += died - (before - self._open_valid_bytes())
+
+    def _open_valid_bytes(self) -> int:
+        return sum(self._valid[row] for row in self._open if row != NO_ROW)
 
     def _told_expired(self) -> Callable[[int, int], None] | None:
         return None if self.placer is None else self._tell_expired
@@ -492,7 +500,7 @@ class BlobLog:
         victims = [by_name[name] for name in choice.victims]
         if self._horizon(now_ms) < now_ms:
             # The view counted what has died since its bucket began; a store drops of that what has expired.
-            self._died_bytes += self.records.expire_in(
+            self._dead_bytes += self.records.expire_in(
                 [self._members[row] for row in victims], now_ms, self._valid, self._moments, self._told_expired(),
                 deletes=choice.kind == "full")
         done = _Copy(self, now_ms)
@@ -510,7 +518,7 @@ class BlobLog:
                     self._close(placed)
         for row in victims:
             self._held_bytes -= self._used[row] - self._valid[row]
-            self._died_bytes -= self._used[row] - self._valid[row]
+            self._dead_bytes -= self._used[row] - self._valid[row]
         self._release(victims)
         if self.history is not None:
             self.history = self.history.after(choice.kind, now_ms / 1000)
@@ -592,7 +600,10 @@ class _Copy:
             if log.placer is not None:
                 log.placer.taken(Victim(row, log._classes[row], log._begun[row], len(log._members[row]),
                                         log._valid[row] * len(log._members[row]) // log._used[row]))
+            free = len(records.free)
             kept, _ = records_by_loops.sorted_out([log._members[row]], [row], records.place, records.free)
+            if log.histories is not None:
+                log.histories.remove(records.free[free:], records.key)
             if settings.survivors is not None:
                 self._classify(kept, log._names[row], settings.survivors)
             elif log.placer is not None:
@@ -690,15 +701,17 @@ class _Copy:
 
     def _classify(self, kept: array[int], source: SegmentName, survivors: SurvivorPlacement) -> None:
         """Take records into the cycle, as `cycle_plan` does it; into which segments follows at its end."""
-        records, packing = self._log.records, self._packing
+        records, histories, packing = self._log.records, self._log.histories, self._packing
         for record in kept:
             if not packing.admit(records.size[record]):
                 self._end_cycle()
                 packing = self._packing
                 packing.admit(records.size[record])
             self._waiting.append(record)
+            earlier = [] if histories is None else [records.written[each] for each in histories.before(record)]
             self._classes.append(class_of(survivors, Survivor(
-                records.written[record], records.until[record], records.size[record], source.generation), self._now_ms))
+                records.written[record], records.until[record], records.size[record], source.generation, earlier),
+                self._now_ms))
         self._sources.append(source)
         packing.sources += 1
 

@@ -300,7 +300,7 @@ class BlobReplay:
             self._now_ms = self._started_ms = self.log.records.since = piece.times_ms[0]
         self.log.know_keys(max(piece.keys) + 1)
         plain = (piece.are_plain_puts and not self._settings.tombstone_bytes and not self.log.records.has_lives
-                 and not self._settings.forecast_seconds and not self._retention_ms)
+                 and not self._settings.forecast_seconds and not self._retention_ms and self.log.histories is None)
         if plain and self._settings.placement is not None:
             self._feed_placed(piece)
         elif plain and not self._watched:

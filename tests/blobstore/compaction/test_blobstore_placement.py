@@ -85,6 +85,10 @@ def test_schemes_tell_records_apart_by_age_or_by_what_is_left() -> None:
     by_end = [ByEnd().place(survivor(age, left), now) for age, left in (
         (9_000, 1), (5, 5_000), (70, 900_000), (3, None), (70_000, None))]
     assert by_end == sorted(set(by_end))
+    # Three puts in 90 seconds have lasted half a minute each, as one of half a minute ago has.
+    often = Survivor(now - 3, MAX_TIME_MS, 10, 1, [now - 90_000, now - 40_000])
+    assert ByEnd().place(often, now) == ByEnd().place(survivor(30_000, None), now) > by_end[3]
+    assert ByEnd().place(often._replace(until_ms=now + 70), now) == ByEnd().place(survivor(5, 70), now)
     for scheme in (ByAge(step=1 + 1e-9), ByEnd(step=1 + 1e-9)):
         assert [class_of(scheme, survivor(now, left), now) < CLASSES for left in (70_000, None)] == [True, True]
 

@@ -34,6 +34,7 @@ from compactlib.report import Printed
 CopyOrder: TypeAlias = Literal["log", "choice", "age"]
 """In which order a policy has its victims copied: as they lie in the log; best first, so that segments of like score
 share an output; or the one first whose newest record is oldest, so that like ages do."""
+_FURTHER_BACK = 16
 
 
 @attrs.frozen
@@ -386,18 +387,25 @@ def fullest_that_free(view: BlobView, ordered: Sequence[SegmentView], least: int
     """The first so many of `ordered` that are sure to free `least` to `most` segments and leave the least room free in
     their outputs, for each segment that they free; none if not even all of them free `least`.
 
-    What is left free at the end of a plan's last output is used by nobody until that is compacted in its turn. What
-    frees nothing by being there is passed over, as by `fewest_that_free`. O(segments).
+    The last that is taken may stand up to 16 places further back, where it fills the outputs better: what is left free
+    at the end of a plan's last output is used by nobody until that is compacted in its turn. What frees nothing by
+    being there is passed over, as by `fewest_that_free`. O(segments).
     """
-    taken: Sequence[SegmentView] = ()
-    best, least_room = 0, float("inf")
-    for taken, valid, freed in _one_more_each_time(view, ordered):
-        if freed > most:
+    useful = [segment for segment in ordered if segment.valid_bytes < view.fill_bytes]
+    best, least_room, most_freed = slice(0), float("inf"), 0
+    last: Sequence[SegmentView] = ()
+    for taken, valid, _ in _one_more_each_time(view, useful):
+        count, before = len(taken), valid - taken[-1].valid_bytes
+        for place in range(count - 1, min(count + _FURTHER_BACK, len(useful))):
+            copied = before + useful[place].valid_bytes
+            freed = view.benefit(count, copied)
+            most_freed = max(most_freed, freed)
+            room = (count - freed) * view.fill_bytes - copied
+            if least <= freed <= most and room < least_room * freed:
+                best, least_room, last = slice(count - 1), room / freed, (useful[place],)
+        if most_freed > most:
             break
-        room = (len(taken) - freed) * view.fill_bytes - valid
-        if freed >= least and room < least_room * freed:
-            best, least_room = len(taken), room / freed
-    return taken[:best]
+    return (*useful[best], *last)
 
 
 def _one_more_each_time(view: BlobView, ordered: Sequence[SegmentView]) -> Iterator[tuple[list[SegmentView], int, int]]:

@@ -39,7 +39,7 @@ from compactlib.blobstore.index.index_file import encode_index
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.model.names import LOG_SUFFIX, UNPUBLISHED_SUFFIX, SegmentName, segment_of_log_file
 from compactlib.blobstore.model.pace import Pace
-from compactlib.blobstore.model.placement import Survivor, class_of
+from compactlib.blobstore.model.placement import Survivor, class_of, needs_history
 from compactlib.blobstore.model.values import IndexEntry, RecordKind, milliseconds
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.validity.verdicts import FOREVER, BlobEnd, DroppedPuts, PurgeRules, Rules, Verdict, nobody
@@ -285,12 +285,15 @@ class CompactionWork:
 
     def _class_of(self, entry: IndexEntry, history: Sequence[IndexEntry]) -> int:
         """As of the compaction's beginning, so that each of its cycles says the same."""
-        placement, until = self._store.config.placement, FOREVER
+        placement, until, earlier = self._store.config.placement, FOREVER, list[int]()
         assert placement is not None, "only with a placement are records placed"
         if entry.kind == RecordKind.PUT:
             end = BlobEnd.of(history)
             until = min(end.expires_ms, end.deleted_ms + milliseconds(self._store.config.deleted_retention_seconds))
-        record = Survivor(entry.op_time_ms, until, entry.size, entry.segment.generation)
+            if needs_history(placement):
+                earlier = [each.op_time_ms for each in history
+                           if each.kind == RecordKind.PUT and each.sequence < entry.sequence]
+        record = Survivor(entry.op_time_ms, until, entry.size, entry.segment.generation, earlier)
         return class_of(placement, record, self.log.started_ms)
 
     def _rules(self, now: float) -> Rules:

@@ -225,17 +225,29 @@ def test_of_plans_that_free_enough_the_one_with_the_fullest_outputs_is_taken() -
 
 
 @given(few_segments, st.integers(1, 3), st.integers(0, 3))
-def test_the_fullest_outputs_are_those_of_all_beginnings(valid: list[int], least: int, more: int) -> None:
+def test_the_fullest_outputs_are_those_of_all_beginnings_and_one_that_follows(valid: list[int], least: int, more: int
+                                                                              ) -> None:
     view = toy(valid)
     taken = fullest_that_free(view, view.eligible, least, least + more)
     useful = [segment for segment in view.eligible if segment.valid_bytes < view.fill_bytes]
     left = {}
     for count in range(1, len(useful) + 1):
-        held = sum(segment.valid_bytes for segment in useful[:count])
-        freed = view.benefit(count, held)
-        if least <= freed <= least + more:
-            left[count] = ((count - freed) * view.fill_bytes - held) / freed
-    assert list(taken) == useful[:min(left, key=lambda count: (left[count], count), default=0)]
+        for last in range(count - 1, min(count + 16, len(useful))):
+            chosen = [*useful[:count - 1], useful[last]]
+            held = sum(segment.valid_bytes for segment in chosen)
+            freed = view.benefit(count, held)
+            if least <= freed <= least + more:
+                left[(count, last)] = (((count - freed) * view.fill_bytes - held) / freed, chosen)
+    best = min(left, key=lambda place: (left[place][0], place), default=None)
+    assert list(taken) == ([] if best is None else left[best][1])
+
+
+def test_the_last_segment_of_a_plan_is_one_that_fills_its_outputs() -> None:
+    for between, last in ((16, 17), (17, 1)):
+        view = toy([450, *[300] * between, 450], capacity_bytes=40_000)
+        assert view.fill_bytes == 900
+        taken = fullest_that_free(view, view.eligible, 1, 1)
+        assert [segment.name.position for segment in taken] == [0, last]
 
 
 @given(few_segments, st.integers(1, 12), st.integers(1, 3), st.integers(0, 99))

@@ -41,8 +41,8 @@ class DecliningCost:
     the order of such a decline, without ends.
 
     With `max_reclaimed_segments` it takes, of the plans that free from the one to the other, that which leaves least
-    room free in its outputs for each segment freed. The last output is half empty otherwise: of eight segments freed,
-    one in sixteen is lost.
+    room free in its outputs for each segment freed; for that the last of its segments may be one of the 16 behind it
+    (`fullest_that_free`). The last output is half empty otherwise: of eight segments freed, one in sixteen is lost.
 
     With `decline=None`, for a log whose copies renew the age (`copies_renew` of the lab), records without an end die at
     the rate -ln u / age, at which the segment's have died so far. What counts then are the bytes that waiting saves for
