@@ -117,15 +117,11 @@ def _replace(effects: Effects, job: Job, results: CompactedBlocks) -> None:
         "blocks": results.source_blocks}))
     for block in results.new_blocks:
         state.blocks.push_meta(block, effects.command.appended_at)
-    if state.index is None:
-        return
-    if effects.limits.checks_results:
-        state.index.replace(job.tenant, job.shard, results.source_blocks, results.new_blocks)
-        return
-    # Unchecked results may name anything; what can be done with them is done.
-    state.index.remove(job.tenant, job.shard, results.source_blocks)
-    for block in results.new_blocks:
-        state.index.add(block)
+    if state.index is not None:
+        # The sources of checked results are there; others may name anything, and what can be done with them is done.
+        state.index.remove(job.tenant, job.shard, results.source_blocks)
+        for block in results.new_blocks:
+            state.index.add(block)
 
 
 def queue_block(effects: Effects, block: BlockMeta) -> bool:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which blocks there are: by id, tenant, shard and time.
 
-Blocks of one tenant and shard are kept in partitions of time, by their oldest data, and within a partition in the order
-of that time. A list of a span of time looks at the partitions that can hold something of it, and retention removes
-whole partitions.
+Blocks of one tenant and shard are kept in partitions of time, by their oldest data. A list of a span of time looks at
+the partitions that can hold something of it, and retention removes whole partitions. A partition is put into the order
+of time when somebody asks for it: most blocks are compacted before that.
 
 Pure state, changed by commands alone. See `docs/design/scheduler.md`.
 """
@@ -14,11 +14,13 @@ import enum
 import heapq
 import math
 import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import TypeAlias
 
 import attrs
-from sortedcontainers import SortedDict, SortedKeyList
+from sortedcontainers import SortedDict
 
 from compactlib._arguments import refuses_misfits
 from compactlib.errors import AuditFailed, InvalidInput
@@ -62,15 +64,54 @@ class SourcesMissing:
 ReplaceOutcome: TypeAlias = Replaced | SourcesMissing
 """What a replacement ended in."""
 
-_Times: TypeAlias = "SortedKeyList[BlockMeta, tuple[float, str]]"
+_FEW_CHANGES = 32
+"""So many are made to the order of a partition one by one."""
+
+_by_time = attrgetter("min_time", "id")
+_by_time_and_place = attrgetter("min_time", "tenant", "shard", "id")
+_min_time = attrgetter("min_time")
 
 
-def _by_time(block: BlockMeta) -> tuple[float, str]:
-    return block.min_time, block.id
+class _Partition:
+    """The blocks of one tenant and shard that begin in one span of time."""
 
+    __slots__ = ("_changed", "_in_order", "blocks")
 
-def _by_time_and_place(block: BlockMeta) -> tuple[float, str, int, str]:
-    return block.min_time, block.tenant, block.shard, block.id
+    def __init__(self) -> None:
+        self.blocks: dict[str, BlockMeta] = {}
+        self._in_order: list[BlockMeta] = []
+        # What has come or gone since they were put in order; `None`: they are in none.
+        self._changed: list[BlockMeta] | None = None
+
+    def add(self, block: BlockMeta) -> None:
+        """Add a block that is not there."""
+        self.blocks[block.id] = block
+        self._note(block)
+
+    def remove(self, block: BlockMeta) -> None:
+        """Remove a block that is there."""
+        del self.blocks[block.id]
+        self._note(block)
+
+    def _note(self, block: BlockMeta) -> None:
+        if self._changed is not None:
+            self._changed.append(block)
+            if len(self._changed) > _FEW_CHANGES:
+                self._changed, self._in_order = None, []
+
+    def in_order(self) -> list[BlockMeta]:
+        """By time, then by id. O(log n) a change since the last call; after more than a few of them, O(n log n)."""
+        if self._changed is None:
+            self._in_order, self._changed = sorted(self.blocks.values(), key=_by_time), []
+        elif self._changed:
+            for key in map(_by_time, self._changed):
+                start = bisect_left(self._in_order, key, key=_by_time)
+                end = bisect_right(self._in_order, key, start, key=_by_time)
+                block = self.blocks.get(key[1])
+                self._in_order[start:end] = [block] if block is not None and _by_time(block) == key else []
+            # Once all are made, so that one that was interrupted is made again.
+            self._changed = []
+        return self._in_order
 
 
 class _Group:
@@ -80,7 +121,7 @@ class _Group:
 
     def __init__(self) -> None:
         self.by_id: dict[str, BlockMeta] = {}
-        self.partitions: SortedDict[int, _Times] = SortedDict()
+        self.partitions: SortedDict[int, _Partition] = SortedDict()
         # No block reaches further than this beyond its oldest data; removals leave it as it is.
         self.longest = 0.0
 
@@ -132,7 +173,7 @@ class MetadataIndex:
         """Those of the ids that are not there, in the order given. O(ids)."""
         group = self._groups.get((tenant, shard))
         known = {} if group is None else group.by_id
-        return tuple(block_id for block_id in block_ids if block_id not in known)
+        return tuple([block_id for block_id in block_ids if block_id not in known])
 
     @refuses_misfits
     def add(self, block: BlockMeta, tombstones: Tombstones | None = None) -> AddOutcome:
@@ -159,10 +200,10 @@ class MetadataIndex:
         number = self._partition(block)
         if group is None:
             group = self._groups[key] = _Group()
-        times = group.partitions.get(number)
-        if times is None:
-            times = group.partitions[number] = SortedKeyList(key=_by_time)
-        times.add(block)
+        partition = group.partitions.get(number)
+        if partition is None:
+            partition = group.partitions[number] = _Partition()
+        partition.add(block)
         group.by_id[block.id] = block
         group.longest = max(group.longest, block.max_time - block.min_time)
         self._size += 1
@@ -184,10 +225,10 @@ class MetadataIndex:
         for block_id in block_ids:
             block = group.by_id.pop(block_id, None)
             if block is not None:
-                number = self._partition(block)
-                times = group.partitions[number]
-                times.remove(block)
-                if not times:
+                number = self._number(block.min_time)
+                partition = group.partitions[number]
+                partition.remove(block)
+                if not partition.blocks:
                     del group.partitions[number]
                 removed.append(block)
         if not group.by_id:
@@ -222,8 +263,8 @@ class MetadataIndex:
         """The blocks with data between `start` and `end` (both inclusive, seconds), oldest first.
 
         Ordered by `min_time`, then tenant, shard and id. The index must not change meanwhile. Cost: O(log n) a tenant
-        and shard that is looked at, O(log of these) a block, and the blocks that begin before `start` by no more than
-        the longest one lasts.
+        and shard that is looked at, O(log of these) a block, the blocks that begin before `start` by no more than the
+        longest one lasts, and O(n log n) of a partition that has changed more than a little since it was listed.
 
         Args:
             tenant: of this tenant only.
@@ -246,10 +287,9 @@ class MetadataIndex:
         first = None if earliest == -math.inf else self._number(earliest)
         last = None if end == math.inf else self._number(end)
         for number in group.partitions.irange(first, last):
-            times = group.partitions[number]
-            for block in times.irange_key((earliest, ""), None):
-                if block.min_time > end:
-                    return
+            times = group.partitions[number].in_order()
+            first_of, end_of = bisect_left(times, earliest, key=_min_time), bisect_right(times, end, key=_min_time)
+            for block in times[first_of:end_of]:
                 if block.max_time >= start:
                     yield block
 
@@ -269,11 +309,11 @@ class MetadataIndex:
         found: list[ShardTombstone] = []
         for (tenant, shard), group in self._groups.items():
             ends_by = before if tenant == ANONYMOUS_TENANT else min(before, self._anonymous_from(shard))
-            for number, times in group.partitions.items():
+            for number, partition in group.partitions.items():
                 start = number * self._span
                 if len(found) >= limit or not start + self._span <= ends_by:
                     break
-                if all(block.max_time < before for block in times):
+                if all(block.max_time < before for block in partition.blocks.values()):
                     name = f"{start} ({self._span}s)-T{tenant}-S{shard}{name_suffix}"
                     found.append(ShardTombstone(name=name, tenant=tenant, shard=shard, timestamp=float(start),
                                                 duration=float(self._span)))
@@ -282,7 +322,7 @@ class MetadataIndex:
     def _anonymous_from(self, shard: int) -> float:
         """The beginning of the shard's oldest block of several tenants."""
         group = self._groups.get((ANONYMOUS_TENANT, shard))
-        return math.inf if group is None else group.partitions.peekitem(0)[1][0].min_time
+        return math.inf if group is None else group.partitions.peekitem(0)[1].in_order()[0].min_time
 
     @refuses_misfits
     def drop(self, span: ShardTombstone) -> tuple[BlockMeta, ...]:
@@ -296,7 +336,7 @@ class MetadataIndex:
         if group is None:
             return ()
         gone = [block.id for number in group.partitions.irange(self._number(span.timestamp), self._number(end))
-                for block in group.partitions[number] if span.timestamp <= block.min_time < end]
+                for block in group.partitions[number].in_order() if span.timestamp <= block.min_time < end]
         return self.remove(span.tenant, span.shard, gone)
 
     def dropped_until(self) -> dict[tuple[str, int], float]:
@@ -334,9 +374,9 @@ class MetadataIndex:
         total = 0
         for (tenant, shard), group in self._groups.items():
             listed = 0
-            for number, times in group.partitions.items():
-                listed += len(times)
-                self._audit_partition((tenant, shard, number), group, times)
+            for number, partition in group.partitions.items():
+                listed += len(partition.blocks)
+                self._audit_partition((tenant, shard, number), group, partition)
             if listed != len(group.by_id) or not listed:
                 raise AuditFailed(f"tenant {tenant!r}, shard {shard}: {len(group.by_id)} blocks by id, {listed} by "
                                       f"time")
@@ -344,18 +384,20 @@ class MetadataIndex:
         if total != self._size:
             raise AuditFailed(f"the index counts {self._size} blocks and holds {total}")
 
-    def _audit_partition(self, place: tuple[str, int, int], group: _Group, times: Iterable[BlockMeta]) -> None:
+    def _audit_partition(self, place: tuple[str, int, int], group: _Group, partition: _Partition) -> None:
         tenant, shard, number = place
-        previous: tuple[float, str] | None = None
-        for block in times:
-            belongs = (block.tenant, block.shard, self._number(block.min_time)) == place
-            known = group.by_id.get(block.id) is block and block.max_time - block.min_time <= group.longest
-            if not belongs or not known or (previous is not None and previous >= _by_time(block)):
+        for block_id, block in partition.blocks.items():
+            belongs = (block.tenant, block.shard, self._number(block.min_time), block.id) == (*place, block_id)
+            known = group.by_id.get(block_id) is block and block.max_time - block.min_time <= group.longest
+            if not belongs or not known:
                 raise AuditFailed(f"{block!r} is kept in tenant {tenant!r}, shard {shard}, partition {number}, "
-                                      f"after {previous}, where it does not belong")
-            previous = _by_time(block)
-        if previous is None:
+                                  f"where it does not belong")
+        in_order = partition.in_order()
+        if not in_order:
             raise AuditFailed(f"tenant {tenant!r}, shard {shard} keeps the empty partition {number}")
+        if in_order != sorted(partition.blocks.values(), key=_by_time):
+            raise AuditFailed(f"tenant {tenant!r}, shard {shard} lists the {len(partition.blocks)} blocks of partition "
+                              f"{number} in another order than theirs, or others")
 
     def __repr__(self) -> str:
         return f"MetadataIndex({self._size} blocks in {len(self._groups)} tenants and shards)"

@@ -99,6 +99,23 @@ def test_lists_by_tenant_shard_and_time() -> None:
     assert ids(index, end=9) == ids(index, start=351) == ids(index, start=30, end=10) == ""
 
 
+@pytest.mark.parametrize("changes", [1, 10, 16, 17, 100])
+def test_a_list_is_in_order_however_much_has_changed_since_the_last_one(changes: int) -> None:
+    known = {f"b{number:03}": block(f"b{number:03}", number * 7 % 50) for number in range(100)}
+    index = index_of(*known.values())
+    for turn in (1.0, 3.0):
+        for number in range(changes):
+            # What goes and comes back lies elsewhere, or in the same place with another level.
+            name = f"b{number:03}"
+            known[name] = block(name, known[name].min_time if number % 2 else number * turn % 40, level=int(turn))
+            assert len(index.remove("A", 1, [name])) == 1
+            assert index.add(known[name]) is AddOutcome.ADDED
+        expected = sorted(known.values(), key=lambda each: (each.min_time, each.id))
+        assert list(index.blocks()) == expected
+        assert list(index.blocks(start=9, end=30)) == [each for each in expected if 9 <= each.min_time <= 30]
+        index.audit()
+
+
 def test_what_is_missing_in_the_order_given() -> None:
     index = index_of(block("a"))
     assert index.missing("A", 1, ["y", "a", "x"]) == ("y", "x")
@@ -187,6 +204,12 @@ def test_the_audit_notices_what_is_lost() -> None:
     (group,) = index._groups.values()  # noqa: SLF001
     group.by_id.pop("a")
     with pytest.raises(CompactlibError, match="does not belong"):
+        index.audit()
+    index = index_of(block("a"), block("b"))
+    assert ids(index) == "ab"
+    (group,) = index._groups.values()  # noqa: SLF001
+    group.partitions[0]._in_order.reverse()  # noqa: SLF001
+    with pytest.raises(CompactlibError, match="another order"):
         index.audit()
     index = index_of(block("a"), block("b"))
     index._size = 3  # noqa: SLF001
