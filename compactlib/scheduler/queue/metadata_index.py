@@ -127,7 +127,7 @@ class _Group:
 
 
 class MetadataIndex:
-    """All blocks, up to some millions.
+    """All blocks, up to some millions. One thread at a time: a list, too, may put a partition in order.
 
     Args:
         partition_seconds: the span of one partition of time, whole seconds >= 1: what retention removes at once.
