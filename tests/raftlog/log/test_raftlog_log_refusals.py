@@ -141,7 +141,11 @@ class Writer:
         try:
             self._thread.submit(act).result()
         except StorageError:
-            self._waiting = []
+            self.forget()
+
+    def forget(self) -> None:
+        """What waits for a sync may be lost."""
+        self._waiting = []
 
     def append(self) -> None:
         entry = Entry((self._log.last_index or 0) + 1, 1, self._name)
@@ -156,6 +160,10 @@ class Writer:
 
     def sync(self) -> None:
         self._log.sync()
+        self.acknowledge()
+
+    def acknowledge(self) -> None:
+        """What waits is durable."""
         self.acknowledged += self._waiting
         self._waiting = []
 
@@ -164,21 +172,37 @@ class Writer:
 
 
 def life_of_two(seed: int, files: FailingFiles) -> tuple[int, int]:
-    """Two threads append to one log, each of which acknowledges what was its own before it has synced."""
+    """Two threads append to one log; each syncs what is its own, or a third one does that for both, as `close` does."""
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         options = LogOptions(limits=SegmentLimits(max_entries=rng.choice((2, 9, 40))), files=files)
         log = SegmentLog(folder + "/log", options)
         before = files.count
         writers = Writer(log, b"one"), Writer(log, b"other")
+
+        def all_told(act: Callable[[], object]) -> None:
+            try:
+                act()
+            except StorageError:
+                for writer in writers:
+                    writer.forget()
+            else:
+                for writer in writers:
+                    writer.acknowledge()
+
+        syncs_apart = rng.random() < 0.5
         for _ in range(30):
             writer = rng.choice(writers)
-            writer.perform(rng.choice((writer.append, writer.append, writer.extend, writer.sync, writer.sync)))
+            act = rng.choice((writer.append, writer.append, writer.extend, writer.sync, writer.sync))
+            if syncs_apart and act == writer.sync:
+                all_told(log.sync)
+            else:
+                writer.perform(act)
         for writer in writers:
-            writer.perform(writer.sync)
+            if not syncs_apart:
+                writer.perform(writer.sync)
             writer.end()
-        with contextlib.suppress(StorageError):
-            log.close()
+        all_told(log.close)
         with SegmentLog(folder + "/log") as log:
             for entry in (entry for writer in writers for entry in writer.acknowledged):
                 assert log.read(entry.index) == entry, f"{entry} was called durable"
