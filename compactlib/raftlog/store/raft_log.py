@@ -454,6 +454,7 @@ class RaftLog(Closing):
         """
         if previous_index is not None:
             previous_index = whole("the previous index", previous_index)
+        require_type("apart", apart, bool)
         entries = listed("the entries", entries, checked_entry)
         if not entries:
             return
