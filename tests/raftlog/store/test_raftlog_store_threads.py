@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import AuditFailed, Busy, DiskFull
+from compactlib.errors import AuditFailed, Busy, Closed, DiskFull
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
@@ -28,9 +28,11 @@ from compactlib.raftlog import (
     SegmentLog,
     StoreOptions,
 )
+from compactlib.raftlog.errors import Overwriting
 from compactlib.raftlog.log.worker import SegmentChanges
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.wal.batch import Confirmed
+from compactlib.raftlog.wal.wal import Wal
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.later import LaterCalls
 from compactlib.runtime.observe import Observer, RecordingObserver
@@ -566,3 +568,49 @@ def test_a_file_of_the_wal_goes_only_once_every_log_was_asked_for_what_it_holds(
             synced = index
         meeting.end()
     assert lost == []
+
+
+def test_a_log_is_closed_and_opened_again_only_once_an_append_under_way_has_ended(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queued, goes_on = threading.Event(), threading.Event()
+    write_run = Wal.write_run
+
+    def written(wal: Wal, *arguments: Any) -> Any:
+        verdict = write_run(wal, *arguments)
+        if threading.current_thread() is appends:
+            queued.set()
+            assert goes_on.wait(30)
+        return verdict
+
+    def go_on_anew() -> None:
+        log.close()
+        with contextlib.suppress(Overwriting):
+            store.log("a").append([(2, 2, b"anew")])
+
+    with RaftLogStore(tmp_path, StoreOptions(log=small(), background=False)) as store:
+        log = store.log("a")
+        log.append(rows(1, 1))
+        log.sync()
+        monkeypatch.setattr(Wal, "write_run", written)
+        appends = threading.Thread(target=lambda: log.append([(2, 1, b"under way")]))
+        appends.start()
+        assert queued.wait(30)
+        reopens = threading.Thread(target=go_on_anew)
+        reopens.start()
+        reopens.join(0.2)
+        goes_on.set()
+        appends.join()
+        reopens.join()
+        store.sync()
+        found = store.log("a").read(2)
+    with RaftLogStore(tmp_path) as store:
+        assert store.log("a").read(2) == found
+
+
+def test_a_closed_log_takes_no_worker(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, StoreOptions(log=small(), background=False)) as store:
+        log = store.log("a")
+        log.close()
+        with pytest.raises(Closed):
+            log.attach(worker=lambda made: LogCompactionWorker(made.segments))
+        assert not [thread for thread in threading.enumerate() if "worker of the log" in thread.name]
