@@ -264,8 +264,10 @@ class LogTail:
             return
         self._lock.require_mine()
         self.newest.recover()
+        # Asked first: a compaction that removes them now would have removed them by the time the folder was read.
+        doomed = self._compactor.doomed
         known = read_folder(self.segments.folder).known
-        self.segments.reset(segment for segment in known if segment.ref.number not in self._compactor.doomed)
+        self.segments.reset(segment for segment in known if segment.ref.number not in doomed)
         self._to_discard = list(self.segments.covered)
         self._must_recover = self._overwrite_unsynced = False
         self.note()
