@@ -234,7 +234,8 @@ class SegmentLog(Closing):
             StorageError: the disk refused. Entries that were not synced are lost, as they are when an interrupt comes
                 in the middle, and the log goes on from what is there: look at `last_index` before appending again.
                 So too if it refused another call meanwhile, a read or a compaction say, or another thread's append or
-                sync, and some of them were this thread's: nothing was appended then.
+                sync, and some of them were this thread's: nothing was appended then. Until whoever appended them knows,
+                one other thread is told as well, which may wait for them.
             Closed: the log was closed.
         """
         with self._switch:
@@ -272,6 +273,8 @@ class SegmentLog(Closing):
 
     def sync(self) -> None:
         """Make every entry appended so far durable: one fsync, none if there is nothing new.
+
+        Let the thread that appends sync too: that one is told for certain what has become of its entries.
 
         Raises:
             StorageError: as `append`.

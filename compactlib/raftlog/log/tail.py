@@ -63,9 +63,11 @@ class LogTail:
         self._must_recover = False
         # The threads that have appended what is not synced yet.
         self._appenders: set[int] = set()
-        # Why entries were lost, for each thread that has appended some and was not told, and (`None`) for whichever
-        # comes first if nobody was; see `require_kept`.
+        # Why entries were lost: for each thread that has appended some and was not told, and (`None`), until all of
+        # these were, for the first other one that comes; see `require_kept`.
         self.untold: dict[int | None, BaseException] = {}
+        # Who needs to be told no more.
+        self._told: set[int] = set()
 
     @property
     def must_remove_older(self) -> bool:
@@ -224,24 +226,34 @@ class LogTail:
         if isinstance(error, CompactlibError) and not isinstance(error, StorageError):
             return
         with self.switch:
-            if self.newest.unsynced_entries:
-                concerned = self._appenders | {None} if untold else self._appenders - {get_ident()}
-                self.untold.update(dict.fromkeys(concerned, error))
+            told = set() if untold else {get_ident()}
+            concerned = self._appenders - told
+            if self.newest.unsynced_entries and (untold or concerned):
+                self.untold.update(dict.fromkeys((None, *concerned), error))
+                self._told = told
             self._appenders.clear()
             self._must_recover = True
             with contextlib.suppress(CompactlibError):
                 self._recover_newest()
 
     def require_kept(self) -> None:
-        """Return unless entries were lost in another's call, some of them this thread's, or nobody was told so far.
+        """Return unless entries were lost in another's call, some of them this thread's.
+
+        The first of the other threads is told too, unless all of those were before: it may go on from these entries,
+        or take them for durable.
 
         Raises:
             StorageError: they were; says why. Not said again.
         """
-        anyone = self.untold.pop(None, None)
-        lost = self.untold.pop(get_ident(), anyone)
+        thread = get_ident()
+        lost = self.untold.pop(thread, None)
+        if lost is None and thread not in self._told:
+            lost = self.untold.pop(None, None)
         if lost is None:
             return
+        self._told.add(thread)
+        if self.untold.keys() == {None}:
+            self.untold.clear()
         kind, number, why = (type(lost), lost.errno, lost.detail) if isinstance(lost, StorageError) else (
             StorageError, None, repr(lost))
         raise kind(operation="write", path=self.newest.path, errno=number or errno.EINTR,
@@ -252,8 +264,10 @@ class LogTail:
             return
         self._lock.require_mine()
         self.newest.recover()
+        # Asked first: a compaction that removes them now would have removed them by the time the folder was read.
+        doomed = self._compactor.doomed
         known = read_folder(self.segments.folder).known
-        self.segments.reset(segment for segment in known if segment.ref.number not in self._compactor.doomed)
+        self.segments.reset(segment for segment in known if segment.ref.number not in doomed)
         self._to_discard = list(self.segments.covered)
         self._must_recover = self._overwrite_unsynced = False
         self.note()

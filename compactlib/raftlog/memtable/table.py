@@ -197,16 +197,17 @@ class Memtable:
         self._last = max(self._last, last)
 
     def cut(self, after: int) -> None:
-        """Take back everything above `after`: a new table is chained, the older ones stay as they are for readers."""
+        """Take back everything above `after`: a new table is chained, the older ones stay as they are for readers.
+
+        But for those that wait with no WAL file yet, and of which nothing is left: it takes their place.
+        """
         if after >= self._last:
             return
-        newest = self._tables[-1] if self._tables else None
-        if newest is not None and newest.file_number is None and not newest.slabs:
-            base = min(newest.base, after + 1)
-            replaced = Table(base, cuts=True)
-            self._tables = (*self._tables[:-1], replaced)
-        else:
-            self._tables = (*self._tables, Table(after + 1, cuts=True))
+        kept = len(self._tables)
+        while kept and self._tables[kept - 1].file_number is None and self._tables[kept - 1].base > after:
+            kept -= 1
+        self._count -= sum(table.entries for table in self._tables[kept:])
+        self._tables = (*self._tables[:kept], Table(after + 1, cuts=True))
         self._last = after
 
     def freeze(self, file_number: int) -> bool:

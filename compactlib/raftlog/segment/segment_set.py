@@ -167,7 +167,16 @@ class SegmentSet:
                 raise Closed(f"the log in {self._folder} was closed; open it again")
             replacements = self._replacements
             refs = self._view.refs
-            reader = open_segment(self._folder, number, newest=bool(refs) and refs[-1].number == number)
+            try:
+                reader = open_segment(self._folder, number, newest=bool(refs) and refs[-1].number == number)
+            except CorruptData as error:
+                if replacements != self._replacements:
+                    continue
+                if number not in self._view.known:
+                    # The newest, of which a disk that refused has left nothing, and which nobody has sealed.
+                    raise NotFound(f"segment {number} of {self._folder} holds nothing any more; look the index up "
+                                   f"again") from error
+                raise
             with self._lock:
                 # After a replacement the name may lead elsewhere: what was opened before it must not be kept.
                 if replacements == self._replacements and not self._closed:

@@ -141,8 +141,9 @@ class RaftLog(Closing):
             CorruptData: the newest snapshot is damaged.
             LiveIndexMissing: the log does not hold what that snapshot needs.
             InvalidInput: the machine has applied more than the log holds without a gap.
-            StorageError, LogStopped: as `sync`.
+            StorageError, LogStopped, Closed: as `sync`.
         """
+        self._require_open()
         if applied is not None and whole("the last index applied", applied) < -1:
             raise InvalidInput(f"the last index applied is {applied}; give it, or -1 if none was")
         require_method("the snapshot store", snapshots, "latest", or_none=True)
@@ -454,6 +455,7 @@ class RaftLog(Closing):
         """
         if previous_index is not None:
             previous_index = whole("the previous index", previous_index)
+        require_type("apart", apart, bool)
         entries = listed("the entries", entries, checked_entry)
         if not entries:
             return
@@ -1016,6 +1018,8 @@ class RaftLog(Closing):
                         catch_up=self._catch_up, queued=self._queued, max_queued_bytes=self._max_queued_bytes,
                         keep_trailing=self._keep_trailing, owner=self._owner, outbox=self._outbox)
         again._writes = self._writes
+        # A snapshot that is being taken ends first.
+        again._snapshotting = self._snapshotting
         return again
 
     def _require_open(self) -> None:
@@ -1048,8 +1052,9 @@ class RaftLog(Closing):
             with contextlib.suppress(Closed) if self._wal.stopped is None else contextlib.nullcontext():
                 self.sync()
         finally:
-            # Not while a vote is being recorded: the next owner of the folder would not know of it.
-            with self._segments.hard_state.lock:
+            # Not while a vote is being recorded: the next owner of the folder would not know of it. Nor while anything
+            # is appended: `reopened` has another lock for that.
+            with self._segments.hard_state.lock, self._lock:
                 self._closed = True
             for pin in list(self._pins):
                 pin.release()

@@ -159,7 +159,7 @@ class RaftLogStore(Closing):
         self._flush_error: CompactlibError | None = None
         self._closed = False
         self._committer = self._turns(self._commit_turn, "raftlog-wal", SYNC_FAILED)
-        self._flusher = self._turns(self._flush_turn, "raftlog-flush", FLUSH_FAILED)
+        self._flusher = self._turns(self._flush_closed, "raftlog-flush", FLUSH_FAILED)
         with contextlib.ExitStack() as stack:
             self._make_folders()
             self._lock: FolderLock = stack.enter_context(FolderLock(self._folder))
@@ -456,17 +456,18 @@ class RaftLogStore(Closing):
     def _catch_up(self) -> None:
         """Before an append: if flushes have failed so long that too many files wait, flush, or say why that fails."""
         if len(self._wal.file_numbers) - 1 > self._options.max_unflushed_files + 1:
-            self._flush_through(self._wal.number - 1)
+            self._flush_closed()
 
-    def _flush_turn(self) -> None:
-        """Flush what waits with closed WAL files."""
-        self._flush_through(self._wal.number - 1)
+    def _flush_closed(self) -> None:
+        """Flush what waits with closed WAL files, and remove them.
 
-    def _flush_through(self, number: int) -> None:
-        """Flush every log that can be; one that cannot leaves the files where they are, and keeps no other back."""
+        Every log that can be; one that cannot leaves the files where they are, and keeps no other back.
+        """
         refused: CompactlibError | None = None
         with self._outbox, self._outbox.held(), self._flushing:
             self._lock.require_mine()
+            # Asked once, before any log is: one that learns of a file only later has not been asked for it.
+            number = self._wal.handed_over
             for log in list(self._logs.values()):
                 try:
                     log.flush_through(number)
@@ -492,7 +493,7 @@ class RaftLogStore(Closing):
         with self._outbox, self._outbox.held():
             self._wal.sync()
             self._wal.roll_over()
-            self._flush_through(self._wal.number - 1)
+            self._flush_closed()
 
     # -- the store itself
 

@@ -93,9 +93,10 @@ class RaftWritePath:
     def _take_back(self, after: int) -> None:
         """What lies above `after` was taken back: no caller waits for it any more."""
         # They ascend: what is appended lies above all that waits.
-        if self._waiting and self._waiting[-1].last > after:
-            kept = [attrs.evolve(each, last=min(each.last, after)) for each in self._waiting if each.first <= after]
-            self._waiting = deque(kept)
+        while self._waiting and self._waiting[-1].last > after:
+            highest = self._waiting.pop()
+            if highest.first <= after:
+                self._waiting.append(attrs.evolve(highest, last=after))
 
     def _note_queued(self, first: int, last: int) -> None:
         self._ticket = self._wal.ticket

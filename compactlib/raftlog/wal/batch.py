@@ -104,45 +104,48 @@ def mark(offset: int, salt: int) -> list[bytes]:
 
 
 def confirmations(writes: Iterable[QueuedWrite]) -> list[Confirmed]:
-    """What to report once a batch is durable: one index set for each log and term, in the order of first use."""
-    runs: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    """What to report once a batch is durable: one index set for each log and term, in the order of first use.
+
+    O(writes and sparse entries), whatever they take back.
+    """
+    written = WrittenIndexes()
+    found: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for write in writes:
-        if write.cut_after is not None:
-            for (log_id, _), earlier in runs.items():
-                if log_id == write.log_id:
-                    earlier[:] = _cut(earlier, write.cut_after)
-        if write.indexes is None or write.terms is None:
-            if write.first <= write.last:
-                runs.setdefault((write.log_id, write.term), []).append((write.first, write.last))
-        else:
-            for index, term in zip(write.indexes, write.terms, strict=True):
-                runs.setdefault((write.log_id, term), []).append((index, index))
-    return [Confirmed(log_id, term, IndexSet.from_runs(found)) for (log_id, term), found in runs.items() if found]
+        written.add(write)
+        for term in (write.term,) if write.terms is None else write.terms:
+            found.setdefault((write.log_id, term), [])
+    for log_id, runs in written.runs.items():
+        for first, last, term in runs:
+            found[log_id, term].append((first, last))
+    return [Confirmed(log_id, term, IndexSet.from_runs(stand)) for (log_id, term), stand in found.items() if stand]
 
 
 class WrittenIndexes:
-    """What stands of each log's entries in one file, whatever their terms. Holds runs, not entries."""
+    """What stands of each log's entries. Holds runs, not entries.
+
+    Attributes:
+        runs: by log id: first index, last index and term of what was written, ascending.
+    """
 
     def __init__(self) -> None:
-        self._runs: dict[str, list[tuple[int, int]]] = {}
+        self.runs: dict[str, list[tuple[int, int, int]]] = {}
 
     def add(self, write: QueuedWrite) -> None:
-        """The write was made. O(1) where it goes on from the one before."""
-        runs = self._runs.setdefault(write.log_id, [])
-        if write.cut_after is not None:
-            runs[:] = _cut(runs, write.cut_after)
-        if write.indexes is not None:
-            runs.extend((index, index) for index in write.indexes)
+        """The write was made. O(1) where it goes on from the one before, or takes back no more than what was added."""
+        runs = self.runs.setdefault(write.log_id, [])
+        # What is written lies above all that stands.
+        while write.cut_after is not None and runs and runs[-1][1] > write.cut_after:
+            first, _, term = runs.pop()
+            if first <= write.cut_after:
+                runs.append((first, write.cut_after, term))
+        if write.indexes is not None and write.terms is not None:
+            runs.extend((index, index, term) for index, term in zip(write.indexes, write.terms, strict=True))
         elif write.first <= write.last:
-            if runs and runs[-1][1] + 1 == write.first:
-                runs[-1] = (runs[-1][0], write.last)
-            else:
-                runs.append((write.first, write.last))
+            joins = bool(runs) and runs[-1][1] + 1 == write.first and runs[-1][2] == write.term
+            first = runs.pop()[0] if joins else write.first
+            runs.append((first, write.last, write.term))
 
     def by_log(self) -> dict[str, IndexSet]:
-        """The sets, by log id."""
-        return {log_id: IndexSet.from_runs(runs) for log_id, runs in self._runs.items()}
-
-
-def _cut(runs: Sequence[tuple[int, int]], after: int) -> list[tuple[int, int]]:
-    return [(first, min(last, after)) for first, last in runs if first <= after]
+        """The sets, whatever the terms, by log id."""
+        return {log_id: IndexSet.from_runs((first, last) for first, last, _ in runs)
+                for log_id, runs in self.runs.items()}

@@ -178,6 +178,11 @@ class Wal:
         """How much of the file that is written to is durable."""
         return self._end
 
+    @property
+    def handed_over(self) -> int:
+        """The newest file that `rolled` has been told of, or that was found: what older ones hold is known by then."""
+        return self._handed_over
+
     def remove_through(self, number: int) -> None:
         """Remove the closed files up to `number`: everything in them is durable elsewhere.
 
@@ -185,12 +190,12 @@ class Wal:
 
         Raises:
             StorageError: the disk refused; call again.
-            InvalidInput: that file is being written to.
+            InvalidInput: that file is being written to, or `handed_over` is below it.
         """
         self._committing.require_mine()
-        if number >= self._number:
-            raise InvalidInput(f"WAL file {number} is in use; only files below {self._number} can go")
-        while self._oldest <= min(number, self._handed_over):
+        if number > self._handed_over:
+            raise InvalidInput(f"WAL file {number} is in use; only files up to {self._handed_over} can go")
+        while self._oldest <= number:
             path = os.path.join(self._folder, wal_name(self._oldest))
             if os.path.lexists(path):
                 self._files.unlink(path)

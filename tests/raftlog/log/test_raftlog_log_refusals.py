@@ -7,16 +7,24 @@ import contextlib
 import errno
 import random
 import tempfile
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import StorageError
 from compactlib.raftlog import DropDead, Entry, LogOptions, SegmentLimits, SegmentLog
+from compactlib.raftlog.log import tail
+from compactlib.raftlog.log.folder import read_folder
+from compactlib.raftlog.model.names import segment_name
+from compactlib.runtime.budget import Budget
 from compactlib.testing.faults.plan import FailingFiles
 from tests.effort import Effort
-from tests.raftlog.wrapped_files import UnsyncedFiles
+from tests.raftlog.wrapped_files import UnsyncedFiles, WatchedFiles
 
 
 class Life:
@@ -141,7 +149,11 @@ class Writer:
         try:
             self._thread.submit(act).result()
         except StorageError:
-            self._waiting = []
+            self.forget()
+
+    def forget(self) -> None:
+        """What waits for a sync may be lost."""
+        self._waiting = []
 
     def append(self) -> None:
         entry = Entry((self._log.last_index or 0) + 1, 1, self._name)
@@ -156,6 +168,10 @@ class Writer:
 
     def sync(self) -> None:
         self._log.sync()
+        self.acknowledge()
+
+    def acknowledge(self) -> None:
+        """What waits is durable."""
         self.acknowledged += self._waiting
         self._waiting = []
 
@@ -164,21 +180,37 @@ class Writer:
 
 
 def life_of_two(seed: int, files: FailingFiles) -> tuple[int, int]:
-    """Two threads append to one log, each of which acknowledges what was its own before it has synced."""
+    """Two threads append to one log; each syncs what is its own, or a third one does that for both, as `close` does."""
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         options = LogOptions(limits=SegmentLimits(max_entries=rng.choice((2, 9, 40))), files=files)
         log = SegmentLog(folder + "/log", options)
         before = files.count
         writers = Writer(log, b"one"), Writer(log, b"other")
+
+        def all_told(act: Callable[[], object]) -> None:
+            try:
+                act()
+            except StorageError:
+                for writer in writers:
+                    writer.forget()
+            else:
+                for writer in writers:
+                    writer.acknowledge()
+
+        syncs_apart = rng.random() < 0.5
         for _ in range(30):
             writer = rng.choice(writers)
-            writer.perform(rng.choice((writer.append, writer.append, writer.extend, writer.sync, writer.sync)))
+            act = rng.choice((writer.append, writer.append, writer.extend, writer.sync, writer.sync))
+            if syncs_apart and act == writer.sync:
+                all_told(log.sync)
+            else:
+                writer.perform(act)
         for writer in writers:
-            writer.perform(writer.sync)
+            if not syncs_apart:
+                writer.perform(writer.sync)
             writer.end()
-        with contextlib.suppress(StorageError):
-            log.close()
+        all_told(log.close)
         with SegmentLog(folder + "/log") as log:
             for entry in (entry for writer in writers for entry in writer.acknowledged):
                 assert log.read(entry.index) == entry, f"{entry} was called durable"
@@ -190,3 +222,79 @@ def test_a_thread_is_told_what_the_disk_has_refused_another_one_that_appends(eff
         (before, changes), rng = life_of_two(seed, FailingFiles(UnsyncedFiles())), random.Random(seed)
         for _ in range(effort(6, 20)):
             life_of_two(seed, FailingFiles(UnsyncedFiles(), fail_at=rng.randint(before + 1, changes), errno=errno.EIO))
+
+
+class Meanwhile(Budget):
+    """Does something the first time that it is asked.
+
+    Args:
+        act: what.
+    """
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        super().__init__()
+        self._act: Callable[[], object] | None = act
+
+    def check(self) -> None:
+        act, self._act = self._act, None
+        if act is not None:
+            act()
+        super().check()
+
+
+def test_what_a_disk_that_refuses_has_left_empty_while_a_plan_looks_is_no_damage(tmp_path: Path) -> None:
+    refuses = threading.Event()
+
+    def look(operation: str, path: str) -> None:
+        if operation == "sync" and refuses.is_set():
+            refuses.clear()
+            raise StorageError(operation=operation, path=path, errno=errno.EIO)
+
+    def lose() -> None:
+        refuses.set()
+        with pytest.raises(StorageError):
+            log.sync()
+
+    with SegmentLog(tmp_path, LogOptions(limits=SegmentLimits(max_entries=2), files=WatchedFiles(look))) as log:
+        log.extend([Entry(index, 1, b"x") for index in (1, 2, 3)])
+        view = log.view(budget=Meanwhile(lose))
+        assert not view.damaged
+        assert [segment.number for segment in view.segments] == [1]
+
+
+def test_what_a_compaction_removes_is_not_listed_again_by_a_recovery_from_what_the_disk_refused(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuses, was_read = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def recover() -> None:
+        refuses.set()
+        with contextlib.suppress(StorageError):
+            log.sync()
+
+    def look(operation: str, path: str) -> None:
+        if operation == "sync" and refuses.is_set():
+            refuses.clear()
+            raise StorageError(operation=operation, path=path, errno=errno.EIO)
+        if operation == "unlink" and path.endswith(segment_name(1)):
+            threads.append(threading.Thread(target=recover))
+            threads[0].start()
+            was_read.wait(0.3)
+
+    def read(*arguments: Any) -> Any:
+        found = read_folder(*arguments)
+        was_read.set()
+        return found
+
+    options = LogOptions(limits=SegmentLimits(max_entries=2), files=WatchedFiles(look), keep_links_seconds=0.0)
+    with SegmentLog(tmp_path, options) as log:
+        log.extend([Entry(index, 1, b"x") for index in range(1, 6)])
+        log.record_snapshot(2)
+        log.append(6, 1, b"x")
+        monkeypatch.setattr(tail, "read_folder", read)
+        log.compact(policy=DropDead())
+        threads[0].join()
+        with pytest.raises(StorageError, match="not synced are lost"):
+            log.sync()
+        assert [ref.number for ref in log.refs] == [2, 3]
+        assert [entry.index for entry in log.entries()] == [3, 4, 5]

@@ -118,7 +118,7 @@ def do_other_things(store: RaftLogStore, logs: list[RaftLog], rng: random.Random
     """Read and compact until it has ended."""
     def compact(log: RaftLog) -> None:
         outcome = log.compact(policy=rng.choice((None, DropDead(), SeedPolicy(), RaPolicy())))
-        assert not isinstance(outcome, Failed) or isinstance(outcome.error, (*REFUSALS, NotFound))
+        assert not isinstance(outcome, Failed) or isinstance(outcome.error, (*REFUSALS, NotFound)), repr(outcome)
 
     acts: list[Callable[[RaftLog], object]] = [
         compact, compact, lambda log: list(log.entries()), RaftLog.reclaim, RaftLog.audit, lambda log: store.verify()]

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,10 +15,11 @@ from typing import Any
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import AuditFailed, Busy, DiskFull
+from compactlib.errors import AuditFailed, Busy, Closed, DiskFull
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog import (
+    Entry,
     LogCompactionWorker,
     LogOptions,
     RaftLog,
@@ -25,9 +28,11 @@ from compactlib.raftlog import (
     SegmentLog,
     StoreOptions,
 )
+from compactlib.raftlog.errors import Overwriting
 from compactlib.raftlog.log.worker import SegmentChanges
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.wal.batch import Confirmed
+from compactlib.raftlog.wal.wal import Wal
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.later import LaterCalls
 from compactlib.runtime.observe import Observer, RecordingObserver
@@ -487,3 +492,125 @@ def test_a_flush_by_a_clock_that_stands_still_goes_on(tmp_path: Path) -> None:
             store.sync()
         store.flush()
         assert store.status().unflushed_files == 0
+
+
+class Meeting:
+    """A flush in the background whose last step waits for a roll, which waits for the flush that comes next.
+
+    Args:
+        monkeypatch: puts the two meetings into the logs.
+        rolling: the log that is to learn of a closed file when the next flush begins.
+        flushing: the log before whose flush that one waits until all logs have learnt of it.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rolling: str, flushing: str) -> None:
+        self.is_on = threading.Event()
+        self._goes_on, self._begun, self._rolled = (threading.Event() for _ in range(3))
+        freeze, flush_through = RaftLog.freeze, RaftLog.flush_through
+
+        def frozen(log: RaftLog, file_number: int) -> None:
+            if self.is_on.is_set() and log.log_id == rolling:
+                self._goes_on.set()
+                assert self._begun.wait(30)
+            freeze(log, file_number)
+
+        def flushed(log: RaftLog, file_number: int) -> Any:
+            if self._goes_on.is_set() and log.log_id == flushing:
+                self._begun.set()
+                assert self._rolled.wait(30)
+            return flush_through(log, file_number)
+
+        monkeypatch.setattr(RaftLog, "freeze", frozen)
+        monkeypatch.setattr(RaftLog, "flush_through", flushed)
+
+    def wait(self) -> None:
+        """As the flush: until the roll has come."""
+        assert self._goes_on.wait(30)
+
+    def end(self) -> None:
+        """As the roll, once it has ended."""
+        self._rolled.set()
+
+
+@pytest.mark.parametrize("flushing", "abc")
+@pytest.mark.parametrize("rolling", "abc")
+def test_a_file_of_the_wal_goes_only_once_every_log_was_asked_for_what_it_holds(
+        rolling: str, flushing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting = Meeting(monkeypatch, rolling, flushing)
+    lost: list[tuple[str, str, int]] = []
+    synced = 0
+
+    def look(operation: str, path: str) -> None:
+        if operation != "unlink" or not path.endswith(".wal"):
+            return
+        if not meeting.is_on.is_set():
+            reached.set()
+            meeting.wait()
+        copy = tmp_path / f"without {os.path.basename(path)}"
+        shutil.copytree(tmp_path / "store", copy)
+        os.unlink(copy / "wal" / os.path.basename(path))
+        with RaftLogStore(copy, StoreOptions(background=False)) as left:
+            lost.extend((copy.name, name, index) for name in "abc" for index in range(1, synced + 1)
+                        if not isinstance(left.log(name).read(index), Entry))
+
+    reached = threading.Event()
+    options = StoreOptions(log=small(WatchedFiles(look)), max_wal_bytes=1)
+    with RaftLogStore(tmp_path / "store", options) as store:
+        for index in (1, 2, 3):
+            for name in "abc":
+                store.log(name).append(rows(index, index))
+            if index == 2:
+                # From here on the flush that runs is one of the first file alone, and another is due behind it.
+                assert reached.wait(30)
+            elif index == 3:
+                meeting.is_on.set()
+            store.sync()
+            synced = index
+        meeting.end()
+    assert lost == []
+
+
+def test_a_log_is_closed_and_opened_again_only_once_an_append_under_way_has_ended(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queued, goes_on = threading.Event(), threading.Event()
+    write_run = Wal.write_run
+
+    def written(wal: Wal, *arguments: Any) -> Any:
+        verdict = write_run(wal, *arguments)
+        if threading.current_thread() is appends:
+            queued.set()
+            assert goes_on.wait(30)
+        return verdict
+
+    def go_on_anew() -> None:
+        log.close()
+        with contextlib.suppress(Overwriting):
+            store.log("a").append([(2, 2, b"anew")])
+
+    with RaftLogStore(tmp_path, StoreOptions(log=small(), background=False)) as store:
+        log = store.log("a")
+        log.append(rows(1, 1))
+        log.sync()
+        monkeypatch.setattr(Wal, "write_run", written)
+        appends = threading.Thread(target=lambda: log.append([(2, 1, b"under way")]))
+        appends.start()
+        assert queued.wait(30)
+        reopens = threading.Thread(target=go_on_anew)
+        reopens.start()
+        reopens.join(0.2)
+        goes_on.set()
+        appends.join()
+        reopens.join()
+        store.sync()
+        found = store.log("a").read(2)
+    with RaftLogStore(tmp_path) as store:
+        assert store.log("a").read(2) == found
+
+
+def test_a_closed_log_takes_no_worker(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, StoreOptions(log=small(), background=False)) as store:
+        log = store.log("a")
+        log.close()
+        with pytest.raises(Closed):
+            log.attach(worker=lambda made: LogCompactionWorker(made.segments))
+        assert not [thread for thread in threading.enumerate() if "worker of the log" in thread.name]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.errors import CorruptData, DiskFull, StorageError
+from compactlib.errors import CorruptData, DiskFull, InvalidInput, StorageError
 from compactlib.files import Files, zeros_ahead
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import LogStopped
@@ -265,7 +265,9 @@ def test_an_interrupt_in_a_roll_over_keeps_the_file(tmp_path: Path) -> None:
     wal.sync()
     with pytest.raises(KeyboardInterrupt):
         wal.roll_over()
-    wal.remove_through(1)
+    assert (wal.number, wal.handed_over) == (2, 0)
+    with pytest.raises(InvalidInput, match="in use"):
+        wal.remove_through(1)
     assert wal.file_numbers == range(1, 3)
     wal.roll_over()
     wal.remove_through(2)
