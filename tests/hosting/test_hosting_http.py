@@ -20,6 +20,7 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, ClockJumped, Closed, CompactlibError, InvalidInput, StorageError, Unsupported
+from compactlib.files.record_frame import RecordFrame
 from compactlib.hosting import LogBroken, NoAnswer, NotLeader, PollAgain
 from compactlib.hosting.http import client as client_module
 from compactlib.hosting.http.application import HttpLimits, SchedulerApplication
@@ -47,6 +48,7 @@ from compactlib.scheduler.errors import JournalConflict
 from compactlib.scheduler.fences.token import TokenSealer
 from compactlib.scheduler.model.poll import PollResponse, Verdict
 from compactlib.scheduler.model.update import BlocksAdded
+from compactlib.scheduler.persistence.codec import MAGIC
 from compactlib.testing.kit.forks import in_a_fork
 from tests.hosting.certificates import Authority
 from tests.hosting.http_serving import answered, served
@@ -493,13 +495,18 @@ def test_what_trying_again_does_not_mend_is_raised_at_once(status: int, name: st
         assert proxy.requests == 1
 
 
-@pytest.mark.parametrize("said", [b"welcome", b"[" * 100_000, b"[]"], ids=["words", "nested", "a list"])
+LATER = RecordFrame("scheduler record", MAGIC, 99, "<HH").encode(4, body=b"[]")
+
+
+@pytest.mark.parametrize("said", [b"welcome", b"[" * 100_000, b"[]", LATER],
+                         ids=["words", "nested", "a list", "a later release"])
 @pytest.mark.parametrize(("status", "ask", "kind"), [(200, SchedulerClient.status, Busy),
+                                                     (200, lambda client: client.poll(PollRequest()), NoAnswer),
                                                      (503, lambda client: client.poll(PollRequest()), NoAnswer)])
 def test_an_answer_that_is_none_is_none(status: int, ask: Callable[[SchedulerClient], object], kind: type[Busy],
                                         said: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, \
-            SchedulerClient([f"http://127.0.0.1:{listening.getsockname()[1]}"]) as client:
+            SchedulerClient([f"http://127.0.0.1:{listening.getsockname()[1]}"], compact=said is LATER) as client:
         def answer() -> None:
             line, _ = listening.accept()
             with line:

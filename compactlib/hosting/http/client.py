@@ -176,11 +176,9 @@ class SchedulerClient(Closing):
         answer = self._answer("POST", path, encode(message, self._media), may_repeat=may_repeat)
         try:
             return decode(answer, self._media, kind)
-        except InvalidInput as error:
-            raise self._unread(error) from error
-
-    def _unread(self, error: Exception) -> NoAnswer:
-        return NoAnswer(waited_seconds=self._timeout, reason=f"what came cannot be read: {error}")
+        except (InvalidInput, Unsupported) as error:
+            # Whoever answers so may have carried it out.
+            raise NoAnswer(waited_seconds=self._timeout, reason=f"what came cannot be read: {error}") from error
 
     def _answer(self, method: str, path: str, body: bytes | None, *, may_repeat: bool) -> bytes:
         deadline, pause = self._clock.monotonic() + self._timeout, _FIRST_PAUSE_SECONDS
