@@ -51,6 +51,8 @@ _LOOKS = 10
 _MIN_PAUSE_SECONDS = 0.05
 _MAX_PAUSE_SECONDS = 2.0
 _MAX_HEARD = 1000
+_SILENT = 1.5
+"""So many times the patience with a follower that says nothing."""
 
 
 @attrs.frozen
@@ -151,7 +153,7 @@ class _Line:
         while True:
             with contextlib.suppress(OSError, CompactlibError):
                 checks_name = self._tls is not None and self._tls.check_hostname
-                async with asyncio.timeout(self._patience / 2):
+                async with asyncio.timeout(self._patience):
                     reader, writer = await asyncio.open_connection(
                         *self._address, ssl=self._tls, server_hostname=self._follower if checks_name else None)
                 if self._follower is not None:
@@ -175,9 +177,9 @@ class _Line:
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
     async def _next(self, reader: asyncio.StreamReader) -> TransferMessage | None:
-        """As `read_message`. Whoever is there answers sooner: a line that is silent for so long has lost the other side
-        without a word, and what was under way is said again on another one before it is given up."""
-        async with asyncio.timeout(self._patience / 2):
+        """As `read_message`. A line is dead that is silent for longer than it takes to give up a transfer over it:
+        those that have begun since go on over another one."""
+        async with asyncio.timeout(_SILENT * self._patience):
             return await read_message(reader)
 
     async def say(self, message: TransferMessage) -> None:
