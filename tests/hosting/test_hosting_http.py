@@ -22,7 +22,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import Busy, ClockJumped, Closed, CompactlibError, InvalidInput, StorageError, Unsupported
 from compactlib.files.record_frame import RecordFrame
 from compactlib.hosting import LogBroken, NoAnswer, NotLeader, PollAgain
-from compactlib.hosting.http import client as client_module
+from compactlib.hosting.http import client as client_module, wire as wire_module
 from compactlib.hosting.http.application import HttpLimits, SchedulerApplication
 from compactlib.hosting.http.client import SchedulerClient
 from compactlib.hosting.http.server import HttpServer
@@ -519,6 +519,21 @@ def test_an_answer_that_is_none_is_none(status: int, ask: Callable[[SchedulerCli
             ask(client)
         assert type(raised.value) is kind
         answering.join()
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_an_answer_of_more_values_than_a_request_may_have_is_read(
+        compact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was carried out: a worker that could not read it would lose the same jobs again and again."""
+    monkeypatch.setattr(wire_module, "MAX_VALUES", 100)
+    scheduler = stored()
+    with served(SchedulerApplication(scheduler)) as serving, \
+            SchedulerClient([serving.url], compact=compact) as client:
+        scheduler.add_blocks(blocks(0, 60))
+        client.poll(PollRequest(job_capacity=30))
+        assert len(client.poll(PollRequest(job_capacity=30)).compaction_jobs) == 30
+        with pytest.raises(InvalidInput, match="at most 100 are read"):
+            client.add_blocks(blocks(100, 60))
 
 
 def test_a_question_that_nobody_answers_is_no_command_of_unknown_outcome() -> None:
