@@ -142,11 +142,13 @@ class _Run:
 
     def _hand_out(self) -> None:
         """Give every idle worker a task, as far as the budget goes; what it no longer lets begin is refused."""
-        while self._waiting and not self._budget.paused:
+        while self._waiting:
             refusal = self._budget.refusal
             if refusal is not None:
                 self._finish(RewriteFailure(self._waiting.popleft().task.name, refusal))
                 continue
+            if self._budget.paused:
+                return
             limits = self._granted()
             worker = None if limits is None else self._idle_worker()
             if limits is None or worker is None:

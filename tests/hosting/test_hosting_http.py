@@ -20,8 +20,9 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, ClockJumped, Closed, CompactlibError, InvalidInput, StorageError, Unsupported
+from compactlib.files.record_frame import RecordFrame
 from compactlib.hosting import LogBroken, NoAnswer, NotLeader, PollAgain
-from compactlib.hosting.http import client as client_module
+from compactlib.hosting.http import client as client_module, wire as wire_module
 from compactlib.hosting.http.application import HttpLimits, SchedulerApplication
 from compactlib.hosting.http.client import SchedulerClient
 from compactlib.hosting.http.server import HttpServer
@@ -47,6 +48,7 @@ from compactlib.scheduler.errors import JournalConflict
 from compactlib.scheduler.fences.token import TokenSealer
 from compactlib.scheduler.model.poll import PollResponse, Verdict
 from compactlib.scheduler.model.update import BlocksAdded
+from compactlib.scheduler.persistence.codec import MAGIC
 from compactlib.testing.kit.forks import in_a_fork
 from tests.hosting.certificates import Authority
 from tests.hosting.http_serving import answered, served
@@ -493,13 +495,18 @@ def test_what_trying_again_does_not_mend_is_raised_at_once(status: int, name: st
         assert proxy.requests == 1
 
 
-@pytest.mark.parametrize("said", [b"welcome", b"[" * 100_000, b"[]"], ids=["words", "nested", "a list"])
+LATER = RecordFrame("scheduler record", MAGIC, 99, "<HH").encode(4, body=b"[]")
+
+
+@pytest.mark.parametrize("said", [b"welcome", b"[" * 100_000, b"[]", LATER],
+                         ids=["words", "nested", "a list", "a later release"])
 @pytest.mark.parametrize(("status", "ask", "kind"), [(200, SchedulerClient.status, Busy),
+                                                     (200, lambda client: client.poll(PollRequest()), NoAnswer),
                                                      (503, lambda client: client.poll(PollRequest()), NoAnswer)])
 def test_an_answer_that_is_none_is_none(status: int, ask: Callable[[SchedulerClient], object], kind: type[Busy],
                                         said: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, \
-            SchedulerClient([f"http://127.0.0.1:{listening.getsockname()[1]}"]) as client:
+            SchedulerClient([f"http://127.0.0.1:{listening.getsockname()[1]}"], compact=said is LATER) as client:
         def answer() -> None:
             line, _ = listening.accept()
             with line:
@@ -512,6 +519,21 @@ def test_an_answer_that_is_none_is_none(status: int, ask: Callable[[SchedulerCli
             ask(client)
         assert type(raised.value) is kind
         answering.join()
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_an_answer_of_more_values_than_a_request_may_have_is_read(
+        compact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was carried out: a worker that could not read it would lose the same jobs again and again."""
+    monkeypatch.setattr(wire_module, "MAX_VALUES", 100)
+    scheduler = stored()
+    with served(SchedulerApplication(scheduler)) as serving, \
+            SchedulerClient([serving.url], compact=compact) as client:
+        scheduler.add_blocks(blocks(0, 60))
+        client.poll(PollRequest(job_capacity=30))
+        assert len(client.poll(PollRequest(job_capacity=30)).compaction_jobs) == 30
+        with pytest.raises(InvalidInput, match="at most 100 are read"):
+            client.add_blocks(blocks(100, 60))
 
 
 def test_a_question_that_nobody_answers_is_no_command_of_unknown_outcome() -> None:

@@ -34,6 +34,8 @@ except ImportError:
     raise MissingDependency(package="httpcore", extra="http", purpose="the client of a scheduler over HTTP") from None
 
 MAX_ANSWER_BYTES = 64 << 20
+_MAX_ANSWER_VALUES = MAX_ANSWER_BYTES // 8
+"""As many as so long an answer has: what was carried out cannot be asked for in parts."""
 _PATHS = ("/v1/poll", "/v1/add_blocks", "/v1/status")
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
@@ -175,12 +177,10 @@ class SchedulerClient(Closing):
     def _ask(self, path: str, message: Message, kind: type[AnswerT], *, may_repeat: bool) -> AnswerT:
         answer = self._answer("POST", path, encode(message, self._media), may_repeat=may_repeat)
         try:
-            return decode(answer, self._media, kind)
-        except InvalidInput as error:
-            raise self._unread(error) from error
-
-    def _unread(self, error: Exception) -> NoAnswer:
-        return NoAnswer(waited_seconds=self._timeout, reason=f"what came cannot be read: {error}")
+            return decode(answer, self._media, kind, max_values=_MAX_ANSWER_VALUES)
+        except (InvalidInput, Unsupported) as error:
+            # Whoever answers so may have carried it out.
+            raise NoAnswer(waited_seconds=self._timeout, reason=f"what came cannot be read: {error}") from error
 
     def _answer(self, method: str, path: str, body: bytes | None, *, may_repeat: bool) -> bytes:
         deadline, pause = self._clock.monotonic() + self._timeout, _FIRST_PAUSE_SECONDS

@@ -52,7 +52,7 @@ class SchedulerStatus:
     def of(service: SchedulerService, now: float) -> SchedulerStatus:
         """O(levels + what is shown + jobs whose lease has run out + jobs that failed too often)."""
         state = service.state
-        waiting: dict[int, int] = {row["level"]: row["blocks"] for row in state.blocks.stats()}
+        waiting = {number: level.blocks for number, level in enumerate(state.blocks.levels)}
         jobs = {row["level"]: row for row in service.stats(now)}
         none = {**{phase.value: 0 for phase in JobPhase}, **attrs.asdict(LevelCounts())}
         levels = tuple({"level": level, "waiting blocks": waiting.get(level, 0), **none, **jobs.get(level, {})}

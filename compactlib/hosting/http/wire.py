@@ -25,7 +25,7 @@ RECORD = "application/vnd.compactlib.record"
 """The media type of the compact form."""
 
 MAX_VALUES = 1_000_000
-"""Numbers, texts, arrays and objects of one message; each takes some 50 bytes once it is read."""
+"""Numbers, texts, arrays and objects of one request; each takes some 50 bytes once it is read."""
 _MAX_DIGITS = 40
 _SEPARATORS = (b",", b"[", b"{")
 
@@ -48,17 +48,22 @@ def encode(message: Message, media: str) -> bytes:
         raise InvalidInput(f"a {type(message).__name__} cannot be sent: {error}; give finite numbers") from None
 
 
-def decode(data: bytes, media: str, kind: type[MessageT]) -> MessageT:
+def decode(data: bytes, media: str, kind: type[MessageT], *, max_values: int | None = None) -> MessageT:
     """A message that must be of this class. O(size); how many values it has is looked at before they are made.
+
+    Args:
+        data: the message.
+        media: in which of the two forms.
+        kind: the class.
+        max_values: so many at most; default `MAX_VALUES`.
 
     Raises:
         InvalidInput: it is none, or too large.
         Unsupported: a record was written by another release.
     """
-    values = sum(map(data.count, _SEPARATORS))
-    if values > MAX_VALUES:
-        raise InvalidInput(f"the message has some {values:,} values, and at most {MAX_VALUES:,} are read; send it in "
-                           f"parts")
+    values, most = sum(map(data.count, _SEPARATORS)), MAX_VALUES if max_values is None else max_values
+    if values > most:
+        raise InvalidInput(f"the message has some {values:,} values, and at most {most:,} are read; send it in parts")
     shape: Any = kind
     try:
         if media != RECORD:

@@ -51,6 +51,8 @@ _LOOKS = 10
 _MIN_PAUSE_SECONDS = 0.05
 _MAX_PAUSE_SECONDS = 2.0
 _MAX_HEARD = 1000
+_SILENT = 1.5
+"""So many times the patience with a follower that says nothing."""
 
 
 @attrs.frozen
@@ -151,8 +153,9 @@ class _Line:
         while True:
             with contextlib.suppress(OSError, CompactlibError):
                 checks_name = self._tls is not None and self._tls.check_hostname
-                reader, writer = await asyncio.open_connection(
-                    *self._address, ssl=self._tls, server_hostname=self._follower if checks_name else None)
+                async with asyncio.timeout(self._patience):
+                    reader, writer = await asyncio.open_connection(
+                        *self._address, ssl=self._tls, server_hostname=self._follower if checks_name else None)
                 if self._follower is not None:
                     try:
                         require_name(writer, self._follower)
@@ -164,7 +167,7 @@ class _Line:
                 # What was said while there was no line is lost: say it again now rather than after a while.
                 for transfer in self.transfers.values():
                     transfer.hear(None)
-                while (message := await read_message(reader)) is not None:
+                while (message := await self._next(reader)) is not None:
                     if isinstance(message, FromReceiver):
                         found = self.transfers.get(message.envelope.transfer)
                         if found is not None:
@@ -172,6 +175,12 @@ class _Line:
             self._hang_up()
             await asyncio.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+
+    async def _next(self, reader: asyncio.StreamReader) -> TransferMessage | None:
+        """As `read_message`. A line is dead that is silent for longer than it takes to give up a transfer over it:
+        those that have begun since go on over another one."""
+        async with asyncio.timeout(_SILENT * self._patience):
+            return await read_message(reader)
 
     async def say(self, message: TransferMessage) -> None:
         """Send a message; without a connection it is lost, which the protocol expects."""

@@ -94,7 +94,8 @@ class SnapshotServer(AsyncServiceFace):
         self._door = Door("the snapshot server", door or DoorLimits(), self._work, tls=tls)
         self._life = (random.SystemRandom() if rng is None else rng).getrandbits(64)
         self._logs: dict[str, ReceivingLog] = {}
-        self._leaving: set[str] = set()
+        # Those that are received for no more, until what was being put in force has ended.
+        self._leaving: dict[str, ReceivingLog] = {}
         # Which log a transfer is of, as its offer has said; and the logs of which one may be under way.
         self._routes: dict[int, ReceivingLog] = {}
         self._active: set[ReceivingLog] = set()
@@ -147,20 +148,18 @@ class SnapshotServer(AsyncServiceFace):
 
     async def remove(self, log_id: str) -> None:
         """Receive no more for a log. A transfer is given up; what is being put in force is seen through, to the host's
-        restoring.
+        restoring. A call that is cancelled may be made again.
 
         Raises:
             NotFound: it was not added.
         """
-        removed = self._logs.pop(log_id, None)
+        removed = self._logs.pop(log_id, None) or self._leaving.get(log_id)
         if removed is None:
             raise NotFound(f"no log {log_id!r} was added; these were: {', '.join(sorted(self._logs)) or 'none'}")
-        self._leaving.add(log_id)
-        try:
-            await removed.give_up("the follower receives no more for this log")
-            await removed.settle()
-        finally:
-            self._leaving.discard(log_id)
+        self._leaving[log_id] = removed
+        await removed.give_up("the follower receives no more for this log")
+        await removed.settle()
+        self._leaving.pop(log_id, None)
         self._active.discard(removed)
         self._route(removed)
 
@@ -183,7 +182,7 @@ class SnapshotServer(AsyncServiceFace):
         before, self._loop = self._loop, asyncio.get_running_loop()
         if before is not None and before is not self._loop:
             self._ticked, self._installing = asyncio.Event(), asyncio.Semaphore(_INSTALLS_AT_ONCE)
-            for log in self._logs.values():
+            for log in self._all():
                 await log.move(self._installing)
         for log in self._logs.values():
             log.open()
@@ -192,7 +191,7 @@ class SnapshotServer(AsyncServiceFace):
 
     async def _end(self) -> None:
         """Listen no more, give transfers up; what is being put in force is seen through, to the host's restoring."""
-        logs = list(self._logs.values())
+        logs = self._all()
         for log in logs:
             await log.give_up("the follower is shutting down")
         # Not before each sender was told.
@@ -224,6 +223,9 @@ class SnapshotServer(AsyncServiceFace):
         super().audit()
 
     # -- inside
+
+    def _all(self) -> list[ReceivingLog]:
+        return [*self._logs.values(), *self._leaving.values()]
 
     async def _answer(self, arrival: Arrival) -> None:
         where = arrival.where

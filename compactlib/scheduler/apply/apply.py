@@ -276,13 +276,14 @@ def _requeue(effects: Effects, operation: Requeue) -> Requeued:
     unknown: list[str] = []
     blocks = 0
     for name in operation.names:
-        given_up = state.quarantine.pop(name, None)
+        given_up = state.quarantine.get(name)
         if given_up is None:
             fresh = begin_anew(effects, name)
             blocks += fresh
             (done if fresh else unknown).append(name)
             continue
         done.append(name)
+        state.take_up(given_up)
         plan = given_up.plan
         for block_id in plan.source_blocks:
             block: BlockMeta | None = BlockMeta(id=block_id, tenant=plan.tenant, shard=plan.shard,

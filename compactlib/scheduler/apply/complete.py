@@ -14,6 +14,7 @@ from compactlib.scheduler.model.update import CompletedJob
 from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, CompactedBlocks, NoOutput, made
 from compactlib.scheduler.queue.block_queue import Pushed
 from compactlib.scheduler.queue.job import Job
+from compactlib.scheduler.queue.metadata_index import AddOutcome
 from compactlib.scheduler.queue.results import unread_sources
 from compactlib.scheduler.queue.state import SchedulerState
 
@@ -73,7 +74,7 @@ def refuse_outputs(effects: Effects, name: str, blocks: tuple[BlockMeta, ...]) -
     if job is not None:
         job.orphans = _joined(job.orphans, blocks)
     elif given_up is not None:
-        effects.state.quarantine[name] = attrs.evolve(given_up, orphans=_joined(given_up.orphans, blocks))
+        effects.state.give_up(attrs.evolve(given_up, orphans=_joined(given_up.orphans, blocks)))
     else:
         effects.throw_away(name, blocks)
 
@@ -115,13 +116,18 @@ def _replace(effects: Effects, job: Job, results: CompactedBlocks) -> None:
     state.tombstones.add(effects.command, made(BlockTombstones, {
         "name": job.name, "tenant": job.tenant, "shard": job.shard, "level": job.compaction_level,
         "blocks": results.source_blocks}))
-    for block in results.new_blocks:
+    for block in _taken_in(state, job, results):
         state.blocks.push_meta(block, effects.command.appended_at)
-    if state.index is not None:
-        # The sources of checked results are there; others may name anything, and what can be done with them is done.
-        state.index.remove(job.tenant, job.shard, results.source_blocks)
-        for block in results.new_blocks:
-            state.index.add(block)
+
+
+def _taken_in(state: SchedulerState, job: Job, results: CompactedBlocks) -> list[BlockMeta]:
+    """The new blocks that nobody knew before: one that is known already stays where it is, in a job perhaps."""
+    index, blocks = state.index, results.new_blocks
+    if index is None:
+        return [block for block in blocks if not state.is_taken((block.tenant, block.shard, block.level), block.id)]
+    # The sources of checked results are there; others may name anything, and what can be done with them is done.
+    index.remove(job.tenant, job.shard, results.source_blocks)
+    return [block for block in blocks if index.add(block) is AddOutcome.ADDED]
 
 
 def queue_block(effects: Effects, block: BlockMeta) -> bool:

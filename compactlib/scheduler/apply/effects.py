@@ -77,13 +77,14 @@ class Effects:
     def quarantine(self, plan: JobPlan, reason: str, failures: int, orphans: tuple[BlockMeta, ...] = ()) -> None:
         """Put a job where an operator sees it; if there is no room, the oldest one goes."""
         state = self.state
-        state.quarantine[plan.name] = QuarantinedJob(plan=plan, reason=reason, failures=failures,
-                                                     since=self.command.appended_at, orphans=orphans)
+        state.give_up(QuarantinedJob(plan=plan, reason=reason, failures=failures, since=self.command.appended_at,
+                                     orphans=orphans))
         self.events.append((JOB_QUARANTINED, {"job": plan.name, "reason": reason, "failures": failures,
                                               "blocks": len(plan.source_blocks)}))
         while len(state.quarantine) > self.limits.max_quarantine_size:
             name = next(iter(state.quarantine))
-            gone = state.quarantine.pop(name)
+            gone = state.quarantine[name]
+            state.take_up(gone)
             state.quarantine_dropped += 1
             self.throw_away(name, gone.orphans)
             self.events.append(("scheduler_quarantine_dropped", {"job": name, "blocks": len(gone.plan.source_blocks)}))

@@ -144,8 +144,7 @@ def _load_row(state: SchedulerState, row: Plain) -> None:
         job_state, plan = _of(JobState, row[1]), _of(JobPlan, row[2])
         state.jobs.restore(job_state, plan, from_plain(row[3]))
     elif tag == "quarantined":
-        given_up = _of(QuarantinedJob, row[1])
-        state.quarantine[given_up.plan.name] = given_up
+        state.give_up(_of(QuarantinedJob, row[1]))
     else:
         raise ValueError(f"{tag!r} is no tag of a row")
 

@@ -87,6 +87,7 @@ class QueueLevel:
 
     Attributes:
         config: the level's limits.
+        blocks: how many wait, staged ones included.
         groups: by key, least recently pushed to first.
         arrival: the batches of ripe groups, by sequence.
         waiting: the groups that are not ripe, by the age of their oldest batch.
@@ -95,6 +96,7 @@ class QueueLevel:
 
     def __init__(self, config: LevelConfig) -> None:
         self.config: LevelConfig = config
+        self.blocks: int = 0
         self.groups: OrderedDict[Key, Group] = OrderedDict()
         self.arrival: SortedDict[int, Batch] = SortedDict()
         self.waiting: SortedDict[tuple[float, int], Group] = SortedDict()

@@ -77,8 +77,8 @@ class BlockQueue:
         self.missed: int = 0
 
     def __len__(self) -> int:
-        """Blocks, staged ones included. O(keys)."""
-        return sum(len(group.members) for level in self.levels for group in level.groups.values())
+        """Blocks, staged ones included. O(levels)."""
+        return sum(level.blocks for level in self.levels)
 
     # ------------------------------------------------------------------------------------------------- changes
 
@@ -121,6 +121,7 @@ class BlockQueue:
         batch.live += 1
         batch.size_bytes += block.size_bytes
         group.members[block.id] = batch
+        level.blocks += 1
         if batch.live == 1:
             level.place_staged(group)
         age = level.config.max_age_seconds
@@ -186,6 +187,7 @@ class BlockQueue:
                 continue
             for block_id in ids:
                 del group.members[block_id]
+            level.blocks -= len(ids)
             group.live -= batch.live
             group.size_bytes -= batch.size_bytes
             batch.live = batch.size_bytes = 0
@@ -207,6 +209,7 @@ class BlockQueue:
         block = batch.slots[place]
         assert block is not None
         batch.slots[place] = None
+        level.blocks -= 1
         batch.live -= 1
         batch.size_bytes -= block.size_bytes
         if batch is not group.staging:
@@ -318,7 +321,7 @@ class BlockQueue:
 
     def stats(self) -> list[dict[str, int]]:
         """One row a level: blocks, keys and flushed batches. O(batches)."""
-        return [{"level": number, "blocks": sum(len(group.members) for group in level.groups.values()),
+        return [{"level": number, "blocks": level.blocks,
                  "keys": len(level.groups), "batches": len(self.batches(number))}
                 for number, level in enumerate(self.levels)]
 
@@ -344,6 +347,9 @@ class BlockQueue:
                         level.waiting.get(group.waiting_as) is not group
                         or group.waiting_as != (group.flushed[0].created_at, group.flushed[0].sequence)):
                     raise AuditFailed(f"{key} is not where its oldest batch waits: {group.waiting_as}")
+            blocks = sum(len(group.members) for group in level.groups.values())
+            if level.blocks != blocks:
+                raise AuditFailed(f"level {number} counts {level.blocks} blocks, and has {blocks}")
             if (len(level.arrival), len(level.waiting), len(level.staged)) != (ripe, waiting, staged):
                 raise AuditFailed(f"level {number}: {len(level.arrival)} batches in the order of arrival for {ripe} "
                                   f"ripe ones, {len(level.waiting)} keys waiting for {waiting}, {len(level.staged)} "
@@ -373,11 +379,13 @@ class BlockQueue:
         if row[0] == "group":
             group = level.groups[key] = Group(key, row[4])
             load_batch(group.staging, row[5:])
+            level.blocks += group.staging.live
             level.place_staged(group)
         else:
             group = level.groups[key]
             batch = Batch(group, sequence=row[4])
             load_batch(batch, row[5:])
+            level.blocks += batch.live
             self._append(level, group, batch)
 
     def __repr__(self) -> str:

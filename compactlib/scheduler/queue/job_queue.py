@@ -32,6 +32,8 @@ from compactlib.scheduler.queue.ready_jobs import ReadyJobs
 ValueT = TypeVar("ValueT")
 _UNSPECIFIED = JobStatus.UNSPECIFIED
 _IN_PROGRESS = JobStatus.IN_PROGRESS
+_SMALL = 8
+"""Numbers of failures that a level keeps room for, though no job has failed so often any more."""
 
 
 def _lease_end(job: Job) -> float:
@@ -209,12 +211,15 @@ class JobQueue:
                 self.put(job, attrs.evolve(job.state, not_before=wait_end))
 
     def settle(self) -> None:
-        """Keep the heaps tidy; after each applied update. O(levels * failures), and O(log n) a lapsed renewal."""
+        """Keep the heaps tidy; after each applied update. O(levels * failures that jobs have), and O(log n) a lapsed
+        renewal."""
         for level in self.levels.values():
-            for waiting in level.leased.values():
-                waiting.settle()
-            for waiting in level.delayed.values():
-                waiting.settle()
+            for by_failures in (level.leased, level.delayed):
+                for waiting in by_failures.values():
+                    waiting.settle()
+                if len(by_failures) > _SMALL:
+                    for failures in [failures for failures, waiting in by_failures.items() if not waiting]:
+                        del by_failures[failures]
 
     def _remove(self, job: Job) -> LevelCounts:
         self._take(job)

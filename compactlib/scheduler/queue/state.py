@@ -52,7 +52,7 @@ class SchedulerState:
         blocks: what waits to become jobs.
         jobs: what is queued.
         tombstones: what is to be deleted.
-        quarantine: jobs that were given up, by name, the oldest first.
+        quarantine: jobs that were given up, by name, the oldest first; for reading.
         quarantine_dropped: how many left the quarantine because it was full.
         shared: per level, how many assignments it has shared with those above.
         tombstones_dropped: how many were forgotten because there were too many.
@@ -71,6 +71,8 @@ class SchedulerState:
         self.jobs: JobQueue = JobQueue(config, knows_sources=index is None)
         self.tombstones: Tombstones = Tombstones(config.cleanup_delay_seconds)
         self.quarantine: dict[str, QuarantinedJob] = {}
+        # Which of their plans name a block of this id.
+        self._given_up: dict[str, tuple[JobPlan, ...]] = {}
         self.quarantine_dropped: int = 0
         self.shared: dict[int, int] = {}
         self.tombstones_dropped: int = 0
@@ -92,6 +94,27 @@ class SchedulerState:
         """Whether something waits that a leader before the command's has stamped, whose clock may have been ahead."""
         return command.term != self.polled_term and len(self.jobs) + len(self.tombstones) > 0
 
+    def give_up(self, job: QuarantinedJob) -> None:
+        """Put a job into quarantine, in the place of what is there under its name. O(sources)."""
+        before = self.quarantine.get(job.plan.name)
+        if before is not None:
+            self._forget(before.plan)
+        self.quarantine[job.plan.name] = job
+        given_up, this = self._given_up, (job.plan,)
+        for block_id in job.plan.source_blocks:
+            given_up[block_id] = given_up[block_id] + this if block_id in given_up else this
+
+    def take_up(self, job: QuarantinedJob) -> None:
+        """Take a job out of quarantine, where it must be. O(sources)."""
+        del self.quarantine[job.plan.name]
+        self._forget(job.plan)
+
+    def _forget(self, plan: JobPlan) -> None:
+        for block_id in plan.source_blocks:
+            left = tuple(other for other in self._given_up.pop(block_id, ()) if other is not plan)
+            if left:
+                self._given_up[block_id] = left
+
     def audit(self) -> None:
         """Check all parts, and that no block is in two places. O(everything).
 
@@ -110,6 +133,11 @@ class SchedulerState:
             other = owner.setdefault((*place, block_id), name)
             if other != name:
                 raise AuditFailed(f"block {block_id!r} of {place} is in two jobs: {other!r} and {name!r}")
+        plans = [given_up.plan for given_up in self.quarantine.values()]
+        named = {(block_id, plan.name) for plan in plans for block_id in plan.source_blocks}
+        if named != {(block_id, plan.name) for block_id, known in self._given_up.items() for plan in known}:
+            raise AuditFailed(f"the {len(self.quarantine)} jobs in quarantine name {len(named)} blocks, which are not "
+                              f"those that are known to be in quarantine")
         if self.applied is not None:
             newest = max((job.token for job in self.jobs), default=0)
             last = self.applied.index + self.tokens_above
@@ -124,7 +152,7 @@ class SchedulerState:
     def is_waiting(self, place: tuple[str, int, int], block_id: str) -> bool:
         """Whether a block of a level that is compacted no more is in no job, and there to become one's source.
 
-        What was planned under other levels is carried out as it was planned. O(jobs in quarantine).
+        What was planned under other levels is carried out as it was planned. O(1).
         """
         tenant, shard, level = place
         if self.index is not None:
@@ -134,10 +162,9 @@ class SchedulerState:
         return not self.is_taken(place, block_id)
 
     def is_taken(self, place: tuple[str, int, int], block_id: str) -> bool:
-        """Whether a job or one in quarantine has this block; see `JobQueue.has_source`. O(jobs in quarantine)."""
+        """Whether a job or one in quarantine has this block; see `JobQueue.has_source`. O(1)."""
         return self.jobs.has_source(*place, block_id) or any(
-            block_id in plan.source_blocks and (plan.tenant, plan.shard, plan.compaction_level) == place
-            for plan in (given_up.plan for given_up in self.quarantine.values()))
+            (plan.tenant, plan.shard, plan.compaction_level) == place for plan in self._given_up.get(block_id, ()))
 
     def unaccounted_blocks(self) -> list[BlockMeta]:
         """Blocks of the index that are to be compacted some day, and are neither queued, nor in a job or in quarantine.

@@ -24,6 +24,7 @@ from typing import Any
 
 import attrs
 
+from compactlib.clock import SystemClock
 from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
 from compactlib.rewrite import Executor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask, RewrittenFile
 from compactlib.runtime.budget import Budget
@@ -231,6 +232,15 @@ class ExecutorConformance(ConformanceKit):
         """
         self._all_refused(tmp_path, Budget(deadline=1.0), "deadline")
 
+    def test_a_pause_lasts_no_longer_than_the_deadline(self, tmp_path: Path) -> None:
+        """Every task of a paused budget whose deadline has passed is reported, and none has begun.
+
+        To do: look at budget.refusal before budget.paused: after the deadline nobody has to resume it.
+        """
+        budget = Budget(deadline=1.0, clock=_Impatient())
+        budget.pause()
+        self._all_refused(tmp_path, budget, "deadline")
+
     def test_a_cancelled_budget_lets_nothing_run(self, tmp_path: Path) -> None:
         """Every task is reported, none has begun.
 
@@ -279,6 +289,18 @@ class ExecutorConformance(ConformanceKit):
         assert mark.name != f"mortal.died.{result.attempt}", "the attempt that died was reported as done"
         for outcome in outcomes.values():
             assert Path(result_of(outcome).files[0].path).exists(), outcome
+
+
+class _Impatient(SystemClock):
+    """Ends a run that looks at it again and again."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def now(self) -> float:
+        self._looks += 1
+        assert self._looks < 10_000, "the run waits for a paused budget whose deadline has passed"
+        return super().now()
 
 
 class _Raising(Observer):

@@ -271,7 +271,8 @@ def test_a_log_that_is_not_received_for_is_refused_by_name_and_the_others_go_on(
     run(story)
 
 
-def test_a_log_is_received_for_again_once_what_was_put_in_force_has_ended(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_given_up", [False, True], ids=["awaited", "given up, and awaited again"])
+def test_a_log_is_received_for_again_once_what_was_put_in_force_has_ended(is_given_up: bool, tmp_path: Path) -> None:
     """Else two would write to its files."""
     async def story() -> None:
         name = NAMES[0]
@@ -292,6 +293,10 @@ def test_a_log_is_received_for_again_once_what_was_put_in_force_has_ended(tmp_pa
                     await asyncio.sleep(0.005)
                 removing = asyncio.create_task(server.remove(name))
                 await asyncio.sleep(0)
+                if is_given_up:
+                    with pytest.raises(TimeoutError):
+                        await asyncio.wait_for(removing, 0.05)
+                    removing = asyncio.create_task(server.remove(name))
                 with pytest.raises(Busy, match="await remove"):
                     follower.serve(server, name)
                 go_on.set()

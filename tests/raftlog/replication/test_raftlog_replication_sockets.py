@@ -277,6 +277,45 @@ def test_nobody_listens_and_a_follower_that_shuts_down(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_line_that_is_dead_without_a_word_takes_no_later_transfer_with_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        lines = 0
+        with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "f"), SMALL) as follower:
+            fill(leader, random.Random(2), 300)
+            leader.snapshot()
+            async with serving(follower) as (server, _):
+                async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                    """What lies between has forgotten the first connection: nothing comes of what is said there."""
+                    nonlocal lines
+                    lines += 1
+                    if lines == 1:
+                        while await reader.read(4096):
+                            pass
+                        writer.close()
+                        return
+                    there, back = await asyncio.open_connection(*server.address)
+
+                    async def one_way(given: asyncio.StreamReader, taken: asyncio.StreamWriter) -> None:
+                        while data := await given.read(4096):
+                            taken.write(data)
+                        taken.close()
+
+                    await asyncio.gather(one_way(reader, back), one_way(there, writer))
+
+                async with await asyncio.start_server(pass_on, "127.0.0.1", 0) as listener:
+                    patience = attrs.evolve(LIMITS, resend_seconds=0.05, sender_seconds=2.0)
+                    client = SnapshotClient(listener.sockets[0].getsockname(), limits=patience)
+                    first = asyncio.create_task(client.send(leader.log, leader.snapshots, term=1))
+                    await asyncio.sleep(1.6)
+                    second = asyncio.create_task(client.send(leader.log, leader.snapshots, term=1))
+                    assert error_of(await first).reason is AbortReason.TIMED_OUT
+                    outcome = await second
+                assert isinstance(outcome, Done), outcome
+            assert follower.items() == leader.items()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("messages", range(5))
 def test_a_transfer_that_breaks_leaves_the_log_as_it_was(messages: int, tmp_path: Path) -> None:
     """Entries that were acknowledged and not yet applied are all there, however far it came."""

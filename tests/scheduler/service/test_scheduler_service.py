@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from typing import Literal
 
 import attrs
 import pytest
@@ -745,9 +746,24 @@ def test_without_an_index_a_block_in_quarantine_is_not_queued_a_second_time() ->
     job = state.jobs.get(plan.name)
     assert job is not None
     state.jobs.evict(job)
-    state.quarantine[plan.name] = QuarantinedJob(plan=plan, reason="", failures=3, since=0.0)
+    state.give_up(QuarantinedJob(plan=plan, reason="", failures=3, since=0.0))
     assert host.add("a", "b") == BlocksAdded(duplicate=("a", "b"))
     state.audit()
+
+
+@pytest.mark.parametrize("index", ["default", None])
+@pytest.mark.parametrize("config", [PAIRS, attrs.evolve(PAIRS, check_results=False)], ids=["checked", "unchecked"])
+def test_an_output_that_somebody_has_added_meanwhile_is_in_one_place_all_the_same(
+        index: Literal["default"] | None, config: SchedulerConfig) -> None:
+    """Once, it was queued a second time while a job had it: whoever looks for objects that nobody knows may add it."""
+    host = Host(config, SchedulerService(config, index=index))
+    host.add("a", "b")
+    response = host.assigned()
+    host.add("x", "y", level=1)
+    assert host.assigned().compaction_jobs[0].source_blocks == ("x", "y")
+    host.poll(0, say(response, S, results=output(response.compaction_jobs[0], "x", "z")))
+    blocks = host.service.state.blocks
+    assert [blocks.holds(("A", 1, 1), block_id) for block_id in "xyz"] == [False, False, True]
 
 
 def test_what_people_see() -> None:

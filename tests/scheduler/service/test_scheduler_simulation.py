@@ -23,7 +23,7 @@ from compactlib.scheduler.plan.schedule import Schedule
 from compactlib.scheduler.queue.due_jobs import DueJobs
 from compactlib.scheduler.queue.job import Job
 from compactlib.scheduler.queue.job_queue import JobQueue
-from compactlib.scheduler.queue.metadata_index import MetadataIndex
+from compactlib.scheduler.queue.metadata_index import AddOutcome, MetadataIndex, Replaced
 from compactlib.scheduler.queue.state import SchedulerState
 from compactlib.scheduler.queue.tombstones import Tombstones
 from compactlib.scheduler.service.service import SchedulerService
@@ -177,8 +177,9 @@ def evict_what_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
     def renew(effects: Effects, item: Any, assignments: list[Any]) -> None:
         job = effects.state.jobs.get(item.state.name)
         if job is None:
-            given_up = effects.state.quarantine.pop(item.state.name, None)
+            given_up = effects.state.quarantine.get(item.state.name)
             if given_up is not None:
+                effects.state.take_up(given_up)
                 effects.state.jobs.add(item.state, attrs.evolve(given_up.plan, source_blocks=()))
         real_renew(effects, item, assignments)
 
@@ -237,10 +238,9 @@ def protect_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def forget_missing_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job is completed although retention has removed its sources."""
     def replace(self: MetadataIndex, tenant: str, shard: int, sources: tuple[str, ...],
-                new: tuple[BlockMeta, ...]) -> None:
-        self.remove(tenant, shard, sources)
-        for block in new:
-            self.add(block)
+                new: tuple[BlockMeta, ...]) -> Replaced:
+        removed = self.remove(tenant, shard, sources)
+        return Replaced(removed, tuple(block for block in new if self.add(block) is AddOutcome.ADDED))
 
     monkeypatch.setattr(MetadataIndex, "missing", lambda *_: ())
     monkeypatch.setattr(MetadataIndex, "replace", replace)
