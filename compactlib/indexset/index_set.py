@@ -421,9 +421,8 @@ class IndexSetBuilder:
     """
 
     def __init__(self) -> None:
-        self._firsts: Column = array("Q")
-        self._lasts: Column = array("Q")
-        self._next = 0  # one above the last member: the lowest index that may come, and the one that continues a run
+        # The first and the last member of each run in turn, so that one call takes both, or neither in an interrupt.
+        self._ends: Column = array("Q")
 
     def append(self, index: int) -> None:
         """Take one index, above all taken before. Cost: O(1).
@@ -446,19 +445,19 @@ class IndexSetBuilder:
         except TypeError:
             split_pairs([(first, last)])
             raise
-        if not self._next <= first <= last <= MAX_INDEX:
+        ends = self._ends
+        following = ends[-1] + 1 if ends else 0
+        if not following <= first <= last <= MAX_INDEX:
             split_pairs([(first, last)])
-            raise unsorted(self._next - 1, first)
-        if first == self._next and self._lasts:
-            self._lasts[-1] = last
+            raise unsorted(following - 1, first)
+        if first == following and ends:
+            ends[-1] = last
         else:
-            self._firsts.append(first)
-            self._lasts.append(last)
-        self._next = last + 1
+            ends.extend((first, last))
 
     def build(self) -> IndexSet:
         """The set of everything taken so far; the builder may go on. Cost: O(runs), a copy."""
-        return IndexSet._of((self._firsts[:], self._lasts[:]))
+        return IndexSet._of((self._ends[::2], self._ends[1::2]))
 
     def audit(self) -> None:
         """Check the runs taken so far.

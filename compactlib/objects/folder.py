@@ -380,7 +380,7 @@ class ObjectFolder:
         number, follows = (0, NO_ID) if copy.version is None else (copy.version.number, copy.version.id)
         try:
             versions = self._register.versions()
-        except ObjectStoreFailed as error:
+        except (ObjectStoreFailed, StorageError) as error:
             raise ObjectStoreFailed(operation="create", key=f"{self._prefix}/manifest", detail=(
                 f"an earlier commit got no answer, and whether it counts cannot be seen: {error}")) from error
         for version in versions:

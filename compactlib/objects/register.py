@@ -19,7 +19,7 @@ import attrs
 
 from compactlib._arguments import require_age, require_id, require_type
 from compactlib.clock import Clock
-from compactlib.errors import Busy, CorruptData, Stale
+from compactlib.errors import Busy, CorruptData, Stale, StorageError
 from compactlib.files.record_frame import RecordFrame
 from compactlib.objects.errors import AccessDenied, ObjectExists, ObjectNotFound, ObjectStoreFailed
 from compactlib.objects.keys import check_key
@@ -98,6 +98,7 @@ class ObjectRegister:
             InvalidInput: the value, or what `new_id` gave, is not bytes of the right length; nothing was changed.
             Stale: there is another version by now; this one does not count, and never will.
             AccessDenied: the store does not let these credentials write; nothing was changed.
+            StorageError: a disk that the store is on refused; nothing was changed.
             ObjectStoreFailed: the store is away. If that is said of the operation `create`, the outcome is unknown.
         """
         require_type("value", value, (bytes, bytearray, memoryview), "bytes")
@@ -113,8 +114,12 @@ class ObjectRegister:
             self._create(number, data)
         except AccessDenied:
             raise
-        except ObjectStoreFailed as error:
-            unknown = error
+        except (ObjectStoreFailed, StorageError) as error:
+            if isinstance(error, ObjectStoreFailed):
+                unknown = error
+            elif (self._seen(self._newest, unknown) or 0) < number:
+                raise
+            # A disk that refuses the last sync alone has the name, for all to see.
             self._seen(lambda: self._create(number, data), unknown)
         if not self._seen(lambda: self._counts(version), unknown):
             raise self._lost(number)

@@ -201,7 +201,10 @@ class RemoteObjects(Closing):
             yield
         except FileNotFoundError:
             raise ObjectNotFound(key=key) from None
-        except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+        except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
+            # Of what is not put on a condition a store says so for reasons of its own: a lease, another request.
+            if operation != "create":
+                raise ObjectStoreFailed(operation=operation, key=key, detail=_first_line(error)) from error
             raise ObjectExists(key=key) from None
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise AccessDenied(operation=operation, key=key, detail=_first_line(error)) from error

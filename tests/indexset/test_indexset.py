@@ -8,6 +8,7 @@ second is `[(1, 2)]`.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import operator
 import pickle
@@ -22,6 +23,7 @@ from attrs.exceptions import FrozenInstanceError
 from compactlib.errors import CompactlibError, InvalidInput, NotFound, Unsorted
 from compactlib.indexset import IndexSet, IndexSetBuilder
 from compactlib.indexset.runs import MAX_INDEX
+from tests.interrupts import Interrupted
 
 Runs = list[tuple[int, int]]
 
@@ -199,6 +201,23 @@ def test_a_builder_is_unchanged_by_what_it_refuses(refused: Any) -> None:
     with pytest.raises(InvalidInput):
         builder.append(MAX_INDEX + 1)
     assert runs(builder.build()) == [(4, MAX_INDEX)]
+
+
+def test_a_run_whose_taking_is_interrupted_is_taken_whole_or_not() -> None:
+    def taken(place: int) -> tuple[Interrupted, IndexSetBuilder]:
+        builder = IndexSetBuilder()
+        builder.append_run(1, 3)
+        with Interrupted(place) as interrupted, contextlib.suppress(KeyboardInterrupt):
+            builder.append_run(7, 9)
+        builder.audit()
+        assert runs(builder.build()) in ([(1, 3)], [(1, 3), (7, 9)])
+        return interrupted, builder
+
+    for place in range(1, taken(0)[0].places + 1):
+        builder = taken(place)[1]
+        builder.append(12)
+        builder.audit()
+        assert runs(builder.build())[-1] == (12, 12)
 
 
 def test_a_set_that_was_built_does_not_change_with_its_builder() -> None:

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotFound, Stale, StorageError, Unsupported
-from compactlib.objects import Digest, MemoryObjects, ObjectRef, ObjectStore, ObjectStoreFailed
+from compactlib.files import LocalFiles
+from compactlib.objects import Digest, LocalObjects, MemoryObjects, ObjectRef, ObjectStore, ObjectStoreFailed
 from compactlib.objects.folder import Contents, ObjectFolder, WorkingCopy, contents_of
 from compactlib.objects.register import ObjectRegister
 from compactlib.objects.stored_file import StoredFile
@@ -377,6 +379,37 @@ def test_a_commit_that_was_interrupted_is_seen_when_it_is_asked_for_again(here: 
     version = folder_in(objects).commit(copy)
     assert folder_in(objects).read() == version
     assert version.number == 2
+
+
+def test_a_disk_that_cannot_be_read_leaves_an_interrupted_commit_unknown(
+        here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was `StorageError`, which says that nothing was changed."""
+    objects = LocalObjects(here / "objects")
+    folder_in(objects).put(made(here / "source"))
+    copy = folder_in(objects).fetch(here / "copy")
+    (here / "copy" / "empty").unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalFiles, "link", _interrupted_behind(LocalFiles.link))
+        with pytest.raises(KeyboardInterrupt):
+            folder_in(objects).commit(copy)
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalObjects, "get", _refused)
+        with pytest.raises(ObjectStoreFailed, match="cannot be seen") as told:
+            folder_in(objects).commit(copy)
+    assert told.value.operation == "create"
+    assert folder_in(objects).commit(copy).number == 2
+
+
+def _interrupted_behind(act: Callable[..., None]) -> Callable[..., None]:
+    def interrupted(*given: object) -> None:
+        act(*given)
+        raise KeyboardInterrupt
+
+    return interrupted
+
+
+def _refused(_: object, key: str) -> bytes:
+    raise StorageError.from_os(OSError(errno.EIO, os.strerror(errno.EIO)), "read", key)
 
 
 # ----------------------------------------------------------------------------------------------------------- reclaim

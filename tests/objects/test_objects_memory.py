@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+import obstore
 import pytest
+from obstore import exceptions
 from obstore.store import MemoryStore
 
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.objects import MemoryObjects, ObjectInfo, ObjectRef, ObjectStore, RemoteObjects
+from compactlib.objects import MemoryObjects, ObjectInfo, ObjectRef, ObjectStore, ObjectStoreFailed, RemoteObjects
 from compactlib.objects.digest import Digest
 from compactlib.objects.store import read_checked
 from compactlib.testing import ObjectStoreConformance, check_object_store
@@ -81,3 +83,20 @@ def test_an_object_is_the_bytes_of_its_buffer() -> None:
     released.release()
     with pytest.raises(InvalidInput, match="released"):
         store.create("b", released)
+
+
+@pytest.mark.parametrize("refused", [exceptions.AlreadyExistsError, exceptions.PreconditionError])
+def test_what_a_store_refuses_to_delete_is_not_taken_for_an_object_in_the_way(
+        refused: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was `ObjectExists`, which a store says of a lease, too."""
+    store = RemoteObjects(MemoryStore())
+    store.create("key", b"value")
+
+    def refuses(*_: object) -> None:
+        raise refused("there is a lease on it")
+
+    monkeypatch.setattr(obstore, "delete", refuses)
+    with pytest.raises(ObjectStoreFailed, match="a lease on it"):
+        store.delete("key")
+    with pytest.raises(ObjectStoreFailed, match="a lease on it"):
+        store.delete_many(["key", "other"])

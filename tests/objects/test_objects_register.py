@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import CorruptData, InvalidInput, Stale, Unsupported
+from compactlib.errors import CorruptData, InvalidInput, Stale, StorageError, Unsupported
 from compactlib.objects import BadKey, LocalObjects, MemoryObjects, ObjectStore, ObjectStoreFailed
 from compactlib.objects.errors import AccessDenied
 from compactlib.objects.register import ObjectRegister, Version
+from compactlib.testing import FailingFiles
 from tests.objects.unsure_objects import UnsureObjects
 
 
@@ -187,6 +188,32 @@ def test_without_the_right_to_write_nothing_is_looked_for() -> None:
 
     with pytest.raises(AccessDenied):
         register(Refusing()).replace(b"one", None)
+
+
+def test_a_disk_that_refuses_leaves_no_version_of_which_nobody_knows(tmp_path: Path) -> None:
+    """Whichever step it is: a version is told, or it is not there; a link that is not synced yet is there."""
+
+    def replaced(name: str, fail_at: int | None) -> tuple[FailingFiles, ObjectRegister, Version | None]:
+        here = register(LocalObjects(tmp_path / name))
+        first = here.replace(b"one", None)
+        files = FailingFiles(fail_at=fail_at)
+        mine = register(LocalObjects(tmp_path / name, files=files))
+        try:
+            return files, here, mine.replace(b"two", first)
+        except StorageError:
+            assert here.read() == first
+            return files, here, None
+
+    counted, here, _ = replaced("counted", None)
+    opened = FailingFiles()
+    LocalObjects(tmp_path / "counted", files=opened).close()
+    told = []
+    for number in range(opened.count + 1, counted.count + 1):
+        _, here, version = replaced(str(number), number)
+        told.append(version is not None)
+        if version is not None:
+            assert here.read() == version
+    assert {True, False} == set(told)
 
 
 def test_a_name_that_is_none_is_refused() -> None:

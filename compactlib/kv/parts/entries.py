@@ -101,12 +101,14 @@ class PagedEntries(Closing):
         return self._is_last_page or key <= self._page[-1].key
 
     def _load_page(self) -> None:
-        page, self._is_last_page = self._load(self._position, self._page_size)
+        start = self._position
+        page, is_last_page = self._load(start, self._page_size)
+        following = _successor(page[-1].key) if page else start
+        next_size = min(2 * self._page_size, self._largest_page)
+        # All of it without a call: an interrupt comes before, or after.
         self._page_loads += 1
-        self._page, self._page_start, self._at = page, self._position, 0
-        if page:
-            self._position = _successor(page[-1].key)
-        self._page_size = min(2 * self._page_size, self._largest_page)
+        self._page, self._page_start, self._at, self._is_last_page = page, start, 0, is_last_page
+        self._position, self._page_size = following, next_size
 
     def _require_open(self) -> None:
         if self._closed:

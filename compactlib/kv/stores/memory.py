@@ -133,11 +133,21 @@ class MemoryStore:
             self._require_open()
             for partition, key, predicate in transaction.conditions:
                 self._demand(partition, key, predicate)
-            for partition, key, value in transaction.changes:
-                if value is None:
-                    self._remove(partition, key)
-                else:
-                    self._put(partition, key, value)
+            before = [(partition, key, self._find(partition, key)) for partition, key, _ in transaction.changes]
+            try:
+                for partition, key, value in transaction.changes:
+                    if value is None:
+                        self._remove(partition, key)
+                    else:
+                        self._put(partition, key, value)
+            except BaseException:
+                # An interrupt: all of it, or nothing.
+                for partition, key, found in before:
+                    if found is None:
+                        self._remove(partition, key)
+                    else:
+                        self._place(partition, key, found)
+                raise
 
     def close(self) -> None:
         """See `KVStore.close`. The contents are gone."""
@@ -180,10 +190,14 @@ class MemoryStore:
 
     def _put(self, partition: bytes, key: bytes, value: bytes) -> None:
         self._version += 1
+        self._place(partition, key, Versioned(value, value if self._by_value else self._version))
+
+    def _place(self, partition: bytes, key: bytes, cell: Versioned) -> None:
         cells = self._partitions.get(partition)
         if cells is None:
-            cells = self._partitions[partition] = SortedDict()
-        cells[key] = Versioned(value, value if self._by_value else self._version)
+            self._partitions[partition] = SortedDict({key: cell})
+        else:
+            cells[key] = cell
 
     def _remove(self, partition: bytes, key: bytes) -> None:
         cells = self._partitions.get(partition)

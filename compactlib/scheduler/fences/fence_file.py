@@ -120,16 +120,21 @@ class FileFence:
             return record
 
     def committed(self, resource: str) -> Commitment | None:
-        """See `Fence.committed`. Takes no lock."""
+        """See `Fence.committed`. Takes no lock, except after a write that the disk refused."""
         check_names(resource, 0)
         path = self._path(resource)
-        record = self._record(path)
-        if record is None:
-            return None
-        # A disk that is mounted for reading keeps what it has.
-        with contextlib.suppress(ReadOnly):
-            self._make_durable(path, record)
-        return record.committed
+        is_doubtful = path in self._doubtful
+        with self._held() if is_doubtful else contextlib.nullcontext():
+            record = self._record(path)
+            if record is None:
+                return None
+            if is_doubtful:
+                self._write(path, record, record)
+            else:
+                # A disk that is mounted for reading keeps what it has.
+                with contextlib.suppress(ReadOnly):
+                    self._make_durable(path, record)
+            return record.committed
 
     def raise_floor(self, token: int) -> int:
         """See `Fence.raise_floor`. Reads every record; may be interrupted and called again.
@@ -190,8 +195,11 @@ class FileFence:
         if record == before and path not in self._doubtful:
             self._make_durable(path, record)
             return
-        self._doubtful.add(path)
-        write_durably(self._files, path, [encode_record(record)])
+        try:
+            write_durably(self._files, path, [encode_record(record)])
+        except BaseException:
+            self._doubtful.add(path)
+            raise
         self._doubtful.discard(path)
         self._note_durable(path, record)
 

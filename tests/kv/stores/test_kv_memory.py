@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import pytest
 from hypothesis import settings
 
 from compactlib.errors import InvalidInput
-from compactlib.kv import KVStore, MemoryStore, Put
+from compactlib.kv import Delete, KVStore, MemoryStore, Put
 from compactlib.kv.batches import change_many
 from compactlib.kv.errors import TooLarge
 from compactlib.kv.store import KVLimits
 from compactlib.testing import KVStoreConformance
 from compactlib.testing.stores.kv_machine import kv_machine
+from tests.interrupts import Interrupted
 
 
 class TestMemoryStore(KVStoreConformance):
@@ -75,3 +77,20 @@ def test_a_buffer_that_was_released_is_refused_by_name() -> None:
     for call in calls:
         with pytest.raises(InvalidInput, match="released"):
             call()
+
+
+def test_a_transaction_that_is_interrupted_is_carried_out_whole_or_not() -> None:
+    def after(place: int | None) -> tuple[int, list[tuple[bytes, bytes]]]:
+        store = MemoryStore()
+        store.set(b"p", b"1", b"old")
+        store.set(b"p", b"3", b"old")
+        with Interrupted(place or 0) as interrupted, contextlib.suppress(KeyboardInterrupt):
+            if place is not None:
+                store.transact(puts=[Put(b"p", b"1", b"new"), Put(b"q", b"2", b"new")], deletes=[Delete(b"p", b"3")])
+        store.audit()
+        return interrupted.places, [(entry.key, entry.value) for name in (b"p", b"q") for entry in store.scan(name)]
+
+    untouched, (places, whole) = after(None)[1], after(0)
+    ended = [after(place)[1] for place in range(1, places + 1)]
+    assert all(held in (untouched, whole) for held in ended)
+    assert untouched in ended

@@ -263,6 +263,25 @@ def test_what_was_refused_halfway_is_written_anew_before_it_is_acknowledged(tmp_
         assert files.count == before, "known to be durable by now"
 
 
+def test_what_a_refused_sync_left_is_written_anew_before_it_is_told(tmp_path: Path) -> None:
+    counting = FailingFiles()
+    counted = FileFence(tmp_path / "counted", files=counting)
+    counted.admit("job", 5)
+    counted.commit("job", 5, b"value")
+    files = FailingFiles(fail_at=counting.count)
+    fence = FileFence(tmp_path / "fence", files=files)
+    fence.admit("job", 5)
+    with pytest.raises(StorageError, match="sync folder"):
+        fence.commit("job", 5, b"value")
+    found = FileFence(tmp_path / "fence").committed("job")
+    before = files.count
+    assert fence.committed("job") == found == Commitment(5, b"value")
+    assert files.count - before > 1, "a later sync of the folder is no proof"
+    before = files.count
+    assert fence.committed("job") == found
+    assert files.count == before, "known to be durable by now"
+
+
 def test_a_fence_that_others_write_to_while_it_is_open_syncs_what_it_finds(tmp_path: Path) -> None:
     counting = FailingFiles()
     fence = FileFence(tmp_path / "fence", files=counting)
