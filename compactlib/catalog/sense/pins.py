@@ -124,12 +124,16 @@ class Pins:
         """The log, if it was cut above the version of a pin that was just written; then the pin is taken back."""
         unknown = OutcomeUnknown(operation=f"pin of catalog version {held.version} by {held.owner!r}",
                                  path="the catalog's pins",
-                                 detail="it is held, and whether the log was cut before that could not be seen")
+                                 detail="it is held, and whether the log was cut before that could not be seen, or the "
+                                        "pin not be taken back then; release it if you do not use it")
         state = look_until_seen(self._log.state, unknown, clock=self._clock.steady)
         if state is None or not state.compacted or state.earliest <= held.version:
             return None
-        # Its own pin only: the owner may have taken a later one meanwhile.
-        self._change([held.owner], lambda found: None if found == held else found)
+        try:
+            # Its own pin only: the owner may have taken a later one meanwhile.
+            self._change([held.owner], lambda found: None if found == held else found)
+        except CompactlibError as error:
+            raise unknown from error
         return state
 
     def renew(self, owner: str, *, ttl_seconds: float) -> Pin:
