@@ -202,6 +202,29 @@ def test_what_works_on_something_closed_rests_until_it_is_opened() -> None:
     assert turns == [("resume", 0), ("resume", 0), ("periodic", 1)]
 
 
+@pytest.mark.parametrize("is_told_of_its_end", [False, True])
+def test_what_was_opened_while_its_turn_still_found_it_closed_is_done(is_told_of_its_end: bool) -> None:
+    clock, turns = ManualClock(), []
+
+    def work(job: Job) -> Outcome[Any]:
+        turns.append((job.turn.cause, job.turn.strength))
+        if len(turns) > 1:
+            return Done("well")
+        if is_told_of_its_end:
+            shop.set_open("work", False)
+        shop.set_open("work", True)
+        job.rest()  # what it met before
+        return Failed(Closed("the store is closed"))
+
+    shop = service(clock)
+    shop.add("work", work)
+    shop.request("work")
+    shop.run_pending()
+    assert turns == [("asked", 1), ("periodic", 1)]
+    assert shop.report().rows[0].condition == "waiting"
+    assert isinstance(shop.request("work"), Accepted)
+
+
 def test_closed_from_anywhere_else_is_an_error_like_any_other() -> None:
     """A host's connection, say: work that rested because of it would have ended in silence."""
     clock, work = ManualClock(), Work(Closed("the connection is closed"))
