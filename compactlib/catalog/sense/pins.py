@@ -91,11 +91,12 @@ class Pins:
         """
         _require_owner(owner)
         ttl_ms = milliseconds(ttl_seconds, name="ttl_seconds")
-        self._require_room(owner)
         made = Pin(owner, version, view.activation(version), add_ms(self._clock.now(), ttl_ms))
         first: list[Pin | None] = []
 
         def taken(found: Pin | None) -> Pin:
+            # At each attempt, which comes to nothing if the epoch has moved since it began.
+            self._require_room(owner)
             first.append(found)
             if found != first[0]:
                 raise Conflict(f"the pin of {owner!r} was changed by another caller meanwhile; look what it holds now, "

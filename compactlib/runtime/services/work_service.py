@@ -450,16 +450,21 @@ class WorkService:
             return self._carry_out(begun[0]) if begun else None
         except BaseException as error:
             # Raised by the work, or an interrupt at any step on the way to it and back.
-            if lane is not None and not isinstance(error, Exception):
+            if lane is not None and self._serves(lane) and not isinstance(error, Exception):
                 self.last_error = error  # what `audit` names for the exit
                 self._exits.add(lane)
             self.note(error)
             self._cut_short(begun, error)
             raise
 
+    def _serves(self, lane: str) -> bool:
+        """Whether the caller is the lane's present thread."""
+        turns = self._lanes.get(lane)
+        return turns is not None and turns.is_mine
+
     def _take(self, lane: str | None, begun: list[Job]) -> None:
         with self._changed:
-            if lane is not None and not ((turns := self._lanes.get(lane)) and turns.is_mine):
+            if lane is not None and not self._serves(lane):
                 # The thread of a start that is over: `stop` waits for it, and not for what came after.
                 return
             turn = self._agenda.take(self._now(), lane)

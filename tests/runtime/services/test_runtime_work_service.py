@@ -511,6 +511,37 @@ def audit_for_ever(shop: WorkService) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_exit_of_a_thread_of_an_earlier_start_ends_none_of_the_present_one() -> None:
+    may_end, began = threading.Event(), threading.Event()
+    turns: list[threading.Thread] = []
+
+    def work(_: Job) -> Outcome[Any]:
+        turns.append(threading.current_thread())
+        if len(turns) == 1:
+            began.set()
+            assert may_end.wait(30)
+            raise SystemExit
+        return Done("well")
+
+    shop = service(retry_seconds=0.001, max_retry_seconds=0.001)
+    shop.add("work", work)
+    shop.request("work")
+    shop.start()
+    assert began.wait(30)
+    assert isinstance(shop.stop(wait_seconds=0), Failed)
+    shop.start()
+    may_end.set()
+    turns[0].join(30)
+    shop.audit()
+    shop.start()
+    shop.wait_until_idle(30)
+    assert turns[1:]
+    assert turns[0] not in turns[1:]
+    assert isinstance(shop.stop(wait_seconds=30), Done)
+    assert "the shop" not in [thread.name for thread in threading.enumerate()]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_has_ended_is_told_by_audit_and_given_again_by_start() -> None:
     work = Work(SystemExit())
     shop = service(retry_seconds=0.001, max_retry_seconds=0.001)
