@@ -247,13 +247,14 @@ class RecordingObserver(Observer):
 
     def replay(self, observer: Observer) -> None:
         """Notify `observer` of the progresses, then the events, then the counters' sums, then the measurements."""
-        for progress in self.progresses:
+        kept = self.__getstate__()
+        for progress in kept["progresses"]:
             observer.progress(progress)
-        for event, fields in self.events:
+        for event, fields in kept["events"]:
             observer.event(event, fields)
-        for (name, labels), value in self.counters.items():
+        for (name, labels), value in kept["counters"].items():
             observer.count(name, value, dict(labels))
-        for (name, labels), values in self.measured.items():
+        for (name, labels), values in kept["measured"].items():
             for each in values:
                 observer.measure(name, each, dict(labels))
 
@@ -264,8 +265,11 @@ class RecordingObserver(Observer):
         return False
 
     def __getstate__(self) -> dict[str, Any]:
+        # Copies: work that goes on may tell it more while this is pickled or told.
         with self._lock:
-            return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+            state = {name: value for name, value in self.__dict__.items() if name != "_lock"}
+            return {**state, "progresses": [*self.progresses], "events": [*self.events], "counters": {**self.counters},
+                    "measured": {key: [*values] for key, values in self.measured.items()}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -10,6 +10,7 @@ import pickle
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import prometheus_client
@@ -99,6 +100,24 @@ def test_recording_stops_at_its_limit_and_says_how_much_it_missed() -> None:
     assert (len(observer.progresses), len(observer.events), len(observer.counters)) == (2, 2, 2)
     assert observer.counters[("counter 0", ())] == 6
     assert observer.dropped == 9
+
+
+def test_a_recording_that_goes_on_can_be_told_to_another() -> None:
+    observer = RecordingObserver()
+
+    class Adds(Observer):
+        def count(self, name: str, value: int = 1, labels: Mapping[str, str] | None = None) -> None:
+            observer.count(f"{name} again")
+
+        def measure(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+            observer.measure(name, value + 1)
+
+    observer.count("a")
+    observer.count("b")
+    observer.measure("c", 1.0)
+    observer.replay(Adds())
+    assert [name for name, _ in observer.counters] == ["a", "b", "a again", "b again"]
+    assert observer.measured == {("c", ()): [1.0, 2.0]}
 
 
 def test_a_recording_travels_and_can_be_told_to_another() -> None:

@@ -91,11 +91,12 @@ class Pins:
         """
         _require_owner(owner)
         ttl_ms = milliseconds(ttl_seconds, name="ttl_seconds")
-        self._require_room(owner)
         made = Pin(owner, version, view.activation(version), add_ms(self._clock.now(), ttl_ms))
         first: list[Pin | None] = []
 
         def taken(found: Pin | None) -> Pin:
+            # At each attempt, which comes to nothing if the epoch has moved since it began.
+            self._require_room(owner)
             first.append(found)
             if found != first[0]:
                 raise Conflict(f"the pin of {owner!r} was changed by another caller meanwhile; look what it holds now, "
@@ -124,12 +125,16 @@ class Pins:
         """The log, if it was cut above the version of a pin that was just written; then the pin is taken back."""
         unknown = OutcomeUnknown(operation=f"pin of catalog version {held.version} by {held.owner!r}",
                                  path="the catalog's pins",
-                                 detail="it is held, and whether the log was cut before that could not be seen")
+                                 detail="it is held, and whether the log was cut before that could not be seen, or the "
+                                        "pin not be taken back then; release it if you do not use it")
         state = look_until_seen(self._log.state, unknown, clock=self._clock.steady)
         if state is None or not state.compacted or state.earliest <= held.version:
             return None
-        # Its own pin only: the owner may have taken a later one meanwhile.
-        self._change([held.owner], lambda found: None if found == held else found)
+        try:
+            # Its own pin only: the owner may have taken a later one meanwhile.
+            self._change([held.owner], lambda found: None if found == held else found)
+        except CompactlibError as error:
+            raise unknown from error
         return state
 
     def renew(self, owner: str, *, ttl_seconds: float) -> Pin:

@@ -95,14 +95,11 @@ def _needed(points: _ChangePoints, progress: ZoneProgress, safe: Timestamp) -> l
     needed = []
     if points.deleted is None or progress.stable or progress.pending or progress.planned:
         needed.append(points.after(points.activations[at], safe))
-    if progress.pending:
-        complete = all(partition in progress.pending for partition in range(points.partitions))
-        source = progress.pending if complete else progress.stable
-        needed.append(points.after(max(source.values(), default=points.times[0]), safe))
-    if progress.planned:
-        # A plan has begun nothing: what its partitions have, or move to, counts as long as there is one.
+    if progress.pending or progress.planned:
+        # The last of the partitions counts. A plan has begun nothing: what they have, or move to, is what they follow.
         has = {**progress.stable, **progress.pending}
-        needed.append(points.after(min(has.get(partition, points.times[0]) for partition in progress.planned), safe))
+        follows = min((has.get(each, points.times[0]) for each in range(points.partitions)), default=points.times[0])
+        needed.append(points.after(follows, safe))
     return needed
 
 

@@ -40,7 +40,10 @@ nothing; `Closed`, as a service raises that does not run, is not even logged.
 
 MAX_ATTEMPTS = 10
 """How often keeping a value is tried while the store does not say whether it did."""
-_STORE = object()  # stands among the readers that block, until the value is kept
+
+
+class _Kept:
+    """Stands among the readers that block until the value of one `advance` is kept."""
 
 
 class LowWatermark:
@@ -130,7 +133,7 @@ class LowWatermark:
             InvalidInput: `to` is no timestamp.
         """
         wanted = self.candidate() if to is None else checked_timestamp(to)
-        is_mine = False
+        store = _Kept()
         try:
             with self._lock:
                 if self._pending is not None and not self._blocking:
@@ -140,18 +143,17 @@ class LowWatermark:
                     return Skipped(f"{wanted} does not exceed the low watermark {self._time}")
                 if self._pending is not None:
                     return Skipped(f"{self._pending} still waits for {len(self._blocking)} readers below it")
-                is_mine = True
                 # From here on no reader begins below it; readers need not wait for the store.
-                self._blocking = {_STORE, *(reader for reader, time in self._readers.items() if time < wanted)}
+                self._blocking = {store, *(reader for reader, time in self._readers.items() if time < wanted)}
                 self._pending = wanted
             self._keep(wanted)
-            self._no_longer_blocks(_STORE)
+            self._no_longer_blocks(store)
         except CompactlibError as error:
             return Failed(error)
         finally:
             # Also after an interrupt: what waits for a store that is not asked any more would wait for ever.
             with self._lock:
-                if is_mine and _STORE in self._blocking:
+                if store in self._blocking:
                     self._pending, self._blocking = None, set()
         return Done(self.value)
 
@@ -235,7 +237,7 @@ class LowWatermark:
                 raise AuditFailed(f"{below[:3]} read below the low watermark {self._time}")
             if self._pending is not None and not self._blocking:
                 raise AuditFailed(f"{self._pending} waits for no reader")
-            if not self._blocking - {_STORE} <= self._readers.keys():
+            if not {each for each in self._blocking if not isinstance(each, _Kept)} <= self._readers.keys():
                 raise AuditFailed("a reader that is gone still blocks")
 
     def __repr__(self) -> str:

@@ -158,9 +158,12 @@ class AsyncWork:
                 with self._mark.inside():
                     await begin()
             except BaseException:
-                await self._end_tasks()
-                if self._stopping is None:
-                    self._let_go()
+                try:
+                    await self._end_tasks()
+                finally:
+                    # Also where who waits for that end is cancelled again: what has not begun does not run.
+                    if self._stopping is None:
+                        self._let_go()
                 raise
 
     async def stop(self, end: Callable[[], Awaitable[object]], *, wait_seconds: float = 30.0) -> Done[Stopped] | Failed:
@@ -176,14 +179,17 @@ class AsyncWork:
         """
         left = waiting_time(wait_seconds)
         self._require_loop()
-        if self._loop is not None and self._stopping is None:
+        # One that is done and still there was cancelled, by a host that cancels every task of its loop, say.
+        if self._loop is not None and (self._stopping is None or self._stopping.done()):
             with self._mark.inside():
                 self._stopping = self._loop.create_task(self._stop(end))
         if self._mark.is_mine:
             raise Busy(f"{self._what} cannot wait for its own end: it was stopped from within its own work; it begins "
                        f"nothing more, await `stop` elsewhere to wait")
         self._has_stopped = True
-        if self._stopping is not None and not (await asyncio.wait({self._stopping}, timeout=left()))[0]:
+        if self._stopping is not None:
+            await asyncio.wait({self._stopping}, timeout=left())
+        if self._stopping is not None:
             runs = ", ".join(dict.fromkeys([*self._tasks.values(), *self._calls.values()])) or "closing"
             return Failed(Busy(f"{self._what} has not ended in {wait_seconds:g} seconds: {runs} still runs; it was "
                                f"cancelled, and nothing begins after it; stop again to wait longer"))

@@ -72,6 +72,7 @@ class Job:
         self.is_stopped: bool = False
         self.is_put_off: bool = False
         self.has_closed: bool = False
+        self.was_opened: bool = False
         self.next_in: float | None = None
         self.surprises: list[Exception] = []
         self._lent: list[Budget] = [run.budget]
@@ -98,7 +99,9 @@ class Job:
         self.is_put_off = True
 
     def rest(self) -> None:
-        """What it works on is closed, which is no failure: it is left alone until `set_open` says otherwise."""
+        """What it works on is closed, which is no failure: it is left alone until `set_open` says otherwise, or done
+        again if that was said while the turn ran.
+        """
         self.has_closed = True
 
     def note(self, error: Exception) -> None:
@@ -242,6 +245,8 @@ class WorkService:
         """
         with self._changed:
             self._agenda.set_open(name, is_open, self._now())
+            if is_open and (job := self._jobs.get(name)):
+                job.was_opened = True
             self._wake(self._agenda[name].lane)
 
     def request(self, name: str, strength: int = 1, *, joins: bool = False) -> Accepted | Refused:
@@ -445,15 +450,21 @@ class WorkService:
             return self._carry_out(begun[0]) if begun else None
         except BaseException as error:
             # Raised by the work, or an interrupt at any step on the way to it and back.
-            if lane is not None and not isinstance(error, Exception):
+            if lane is not None and self._serves(lane) and not isinstance(error, Exception):
+                self.last_error = error  # what `audit` names for the exit
                 self._exits.add(lane)
             self.note(error)
             self._cut_short(begun, error)
             raise
 
+    def _serves(self, lane: str) -> bool:
+        """Whether the caller is the lane's present thread."""
+        turns = self._lanes.get(lane)
+        return turns is not None and turns.is_mine
+
     def _take(self, lane: str | None, begun: list[Job]) -> None:
         with self._changed:
-            if lane is not None and not ((turns := self._lanes.get(lane)) and turns.is_mine):
+            if lane is not None and not self._serves(lane):
                 # The thread of a start that is over: `stop` waits for it, and not for what came after.
                 return
             turn = self._agenda.take(self._now(), lane)
@@ -499,7 +510,7 @@ class WorkService:
             before, now = item.failures, self._now()
             del self._jobs[name]
             self._turns_taken += 1
-            if job.has_closed:
+            if job.has_closed and not job.was_opened:
                 self._agenda.set_open(name, False, now)
             if job.next_in is not None:
                 self._agenda.set_due(name, now + job.next_in)

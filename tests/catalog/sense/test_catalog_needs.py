@@ -43,9 +43,9 @@ from compactlib.catalog.sense.transactions import ActiveTransactions
 from compactlib.catalog.sense.watermark import LowWatermark
 from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed, InvalidInput, StorageError
-from compactlib.kv import KVStore, MemoryStore
+from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown
 from compactlib.outcome import Done, Failed
-from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVRun, explore_kv_faults
+from compactlib.testing.faults.kv_faults import FaultyStore, KVFault, KVOperation, KVRun, explore_kv_faults
 from tests.catalog.cases import TABLE_X, ZONE, drop_table, history, index, schema_and_zone, table, with_table_x
 from tests.catalog.services import cut, grown, log_in, plan_to, service_in, sound
 
@@ -388,6 +388,8 @@ def everywhere(time: int) -> dict[int, int]:
     (ZoneProgress(pending=everywhere(40), trigger=35), 100),
     (ZoneProgress(pending={0: 40, 2: 40}, trigger=35), 34),
     (ZoneProgress(pending={0: 40, 2: 40}, stable=everywhere(30), trigger=35), 34),
+    (ZoneProgress(pending={1: 40}, stable={**everywhere(30), 0: 40}, trigger=35), 34),
+    (ZoneProgress(pending={**everywhere(30), 3: 40}, trigger=35), 34),
 ])
 def test_a_zone_holds_what_lies_before_the_change_it_has_not_followed(progress: ZoneProgress,
                                                                                expected: int) -> None:
@@ -652,6 +654,26 @@ def test_a_pin_of_a_version_that_was_cut_meanwhile_is_not_granted() -> None:
         pins.pin("backup", 3, old, ttl_seconds=60)
     assert caught.value.earliest == 5
     assert pins.all() == []
+
+
+@pytest.mark.parametrize("fault", [KVFault.FAIL, KVFault.CONFLICT], ids=str)
+def test_a_pin_of_a_version_that_was_cut_and_that_cannot_be_taken_back_is_not_said_to_be_nothing(
+        fault: KVFault) -> None:
+    writes: list[int] = []
+
+    def strikes(one: KVOperation) -> KVFault | None:
+        if one.changes and writes:
+            writes.append(one.number)
+        return fault if one.changes and len(writes) > 2 else None
+
+    service = grown(service_in(FaultyStore(MemoryStore(), strikes)), 6)
+    pins = Pins(service.log, service.clock)
+    old = service.history
+    cut(service, 5)
+    writes.append(0)
+    with pytest.raises(OutcomeUnknown, match="release it"):
+        pins.pin("backup", 3, old, ttl_seconds=60)
+    assert [pin.version for pin in pins.all()] == [3]
 
 
 @pytest.mark.parametrize(("owner", "ttl"), [

@@ -62,3 +62,23 @@ def test_there_are_never_more_pins_than_may_be_and_never_fewer(seed: int, monkey
             pins.pin(owner, 3, service.history, ttl_seconds=60)
             held.add(owner)
         assert {pin.owner for pin in pins.all()} == held
+
+
+def test_a_pin_that_others_take_meanwhile_leaves_no_room_for_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead: list[str] = []
+
+    class Shared(MemoryStore):
+        def transact(self, *given: Any, **named: Any) -> Any:
+            if ahead:
+                other.pin(ahead.pop(), 3, service.history, ttl_seconds=60)
+            return super().transact(*given, **named)
+
+    monkeypatch.setattr(module, "MAX_PINS", 3)
+    service = grown(service_in(Shared()), 5)
+    pins, other = (Pins(service.log, service.clock) for _ in range(2))
+    for owner in ("a", "b"):
+        pins.pin(owner, 3, service.history, ttl_seconds=60)
+    ahead.append("c")
+    with pytest.raises(InvalidInput, match="3 pins are held"):
+        pins.pin("d", 3, service.history, ttl_seconds=60)
+    assert [pin.owner for pin in pins.all()] == ["a", "b", "c"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -135,6 +135,35 @@ def test_a_value_that_was_not_kept_is_not_in_force() -> None:
     low.lock("r2", 30)
     failing[0] = False
     assert low.advance(70) == Done(Watermark(None, pending=70))
+
+
+def test_a_rise_beside_the_listeners_of_the_one_before_comes_into_force() -> None:
+    keeps, may_keep = threading.Event(), threading.Event()
+
+    class Slow(MemoryStore):
+        def set_if(self, *given: Any) -> Any:
+            if second.ident is not None:
+                keeps.set()
+                assert may_keep.wait(10.0)
+            return super().set_if(*given)
+
+    low = watermark(Slow())
+    outcomes: list[object] = []
+    second = threading.Thread(target=lambda: outcomes.append(low.advance(80)))
+
+    def begins_another(_: int) -> None:
+        if second.ident is None:
+            second.start()
+            assert keeps.wait(10.0)
+
+    low.listen(begins_another)
+    assert isinstance(low.advance(70), Done)
+    with pytest.raises(BelowLowWatermark):
+        low.lock("r", 75)
+    may_keep.set()
+    second.join()
+    assert outcomes == [Done(Watermark(80))]
+    low.audit()
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt(), RuntimeError("a defect")], ids=repr)

@@ -218,6 +218,37 @@ def test_what_cannot_begin_has_not_begun() -> None:
     run(main())
 
 
+def test_what_is_cancelled_again_while_its_beginning_is_taken_back_has_not_begun() -> None:
+    async def main() -> None:
+        is_ending = asyncio.Event()
+
+        async def ends_slowly() -> None:
+            try:
+                await forever()
+            finally:
+                is_ending.set()
+                await asyncio.sleep(0.05)
+
+        async def begin() -> None:
+            shop.work.spawn(ends_slowly(), "slow")
+            await (asyncio.sleep(0) if shop.begins > 1 else forever())
+
+        shop = Shop(begin=begin)
+        starting = asyncio.create_task(shop.start())
+        await asyncio.sleep(0.01)
+        starting.cancel()
+        await is_ending.wait()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert not shop.work.is_running
+        await shop.start()
+        assert shop.begins == 2
+        assert isinstance(await shop.stop(), Done)
+
+    run(main())
+
+
 def test_two_who_start_begin_it_once_and_a_stop_meanwhile_closes_what_was_opened() -> None:
     async def main() -> None:
         go_on = asyncio.Event()
@@ -240,6 +271,32 @@ def test_two_who_start_begin_it_once_and_a_stop_meanwhile_closes_what_was_opened
         await asyncio.wait(starting)
         assert (shop.begins, shop.ends, opened) == (1, 1, [])
         assert shop.failures == 0
+
+    run(main())
+
+
+def test_an_end_that_was_cancelled_is_come_to_when_it_is_stopped_again() -> None:
+    async def main() -> None:
+        ending = asyncio.Event()
+
+        async def end() -> None:
+            ending.set()
+            await (asyncio.sleep(0) if shop.ends > 1 else forever())
+
+        shop = Shop(end=end)
+        await shop.start()
+        task = shop.work.spawn(forever(), "waiting")
+        stopping = asyncio.create_task(shop.stop())
+        await ending.wait()
+        for each in asyncio.all_tasks() - {asyncio.current_task(), stopping}:
+            if "_stop" in repr(each.get_coro()):
+                each.cancel()
+        assert isinstance(await stopping, Failed)
+        assert isinstance(await shop.stop(), Done)
+        assert task.has_ended
+        assert shop.ends == 2
+        async with shop:
+            assert shop.work.is_running
 
     run(main())
 

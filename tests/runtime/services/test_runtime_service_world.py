@@ -32,6 +32,7 @@ class ServiceWorld(RuleBasedStateMachine):
         super().__init__()
         self.scripts: list[tuple[list[tuple[str, str]], str]] = []
         self.running: list[Job] = []
+        self.opened: list[Job] = []
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -90,6 +91,7 @@ class ServiceWorld(RuleBasedStateMachine):
         elif what in ("open", "close") and known:
             self.service.set_open(name, what == "open")
             (self.may[name].add if what == "open" else self.may[name].discard)("open")
+            self.opened += [each for each in self.running if each.turn.name == name and what == "open"]
         elif what == "stop":
             self.is_stopped = True
             try:
@@ -126,7 +128,8 @@ class ServiceWorld(RuleBasedStateMachine):
             self.surprises += 1
             raise KeyboardInterrupt
         if ending == "closed":
-            self.may[name].discard("open")
+            if job not in self.opened:
+                self.may[name].discard("open")
             job.rest()
             return Failed(Closed("it is closed"))
         if ending == "spent" and job.budget.refusal is not None:

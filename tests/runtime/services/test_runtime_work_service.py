@@ -202,6 +202,29 @@ def test_what_works_on_something_closed_rests_until_it_is_opened() -> None:
     assert turns == [("resume", 0), ("resume", 0), ("periodic", 1)]
 
 
+@pytest.mark.parametrize("is_told_of_its_end", [False, True])
+def test_what_was_opened_while_its_turn_still_found_it_closed_is_done(is_told_of_its_end: bool) -> None:
+    clock, turns = ManualClock(), []
+
+    def work(job: Job) -> Outcome[Any]:
+        turns.append((job.turn.cause, job.turn.strength))
+        if len(turns) > 1:
+            return Done("well")
+        if is_told_of_its_end:
+            shop.set_open("work", False)
+        shop.set_open("work", True)
+        job.rest()  # what it met before
+        return Failed(Closed("the store is closed"))
+
+    shop = service(clock)
+    shop.add("work", work)
+    shop.request("work")
+    shop.run_pending()
+    assert turns == [("asked", 1), ("periodic", 1)]
+    assert shop.report().rows[0].condition == "waiting"
+    assert isinstance(shop.request("work"), Accepted)
+
+
 def test_closed_from_anywhere_else_is_an_error_like_any_other() -> None:
     """A host's connection, say: work that rested because of it would have ended in silence."""
     clock, work = ManualClock(), Work(Closed("the connection is closed"))
@@ -485,6 +508,37 @@ def test_an_observer_that_stops_the_service_or_raises_is_told_busy_and_ends_noth
 def audit_for_ever(shop: WorkService) -> None:
     while True:
         shop.audit()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_exit_of_a_thread_of_an_earlier_start_ends_none_of_the_present_one() -> None:
+    may_end, began = threading.Event(), threading.Event()
+    turns: list[threading.Thread] = []
+
+    def work(_: Job) -> Outcome[Any]:
+        turns.append(threading.current_thread())
+        if len(turns) == 1:
+            began.set()
+            assert may_end.wait(30)
+            raise SystemExit
+        return Done("well")
+
+    shop = service(retry_seconds=0.001, max_retry_seconds=0.001)
+    shop.add("work", work)
+    shop.request("work")
+    shop.start()
+    assert began.wait(30)
+    assert isinstance(shop.stop(wait_seconds=0), Failed)
+    shop.start()
+    may_end.set()
+    turns[0].join(30)
+    shop.audit()
+    shop.start()
+    shop.wait_until_idle(30)
+    assert turns[1:]
+    assert turns[0] not in turns[1:]
+    assert isinstance(shop.stop(wait_seconds=30), Done)
+    assert "the shop" not in [thread.name for thread in threading.enumerate()]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
