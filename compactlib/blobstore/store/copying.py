@@ -83,7 +83,8 @@ def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStor
     # What another copy makes meanwhile is not this one's to remove.
     disk.make_folder(unfinished)
     try:
-        quiet = attrs.evolve(config, durability="interval", triggers=())
+        # Nor does it give up what expires to make room: then it would not be whole.
+        quiet = attrs.evolve(config, durability="interval", triggers=(), evicts=False)
         with BlobStore(unfinished, quiet, files=disk, clock=clock) as copy:
             done = _copied(source, copy, Budget() if budget is None else budget)
             copy.flush()

@@ -16,7 +16,9 @@ is opened: `recover_compaction` calls `redo_erasures`.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
+import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
@@ -46,10 +48,10 @@ from compactlib.blobstore.segment.erasure import (
     total_bytes,
     write_state,
 )
-from compactlib.blobstore.segment.reader import salt_of
-from compactlib.blobstore.segment.records import content_range, encode_head
+from compactlib.blobstore.segment.reader import SegmentFile, salt_of
+from compactlib.blobstore.segment.records import HEADER_BYTES, content_range, decode_head, encode_head
 from compactlib.blobstore.validity.verdicts import BlobEnd
-from compactlib.errors import AuditFailed, CompactlibError, CorruptData
+from compactlib.errors import AuditFailed, CompactlibError, CorruptData, StorageError
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.breather import Breather
 from compactlib.runtime.budget import Budget
@@ -244,7 +246,7 @@ class HardDeleter:
                 # Looked at once: what decides is the same for each of its deletes.
                 newest = BlobEnd.of(history).newest
                 often[delete.id] = history = [each for each in history if each.kind == RecordKind.PUT or each is newest]
-            doomed = _doomed(history, delete, in_effect_ms)
+            doomed = [put for put in _doomed(history, delete, in_effect_ms) if not self._is_erased(put)]
             if any(put.segment == snapshot.segments[-1].name for put in doomed):
                 # Still being written to: its turn comes when the segment is sealed.
                 break
@@ -254,6 +256,20 @@ class HardDeleter:
             if len(found) >= MAX_BATCH_RECORDS or size >= MAX_BATCH_BYTES:
                 break
         return (found, reached) if reached > self._state.sequence else None
+
+    def _is_erased(self, put: IndexEntry) -> bool:
+        """Whether the record itself says that its content was overwritten: the index says so before, and a compaction
+        may have copied the record in between."""
+        if put.flags & RecordFlag.ERASED:
+            store = self._store
+            # One that has moved meanwhile is looked at again before anything is overwritten.
+            with contextlib.suppress(StorageError):
+                file = SegmentFile(os.path.join(store.folder, put.segment.log_file), store.segment_header(put.segment))
+                with contextlib.closing(file):
+                    data = file.read(put.offset, HEADER_BYTES + len(put.id))
+                head = decode_head(data, 0, salt_of(store.incarnation))
+                return not isinstance(head, str) and bool(head.flags & RecordFlag.ERASED)
+        return False
 
     def _erasure(self, put: IndexEntry) -> Erasure:
         head, _ = encode_head(put._replace(flags=put.flags | RecordFlag.ERASED), salt_of(self._store.incarnation))
@@ -366,7 +382,7 @@ def _doomed(history: Sequence[IndexEntry], delete: IndexEntry, in_effect_ms: int
         history = [entry for entry in history if entry.sequence < delete.sequence]
     elif end.deleted_ms >= in_effect_ms:
         return []
-    return [put for put in history if put.kind == RecordKind.PUT and not put.flags & RecordFlag.ERASED]
+    return [put for put in history if put.kind == RecordKind.PUT]
 
 
 def _deletes_after(snapshot: Snapshot, sequence: int, breather: Breather) -> Iterator[IndexEntry]:

@@ -189,8 +189,11 @@ def said_before(draft: IndexEntry, state: BlobState | None, history: Sequence[In
     if draft.kind == RecordKind.TTL_UPDATE:
         if state.put is not None and draft.op_time_ms < state.put.op_time_ms:
             return state.put
-        return state.newest if state.is_permanent else next(
-            (entry for entry in history if entry.kind == RecordKind.TTL_UPDATE), None)
+        if state.put is not None and state.is_permanent:
+            return state.newest
+        # Of a PUT that is still to come it is only known which updates were made after it.
+        return next((entry for entry in history if entry.kind == RecordKind.TTL_UPDATE
+                     and (state.put is not None or entry.op_time_ms >= draft.op_time_ms)), None)
     deciding = state.deciding
     if deciding is None:
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -96,6 +96,8 @@ class SnapshotFolder:
         # An earlier process may have been killed between a renaming and its sync: what is in force must stay so.
         sync_names(self._files, self._folder)
         self._names_unsynced = False
+        # By index and term, the parts whose manifest is gone, and which the disk kept from being removed.
+        self._left: set[tuple[int, int]] = set()
         self._remove_strays()
 
     # -- what is there
@@ -205,8 +207,9 @@ class SnapshotFolder:
         if listed and listed[-1].index >= meta.index:
             raise Stale(f"checkpoint {meta.index} is not above {listed[-1].index}, which is there")
         self._put(meta, state, "checkpoint", machine_version, cluster)
-        for old in self._listed("checkpoint")[:-self._max_checkpoints or None]:
-            self._remove(old)
+        # It is in force: what the disk keeps from being removed goes with the next one.
+        with contextlib.suppress(StorageError):
+            self._remove(self._listed("checkpoint")[:-self._max_checkpoints or None])
 
     def checkpoint_below(self, index: int) -> SnapshotMeta | None:
         """The newest checkpoint at or below `index` and above the snapshot, `None` if there is none; as `latest`."""
@@ -246,8 +249,7 @@ class SnapshotFolder:
         Raises:
             StorageError: the disk refused; call again.
         """
-        for old in superseded_in(self._folder):
-            self._remove(old)
+        self._remove(superseded_in(self._folder))
 
     # -- receiving one
 
@@ -337,6 +339,8 @@ class SnapshotFolder:
         return read_manifest(self._folder, listed)
 
     def _refuse_stale(self, index: int) -> None:
+        # Whoever is told that one is there finds it after a crash, too.
+        self._sync_names()
         snapshots = self._listed("snapshot")
         if snapshots and snapshots[-1].index >= index:
             raise Stale(f"snapshot {index} is not above {snapshots[-1].index}, which is in force; snapshots only move "
@@ -415,12 +419,16 @@ class SnapshotFolder:
         self._write_live(manifest, live.to_bytes())
         return live
 
-    def _remove(self, listed: Listed) -> None:
-        # Manifest first, durably: parts without one are strays, a manifest without its parts would be damage.
-        with self._names:
-            self._files.unlink(listed.path(self._folder))
-        self._files.sync_folder(self._folder)
-        self._remove_parts(listed.index, listed.term)
+    def _remove(self, going: Sequence[Listed]) -> None:
+        # Manifests first, durably: parts without one are strays, a manifest without its parts would be damage.
+        for old in going:
+            with self._names:
+                self._files.unlink(old.path(self._folder))
+            self._left.add((old.index, old.term))
+        if self._left:
+            self._files.sync_folder(self._folder)
+        for index, term in sorted(self._left):
+            self._remove_parts(index, term)
 
     def _remove_checkpoint(self, meta: SnapshotMeta | SnapshotManifest) -> None:
         path = os.path.join(self._folder, manifest_name(meta.index, meta.term, "checkpoint"))
@@ -434,6 +442,7 @@ class SnapshotFolder:
             path = os.path.join(self._folder, stem_of(index, term) + suffix)
             if os.path.lexists(path):
                 self._files.unlink(path)
+        self._left.discard((index, term))
 
     def _remove_strays(self) -> None:
         for path in strays_in(self._folder, keep_incoming=self.staged() is not None):

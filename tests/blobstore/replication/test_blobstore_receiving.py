@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -287,6 +288,23 @@ def test_a_blob_made_permanent_by_a_clock_behind_its_put_is_so_at_the_peer(scrat
         peer.undelete(b"a")
         follow(peer, store)
         assert [each.info(b"a").expires_at for each in (peer, store)] == [None, None]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["PUT", "earlier", "later"])), ids="-".join)
+def test_a_ttl_update_holds_for_the_put_before_it_in_any_order(order: Sequence[str], scratch: Path) -> None:
+    """With an update of an earlier PUT here, the later one was taken for known, and its PUT expired."""
+    clock = ManualClock(1_000_030.0)
+    with opened(scratch / "store", clock) as store:
+        for each in order:
+            if each == "PUT":
+                store.append_replicated(RecordKind.PUT, b"a", b"content", op_time=1_000_015.0, expires_at=1_000_100.0)
+            else:
+                store.append_replicated(RecordKind.TTL_UPDATE, b"a",
+                                        op_time=1_000_010.0 if each == "earlier" else 1_000_020.0)
+        assert store.info(b"a").expires_at is None  # type: ignore[union-attr]
+        before = store.snapshot().last_sequence
+        store.append_replicated(RecordKind.TTL_UPDATE, b"a", op_time=1_000_020.0)
+        assert store.snapshot().last_sequence == before
 
 
 class Meanwhile(ManualClock):

@@ -109,14 +109,16 @@ def test_what_was_erased_has_no_content_in_the_copy(tmp_path: Path) -> None:
             assert answers(copy) == plain
 
 
-@pytest.mark.parametrize("case", ["full", "too large", "damaged", "spent", "refused"])
+@pytest.mark.parametrize("case", ["full", "full cache", "too large", "damaged", "spent", "refused"])
 def test_a_failure_leaves_no_copy(case: str, tmp_path: Path) -> None:
     clock, settings = ManualClock(1_000_000.0), MANY
     how: dict[str, Any] = {}
     expected: type[Exception] = StorageError
     with built(tmp_path / "one", clock) as store:
-        if case == "full":
-            settings, expected = attrs.evolve(MANY, capacity_bytes=1 << 13), StoreFull
+        if case.startswith("full"):
+            # What expires is not given up for the rest: then it would not be a copy.
+            settings = attrs.evolve(MANY, capacity_bytes=1 << 13, evicts=case == "full cache")
+            expected = StoreFull
         elif case == "too large":
             settings, expected = attrs.evolve(MANY, segment_bytes=1024), BlobTooLarge
         elif case == "damaged":

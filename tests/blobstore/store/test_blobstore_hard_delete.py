@@ -269,6 +269,30 @@ def test_erased_records_are_compacted_like_any(folder: Path, clock: ManualClock)
         assert not store.verify().findings
 
 
+@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.TORN])
+def test_what_a_compaction_copies_after_a_refusal_is_overwritten_all_the_same(fault: Fault, tmp_path: Path) -> None:
+    """The disk refuses any change of a hard delete, and a compaction by an earlier time moves what was not done."""
+    def refuses(at: int) -> bool:
+        folder, clock, left = tmp_path / str(at), ManualClock(START), itertools.count(1)
+        is_armed = False
+        files = FailingFiles(faults=lambda _: fault if is_armed and next(left) == at else None)
+        with secrets_of(folder, clock):
+            pass
+        with open_store(folder, clock, files=files) as store:
+            is_armed = True
+            outcome = run(store)
+            is_armed = False
+            done(store.compact(plan_of(store, reference=START)))
+            report_of(run(store))
+            assert on_disk(folder) == 15, at
+            assert report_of(run(store)).records == 0
+            assert not store.verify().findings
+            store.audit()
+        return not isinstance(outcome, Done)
+
+    assert next(at for at in itertools.count(1) if not refuses(at)) > 50
+
+
 def test_a_damaged_state_is_told_and_begins_anew(folder: Path, clock: ManualClock) -> None:
     with secrets_of(folder, clock) as store:
         report_of(run(store))

@@ -42,7 +42,7 @@ from compactlib.raftlog.snapshots.files_format import (
 )
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.store.protocols import SnapshotStore
-from compactlib.testing import FailingFiles
+from compactlib.testing import FailingFiles, Fault
 from tests.open_files import open_files
 from tests.raftlog.wrapped_files import UnsyncedFiles
 
@@ -343,6 +343,38 @@ def test_opening_removes_what_a_crash_left_and_nothing_else(tmp_path: Path) -> N
 
 
 # -- checkpoints
+
+
+@pytest.mark.parametrize("kind", ["snapshot", "checkpoint"])
+def test_what_the_disk_kept_from_being_removed_goes_with_the_next_one(kind: str, tmp_path: Path) -> None:
+    """Whichever step is refused: nothing of an older one is left, and only its sync has one that is there refused."""
+    def refuses(at: int) -> bool:
+        folder, steps, refused = tmp_path / str(at), itertools.count(1), ""
+        is_armed = False
+        files = FailingFiles(faults=lambda _: Fault.REFUSED if is_armed and next(steps) == at else None)
+        store = SnapshotFolder(folder, files=files, max_checkpoints=1)
+        write = store.write if kind == "snapshot" else store.write_checkpoint
+        write(meta(15), [b"older"])
+        is_armed = True
+        try:
+            write(meta(16), [b"newer"])
+            if kind == "snapshot":
+                store.remove_older()
+        except StorageError as error:
+            refused = str(error)
+        is_armed = False
+        if kind == "checkpoint" and refused and len(store.checkpoints) == 2:
+            assert refused.startswith("sync folder")
+            before = files.count
+            with pytest.raises(Stale):
+                write(meta(16), [b"newer"])
+            assert files.count == before + 1
+        write(meta(17), [b"newest"])
+        store.remove_older()
+        assert {name.partition("-")[0] for name in names(folder)} == {f"{17:020d}"}, at
+        return next(steps) > at
+
+    assert next(at for at in itertools.count(1) if not refuses(at)) > 10
 
 
 def test_a_checkpoint_serves_a_fast_start_and_becomes_a_snapshot_by_one_renaming(tmp_path: Path) -> None:
