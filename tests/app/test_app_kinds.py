@@ -207,6 +207,27 @@ def test_a_branch_is_compacted_under_the_rule_that_its_ranges_were_cut_by(tmp_pa
     assert "skipped: nothing to compact" in answer(capsys, "compact", store_path(tmp_path))[1]
 
 
+def test_a_branch_is_compacted_in_the_format_of_its_ranges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """So what reads them as Parquet, beside the library, still finds all."""
+    pytest.importorskip("pyarrow")
+    from compactlib.staging.committed.formats.parquet import ParquetFormat
+
+    objects = LocalObjects(tmp_path / "ranges")
+    ranges = CommittedRanges(objects, range_format=ParquetFormat())
+    with contextlib.closing(SqliteStore(store_path(tmp_path))) as store, Repository(store, ranges) as opened:
+        branch = opened.create_branch("main")
+        branch.put(b"a", b"1")
+        branch.commit("first")
+        branch.put(b"b", b"2")
+        assert [row["outcome"] for row in data(capsys, "compact", store_path(tmp_path))] == ["done"]
+        assert branch.list().keys == (b"a", b"b")
+    assert [objects.get(info.key)[:4] for info in objects.list("ranges/")] == [b"PAR1"] * 2
+    # A damaged range is what `verify` is for, whatever its format was.
+    for info in list(objects.list("ranges/")):
+        objects.delete(info.key)
+    assert answer(capsys, "verify", store_path(tmp_path))[0] == 1
+
+
 def store_path(folder: Path) -> Path:
     return folder / "branches.sqlite"
 
