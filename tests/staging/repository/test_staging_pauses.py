@@ -11,7 +11,6 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
-from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects, ObjectStore
 from compactlib.outcome import Failed
 from compactlib.staging import CommittedRanges, Repository, StagingOptions
@@ -19,6 +18,7 @@ from compactlib.staging.committed.ranges.range_files import RangeFiles
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound
+from compactlib.staging.model.names import repository_partition, token_partition
 from compactlib.staging.operations.commit import CommitRequest, commit
 from compactlib.staging.operations.listing import ListRequest
 from compactlib.staging.operations.read import list_branch
@@ -28,7 +28,7 @@ from compactlib.staging.records.context import StagingContext
 from compactlib.testing.interleave import Stage, SteppedObjects, SteppedStore
 from compactlib.testing.interleave.failure import InterleavingFailed
 from compactlib.testing.interleave.pauses import explore_pauses
-from tests.staging.branch_world import MAIN, REPOSITORY
+from tests.staging.branch_world import MAIN, REPOSITORY, LoggedStore
 from tests.staging.faulty_world import WORK, Contents, stores_for
 from tests.staging.world import compact_now
 
@@ -48,7 +48,7 @@ class World:
     def __init__(self, name: str, stage: Stage | None = None, *, suspended: bool = False) -> None:
         store, objects, _ = stores_for(name)
         self.clock = ManualClock(10 * DAY)
-        self.store, self.objects = MemoryStore(), MemoryObjects(clock=self.clock)
+        self.store, self.objects = LoggedStore(), MemoryObjects(clock=self.clock)
         for partition, key, value in store.cells():
             self.store.set(partition, key, value)
         for info in objects.list():
@@ -172,6 +172,9 @@ def explore_owner(name: str, heir: str, *, both: bool = False, most: int | None 
         for _ in range(2):
             assert everything(world) in allowed, f"{results['owner']!r}: {everything(world)} instead of {allowed}"
             cleans_quietly(world)
+        tokens = {token for each in world.context(on_stage=False).branches.list() for token in each.record.tokens}
+        left = {each for each, _, _ in world.store.cells()} - {token_partition(token) for token in tokens}
+        assert left <= {repository_partition(REPOSITORY)}, f"{results['owner']!r}: nothing finds {left}"
         Repository(world.store, CommittedRanges(world.objects), name=REPOSITORY).audit()
 
     report = explore_pauses({"owner": owner(name), "heir": follows},
