@@ -34,6 +34,7 @@ from compactlib.scheduler.model.values import Command, JobPhase
 from compactlib.scheduler.service.machine import SchedulerMachine
 from compactlib.scheduler.service.store import JOURNAL, stored_machine
 from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, StagingPlan, TombstoneCostPolicy
+from compactlib.staging.committed.formats.metarange import MetaRange
 from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.model.names import repository_partition
 from compactlib.staging.records.status import RepositorySurvey
@@ -72,12 +73,15 @@ class RepositoryAt(KVStoreAt):
             return repository.survey()
 
     @contextlib.contextmanager
-    def _opened(self, store: SqliteStore) -> Iterator[Repository]:
+    def _opened(self, store: SqliteStore, *, writes: bool = False) -> Iterator[Repository]:
         objects = LocalObjects(self._objects())
         found = CommittedRanges(objects)
         with Repository(store, found, name=self._name) as repository:
-            rule = self._rule(repository, found)
-        with Repository(store, CommittedRanges(objects, rule=rule), name=self._name, policy=self._policy) as repository:
+            base = self._base(repository, found)
+        # A range in Parquet is written anew as one, so that what reads them beside the library finds all.
+        as_written = found.files.format_of(base.entries[0]) if writes and base.entries else None
+        with Repository(store, CommittedRanges(objects, rule=base.rule, range_format=as_written), name=self._name,
+                        policy=self._policy) as repository:
             yield repository
 
     def _objects(self) -> str:
@@ -95,14 +99,14 @@ class RepositoryAt(KVStoreAt):
                                f"by --objects FOLDER where its ranges are")
         return os.path.join(beside, found[0])
 
-    def _rule(self, repository: Repository, found: CommittedRanges) -> SplitRule:
-        """The rule by which the branch's ranges are cut, which must not change."""
+    def _base(self, repository: Repository, found: CommittedRanges) -> MetaRange:
+        """A metarange of the repository: the rule by which ranges are cut must not change."""
         context = repository.context
         for branch in context.branches.list():
             base = branch.record.compacted_metarange_id or context.commits.metarange_of(branch.record.commit_id)
             if base is not None:
-                return found.files.read_metarange(base, SplitRule()).rule
-        return SplitRule()
+                return found.files.read_metarange(base, SplitRule())
+        return MetaRange(SplitRule(), ())
 
     @property
     def _policy(self) -> AlwaysPolicy | TombstoneCostPolicy:
@@ -139,8 +143,8 @@ class RepositoryAt(KVStoreAt):
     def compacted(self) -> Outcome[Any]:
         """By this process; others may try at the same time, and one commits."""
         budget = Budget(bytes_per_second=self.asked.rate, total_bytes=self.asked.max_bytes)
-        with contextlib.closing(SqliteStore(self.path, create=False)) as store, self._opened(store) as repository, \
-                progress_bar("compact") as observer:
+        with contextlib.closing(SqliteStore(self.path, create=False)) as store, \
+                self._opened(store, writes=True) as repository, progress_bar("compact") as observer:
             return repository.compact(branch=self._branch, budget=budget, observer=observer)
 
     def verified(self) -> VerifyReport:

@@ -176,8 +176,8 @@ class Compactor:
                 # The record was read after the files were made: they may have been collected before.
                 try:
                     self._context.committed.claim(result)
-                except BeingCollected as error:
-                    raise _GivesWay(error) from error
+                except (BeingCollected, MetaRangeNotFound) as error:
+                    raise _GivesWay(BeingCollected(id=result)) from error
             return attrs.evolve(record.without_sealed(count), compacted_metarange_id=result)
 
         return self._context.branches.update(branch, swapped, operation="compact")

@@ -18,7 +18,7 @@ from compactlib.staging.operations.listing import ListRequest
 from compactlib.staging.operations.pages import DiffPage, Listed, ListPage
 from compactlib.staging.operations.read import CommittedView
 from compactlib.staging.operations.reset import ResetOutcome
-from compactlib.staging.records.commits import Commit
+from compactlib.staging.records.commits import Commit, copied
 from compactlib.staging.records.context import StagingContext
 from compactlib.staging.records.record import BranchRecord
 from compactlib.staging.records.refs import commit_of, resolve, resolve_present
@@ -318,7 +318,8 @@ class Branch:
 
     def log(self) -> Iterator[tuple[CommitId, Commit]]:
         """HEAD and its ancestors, children before parents."""
-        return self._context.commits.history(self.record().commit_id)
+        history = self._context.commits.history(self.record().commit_id)
+        return ((commit_id, copied(commit)) for commit_id, commit in history)
 
     def _move(self, next_head: NextHead, operation: str) -> MoveOutcome:
         return head.move_head(self._context, self._name, self._cache, next_head, operation=operation)

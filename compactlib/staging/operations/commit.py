@@ -22,6 +22,7 @@ import attrs
 from compactlib.outcome import Done
 from compactlib.runtime.budget import Budget
 from compactlib.staging.compaction.metrics import report_commit
+from compactlib.staging.errors import MetaRangeNotFound
 from compactlib.staging.model.names import CommitId
 from compactlib.staging.model.values import Applied, MetaRangeId
 from compactlib.staging.operations.results import AlreadyCommitted, CommitStats, Counts, NoChanges
@@ -134,17 +135,22 @@ class _Switch:
             return None  # A write without an answer had happened, and others went on from there.
         built = self._built
         newer = None if built is None else record.seals_since(built.source, len(built.source.sealed_tokens))
-        if built is None or newer is None:
+        if built is None or newer is None or not self._is_kept(built):
             built = self._build(record)
             newer = 0
-        else:
-            # The record was read again after the files were made: they may have been collected before.
-            self._context.committed.claim(built.applied.metarange_id)
         if built.commit_id is None and record.is_bare:
             return None
         head = record.commit_id if built.commit_id is None else built.commit_id
         return attrs.evolve(record, commit_id=head, sealed_tokens=record.sealed_tokens[:newer],
                             compacted_metarange_id=None)
+
+    def _is_kept(self, built: _Built) -> bool:
+        """Whether the files that were made before the record was read again were not collected meanwhile."""
+        try:
+            self._context.committed.claim(built.applied.metarange_id)
+        except MetaRangeNotFound:
+            return False
+        return True
 
     def outcome(self, update: BranchUpdate) -> CommitOutcome:
         """What came of it; marks the dropped tokens."""
@@ -157,9 +163,12 @@ class _Switch:
             return Done(CommitStats(commit_id=made.commit_id, **attrs.asdict(made.counts),
                                     ranges_written=made.applied.ranges_written,
                                     ranges_reused=made.applied.ranges_reused, rebuilds=len(self._builds) - 1))
-        if update.after.commit_id != self._sealed.commit_id:
-            return AlreadyCommitted("another commit took in everything meanwhile", update.after.commit_id)
-        return NoChanges("the content is that of HEAD", update.after.commit_id)
+        before, head = self._sealed.commit_id, update.after.commit_id
+        if head == before:
+            return NoChanges("the content is that of HEAD", head)
+        if before is not None and not context.commits.is_ancestor(before, head):
+            return NoChanges("HEAD was reset meanwhile, which threw away what was uncommitted", head)
+        return AlreadyCommitted("another commit took in everything meanwhile", head)
 
     def _build(self, record: BranchRecord) -> _Built:
         context, request = self._context, self._request

@@ -48,7 +48,7 @@ class NoChanges(Skipped):
 
 @attrs.frozen
 class AlreadyCommitted(Skipped):
-    """Another writer committed meanwhile, with everything that this commit would have held.
+    """Another writer committed meanwhile, with all that this commit would have held, unless a reset took it away.
 
     Attributes:
         reason: in one sentence.

@@ -74,6 +74,10 @@ class Attempts:
         self._was_taken = True
         now = self._context.branches.seen_after(self._branch, self.unknown(
             "what was written was taken, and whether the branch still names the token that took it cannot be seen"))
+        token = self.found.record.staging_token
+        if now is None or token not in now.record.tokens:
+            # It may have been emptied and forgotten before this was written, which nothing would find then.
+            self._context.mark_dropped(self._branch, (token,))
         if now is None:
             raise BranchNotFound(branch=self._branch)
         return now

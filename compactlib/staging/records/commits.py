@@ -57,6 +57,11 @@ class Commit:
         return CommitId(hashlib.sha256(encode_commit(self)).hexdigest())
 
 
+def copied(commit: Commit) -> Commit:
+    """The same for a caller who may change its metadata, which others read from the same memory."""
+    return attrs.evolve(commit, metadata=dict(commit.metadata))
+
+
 def encode_commit(commit: Commit) -> bytes:
     """The stored form of a commit: equal commits give equal bytes.
 

@@ -31,7 +31,7 @@ from compactlib.staging.operations.branch import Branch
 from compactlib.staging.operations.diff_cache import DiffCache
 from compactlib.staging.operations.read import CommittedView
 from compactlib.staging.options import StagingOptions
-from compactlib.staging.records.commits import Commit
+from compactlib.staging.records.commits import Commit, copied
 from compactlib.staging.records.context import StagingContext
 from compactlib.staging.records.events import StagingEvents
 from compactlib.staging.records.record import BranchRecord
@@ -333,7 +333,7 @@ class Repository(Closing):
         Raises:
             CommitNotFound: there is none.
         """
-        return self._context.commits.get(commit_id)
+        return copied(self._context.commits.get(commit_id))
 
     def survey(self) -> RepositorySurvey:
         """All branches and the staging tokens in numbers. Reads every branch record and every mark of a token."""

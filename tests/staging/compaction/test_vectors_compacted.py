@@ -270,6 +270,29 @@ def test_the_loser_of_two_commits_is_told_that_its_changes_are_committed() -> No
     assert len(list(main.log())) == 2
 
 
+def test_a_commit_that_a_hard_reset_came_before_does_not_say_that_all_is_committed() -> None:
+    world = World()
+    main = world.branch({"a": "1"})
+    first = main.record().commit_id
+    main.put(b"b", b"2")
+    main.commit("second")
+    main.put(b"c", b"3")
+    other = World(world.store, world.objects, seed=9)
+    apply = world.committed.apply
+
+    def reset_first(*arguments: object, **named: object) -> object:
+        assert first is not None
+        if main.record().commit_id != first:
+            assert isinstance(other.repo.branch("main").hard_reset(first, discard=True), Done)
+        return apply(*arguments, **named)  # type: ignore[arg-type]
+
+    world.committed.apply = reset_first  # type: ignore[method-assign,assignment]
+    outcome = main.commit("third")
+    assert isinstance(outcome, NoChanges)
+    assert outcome.commit_id == main.record().commit_id == first
+    assert contents(main) == {"a": "1"}
+
+
 def test_a_seal_in_front_does_not_make_a_commit_build_again() -> None:
     """The fast path: what is only sealed in front stays sealed."""
     world = World()

@@ -96,6 +96,18 @@ def test_a_commit_takes_in_everything() -> None:
     assert [mark.token for mark in world.context.tokens.dropped()] == [before.staging_token]
 
 
+def test_a_reader_that_changes_the_metadata_of_a_commit_changes_nobody_elses() -> None:
+    world = World()
+    main = world.branch({"a": "1"}, staged={"a": "2"})
+    given = {"by": "ann"}
+    commit_id = committed(main.commit("all", metadata=given)).commit_id
+    for metadata in (given, world.repo.commit(commit_id).metadata, next(main.log())[1].metadata):
+        assert isinstance(metadata, dict)
+        metadata["by"] = "bob"
+    assert world.repo.commit(commit_id).metadata == next(main.log())[1].metadata == {"by": "ann"}
+    assert world.repo.commit(commit_id).commit_id == commit_id
+
+
 @pytest.mark.parametrize("staged", [{}, {"x": None}], ids=["nothing", "a tombstone that hides nothing"])
 def test_commits_without_changes_leave_nothing_behind(backend: str, staged: dict[str, str | None]) -> None:
     """U≠: there each one leaves a sealed token."""

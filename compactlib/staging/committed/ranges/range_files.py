@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeVar
 
 from compactlib._arguments import require_type
@@ -88,10 +88,7 @@ class RangeFiles:
         path = self.path_of_range(entry.range_id)
         rows = self._near(RANGES + entry.range_id, lambda data: self._rows_of(entry, data, path))
         if rows is None:
-            try:
-                data = self.objects.get(path)
-            except ObjectNotFound:
-                raise RangeNotFound(range_id=entry.range_id, path=path) from None
+            data = self._fetched(entry, path)
             rows = self._rows_of(entry, data, path)
             if keep and self.tier is not None:
                 self.tier.put(RANGES + entry.range_id, data)
@@ -125,11 +122,37 @@ class RangeFiles:
             self.tier.drop(METARANGES + id_)
 
     def _decode(self, data: bytes, range_id: RangeId, path: str) -> Rows:
-        own = self.range_format
-        if own.recognizes(data):
-            return own.decode(data, range_id, path)
-        for other in _other_formats(data):
-            return own.rows(other.decode(data, range_id, path).pairs(0))
+        own, found = self.range_format, self._format_of(data, path)
+        rows = found.decode(data, range_id, path)
+        return rows if found is own else own.rows(rows.pairs(0))
+
+    def format_of(self, entry: RangeEntry) -> RangeFormat:
+        """The format of a range's file. One request.
+
+        Raises:
+            RangeNotFound: its file is missing.
+            DamagedRange: it is none of a range.
+        """
+        path = self.path_of_range(entry.range_id)
+        return self._format_of(self._fetched(entry, path), path)
+
+    def _fetched(self, entry: RangeEntry, path: str) -> bytes:
+        try:
+            return self.objects.get(path)
+        except ObjectNotFound:
+            raise RangeNotFound(range_id=entry.range_id, path=path) from None
+
+    def _format_of(self, data: bytes, path: str) -> RangeFormat:
+        if self.range_format.recognizes(data):
+            return self.range_format
+        plain = PlainFormat()
+        if plain.recognizes(data):
+            return plain
+        if data[:4] == b"PAR1":
+            # Only now is pyarrow needed.
+            from compactlib.staging.committed.formats.parquet import ParquetFormat
+
+            return ParquetFormat()
         raise DamagedRange(path=path, offset=0, expected="a range file", found=f"one that begins with {data[:8]!r}")
 
     def read_metarange(self, metarange_id: MetaRangeId | None, rule: SplitRule) -> MetaRange:
@@ -258,16 +281,3 @@ class RangeFiles:
     def path_of_doom(self, id_: str, name: str) -> str:
         """The key of the mark by which a collection says that it deletes a file, or (`COLLECTION`) that it is one."""
         return f"{self.prefix}{DOOMED}{id_}.{name}"
-
-
-def _other_formats(data: bytes) -> Sequence[RangeFormat]:
-    """The format that these bytes may have, if it is none of the store's own."""
-    plain = PlainFormat()
-    if plain.recognizes(data):
-        return (plain,)
-    if data[:4] == b"PAR1":
-        # Only now is pyarrow needed.
-        from compactlib.staging.committed.formats.parquet import ParquetFormat
-
-        return (ParquetFormat(),)
-    return ()
