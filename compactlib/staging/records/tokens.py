@@ -153,19 +153,19 @@ class StagingTokens:
 
     def forget_emptied(self, marks: Sequence[TokenMark]) -> None:
         """Remove tokens whose entries were removed from the register, then their marks, unless one was marked anew:
-        something was written to it meanwhile. Two writes for many, where the store can.
+        something was written to it meanwhile. One write for many, where the store can.
         """
-        change_many(self._store, self._partition, {token_key(mark.token): None for mark in marks})
-        at_once = max(1, self._store.limits.max_transact // 2)
-        for at in range(0, len(marks), at_once):
-            part = marks[at:at + at_once]
-            if len(part) > 1:
-                keys = [dropped_key(mark.token) for mark in part]
+        partition, at_once = self._partition, self._store.limits.max_transact // 3
+        for at in range(0, len(marks), max(1, at_once)):
+            part = marks[at:at + max(1, at_once)]
+            if at_once:
                 with contextlib.suppress(PredicateFailed, TooLarge):
                     self._store.transact(
-                        [Condition(self._partition, key, mark.predicate) for key, mark in zip(keys, part, strict=True)],
-                        deletes=[Delete(self._partition, key) for key in keys])
+                        [Condition(partition, dropped_key(mark.token), mark.predicate) for mark in part],
+                        deletes=[Delete(partition, key(mark.token)) for mark in part
+                                 for key in (token_key, dropped_key)])
                     continue
+            change_many(self._store, partition, {token_key(mark.token): None for mark in part})
             for mark in part:
                 self.unmark_dropped(mark)
 

@@ -98,7 +98,7 @@ class TokenCleaner:
         """One pass over the marks: remove what is old enough.
 
         Where the store can change as many at once, a read and a write for every 1,000 entries of a token, one more read
-        for each token, and some writes for every 1,000 tokens.
+        for each token, and a write for every few hundred tokens.
 
         Reads all branch records for every 1,000 marks; memory for as many marks, and the tokens of all branches.
 
