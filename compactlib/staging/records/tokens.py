@@ -19,8 +19,9 @@ import attrs
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
 from compactlib.files.record_frame import RecordFrame
-from compactlib.kv import KeyNotFound, KVStore, PredicateFailed
+from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, PredicateFailed
 from compactlib.kv.batches import change_many, get_many
+from compactlib.kv.errors import TooLarge
 from compactlib.kv.store import Predicate
 from compactlib.staging.model.names import (
     DROPPED,
@@ -133,7 +134,7 @@ class StagingTokens:
         return self._marks(DROPPED, _DROPPED)
 
     def unmark_dropped(self, mark: TokenMark) -> None:
-        """Take back the mark of a token that a branch record names, unless it was marked anew. One write."""
+        """Take back the mark of a token, unless it was marked anew. One write."""
         with contextlib.suppress(PredicateFailed):
             self._store.delete_if(self._partition, dropped_key(mark.token), mark.predicate)
 
@@ -149,6 +150,24 @@ class StagingTokens:
         """
         change_many(self._store, self._partition, {
             key: None for token in tokens for key in (token_key(token), dropped_key(token))})
+
+    def forget_emptied(self, marks: Sequence[TokenMark]) -> None:
+        """Remove tokens whose entries were removed from the register, then their marks, unless one was marked anew:
+        something was written to it meanwhile. One write for many, where the store can.
+        """
+        partition, at_once = self._partition, self._store.limits.max_transact // 3
+        for at in range(0, len(marks), max(1, at_once)):
+            part = marks[at:at + max(1, at_once)]
+            if at_once:
+                with contextlib.suppress(PredicateFailed, TooLarge):
+                    self._store.transact(
+                        [Condition(partition, dropped_key(mark.token), mark.predicate) for mark in part],
+                        deletes=[Delete(partition, key(mark.token)) for mark in part
+                                 for key in (token_key, dropped_key)])
+                    continue
+            change_many(self._store, partition, {token_key(mark.token): None for mark in part})
+            for mark in part:
+                self.unmark_dropped(mark)
 
     # --- entries
 

@@ -98,7 +98,7 @@ class TokenCleaner:
         """One pass over the marks: remove what is old enough.
 
         Where the store can change as many at once, a read and a write for every 1,000 entries of a token, one more read
-        for each token, and a write for every 1,000 tokens.
+        for each token, and a write for every few hundred tokens.
 
         Reads all branch records for every 1,000 marks; memory for as many marks, and the tokens of all branches.
 
@@ -184,12 +184,12 @@ class TokenCleaner:
         # Looked at after the marks: a token that is marked now comes back into no record.
         named = self._named_tokens() if old else {}
         self._date_anew(marks, now, is_dropped=True)
-        emptied: list[StagingToken] = []
+        emptied: list[TokenMark] = []
         try:
             for mark in old:
                 self._clean(mark, named, counts, budget, emptied)
         finally:
-            self._context.tokens.forget(emptied)
+            self._context.tokens.forget_emptied(emptied)
             counts["tokens_removed"] += len(emptied)
 
     def _named_tokens(self, fenced: Set[str] = frozenset()) -> dict[StagingToken, str]:
@@ -201,7 +201,7 @@ class TokenCleaner:
         return {token: each.branch for each in named for token in each.record.tokens}
 
     def _clean(self, mark: TokenMark, named: Mapping[StagingToken, str], counts: Counter[str], budget: Budget,
-               emptied: list[StagingToken]) -> None:
+               emptied: list[TokenMark]) -> None:
         tokens = self._context.tokens
         if mark.token in named:
             self._context.observer.event("staging_marked_token_in_use", {
@@ -218,7 +218,7 @@ class TokenCleaner:
                 counts["entries_removed"] += len(error.written)
                 raise
             counts["entries_removed"] += removed
-        emptied.append(mark.token)
+        emptied.append(mark)
 
     def _report(self, stats: CleanupStats) -> None:
         observer, labels = self._context.observer, {"repository": self._context.repository}
