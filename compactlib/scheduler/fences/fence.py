@@ -86,7 +86,8 @@ class Fence(Protocol):
         """Publish a value (at most 256 KiB), if the token is still the highest. The same value may come again.
 
         Raises:
-            FencedOff: a higher token was admitted meanwhile, or the floor lies above; nothing has changed.
+            FencedOff: a higher token was admitted meanwhile, or the floor lies above; this call has changed nothing.
+                Whether an earlier one without an answer counts, `committed` says: ask before outputs are removed.
             CommittedOtherwise: this token has committed another value before; that one stays.
             InvalidInput: the token was never admitted, or the value is too long.
             Busy: as for `admit`.
