@@ -112,12 +112,11 @@ def _queue_survivors(effects: Effects, job: Job) -> None:
 
 def _replace(effects: Effects, job: Job, results: CompactedBlocks) -> None:
     """The sources, of which there is at least one, go, and the new blocks come: tombstone, queue, index."""
-    state = effects.state
-    state.tombstones.add(effects.command, made(BlockTombstones, {
+    effects.delete_later(made(BlockTombstones, {
         "name": job.name, "tenant": job.tenant, "shard": job.shard, "level": job.compaction_level,
         "blocks": results.source_blocks}))
-    for block in _taken_in(state, job, results):
-        state.blocks.push_meta(block, effects.command.appended_at)
+    for block in _taken_in(effects.state, job, results):
+        queue_block(effects, block)
 
 
 def _taken_in(state: SchedulerState, job: Job, results: CompactedBlocks) -> list[BlockMeta]:
