@@ -38,10 +38,11 @@ from measure import Figure, alternate, report
 from raftlog_compaction import SPARK_WORKERS, build_log
 
 from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig
-from compactlib.blobstore.model.values import RecordFlag, RecordKind
+from compactlib.blobstore.compaction.sense.statistics import all_lifetimes
+from compactlib.blobstore.model.names import SegmentName
+from compactlib.blobstore.model.values import RecordFlag, RecordKind, milliseconds
 from compactlib.blobstore.segment.reader import SegmentFile
 from compactlib.blobstore.segment.records import check_record, check_whole, content_range
-from compactlib.blobstore.store.store_reader import kept_offsets
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.raftlog import LogReader
@@ -169,7 +170,11 @@ def blob_source(name: str, smallest: int, largest: int, times: int, scratch: Pat
         count = size = 0
         with BlobReader(folder) as reader:
             look = reader.look
-        kept = kept_offsets(look.snapshot, now, now)
+        kept: dict[SegmentName, set[int]] = {info.name: set() for info in look.snapshot.segments}
+        now_ms = milliseconds(now)
+        for life in all_lifetimes(look.snapshot):
+            if life.is_kept(now_ms, now_ms):
+                kept[life.segment].add(life.offset)
         for info in look.snapshot.segments:
             file = SegmentFile(folder / info.name.log_file)
             salt, segment, kept_here = file.header.salt, str(info.name), kept[info.name]

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from compactlib.blobstore.compaction.swap import SegmentInfo
+from compactlib.blobstore.compaction.sense.statistics import all_lifetimes
+from compactlib.blobstore.compaction.swap import SegmentInfo, Snapshot
 from compactlib.blobstore.index.index_segment import IndexSegment
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind
+from compactlib.blobstore.model.values import NO_EXPIRY, IndexEntry, RecordFlag, RecordKind, milliseconds
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.runtime.breather import unhurried
 
@@ -119,3 +120,19 @@ class Writing:
             offset=segment[-1].end if segment else SEGMENT_HEADER_BYTES, size=SIZES[kind])
         segment.append(entry)
         self._newest[entry.id] = entry
+
+
+def kept_offsets(snapshot: Snapshot, reference_time: float, now: float) -> dict[SegmentName, set[int]]:
+    """Where the records begin that a compaction of their segment alone would keep: those that `log_statistics` counts.
+
+    Args:
+        snapshot: of a store.
+        reference_time: deletes made strictly before it are in effect; seconds since the epoch.
+        now: blobs that expire strictly before it have expired; seconds since the epoch.
+    """
+    reference_ms, now_ms = milliseconds(reference_time), milliseconds(now)
+    kept: dict[SegmentName, set[int]] = {info.name: set() for info in snapshot.segments}
+    for life in all_lifetimes(snapshot):
+        if life.is_kept(reference_ms, now_ms):
+            kept[life.segment].add(life.offset)
+    return kept

@@ -20,8 +20,6 @@ import attrs
 from compactlib.blobstore.compaction.commit.publish import private_name
 from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME, read_log
 from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Phase, Target
-from compactlib.blobstore.compaction.sense.statistics import all_lifetimes
-from compactlib.blobstore.compaction.swap import Snapshot
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import NotAStore
 from compactlib.blobstore.index.index_segment import IndexSegment
@@ -38,7 +36,7 @@ from compactlib.blobstore.log.load_log import (
 )
 from compactlib.blobstore.log.open_store import never_whole
 from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName
-from compactlib.blobstore.model.values import IndexEntry, RecordFlag, milliseconds
+from compactlib.blobstore.model.values import IndexEntry, RecordFlag
 from compactlib.blobstore.segment.descriptor import DESCRIPTOR_FILE, Descriptor, read_descriptor
 from compactlib.blobstore.segment.erasure import STATE_NAME, Erasure, read_state
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
@@ -129,22 +127,6 @@ def segment_path(folder: str, name: SegmentName) -> str | None:
     # Twice, as it may get its name in between.
     places = (final, os.path.join(folder, private_name(name)), final)
     return next((path for path in places if os.path.lexists(path)), None)
-
-
-def kept_offsets(snapshot: Snapshot, reference_time: float, now: float) -> dict[SegmentName, set[int]]:
-    """Where the records begin that a compaction of their segment alone would keep: those that `log_statistics` counts.
-
-    Args:
-        snapshot: of a store.
-        reference_time: deletes made strictly before it are in effect; seconds since the epoch.
-        now: blobs that expire strictly before it have expired; seconds since the epoch.
-    """
-    reference_ms, now_ms = milliseconds(reference_time), milliseconds(now)
-    kept: dict[SegmentName, set[int]] = {info.name: set() for info in snapshot.segments}
-    for life in all_lifetimes(snapshot):
-        if life.is_kept(reference_ms, now_ms):
-            kept[life.segment].add(life.offset)
-    return kept
 
 
 @attrs.frozen

@@ -11,11 +11,11 @@ import pytest
 
 from compactlib.blobstore import Blob, BlobStore, NotAStore
 from compactlib.blobstore.compaction.sense.statistics import log_statistics
-from compactlib.blobstore.store.store_reader import kept_offsets
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput, Stale
 from compactlib.spark.sources.arrow_arrays import packed, unpacked
 from compactlib.spark.sources.blobstore import BlobOptions, BlobSlice, plan_slices, read_slice
+from tests.blobstore.blob_logs import kept_offsets
 from tests.blobstore.compaction_stores import (
     EVERYTHING,
     START,
