@@ -17,6 +17,7 @@ once. Work that found its store busy is left alone for the first of these times,
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Literal, TypeAlias
 
 import attrs
@@ -24,6 +25,7 @@ import attrs
 from compactlib._arguments import refuses_misfits
 from compactlib.errors import AuditFailed, InvalidInput, NotFound
 from compactlib.outcome import Done, Failed, Outcome, Skipped
+from compactlib.runtime.services.ranking import Key, Ranking
 
 Cause: TypeAlias = Literal["asked", "resume", "retry", "periodic"]
 """Why a turn has come."""
@@ -101,6 +103,7 @@ class Item:
         is_enabled: whether it may be done.
         is_open: whether what it works on is open.
         next_due_at: when its next periodic turn comes due, if any does.
+        order: its place among all that was added.
         asked: the number and the strength of the request that waits, or `None`.
         owes_resume: something may have been interrupted.
         owed: the strength of what is due, 0 if nothing is.
@@ -122,6 +125,7 @@ class Item:
     is_enabled: bool
     is_open: bool
     next_due_at: float | None
+    order: int
     asked: tuple[int, int] | None = None
     owes_resume: bool = False
     owed: int = 0
@@ -167,6 +171,19 @@ class Item:
             return "resume", self.due_at
         return ("periodic", self.due_at) if self.owed else None
 
+    def wake(self, now: float) -> float | None:
+        """When `turn` may say something else though nothing happens to it, after `now`; `None` if never."""
+        if not self.may_run:
+            return None
+        times = (self.next_due_at, self.retry_at if self.failures else self.busy_until)
+        return min((at for at in times if at is not None and at > now), default=None)
+
+    def note_due(self, now: float) -> None:
+        """Its periodic turn is owed if its time has come."""
+        if self.next_due_at is not None and self.may_run and now >= self.next_due_at:
+            self.owe(1, self.next_due_at)
+            self.next_due_at = None if self.every_seconds is None else now + self.every_seconds
+
     def owe(self, strength: int, since: float) -> None:
         """A turn is due."""
         if strength > 0 and not self.owed:
@@ -174,8 +191,23 @@ class Item:
         self.owed = max(self.owed, strength)
 
 
+@attrs.frozen
+class _Lane:
+    """What waits on a lane, by name: for its turn, which has come, or for a time.
+
+    Attributes:
+        ready: what is to be done, by rank, since when, and order.
+        later: what is to be looked at again, by when.
+    """
+
+    ready: Ranking = attrs.field(factory=Ranking)
+    later: Ranking = attrs.field(factory=Ranking)
+
+
 class Agenda:
     """The work, and whose turn it is. Used by one thread at a time. Equal calls give equal turns.
+
+    Whatever concerns one piece of work costs O(log work), over many calls; `start`, `stop` and `audit` O(work).
 
     Args:
         retry_seconds: wait after a first failure, and after its store was busy, > 0.
@@ -195,6 +227,13 @@ class Agenda:
         self._items: dict[str, Item] = {}
         self._busy: dict[str, str] = {}
         self._requests = 0
+        self._added = 0
+        # What waits on each lane, and the lanes by their first. True of all work but what is noted as unsure before it
+        # changes, by lane and name; so an interrupt forgets none.
+        self._waiting: dict[str, _Lane] = {}
+        self._ready = Ranking()
+        self._later = Ranking()
+        self._unsure: dict[tuple[str, str], None] = {}
         self._state: Literal["new", "active", "stopped"] = "new"
 
     @property
@@ -232,20 +271,26 @@ class Agenda:
             raise NotFound(f"there is no work {name!r}; known is {', '.join(map(repr, self._items)) or 'none'}")
         return item
 
+    def _changing(self, name: str) -> Item:
+        """One piece of work that is about to change."""
+        item = self[name]
+        self._unsure[item.lane, name] = None
+        return item
+
     # ------------------------------------------------------------------------------------------------- what is reported
 
     def start(self, now: float) -> None:
         """Hand out turns from now on; every periodic turn is due at once."""
         if self._state != "active":
             self._state = "active"
-            for item in self._items.values():
-                self._due_at_once(item, now)
+            for name in self._items:
+                self._due_at_once(self._changing(name), now)
 
     def stop(self) -> tuple[str, ...]:
         """Hand out no more turns; requests that wait are forgotten. Returns the names of what is being done."""
         self._state = "stopped"
-        for item in self._items.values():
-            item.asked = None
+        for name in self._items:
+            self._changing(name).asked = None
         return tuple(self._busy.values())
 
     def add(self, name: str, lane: str, now: float, *, every_seconds: float | None = None, resumes: bool = False,
@@ -259,8 +304,11 @@ class Agenda:
             raise InvalidInput(f"there is work {name!r} already; names have to be unique")
         if every_seconds is not None and not every_seconds > 0:
             raise InvalidInput(f"every_seconds is {every_seconds}; give more than 0, or None")
-        self._items[name] = Item(name, lane, every_seconds, resumes, enabled, is_open,
-                                 next_due_at=None if every_seconds is None else now, owes_resume=resumes)
+        self._added += 1
+        item = Item(name, lane, every_seconds, resumes, enabled, is_open, order=self._added,
+                    next_due_at=None if every_seconds is None else now, owes_resume=resumes)
+        self._unsure[lane, name] = None
+        self._items[name] = item
 
     def remove(self, name: str, *others: str) -> Removed | Refused:
         """Forget pieces of work, all or none, the first of which stands for them: only if they are disabled, or nothing
@@ -269,13 +317,13 @@ class Agenda:
         Raises:
             NotFound: there is none of this name.
         """
-        items = {each: self[each] for each in (name, *others)}
+        items = {each: self._changing(each) for each in (name, *others)}
         if self.is_active and any(item.is_enabled for item in items.values()):
             return Refused(name, "it is enabled; disable it first")
         if any(item.running is not None for item in items.values()):
             return Refused(name, "it is being worked on; try again when it has stopped")
-        # At once, whatever interrupts this.
-        self._items = {each: item for each, item in self._items.items() if each not in items}
+        # By one call, which nothing interrupts.
+        deque(map(self._items.pop, items), maxlen=0)
         return Removed(name)
 
     def set_enabled(self, name: str, enabled: bool, now: float) -> bool:
@@ -286,7 +334,7 @@ class Agenda:
         Raises:
             NotFound: there is none of this name.
         """
-        item = self[name]
+        item = self._changing(name)
         if enabled and not item.is_enabled:
             self._due_at_once(item, now)
         if not enabled:
@@ -300,7 +348,7 @@ class Agenda:
         Raises:
             NotFound: there is none of this name.
         """
-        item = self[name]
+        item = self._changing(name)
         if is_open and not item.is_open:
             self._due_at_once(item, now)
             item.owes_resume = item.resumes
@@ -314,7 +362,7 @@ class Agenda:
         Raises:
             NotFound: there is none of this name.
         """
-        self[name].next_due_at = at
+        self._changing(name).next_due_at = at
 
     @refuses_misfits
     def request(self, name: str, strength: int = 1, *, joins: bool = False) -> Accepted | Refused:
@@ -342,6 +390,7 @@ class Agenda:
         if item.asked is not None:
             item.asked = item.asked[0], max(item.asked[1], strength)
             return Accepted(name, "already queued")
+        self._changing(name)
         self._requests += 1
         item.asked = self._requests, strength
         return Accepted(name, "queued")
@@ -352,7 +401,7 @@ class Agenda:
         Raises:
             InvalidInput: nothing was being done with it.
         """
-        item = self[name]
+        item = self._changing(name)
         turn = item.running
         if turn is None:
             raise InvalidInput(f"{name} has ended a turn that it never began")
@@ -393,28 +442,60 @@ class Agenda:
     # ------------------------------------------------------------------------------------------------ what follows
 
     def take(self, now: float, lane: str | None = None) -> Turn | None:
-        """The turn that begins now, on this lane or on any one that is free; `None` if none does. O(work)."""
-        if not self.is_active:
-            return None
-        best: tuple[tuple[float, float, int], Item, Cause] | None = None
-        for order, item in enumerate(self._items.values()):
-            self._note_due(item, now)
-            due = item.turn(now)
-            if due is None or item.lane in self._busy or lane not in (None, item.lane):
-                continue
-            cause, since = due
-            rank = float(_RANK[cause]), since, order
-            if best is None or rank < best[0]:
-                best = rank, item, cause
-        return None if best is None else self._begin(best[1], best[2])
+        """The turn that begins now, on this lane or on any one that is free; `None` if none does."""
+        found = self._first(now, lane) if self.is_active else None
+        return None if found is None else self._begin(*found)
 
-    @staticmethod
-    def _note_due(item: Item, now: float) -> None:
-        if item.next_due_at is not None and item.may_run and now >= item.next_due_at:
-            item.owe(1, item.next_due_at)
-            item.next_due_at = None if item.every_seconds is None else now + item.every_seconds
+    def _first(self, now: float, lane: str | None) -> tuple[Item, Cause] | None:
+        """The work whose turn is next, on this lane or on any one that is free, and why."""
+        self._look_at_changes(now)
+        while True:
+            first = self._ready.first() if lane is None else None
+            on = lane if first is None else first[1]
+            waiting = None if on is None or on in self._busy else self._waiting.get(on)
+            found = None if waiting is None else waiting.ready.first()
+            if on is None or found is None:
+                return None
+            item = self._items[found[1]]
+            due = item.turn(now)
+            if due is not None:
+                return item, due[0]
+            # A clock went back.
+            self._look(on, item.name, now)
+
+    def _look_at_changes(self, now: float) -> None:
+        """Rank anew what has changed, and what time has changed."""
+        for lane, name in tuple(self._unsure):
+            self._look(lane, name, now)
+        while (first := self._later.first()) is not None and first[0][0] <= now:
+            found = self._waiting[first[1]].later.first()
+            if found is None:
+                raise AuditFailed(f"the lane {first[1]!r} is to be looked at again, and nothing waits there")
+            self._look(first[1], found[1], now)
+
+    def _look(self, lane: str, name: str, now: float) -> None:
+        """Rank a piece of work, and its lane, by what it says now."""
+        self._unsure[lane, name] = None
+        ready: Key | None = None
+        later: Key | None = None
+        item = self._items.get(name)
+        if item is not None and item.lane == lane:
+            item.note_due(now)
+            due, wake = item.turn(now), item.wake(now)
+            ready = None if due is None else (float(_RANK[due[0]]), due[1], item.order)
+            later = None if wake is None else (wake,)
+        waiting = self._waiting.setdefault(lane, _Lane())
+        waiting.ready.put(name, ready)
+        waiting.later.put(name, later)
+        first, soonest = waiting.ready.first(), waiting.later.first()
+        self._ready.put(lane, None if first is None or lane in self._busy else first[0])
+        self._later.put(lane, None if soonest is None else soonest[0])
+        if first is None and soonest is None:
+            del self._waiting[lane]
+        del self._unsure[lane, name]
 
     def _begin(self, item: Item, cause: Cause) -> Turn:
+        self._changing(item.name)
         strength = 0 if cause == "resume" else item.owed
         if item.asked is not None:
             strength = max(strength, item.asked[1])
@@ -429,29 +510,19 @@ class Agenda:
         return turn
 
     def next_wake(self, now: float, lane: str | None = None) -> float | None:
-        """When `take` may have something new though nothing was reported meanwhile; `None` if never. O(work)."""
+        """When `take` may have something new though nothing was reported meanwhile; `None` if never."""
         if not self.is_active:
             return None
-        times: list[float] = []
-        for item in self._items.values():
-            if not item.may_run or lane not in (None, item.lane):
-                continue
-            if item.next_due_at is not None:
-                times.append(item.next_due_at)
-            if item.lane not in self._busy:
-                if item.turn(now) is not None:
-                    times.append(now)
-                elif item.failures:
-                    times.append(item.retry_at)
-                elif now < item.busy_until:
-                    times.append(item.busy_until)
-        return min(times, default=None)
+        if self._first(now, lane) is not None:
+            return now
+        waiting = None if lane is None else self._waiting.get(lane)
+        later = self._later if lane is None else None if waiting is None else waiting.later
+        first = None if later is None else later.first()
+        return None if first is None else first[0][0]
 
     def is_at_rest(self, now: float) -> bool:
         """Whether nothing is being done, and nothing would be now."""
-        return not self._busy and (self.is_stopped or not any(
-            item.turn(now) is not None or (item.may_run and item.next_due_at is not None and now >= item.next_due_at)
-            for item in self._items.values()))
+        return not self._busy and (self.is_stopped or self._first(now, None) is None)
 
     def audit(self) -> None:
         """Check that each lane is busy with one piece of work, and that none that may be done is forgotten.
@@ -469,3 +540,8 @@ class Agenda:
                 raise AuditFailed(f"{item.name} is failing, but owes no resumption")
             if item.asked is not None and (self.is_stopped or not item.may_run):
                 raise AuditFailed(f"{item.name} has a request that cannot be served")
+            is_due = item.asked is not None or item.failures or item.owes_resume or item.owed
+            waiting = self._waiting.get(item.lane, _Lane())
+            if (is_due or item.next_due_at is not None) and item.may_run and item.running is None and not (
+                    (item.lane, item.name) in self._unsure or item.name in waiting.ready or item.name in waiting.later):
+                raise AuditFailed(f"{item.name} waits for its turn, and is ranked nowhere")

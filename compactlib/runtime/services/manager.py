@@ -102,6 +102,8 @@ class CompactionManager(ServiceFace):
                  observer: Observer | None = None) -> None:
         self._triggers = _by_kind(triggers)
         self._names: dict[str, tuple[str, ...]] = {}
+        # Whose slices a name stands for, or stood for.
+        self._sliced: dict[str, str] = {}
         self._service = WorkService("the compaction manager", event=COMPACTION_FAILING, recovered=COMPACTION_RECOVERED,
                                     retry_seconds=retry_seconds, max_retry_seconds=max_retry_seconds, clock=clock,
                                     observer=observer)
@@ -146,7 +148,7 @@ class CompactionManager(ServiceFace):
         slices: Slices | None = getattr(store, "slices", None)
         names = (name,) if slices is None else (name, f"{name} ({slices.what})")
         for each in names:
-            if any(each in taken for taken in tuple(self._names.values())):
+            if each in self._names or each in self._names.get(self._sliced.get(each, ""), ()):
                 raise InvalidInput(f"there is work {each!r} already; names have to be unique")
         work = _Compacting(store, resume, policy, executor, fence, new_budget or getattr(store, "new_budget", None),
                            slices)
@@ -154,6 +156,7 @@ class CompactionManager(ServiceFace):
         every_seconds = periodic.every_seconds if isinstance(periodic, Periodic) else None
         self._service.add(name, work, lane=lane, every_seconds=every_seconds, resumes=resume is not None,
                           enabled=enabled, is_open=is_open)
+        self._sliced.update(dict.fromkeys(names[1:], name))
         self._names[name] = names
         if slices is not None:
             sliced = names[-1]
@@ -177,11 +180,15 @@ class CompactionManager(ServiceFace):
         try:
             answer = self._service.remove(*self._known(name))
         except NotFound:
-            self._names.pop(name, None)  # an interrupt came before this, the last time
+            self._forget(name)  # an interrupt came before this, the last time
             raise
         if isinstance(answer, Removed):
-            self._names.pop(name, None)
+            self._forget(name)
         return answer
+
+    def _forget(self, name: str) -> None:
+        for each in self._names.pop(name, ())[1:]:
+            self._sliced.pop(each, None)
 
     def enable(self, name: str) -> None:
         """Let a store be compacted; its periodic turn is due at once.

@@ -328,9 +328,9 @@ class WorkService:
         for turns in ending:
             turns.stop(wait_seconds=left())
         with self._changed:
-            self._changed.wait_for(lambda: not any(job in self._jobs.values() for job in jobs), left())
+            self._changed.wait_for(lambda: not any(map(self._is_on, jobs)), left())
             self._ending = [turns for turns in self._ending if turns.is_running]
-            running = [job.turn.name for job in jobs if job in self._jobs.values()]
+            running = [job.turn.name for job in jobs if self._is_on(job)]
             if running or any(turns.is_running for turns in ending):
                 return Failed(Busy(f"{self._what} has not ended in {wait_seconds:g} seconds: "
                                    f"{', '.join(running) or 'a thread'} still runs; it was cancelled, and nothing "
@@ -350,10 +350,11 @@ class WorkService:
         with self._changed:
             # Looked at again now and then: the host's clock may move, and a thread end, without waking any other.
             while not self._agenda.is_at_rest(self._now()):
-                self._audit_threads()
                 if left() == 0:
+                    self._audit_threads()
                     raise Busy(f"{self._what} is not idle after {seconds:g} seconds: {self._told_jobs()}; wait again")
-                self._changed.wait(min(left(), 0.05))
+                if not self._changed.wait(min(left(), 0.05)):
+                    self._audit_threads()
         self._audit_threads()
 
     @property
@@ -457,6 +458,9 @@ class WorkService:
             self._cut_short(begun, error)
             raise
 
+    def _is_on(self, job: Job) -> bool:
+        return self._jobs.get(job.turn.name) is job
+
     def _serves(self, lane: str) -> bool:
         """Whether the caller is the lane's present thread."""
         turns = self._lanes.get(lane)
@@ -492,7 +496,7 @@ class WorkService:
     def _cut_short(self, begun: list[Job], error: BaseException) -> None:
         """Note the end of a turn that was left at whichever step."""
         for job in begun:
-            if self._jobs.get(job.turn.name) is job:
+            if self._is_on(job):
                 self._settle(job, "failed", Failed(_ended(job.turn, error)))
         with self._changed:
             for item in self._agenda.items:
