@@ -7,6 +7,7 @@ Without it, or a host that does the same, the low watermark stands still, and so
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from compactlib._arguments import require_method, require_type
@@ -34,7 +35,7 @@ class CatalogUpkeep(ServiceFace):
     low watermark's listeners (`watermark.listen(compaction.watermark_moved)`), and each rise starts a round.
 
     What fails is reported to the observer (`catalog_upkeep_failed`), and tried again after a growing delay, at the
-    latest after a minute.
+    latest after a minute; it keeps nothing else from being deleted.
 
     Args:
         catalog: the node's catalog.
@@ -88,29 +89,49 @@ class CatalogUpkeep(ServiceFace):
             return closed
         try:
             self._catalog.poll()
-            forgotten = self._catalog.pins.forget_expired()
-            if self._published is not None:
-                forgotten += self._destroy_unreadable(self._published)
-                forgotten += self._published.forget_removed(
-                    self._catalog.history, None if self._assignments is None else self._assignments())
+            destroyed = self._destroyed()
         except CompactlibError as error:
             return Failed(error)
+        forgotten, failed = 0, list[Exception]()
+        for forget in (self._catalog.pins.forget_expired, *destroyed, self._forget_removed, self._forget_cut):
+            # What fails, perhaps for ever, keeps none of the others.
+            try:
+                forgotten += forget()
+            except Exception as error:
+                failed.append(error)
+        for other in failed[1:]:
+            job.note(other)
+        if not failed:
+            return Done(forgotten) if forgotten else Skipped("no pin has expired, no table's partitions are gone, and "
+                                                             "no cut has left anything behind")
+        if isinstance(failed[0], CompactlibError):
+            return Failed(failed[0])
+        raise failed[0]
+
+    def _destroyed(self) -> list[Callable[[], int]]:
+        """What destroys each partition that nobody can read any more."""
+        published, destroy, since = self._published, self._destroy, self._watermark.value.time
+        if published is None or destroy is None or since is None:
+            return []
+
+        def destroyed(table: int, partition: int, incarnation: int) -> int:
+            destroy(table, partition)
+            published.remove(table, partition, incarnation)
+            return 1
+
+        return [partial(destroyed, *doomed) for doomed in published.unreadable(self._catalog.history, since)]
+
+    def _forget_removed(self) -> int:
+        if self._published is None:
+            return 0
+        return self._published.forget_removed(self._catalog.history,
+                                              None if self._assignments is None else self._assignments())
+
+    def _forget_cut(self) -> int:
         left = self._catalog.reclaim()
         if isinstance(left, Failed):
-            return left
-        forgotten += left.stats.keys if isinstance(left, Done) else 0
-        return Done(forgotten) if forgotten else Skipped("no pin has expired, no table's partitions are gone, and no "
-                                                         "cut has left anything behind")
-
-    def _destroy_unreadable(self, published: PublishedTimes) -> int:
-        since = self._watermark.value.time
-        if self._destroy is None or since is None:
-            return 0
-        doomed = published.unreadable(self._catalog.history, since)
-        for table, partition, incarnation in doomed:
-            self._destroy(table, partition)
-            published.remove(table, partition, incarnation)
-        return len(doomed)
+            raise left.error
+        return left.stats.keys if isinstance(left, Done) else 0
 
     def _closed(self, job: Job) -> Failed | None:
         try:

@@ -236,6 +236,40 @@ def test_partitions_of_a_dropped_table_are_destroyed_once_nobody_can_read_it_and
     assert all(len(found) == PARTITIONS for found in destroyed.values())
 
 
+@pytest.mark.parametrize("error", [StorageError(operation="remove", path="a partition", errno=5), ValueError("odd")],
+                         ids=["expected", "unexpected"])
+def test_a_partition_that_cannot_be_destroyed_keeps_nothing_else_from_being_forgotten(error: Exception) -> None:
+    cluster = Cluster()
+    node, table = cluster.nodes["A"], cluster.add_table(1).id
+    cluster.settle()
+    destroyed: list[int] = []
+    failing = {0, 1}
+
+    def destroy(table: int, partition: int) -> None:
+        if partition in failing:
+            raise error
+        destroyed.append(partition)
+
+    observer = RecordingObserver()
+    upkeep = CatalogUpkeep(node.service, node.watermark, published=node.published, clock=cluster.wall,
+                           destroy=destroy, observer=observer)
+    node.service.pins.pin("backup", node.service.history.latest, node.service.history, ttl_seconds=60)
+    cluster.service.execute([DropTable(schema="PUBLIC", name="T1")], wait=False)
+    cluster.grow(cluster.service.history.latest + 3)
+    cluster.wall.advance(2000.0)
+    forgotten = upkeep.run_pending()[1]
+    assert isinstance(forgotten, Failed)
+    assert destroyed == list(range(2, PARTITIONS))
+    assert node.service.pins.all() == []
+    assert [node.published.published(table, partition) is None for partition in range(3)] == [False, False, True]
+    assert upkeep.last_error is error
+    assert [name for name, _ in observer.events] == ["catalog_upkeep_failed"]
+    failing.clear()
+    cluster.wall.advance(60.0)
+    assert Done(2) in upkeep.run_pending()
+    assert destroyed == [*range(2, PARTITIONS), 0, 1]
+
+
 def test_an_earlier_life_that_hosts_nothing_takes_no_times_away_from_a_later_one() -> None:
     """It wakes up and tidies, which must not make it the owner of what the later life keeps."""
     cluster = Cluster()
