@@ -32,6 +32,8 @@ _BACKLOG = 100
 """Connections that may wait to be taken."""
 _LAST_WORDS_SECONDS = 2.0
 """How long a connection that is closed waits for the other side to take the rest."""
+_LONGEST_SILENCE_SECONDS = 30_000
+"""What systems take."""
 _LONGEST_PAUSE_SECONDS = 1.0
 """Between two tries to accept, while the process has no descriptor left, for example."""
 
@@ -57,7 +59,8 @@ class DoorLimits:
         max_bytes_in_flight: of frames that are being read or handled, all connections together; others wait their turn.
             One larger frame is read alone.
         hello_seconds: from the connection's beginning to the end of its first frame, TLS handshake included.
-        frame_seconds: from a frame's first bytes to its last, waiting for its turn included.
+        frame_seconds: from a frame's first bytes to its last, waiting for its turn included. A connection whose other
+            side gives no sign for so long, as a machine that has lost its power, is over, too.
         idle_seconds: between two frames.
 
     Raises:
@@ -447,6 +450,7 @@ class Door:
                     if arrival.turned_away:
                         raise TimeoutError
                     self._arrived.discard(arrival)
+                    end_in_silence(arrival.line, self.limits.frame_seconds)
                     made = Line(self, *await _streams(arrival.line, self._tls, self.limits.hello_seconds))
                     self._open.add(made)
                     name = await welcome(made)
@@ -512,6 +516,18 @@ async def drained(writer: asyncio.StreamWriter, seconds: float) -> None:
         if not writer.is_closing():
             writer.transport.abort()
         raise
+
+
+def end_in_silence(line: socket.socket, seconds: float) -> None:
+    """Have the system end a connection soon after the other side's has given no sign for so long: it neither takes what
+    is sent, nor answers when it is asked whether it is there. Each time on a second, and only as far as the system can.
+    """
+    whole = max(int(min(seconds, _LONGEST_SILENCE_SECONDS)), 1)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", max(whole // 2, 1)), ("TCP_KEEPINTVL", max(whole // 6, 1)),
+                        ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 1000 * whole)):
+        if hasattr(socket, name):
+            line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 async def spoken(line: socket.socket) -> None:

@@ -35,6 +35,7 @@ from compactlib.runtime.doors import (
     Line,
     TurnedAway,
     drained,
+    end_in_silence,
     hang_up,
     require_address,
     require_guarded,
@@ -251,6 +252,7 @@ class TcpTransport:
             reader, writer = await asyncio.open_connection(*address, ssl=self._client_tls,
                                                            server_hostname=name if checks_name else None)
             try:
+                end_in_silence(writer.get_extra_info("socket"), self._options.frame_seconds)
                 require_name(writer, name)
                 writer.write(wire.encode(self._hello))
                 try:

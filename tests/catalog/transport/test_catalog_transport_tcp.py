@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import socket
 import struct
+import sys
 import zlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import attrs
 import pytest
 
 from compactlib.catalog.model.values import NodeId
@@ -100,6 +104,63 @@ def test_a_node_that_restarts_is_reached_again() -> None:
                     one.transport.send("b", message(2))
                     await asyncio.sleep(0.02)
                 assert await again.hears() == ("a", message(2))
+
+    run(story)
+
+
+def vanishes(line: socket.socket) -> None:
+    """What reaches this end from now on is dropped by the kernel, as by a machine that is gone: nothing is answered."""
+    drop = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
+    line.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HL", 1, ctypes.addressof(drop)))
+
+
+lossy = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no other system drops what a socket is sent")
+
+
+@lossy
+@pytest.mark.parametrize("takes_first", [True, False])
+def test_a_node_that_is_gone_without_a_word_is_connected_anew(*, takes_first: bool) -> None:
+    async def story() -> None:
+        loop, hello = asyncio.get_running_loop(), wire.encode(Hello("test", NodeId("b", 1)))
+        with socket.create_server(LOOPBACK) as gone:
+            gone.setblocking(False)
+            async with Node("a", options=attrs.evolve(QUICK, frame_seconds=1.0)) as one:
+                one.transport.set_peers({"b": gone.getsockname()})
+                one.transport.send("b", message(1))
+                first, _ = await loop.sock_accept(gone)
+                with first:
+                    await loop.sock_recv(first, 1024)
+                    await loop.sock_sendall(first, hello)
+                    if takes_first:
+                        await loop.sock_recv(first, 1024)
+                    vanishes(first)
+                    again = loop.create_task(loop.sock_accept(gone))
+                    for _ in range(1000):
+                        one.transport.send("b", message(2))
+                        await asyncio.wait({again}, timeout=0.02)
+                        if again.done():
+                            break
+                    again.cancel()
+                    second, _ = await again
+                    second.close()
+
+    run(story)
+
+
+@lossy
+def test_a_node_that_has_lost_its_power_is_taken_when_it_is_back_though_its_first_connection_seems_open() -> None:
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        async with Node("a", options=attrs.evolve(QUICK, frame_seconds=1.0)) as one, Node("b", life=2) as again:
+            again.knows(a=one)
+            with socket.socket() as first:
+                first.setblocking(False)
+                await loop.sock_connect(first, one.transport.address)
+                await loop.sock_sendall(first, wire.encode(Hello("test", NodeId("b", 1))))
+                await loop.sock_recv(first, 1024)
+                vanishes(first)
+                again.transport.send("a", message(2, "b"))
+                assert await one.hears() == ("b", message(2, "b"))
 
     run(story)
 
