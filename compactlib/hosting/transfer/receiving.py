@@ -63,6 +63,8 @@ class ReceivingLog:
         self._disk: threading.Lock = threading.Lock()
         self._step: _Step | None = None
         self._stepping: KeptTask | None = None
+        # What the host's `installed` raised last.
+        self._met: Exception | None = None
         self._turn: asyncio.Lock = asyncio.Lock()
         self._reply_to: asyncio.StreamWriter | None = None
         self._outcomes: asyncio.Queue[TransferOutcome] = asyncio.Queue(maxsize=1000)
@@ -79,8 +81,9 @@ class ReceivingLog:
 
     @property
     def stage(self) -> str:
-        """`"idle"`, or what a transfer is at: `"receiving"`, `"syncing"`, `"installing"`. While it is not idle, nothing
-        else may be applied or appended to the log."""
+        """`"idle"`, or what a transfer is at: `"receiving"`, `"syncing"`, `"installing"`, also where the server was
+        stopped before the host had restored its machine. While it is not idle, nothing else may be applied or appended
+        to the log."""
         return self._receiver.stage
 
     async def next_outcome(self) -> TransferOutcome:
@@ -151,8 +154,10 @@ class ReceivingLog:
         await self._carry_out(self._receiver.cancel("the follower began anew"))
 
     def open(self) -> None:
-        """Take messages from now on, again after `give_up`."""
+        """Take messages from now on, again after `give_up`, and go on with what was not restored then."""
         self._closing.clear()
+        if self._is_unrestored and self._step is not None:
+            self._take_aside(self._step)
 
     async def give_up(self, reason: str) -> None:
         """Take no more messages, and end a transfer; what is being put in force goes on."""
@@ -160,9 +165,24 @@ class ReceivingLog:
             self._closing.set()
             await self._carry_out(self._receiver.cancel(reason))
 
+    @property
+    def _is_unrestored(self) -> bool:
+        """Whether a snapshot is in force that the host could not restore its machine by before it was given up."""
+        return self._receiver.stage == "installing" and (self._stepping is None or self._stepping.has_ended)
+
+    async def leave(self) -> None:
+        """After `settle`: say so if the host has not restored what is in force; nobody will have it do so again."""
+        async with self._turn:
+            if self._is_unrestored:
+                error = self._met
+                await self._carry_out(self._receiver.failed(TaskFailed(
+                    "it is in force in the follower's log, and the host has not restored its machine by it: "
+                    f"`installed` raised {error!r}; send it again", task="installed", kind=type(error).__name__,
+                    detail=repr(error))))
+
     async def settle(self) -> None:
         """Return when nothing is being put in force, and let the files go."""
-        while self._receiver.stage == "installing" and self._stepping is not None and not self._stepping.has_ended:
+        while self._receiver.stage == "installing" and not self._is_unrestored:
             # It would be half done otherwise.
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
         if self._incoming is not None:
@@ -238,8 +258,8 @@ class ReceivingLog:
                 self._work.note(error, type(effect).__name__)
             self._step = step = _Step(effect, partial(self._on_disk, effect))
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
-        if isinstance(effect, InstallSnapshot):
-            await self._restore(effect.meta)
+        if isinstance(effect, InstallSnapshot) and not await self._restore(effect.meta):
+            return
         async with self._turn:
             now = self._clock.monotonic()
             if isinstance(effect, InstallSnapshot):
@@ -266,8 +286,9 @@ class ReceivingLog:
         elif isinstance(effect, DiscardInstall):
             self._discard(effect)
 
-    async def _restore(self, meta: SnapshotManifest) -> None:
-        """Have the host restore its machine; the snapshot is in force, and stays so whatever that raises."""
+    async def _restore(self, meta: SnapshotManifest) -> bool:
+        """Have the host restore its machine; the snapshot is in force, and stays so whatever that raises. Whether it
+        did, before it was given up: else `open` tries again, or whoever opens the store."""
         def restore() -> None:
             with self._snapshots.open_state(meta) as state:
                 self._installed(meta, state)
@@ -277,11 +298,12 @@ class ReceivingLog:
             try:
                 async with self._installing_now:
                     await self._work.call(self._in_turn, restore)
-                return
+                return True
             except Exception as error:
+                self._met = error
                 self._work.note(error, "the host's `installed`")
             if await self._closes_within(pause):
-                return  # it is restored when the store is opened again
+                return False
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
     async def _closes_within(self, seconds: float) -> bool:

@@ -121,7 +121,8 @@ class SnapshotServer(AsyncServiceFace):
             term: the highest term that the follower knows of the log's group.
             applied: asked for the last index that the machine has applied, -1 if none.
             installed: called with a new snapshot and its state once it is in force, to restore the machine; from then
-                on `applied` must say its index. In a thread; called again, after a growing delay, while it raises.
+                on `applied` must say its index. In a thread; called again, after a growing delay, while it raises, and
+                when the server is started again.
             term_seen: called with each higher term, to be kept; in a thread.
             machine_versions: the lowest and the highest machine version that can be restored.
 
@@ -148,7 +149,9 @@ class SnapshotServer(AsyncServiceFace):
 
     async def remove(self, log_id: str) -> None:
         """Receive no more for a log. A transfer is given up; what is being put in force is seen through, to the host's
-        restoring. A call that is cancelled may be made again.
+        restoring. If `installed` raises then, the transfer ends as `Failed(TransferAborted)` on both sides, with the
+        log ahead of the host's machine: restore that by the log's snapshot, or add the log again and have it sent
+        again. A call that is cancelled may be made again.
 
         Raises:
             NotFound: it was not added.
@@ -159,6 +162,7 @@ class SnapshotServer(AsyncServiceFace):
         self._leaving[log_id] = removed
         await removed.give_up("the follower receives no more for this log")
         await removed.settle()
+        await removed.leave()
         self._leaving.pop(log_id, None)
         self._active.discard(removed)
         self._route(removed)

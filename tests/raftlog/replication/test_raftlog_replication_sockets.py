@@ -662,6 +662,52 @@ def test_a_host_that_never_restores_does_not_keep_the_server_from_closing(tmp_pa
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("ends", ["removed", "stopped"])
+def test_what_a_host_has_not_restored_is_told_and_restored_when_the_log_is_received_for_again(
+        ends: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "f"), SMALL) as follower:
+            fill(leader, random.Random(3), 300)
+            leader.snapshot()
+            fails = [True]
+
+            def installed(meta: Any, state: Any) -> None:
+                if fails[0]:
+                    raise KeyError("the host's bug")
+                follower.installed(meta, state)
+
+            given: dict[str, Any] = {"term": 1, "applied": lambda: follower.machine.applied, "installed": installed}
+            server = SnapshotServer(listen=("127.0.0.1", 0), limits=LIMITS)
+            await server.start()
+            taking = server.add(follower.log, follower.snapshots, **given)
+            sending = asyncio.create_task(send(leader, server))
+            while not server.failures:
+                await asyncio.sleep(0.001)
+            if ends == "removed":
+                await server.remove(follower.log.log_id)
+                for told in (await sending, await taking.next_outcome()):
+                    assert "has not restored its machine by it: `installed` raised KeyError" in str(error_of(told))
+                assert taking.stage == "idle"
+                fails[0] = False
+                taking = server.add(follower.log, follower.snapshots, **given)
+                assert isinstance(await send(leader, server), Done)
+            else:
+                await server.stop()
+                assert taking.stage == "installing"
+                assert taking.outcomes == 0
+                sending.cancel()
+                fails[0] = False
+                await server.start()
+            assert isinstance(await taking.next_outcome(), Done)
+            assert follower.items() == leader.items()
+            assert taking.stage == "idle"
+            assert isinstance(await send(leader, server), Skipped)
+            server.audit()
+            await server.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
 def test_a_host_that_raises_when_it_is_asked_loses_a_line_and_no_task_dies(tmp_path: Path) -> None:
     async def run() -> None:
         with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "f"), SMALL) as follower:
