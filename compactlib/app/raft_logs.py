@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import attrs
 
@@ -39,6 +39,7 @@ from compactlib.runtime.budget import Budget
 
 _POLICIES: tuple[LogPolicy, ...] = (DropDead(), SeedPolicy(), RaPolicy(), CostPolicy())
 _TRIGGER = DeadRatio()
+SeenT = TypeVar("SeenT")
 
 
 class RaftLogAt(StoreAt):
@@ -126,32 +127,30 @@ class RaftLogStoreAt(StoreAt):
     def _logs(self) -> list[RaftLogAt]:
         return [RaftLogAt(attrs.evolve(self.asked, path=path)) for path in logs_of_store(self.path) or ()]
 
+    def _of_each(self, look: Callable[[RaftLogAt], SeenT]) -> list[SeenT]:
+        """What is seen of each log, but for those that their owner has removed since they were listed."""
+        seen = []
+        for log in self._logs:
+            try:
+                found = look(log)
+            except (NotALog, StorageError):
+                if os.path.lexists(log.path):
+                    raise
+                continue
+            if os.path.lexists(log.path):
+                seen.append(found)
+        return seen
+
     def inspect(self) -> Answer:
         """One row a log."""
-        rows: list[dict[str, Any]] = []
-        for log in self._logs:
-            with LogReader(log.path) as reader:
-                seen = inspect_log(reader)
-            segments = seen.view.segments
-            rows.append({"log": os.path.basename(log.path), "segments": len(segments),
-                         "entries": sum(stats.entries for stats in segments),
-                         "live": sum(stats.live_entries for stats in segments), "in_wal": len(seen.unflushed),
-                         "snapshot": None if seen.snapshot is None else seen.snapshot.index,
-                         "file_bytes": sum(size or 0 for size in seen.file_bytes)})
+        rows = self._of_each(_row_of)
         title = (f"{self.path}: {len(rows):,} logs with one write-ahead log; look at one by its folder, "
                  f"{os.path.join(self.path, LOGS_FOLDER, 'LOG')}")
         return Answer({"folder": self.path, "logs": rows}, (Table.from_dicts(rows, title=title),))
 
     def levels(self) -> Mapping[str, Any]:
         """Sums over the logs."""
-        rows = []
-        for log in self._logs:
-            try:
-                rows.append(log.levels())
-            except (NotALog, StorageError):
-                # Its owner may have removed it since they were listed.
-                if os.path.lexists(log.path):
-                    raise
+        rows = self._of_each(RaftLogAt.levels)
         return {"logs": len(rows), **{name: sum(row[name] for row in rows) for name in (
             "segments", "entries", "live_bytes", "dead_bytes", "writing_bytes")}}
 
@@ -171,7 +170,7 @@ class RaftLogStoreAt(StoreAt):
 
     def verified(self) -> VerifyReport:
         """What is wrong with the write-ahead log is wrong for each log of the store, and reported once."""
-        checked = [log.verified() for log in self._logs]
+        checked = self._of_each(RaftLogAt.verified)
         found = {(each.kind, each.place, each.what): each for report in checked for each in report.findings}
         return VerifyReport(tuple(found.values()), sum(each.records for each in checked),
                             sum(each.bytes_read for each in checked))
@@ -179,3 +178,14 @@ class RaftLogStoreAt(StoreAt):
     def counted(self, report: VerifyReport) -> str:
         """In how many logs, too."""
         return f"{len(self._logs):,} logs, {super().counted(report)}"
+
+
+def _row_of(log: RaftLogAt) -> dict[str, Any]:
+    with LogReader(log.path) as reader:
+        seen = inspect_log(reader)
+    segments = seen.view.segments
+    return {"log": os.path.basename(log.path), "segments": len(segments),
+            "entries": sum(stats.entries for stats in segments),
+            "live": sum(stats.live_entries for stats in segments), "in_wal": len(seen.unflushed),
+            "snapshot": None if seen.snapshot is None else seen.snapshot.index,
+            "file_bytes": sum(size or 0 for size in seen.file_bytes)}

@@ -148,8 +148,9 @@ class RepositoryAt(KVStoreAt):
             return repository.compact(branch=self._branch, budget=budget, observer=observer)
 
     def verified(self) -> VerifyReport:
-        """Every record, staged entry and range."""
-        with self.reading() as store, self._opened(store) as repository:
+        """Every record, staged entry and range; not by what is cut next, which may be gone."""
+        found = CommittedRanges(LocalObjects(self._objects()))
+        with self.reading() as store, Repository(store, found, name=self._name) as repository:
             return repository.verify()
 
 

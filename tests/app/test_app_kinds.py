@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 import attrs
 import pytest
 
+from compactlib.app import raft_logs
 from compactlib.app.cli import main
 from compactlib.app.kinds import KINDS, store_at
 from compactlib.app.raft_logs import RaftLogAt
@@ -30,7 +32,7 @@ from compactlib.files.record_frame import RecordFrame
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.outcome import Done
-from compactlib.raftlog import RaftLogStore, SeedPolicy, SegmentLog
+from compactlib.raftlog import LogReader, RaftLogStore, SeedPolicy, SegmentLog
 from compactlib.runtime import OnRequest
 from compactlib.runtime.observe import Observer, Progress
 from compactlib.scheduler import AddBlocks, BlockMeta, LevelConfig, PollRequest, SchedulerConfig, StoredScheduler
@@ -548,3 +550,39 @@ def test_what_does_not_fit_a_kind_is_refused_with_what_does(arguments: list[str]
     code, out, err = answer(capsys, command, tmp_path / name, *rest)
     assert (code, out) == (2, "")
     assert re.search(said, err), err
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "watch"])
+@pytest.mark.parametrize("when", ["before it is looked at", "meanwhile"])
+def test_a_log_that_its_store_removes_during_a_look_is_no_damage(
+        command: str, when: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = store_of_logs(tmp_path / "s")
+
+    def open_and_remove(path: str) -> LogReader:
+        if not path.endswith("a"):
+            return LogReader(path)
+        reader = LogReader(path) if when == "meanwhile" else None
+        shutil.rmtree(path)
+        return reader or LogReader(path)
+
+    monkeypatch.setattr(raft_logs, "LogReader", open_and_remove)
+    code, out, err = answer(capsys, command, folder, *(("--times", "1") if command == "watch" else ()))
+    assert (code, err) == (0, ""), out
+    assert not {"a", "missing"}.intersection(out.split())
+
+
+def test_all_damage_of_a_repository_is_found_whatever_of_it_is_gone(tmp_path: Path,
+                                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    """Also what a compaction would need before anything else."""
+    store = repository(tmp_path)
+    (metarange,) = (tmp_path / "ranges" / "metaranges").iterdir()
+    for is_damaged in (True, False):
+        if is_damaged:
+            flip_byte(metarange, metarange.stat().st_size // 2)
+        else:
+            metarange.unlink()
+        code, out, err = answer(capsys, "verify", store)
+        assert (code, err) == (1, "")
+        assert metarange.name in out
+        assert "damaged or missing; restore" in out

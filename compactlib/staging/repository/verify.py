@@ -39,8 +39,12 @@ def verify(context: StagingContext, budget: Budget) -> VerifyReport:
         for token in record.tokens:
             reader.staged(token)
     findings = reader.findings
+    met: CompactlibError | None = None
     if not findings:
-        findings += [Finding("contradiction", place, what) for place, what in contradictions(context)]
+        try:
+            findings += [Finding("contradiction", place, what) for place, what in contradictions(context)]
+        except (CorruptData, Unsupported) as error:
+            met = error
     live = _live(branches, commits, findings)
     ranges = context.committed.verify(live, budget=budget)
     for _ in range(_LOOKS):
@@ -52,6 +56,9 @@ def verify(context: StagingContext, budget: Budget) -> VerifyReport:
         if live == before:
             break
         ranges = context.committed.verify(live, budget=budget)
+    if met is not None and not any(str(each.error) == str(met) for each in ranges.findings):
+        # Not that of a metarange which is among the ranges' own.
+        reader.note("a branch, or what it names", met)
     return VerifyReport(findings=(*findings, *ranges.findings), records=reader.records + ranges.records,
                         bytes_read=reader.bytes_read + ranges.bytes_read)
 
@@ -95,11 +102,11 @@ class _Records:
                 try:
                     decoded = decode(entry, place)
                 except (CorruptData, Unsupported) as error:
-                    self._note(place, error)
+                    self.note(place, error)
                 else:
                     yield entry, decoded
 
-    def _note(self, place: str, error: CompactlibError) -> None:
+    def note(self, place: str, error: CompactlibError) -> None:
         kind = "version" if isinstance(error, Unsupported) else "damage"
         self.findings.append(Finding(kind, place, str(error), error))
 

@@ -328,6 +328,26 @@ def test_verify_finds_ranges_that_are_gone_and_a_token_that_is_named_twice() -> 
     assert kinds == {"missing", "contradiction"}
 
 
+def test_verify_lists_a_damaged_metarange_and_what_is_wrong_besides() -> None:
+    world = World()
+    world.branch({"a": "1"})
+    side = world.repo.create_branch("side", "main")
+    side.put(b"b", b"2")
+    side.commit("more")
+    damaged = min(info.key for info in world.objects.list("metaranges/"))
+    ranges = [info.key for info in world.objects.list("ranges/")]
+    content = bytearray(world.objects.get(damaged))
+    content[len(content) // 2] ^= 1
+    world.objects.delete(damaged)
+    world.objects.create(damaged, bytes(content))
+    for key in ranges:
+        world.objects.delete(key)
+    found = World(world.store, world.objects).repo.verify().findings
+    assert min((each.kind, each.place in (damaged, *ranges)) for each in found) == ("damage", True)
+    assert {each.kind for each in found} == {"damage", "missing"}
+    assert len({each.place for each in found}) == len(found)
+
+
 def test_verify_looks_again_for_what_a_branch_has_let_go_of() -> None:
     world = World()
     main = world.branch({"a": "1", "b": "2"})
