@@ -25,7 +25,7 @@ from compactlib.app.stores import Asked
 from compactlib.app.terminal import Answer, show
 from compactlib.app.watching import watch
 from compactlib.app.workload import DEFAULT_MAX_BYTES
-from compactlib.errors import CompactlibError, CorruptData
+from compactlib.errors import AuditFailed, CompactlibError, CorruptData
 
 _DEMO_EXECUTORS = {"local": ("local",), "spark": ("spark",), "both": ("local", "spark")}
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (CompactlibError, OSError) as error:
         _say(" ".join(str(error).split()))
         # Damage that lets nothing more be read is what it was to find.
-        return 1 if arguments.command == "verify" and isinstance(error, CorruptData) else 2
+        return 1 if arguments.command == "verify" and isinstance(error, CorruptData | AuditFailed) else 2
 
 
 def _open_what_was_closed() -> None:

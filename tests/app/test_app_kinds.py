@@ -283,6 +283,18 @@ def test_damage_of_an_sqlite_file_is_found(make: Callable[[Path], Path], tmp_pat
     assert answer(capsys, "plan", path)[0] == 2
 
 
+def test_a_file_that_contradicts_itself_is_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = repository(tmp_path)
+    with contextlib.closing(SqliteStore(path)) as store, contextlib.closing(StoredScheduler(store)) as opened:
+        opened.apply(AddBlocks((BlockMeta(id="block", tenant="t", shard=0, level=0, size_bytes=100),)))
+    assert kind_of(path) == "file of several stores"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("UPDATE counter SET version = 1")
+    code, out, err = answer(capsys, "verify", path)
+    assert (code, out) == (1, "")
+    assert "the counter stands at 1" in err
+
+
 def test_a_scheduler_of_a_newer_release_is_not_called_damaged(tmp_path: Path,
                                                              capsys: pytest.CaptureFixture[str]) -> None:
     """It was told to restore the files from a copy."""
