@@ -156,6 +156,16 @@ def test_an_answer_that_is_not_taken_ends_the_connection() -> None:
         assert serving.server.last_error is None
 
 
+def test_an_answer_that_is_not_taken_ends_the_connection_whatever_is_asked_meanwhile() -> None:
+    wordy = SchedulerApplication(Wordy(), limits=HttpLimits(body_seconds=1.0))
+    with served(wordy) as serving, serving.connect() as line:
+        line.sendall(POLL)
+        while not any(each.has_asked and each.flow.write_paused for each in tuple(serving.server.lines)):
+            threading.Event().wait(0.002)
+        line.sendall(POLL)
+        serving.told("the taking of an answer did not come in time: body_seconds=1.0")
+
+
 def test_whatever_is_sent_the_server_goes_on(effort: Effort) -> None:
     rng = random.Random(5)
     with served(application(hello_seconds=0.05, body_seconds=0.05, idle_seconds=0.05)) as serving:

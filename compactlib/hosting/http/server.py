@@ -233,8 +233,9 @@ class _Line(H11Protocol):
         before = self.cycle
         super().data_received(data)
         if self.cycle is not before:
-            # The application bounds the rest: the body, and what is done with it.
-            self._await()
+            # The application bounds the rest: the body, and what is done with it; not the answer before.
+            if not self.flow.write_paused:
+                self._await()
             self.has_asked = True
             self._server.greeted(self)
 

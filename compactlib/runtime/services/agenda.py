@@ -18,6 +18,7 @@ once. Work that found its store busy is left alone for the first of these times,
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import Literal, TypeAlias
 
 import attrs
@@ -34,6 +35,8 @@ Condition: TypeAlias = Literal["running", "queued", "failing", "waiting", "disab
 Ending: TypeAlias = Literal["done", "skipped", "busy", "failed", "given up", "stopped"]
 """What a turn ended in; `given up` is a failure that is not tried again, `stopped` one that was asked for."""
 
+_TOLD_NAMES = 20
+"""So many names of work stand in an error that knows no such name."""
 _RANK: dict[Cause, int] = {"asked": 0, "resume": 1, "retry": 1, "periodic": 2}
 
 
@@ -268,8 +271,12 @@ class Agenda:
         """
         item = self._items.get(name)
         if item is None:
-            raise NotFound(f"there is no work {name!r}; known is {', '.join(map(repr, self._items)) or 'none'}")
+            raise NotFound(f"there is no work {name!r}; {self._told_names()}")
         return item
+
+    def _told_names(self) -> str:
+        more = f", and {len(self._items) - _TOLD_NAMES:,} more" if len(self._items) > _TOLD_NAMES else ""
+        return f"known is {', '.join(map(repr, islice(self._items, _TOLD_NAMES))) or 'none'}{more}"
 
     def _changing(self, name: str) -> Item:
         """One piece of work that is about to change."""
@@ -380,7 +387,7 @@ class Agenda:
             raise InvalidInput(f"the strength of a request is {strength}; give at least 1")
         item = self._items.get(name)
         if item is None:
-            return Refused(name, f"there is no such work; known is {', '.join(map(repr, self._items)) or 'none'}")
+            return Refused(name, f"there is no such work; {self._told_names()}")
         if self.is_stopped:
             return Refused(name, "it was stopped; start it")
         if not item.may_run:

@@ -53,6 +53,17 @@ def test_names_are_unique_and_known() -> None:
         agenda.request("a", 0)
 
 
+def test_an_error_names_some_of_the_work_that_is_known() -> None:
+    agenda = Agenda()
+    for number in range(1000):
+        agenda.add(f"s{number}", "d", 0.0)
+    with pytest.raises(NotFound, match=r"no work 'x'; known is 's0', 's1', .*'s19', and 980 more"):
+        agenda["x"]
+    refused = agenda.request("x")
+    assert isinstance(refused, Refused)
+    assert len(refused.reason) < 300
+
+
 def test_work_is_due_when_its_time_has_come_and_not_before() -> None:
     """Ambry reckons an earlier time for idle stores, which has no effect: here there is none."""
     agenda = Agenda()
