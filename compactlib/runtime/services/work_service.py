@@ -355,7 +355,10 @@ class WorkService:
                     raise Busy(f"{self._what} is not idle after {seconds:g} seconds: {self._told_jobs()}; wait again")
                 if not self._changed.wait(min(left(), 0.05)):
                     self._audit_threads()
-        self._audit_threads()
+            # All work is gone through only where a thread has ended.
+            has_ended = bool(self._exits) or not all(turns.is_running for turns in self._lanes.values())
+        if has_ended:
+            self._audit_threads()
 
     @property
     def is_mine(self) -> bool:

@@ -42,3 +42,14 @@ def test_the_life_of_four_times_the_stores_takes_little_more_than_four_times_the
 
     few, many = (calls_of(partial(life, stores)).total() for stores in (50, 200))
     assert many <= 4.4 * few
+
+
+def test_a_wait_for_one_of_four_times_the_stores_takes_as_many_steps() -> None:
+    def steps(stores: int) -> int:
+        manager = CompactionManager((), clock=ManualClock())
+        add_all(manager, stores, lambda number: "d")
+        with manager:
+            manager.wait_until_idle()
+            return calls_of(manager.wait_until_idle).total()
+
+    assert steps(200) <= 1.2 * steps(50)
