@@ -62,7 +62,8 @@ class BlobStoreConfig:
         stats_bucket_seconds: span of one bucket.
         stats_entries_per_second: how many index entries a background scan reads, `None` for no limit.
 
-        max_blob_bytes: what is kept free in each target segment when a plan's benefit is computed.
+        max_blob_bytes: what is kept free in each target segment when a plan's benefit is computed. Of larger blobs, a
+            compaction may free fewer segments than its plan says, or none, each time again.
         pace: rate of a compaction that is given no budget, and how far it falls on a slow disk; `None` for no limit.
         compaction_buffer_bytes: how much is read at once where bytes pass through the process.
         swap_segments: how many segments beyond the capacity a compaction may fill before it frees its sources.
