@@ -100,6 +100,16 @@ def require_id(name: str, value: object, length: int) -> bytes:
     return value
 
 
+def require_one_of(name: str, value: object, choices: Any) -> None:
+    """Return if `value` is one of the texts of this `Literal`.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    if not isinstance(value, str) or value not in get_args(choices):
+        raise InvalidInput(f"{name} is {value!r:.100}; give one of {', '.join(get_args(choices))}")
+
+
 def require_seconds(name: str, value: object, *, above_zero: bool = False) -> None:
     """Return if `value` is a time that a call can wait: systems count it in milliseconds of 32 bits.
 
@@ -278,4 +288,6 @@ def _fits(value: object, hint: Any) -> bool:
     if getattr(hint, "_is_protocol", False):
         names = {name for kind in hint.__mro__ if getattr(kind, "_is_protocol", False) for name in vars(kind)}
         return all(hasattr(value, name) for name in names if not name.startswith("_"))
-    return isinstance(value, (int, float) if hint is float else hint) and _has_what_it_seems(value, hint)
+    if hint is float and isinstance(value, int):
+        return abs(value) <= float_info.max
+    return isinstance(value, hint) and _has_what_it_seems(value, hint)

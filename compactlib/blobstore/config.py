@@ -62,7 +62,8 @@ class BlobStoreConfig:
         stats_bucket_seconds: span of one bucket.
         stats_entries_per_second: how many index entries a background scan reads, `None` for no limit.
 
-        max_blob_bytes: what is kept free in each target segment when a plan's benefit is computed.
+        max_blob_bytes: what is kept free in each target segment when a plan's benefit is computed. Of larger blobs, a
+            compaction may free fewer segments than its plan says, or none, each time again.
         pace: rate of a compaction that is given no budget, and how far it falls on a slow disk; `None` for no limit.
         compaction_buffer_bytes: how much is read at once where bytes pass through the process.
         swap_segments: how many segments beyond the capacity a compaction may fill before it frees its sources.
@@ -120,8 +121,9 @@ class BlobStoreConfig:
             raise InvalidInput(f"durability is {self.durability!r}; it is 'each', 'group' or 'interval'")
         for name, least in _LEAST.items():
             value = getattr(self, name)
-            if value is not None and not least <= value < math.inf:
-                raise InvalidInput(f"{name} is {value}; give {least} or more")
+            most = _MOST_SECONDS if name.endswith("_seconds") else math.inf
+            if value is not None and not (least <= value <= most and value < math.inf):
+                raise InvalidInput(f"{name} is {value}; give {least} or more" + f", up to {most:g}" * (most < math.inf))
         for name in _RATES:
             rate = getattr(self, name)
             if rate is not None and not 0 < rate < math.inf:
@@ -197,10 +199,13 @@ def _check_type(name: str, wanted: str, value: object) -> None:
         raise InvalidInput(f"{name} is {value!r}; its type is {wanted}")
 
 
+_MOST_SECONDS = 1e15
+"""Thirty million years; added to a time, or taken from one, it is a time still that a record can hold."""
 _LEAST: dict[str, float] = {
     "capacity_bytes": MIN_SEGMENT_BYTES, "segment_bytes": MIN_SEGMENT_BYTES, "sync_interval_seconds": 0,
     "max_open_segments": 1, "index_max_entries": 1, "index_max_bytes": 1, "journal_max_entries": 0,
     "find_max_entries": 1, "ttl_update_buffer_seconds": 0, "deleted_retention_seconds": 0, "stats_bucket_count": 0,
     "max_blob_bytes": 0, "compaction_buffer_bytes": 1, "swap_segments": 1, "compaction_history_seconds": 0,
+    "stats_bucket_seconds": 0.001,
 }
-_RATES = ("stats_bucket_seconds", "stats_entries_per_second", "hard_delete_bytes_per_second")
+_RATES = ("stats_entries_per_second", "hard_delete_bytes_per_second")

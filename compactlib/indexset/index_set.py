@@ -20,11 +20,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, repeat
 from operator import add, index as as_int, sub
-from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias, final, get_args
+from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias, final
 
 from attrs.exceptions import FrozenInstanceError
 
-from compactlib._arguments import refuses_misfits, require_type
+from compactlib._arguments import refuses_misfits, require_one_of, require_type
 from compactlib.errors import AuditFailed, InvalidInput, NotFound
 from compactlib.indexset import (
     algebra as _indexset_algebra,
@@ -105,8 +105,7 @@ class IndexSet:
 
         Cost: O(n log n); linear where the input ascends.
         """
-        if engine not in get_args(Engine):
-            raise InvalidInput(f"no engine {engine!r}; there are {', '.join(get_args(Engine))}")
+        require_one_of("engine", engine, Engine)
         values = column(list(indexes))
         if engine == "roaring" or (engine == "auto" and _indexset_roaring.pays(values)):
             return cls._of(_indexset_roaring.runs_of(values))

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from math import inf
 from sys import float_info
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from compactlib._arguments import is_whole, require_type
+from compactlib._arguments import is_whole, require_one_of, require_type
 from compactlib.errors import InvalidInput
 
 OnNewSealed: TypeAlias = Literal["abort", "keep"]
@@ -26,9 +26,7 @@ def _is_seconds(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
 
 
 def _one_of(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    allowed = get_args(OnNewSealed)
-    if value not in allowed:
-        raise InvalidInput(f"{attribute.name} is {value!r}; give one of {', '.join(allowed)}")
+    require_one_of(attribute.name, value, OnNewSealed)
 
 
 def _is_bool(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:

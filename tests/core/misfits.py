@@ -58,7 +58,7 @@ def public_calls(owner: Any) -> Iterator[str]:
 
 def misfits(make: Callable[[], Any], calls: Calls,
             state: Callable[[Any], object] = lambda owner: None, *,
-            given: tuple[Any, ...] = (*STRANGE, *ODD)) -> Iterator[str]:
+            given: tuple[Any, ...] = (*STRANGE, *ODD, *HOSTILE)) -> Iterator[str]:
     """What ends in an error that is not the library's, or in one and a change, as text: call, argument, and what was
     given.
 

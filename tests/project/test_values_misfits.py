@@ -7,6 +7,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -26,7 +27,7 @@ from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.runtime.observe import PrometheusObserver, RecordingObserver
 from compactlib.staging.committed.formats.parquet import ParquetFormat
-from tests.core.misfits import STRANGE
+from tests.core.misfits import HOSTILE, ODD, STRANGE
 
 LIMITS = dict.fromkeys(("max_partition_bytes", "max_key_bytes", "max_value_bytes", "max_transact"), 1)
 MANIFEST = {**dict.fromkeys(("index", "term", "machine_version", "live_count", "live_bytes", "live_crc", "state_bytes",
@@ -97,6 +98,31 @@ def test_no_setting_that_is_a_number_is_taken_as_something_else_or_refused_witho
                     wrong.append(f"{made.__name__}({name}={strange!r}) is taken")
     assert not wrong, "\n".join(wrong)
     assert tried > 600
+
+
+def policies() -> list[type[Any]]:
+    """Every policy of the library that has settings, each of which has a default."""
+    return sorted({made for module in pkgutil.walk_packages(compactlib.__path__, "compactlib.")
+                   for made in vars(importlib.import_module(module.name)).values()
+                   if inspect.isclass(made) and attrs.has(made) and callable(getattr(made, "choose", None))
+                   and made.__module__ == module.name and all(
+                       field.default is not attrs.NOTHING for field in attrs.fields(made))}, key=attrgetter("__name__"))
+
+
+def test_a_setting_of_a_policy_that_is_refused_is_an_error_of_the_library() -> None:
+    wrong: list[str] = []
+    found = policies()
+    for made in found:
+        for field in filter(attrgetter("init"), attrs.fields(made)):
+            for strange in (*STRANGE, *ODD, *HOSTILE):
+                try:
+                    made(**{str(field.alias): strange})
+                except InvalidInput:
+                    continue
+                except Exception as error:
+                    wrong.append(f"{made.__name__}({field.alias}={strange!r}) raises {type(error).__name__}: {error}")
+    assert not wrong, "\n".join(wrong)
+    assert len(found) > 20
 
 
 @pytest.mark.parametrize("make", [

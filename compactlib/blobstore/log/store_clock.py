@@ -12,7 +12,7 @@ single one with a wild time, from a peer say, does not count.
 
 from __future__ import annotations
 
-from statistics import median_high
+from statistics import median_low
 
 from compactlib.blobstore.log.contents import LogContents
 from compactlib.clock import Clock
@@ -74,4 +74,4 @@ def last_known_time(contents: LogContents) -> float | None:
         if len(times) >= NEWEST_RECORDS:
             break
         times = [*index.columns.op_times[-(NEWEST_RECORDS - len(times)):], *times]
-    return median_high(times) / 1000 if times else None
+    return median_low(times) / 1000 if times else None

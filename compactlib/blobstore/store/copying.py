@@ -129,10 +129,9 @@ def _state(source: BlobStore | BlobReader, blob_id: bytes) -> BlobState | None:
 
 
 def _is_outdone(source: BlobStore | BlobReader, entry: IndexEntry) -> bool:
-    """Whether a PUT of a later life came after it."""
+    """Whether a PUT came after it, which says of itself which life it begins or goes on with."""
     state = _state(source, entry.id)
-    return (state is not None and state.put is not None and entry.sequence < state.put.sequence
-            and entry.life_version < state.put.life_version)
+    return state is not None and state.put is not None and entry.sequence < state.put.sequence
 
 
 def _content(source: BlobStore | BlobReader, put: IndexEntry) -> bytes | None:

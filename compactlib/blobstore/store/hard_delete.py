@@ -2,9 +2,11 @@
 """Reclaim, and the hard delete that may be a part of it: the content of deleted blobs is overwritten with zeros where
 it lies.
 
-A hard delete follows the deletes in the order of their sequences, and remembers durably how far it has come; since
-compactions keep sequences, it never has to begin anew because of one. It works in small batches, each a run of the
-store like a compaction, and yields to compactions: while one runs, or waits to be finished, nothing is overwritten.
+A hard delete follows the deletes in effect in the order of their sequences, and remembers durably below which none is
+left; since compactions keep sequences, it never has to begin anew because of one. A delete that is not in effect, by a
+clock far ahead say, holds up no other: those behind it are looked at again after the store was opened, which changes
+nothing. It works in small batches, each a run of the store like a compaction, and yields to compactions: while one
+runs, or waits to be finished, nothing is overwritten.
 
 A host that has other work to do on the disk gives it slices: `HardDeleteSlices` does one batch at a time, waits for no
 rate, and says when the next one is due, which is after the time that the rate gives the bytes just written.
@@ -18,9 +20,10 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import os
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from operator import attrgetter
 
 import attrs
@@ -48,9 +51,10 @@ from compactlib.blobstore.segment.erasure import (
     total_bytes,
     write_state,
 )
-from compactlib.blobstore.segment.reader import SegmentFile, salt_of
+from compactlib.blobstore.segment.open_segments import OpenSegments
+from compactlib.blobstore.segment.reader import salt_of
 from compactlib.blobstore.segment.records import HEADER_BYTES, content_range, decode_head, encode_head
-from compactlib.blobstore.validity.verdicts import BlobEnd
+from compactlib.blobstore.validity.verdicts import FOREVER, BlobEnd
 from compactlib.errors import AuditFailed, CompactlibError, CorruptData, StorageError
 from compactlib.outcome import Done, Failed, Outcome, Skipped
 from compactlib.runtime.breather import Breather
@@ -60,6 +64,7 @@ MAX_BATCH_RECORDS = 64
 MAX_BATCH_BYTES = 8 << 20
 MAX_WAITING_DELETES = 10_000
 """How many of the next deletes are remembered, so that not each batch looks at the whole index."""
+_MAX_OPEN = 16
 _LOOK_AGAIN_SECONDS = 600.0
 """When a slice is due again that could not go on, since its blobs are in the segment that is written to, say."""
 _WHO = "hard delete"
@@ -131,6 +136,40 @@ def hard_delete(store: OwnedStore, budget: Budget | None) -> Outcome[HardDeleteR
         return Failed(error)
 
 
+@attrs.frozen
+class _Round:
+    """The next deletes that are in effect, and what the progress must not pass.
+
+    Attributes:
+        in_effect_ms: deletes made before it are in effect.
+        not_yet: the lowest sequence of a delete that is not.
+        waiting: the next that are, by sequence.
+        put_off: the lowest sequence of one whose content is in the segment that is written to.
+    """
+
+    in_effect_ms: int
+    not_yet: int
+    waiting: Sequence[IndexEntry]
+    put_off: int = FOREVER
+
+
+@attrs.frozen
+class _Batch:
+    """Records to overwrite.
+
+    Attributes:
+        erasures: these.
+        looked_at: the sequence of the last delete that was looked at for them.
+        reached: up to this one, every delete was carried out before, or is with them.
+        then: what is left of the round after them.
+    """
+
+    erasures: list[Erasure]
+    looked_at: int
+    reached: int
+    then: _Round
+
+
 class HardDeleter:
     """Overwrites the content of deleted blobs of one store. Several for one store take turns.
 
@@ -142,7 +181,9 @@ class HardDeleter:
         self._store = store
         self._events = StoreEvents(store.name, store.observer)
         self._state = self._stored(tells_damage=True)
-        self._waiting: list[IndexEntry] = []
+        self._round: _Round | None = None
+        # Deletes made before that time, up to that sequence, were looked at.
+        self._looked_at = (0, 0)
 
     @property
     def sequence(self) -> int:
@@ -172,7 +213,7 @@ class HardDeleter:
                     if batches == most_batches:
                         return Done(HardDeleteReport(records, written, self._state.sequence, is_whole=False))
                     batches += 1
-                    erasures, sequence = batch
+                    erasures = batch.erasures
                     lent.spend(total_bytes(erasures))
                     with compactions.running(lent, is_brief=True) as run:
                         refused = compactions.busy() if run is None else compactions.in_the_way()
@@ -182,7 +223,7 @@ class HardDeleter:
                         # What was found may have moved, or another one have been here, while the budget let us wait.
                         is_unsure = True
                         if self._stored().sequence == self._state.sequence and self._may_go(erasures):
-                            written += self._carry_out(erasures, sequence)
+                            written += self._carry_out(batch)
                             records += len(erasures)
                         is_unsure = False
         except CompactlibError as error:
@@ -192,18 +233,23 @@ class HardDeleter:
                 self._events.tell(CONTENTS_ERASED, records=records, bytes_written=written)
         return Done(HardDeleteReport(records, written, self._state.sequence))
 
-    def next_in_effect(self) -> float | None:
-        """In how many seconds the next delete is in effect that was not looked at, 0 if it is; `None` if there is none.
+    def next_due(self) -> float:
+        """In how many seconds there may be more to overwrite: when the next delete is in effect, or some time later if
+        one is whose content is in the segment that is written to.
 
-        Looks at every entry behind the last delete that was looked at.
+        Looks at every entry behind the last delete up to which all were looked at.
         """
-        store = self._store
-        waiting = _deletes_after(store.snapshot(), self._state.sequence, Breather(store.clock))
-        next_one = min(waiting, key=_BY_SEQUENCE, default=None)
-        if next_one is None:
-            return None
-        in_effect = next_one.op_time_ms / 1000 + store.config.deleted_retention_seconds + _TICK_SECONDS
-        return max(in_effect - store.clock.now(), 0.0)
+        store, retention = self._store, self._store.config.deleted_retention_seconds
+        now = store.clock.now()
+        # What is deleted from now on is in effect later than that.
+        due, otherwise = math.inf, retention or _LOOK_AGAIN_SECONDS
+        for delete in self._not_looked_at(store.snapshot(), Breather(store.clock)):
+            left = delete.op_time_ms / 1000 + retention + _TICK_SECONDS - now
+            if left > 0:
+                due = min(due, left)
+            else:
+                otherwise = _LOOK_AGAIN_SECONDS
+        return min(due, otherwise)
 
     def audit(self) -> None:
         """Check that what is in memory is what is on the disk, or was before another one went on from there.
@@ -226,48 +272,101 @@ class HardDeleter:
             return HardDeleteState(self._store.incarnation)
         return state
 
-    def _next_batch(self, breather: Breather) -> tuple[list[Erasure], int] | None:
-        """The next records to overwrite, and the sequence that is reached with them; `None` if there is nothing new."""
-        snapshot = self._store.snapshot()
+    def _next_batch(self, breather: Breather) -> _Batch | None:
+        """The next records to overwrite; `None` if there is nothing new, and the next call looks again at what was put
+        off."""
+        store, snapshot = self._store, self._store.snapshot()
         self._state = self._stored()
-        in_effect_ms = milliseconds(self._store.clock.now() - self._store.config.deleted_retention_seconds)
-        found: list[Erasure] = []
-        size = 0
+        in_effect_ms = milliseconds(store.clock.now() - store.config.deleted_retention_seconds)
+        with contextlib.closing(OpenSegments(store.folder, store.segment_header, _MAX_OPEN)) as files:
+            while (current := self._waiting(snapshot, in_effect_ms, breather)) is not None:
+                batch = self._batch(snapshot, current, files, breather)
+                if batch.erasures or batch.reached > self._state.sequence:
+                    return batch
+                self._went(batch)
+        return None
+
+    def _waiting(self, snapshot: Snapshot, in_effect_ms: int, breather: Breather) -> _Round | None:
+        """The round as far as it was not looked at, or the next one; `None` if there is none."""
+        current, put_off = self._round, FOREVER
+        if current is not None:
+            put_off = current.put_off
+            # A clock that was set back leaves fewer in effect.
+            if current.in_effect_ms <= in_effect_ms and current.waiting:
+                return current
+        not_yet = FOREVER
+
+        def in_effect() -> Iterator[IndexEntry]:
+            nonlocal not_yet
+            for delete in self._not_looked_at(snapshot, breather):
+                if delete.op_time_ms < in_effect_ms:
+                    yield delete
+                elif delete.sequence < not_yet:
+                    not_yet = delete.sequence
+
+        waiting = heapq.nsmallest(MAX_WAITING_DELETES, in_effect(), key=_BY_SEQUENCE)
+        self._round = _Round(in_effect_ms, not_yet, waiting, put_off) if waiting else None
+        if not waiting and put_off < FOREVER:
+            before_ms, sequence = self._looked_at
+            self._looked_at = before_ms, min(sequence, put_off - 1)
+        return self._round
+
+    def _not_looked_at(self, snapshot: Snapshot, breather: Breather) -> Iterator[IndexEntry]:
+        """The DELETE entries that were not looked at, in no order. Segments that are older are not looked at."""
         reached = self._state.sequence
-        self._waiting = self._waiting[bisect_right(self._waiting, reached, key=_BY_SEQUENCE):] or heapq.nsmallest(
-            MAX_WAITING_DELETES, _deletes_after(snapshot, reached, breather), key=_BY_SEQUENCE)
+        before_ms, sequence = self._looked_at
+        for info in snapshot.segments:
+            if info.last_sequence > reached:
+                for entry in snapshot.entries_of(info.name):
+                    breather.breathe()
+                    if entry.kind == RecordKind.DELETE and entry.sequence > reached and (
+                            entry.sequence > sequence or entry.op_time_ms >= before_ms):
+                        yield entry
+
+    def _batch(self, snapshot: Snapshot, current: _Round, files: OpenSegments, breather: Breather) -> _Batch:
+        # Several deletes may be why the same content goes.
+        found: dict[tuple[SegmentName, int], Erasure] = {}
+        size = looked_at = 0
+        put_off = current.put_off
         often: dict[bytes, list[IndexEntry]] = {}
-        for delete in self._waiting:
+        for delete in current.waiting:
             breather.breathe()
-            if delete.op_time_ms >= in_effect_ms:
-                break
             history = often.get(delete.id) or snapshot.history(delete.id)
             if len(history) > OFTEN:
                 # Looked at once: what decides is the same for each of its deletes.
                 newest = BlobEnd.of(history).newest
                 often[delete.id] = history = [each for each in history if each.kind == RecordKind.PUT or each is newest]
-            doomed = [put for put in _doomed(history, delete, in_effect_ms) if not self._is_erased(put)]
+            doomed = [put for put in _doomed(history, delete, current.in_effect_ms)
+                      if not self._is_erased(put, snapshot, files)]
+            looked_at = delete.sequence
             if any(put.segment == snapshot.segments[-1].name for put in doomed):
                 # Still being written to: its turn comes when the segment is sealed.
-                break
-            found += map(self._erasure, doomed)
-            size += sum(content_range(put)[1] for put in doomed)
-            reached = delete.sequence
+                put_off = min(put_off, looked_at)
+                continue
+            for put in doomed:
+                if (put.segment, put.offset) not in found:
+                    found[put.segment, put.offset] = self._erasure(put)
+                    size += content_range(put)[1]
             if len(found) >= MAX_BATCH_RECORDS or size >= MAX_BATCH_BYTES:
                 break
-        return (found, reached) if reached > self._state.sequence else None
+        left = current.waiting[bisect_right(current.waiting, looked_at, key=_BY_SEQUENCE):]
+        reached = min(looked_at, current.not_yet - 1, put_off - 1)
+        return _Batch([*found.values()], looked_at, reached, attrs.evolve(current, waiting=left, put_off=put_off))
 
-    def _is_erased(self, put: IndexEntry) -> bool:
+    def _went(self, batch: _Batch) -> None:
+        """A batch is over: go on from there."""
+        self._round = batch.then
+        if not batch.then.waiting:
+            self._looked_at = batch.then.in_effect_ms, batch.looked_at
+
+    def _is_erased(self, put: IndexEntry, snapshot: Snapshot, files: OpenSegments) -> bool:
         """Whether the record itself says that its content was overwritten: the index says so before, and a compaction
         may have copied the record in between."""
         if put.flags & RecordFlag.ERASED:
-            store = self._store
             # One that has moved meanwhile is looked at again before anything is overwritten.
             with contextlib.suppress(StorageError):
-                file = SegmentFile(os.path.join(store.folder, put.segment.log_file), store.segment_header(put.segment))
-                with contextlib.closing(file):
-                    data = file.read(put.offset, HEADER_BYTES + len(put.id))
-                head = decode_head(data, 0, salt_of(store.incarnation))
+                data = files.get(put.segment, snapshot.has).read(put.offset, HEADER_BYTES + len(put.id))
+                head = decode_head(data, 0, salt_of(self._store.incarnation))
                 return not isinstance(head, str) and bool(head.flags & RecordFlag.ERASED)
         return False
 
@@ -285,23 +384,24 @@ class HardDeleter:
         snapshot = store.snapshot()
         again = self._next_batch(Breather(store.clock))
         if all(snapshot.has(segment) for segment, _ in places) and again is not None and places <= {
-                (erasure.segment, erasure.offset) for erasure in again[0]}:
+                (erasure.segment, erasure.offset) for erasure in again.erasures}:
             return True
         store.give_up(_WHO, None)
         return False
 
-    def _carry_out(self, erasures: Sequence[Erasure], sequence: int) -> int:
-        store = self._store
+    def _carry_out(self, batch: _Batch) -> int:
+        store, written = self._store, 0
         # A delete that a crash takes must not be why content goes, nor count as looked at.
         store.make_durable()
-        intent = attrs.evolve(self._state, erasures=tuple(erasures))
-        write_state(store.files, store.folder, intent)
-        self._mark_all(erasures)
-        written = erase_records(store.files, store.folder, erasures)
-        state = HardDeleteState(store.incarnation, sequence)
+        if batch.erasures:
+            write_state(store.files, store.folder, attrs.evolve(self._state, erasures=tuple(batch.erasures)))
+            self._mark_all(batch.erasures)
+            written = erase_records(store.files, store.folder, batch.erasures)
+        state = HardDeleteState(store.incarnation, max(batch.reached, self._state.sequence))
         write_state(store.files, store.folder, state)
         store.give_up(_WHO, None)
         self._state = state
+        self._went(batch)
         return written
 
     def _mark_all(self, erasures: Sequence[Erasure]) -> None:
@@ -337,6 +437,11 @@ class HardDeleteSlices:
     store: OwnedStore
     what: str = "hard delete"
 
+    @cached_property
+    def _deleter(self) -> HardDeleter:
+        # One for all slices: it knows what was looked at.
+        return HardDeleter(self.store)
+
     def run(self, *, budget: Budget) -> tuple[Outcome[BlobReclaimReport], float]:
         """Overwrite one batch, of at most `MAX_BATCH_RECORDS` records and about `MAX_BATCH_BYTES`, at once.
 
@@ -352,18 +457,14 @@ class HardDeleteSlices:
         """
         store, config = self.store, self.store.config
         store.require_mine()
-        deleter = HardDeleter(store)
-        outcome = deleter.run(budget=budget, most_batches=1)
+        outcome = self._deleter.run(budget=budget, most_batches=1)
         if not isinstance(outcome, Done):
             return outcome, _LOOK_AGAIN_SECONDS
         report = outcome.stats
         rate = config.hard_delete_bytes_per_second
         due_in = 0.0 if rate is None else report.bytes_written / rate
         if report.is_whole:
-            in_effect = deleter.next_in_effect()
-            # What is deleted from now on is in effect later than that.
-            after = config.deleted_retention_seconds if in_effect is None else in_effect
-            due_in = max(due_in, after or _LOOK_AGAIN_SECONDS)
+            due_in = max(due_in, self._deleter.next_due())
         if not report.records and report.is_whole:
             return Skipped(f"store {store.name} has nothing to overwrite: no delete of a blob in a sealed segment came "
                            f"into effect since the last time"), due_in
@@ -383,13 +484,3 @@ def _doomed(history: Sequence[IndexEntry], delete: IndexEntry, in_effect_ms: int
     elif end.deleted_ms >= in_effect_ms:
         return []
     return [put for put in history if put.kind == RecordKind.PUT]
-
-
-def _deletes_after(snapshot: Snapshot, sequence: int, breather: Breather) -> Iterator[IndexEntry]:
-    """The DELETE entries behind a sequence, in no order. Segments that are older are not looked at."""
-    for info in snapshot.segments:
-        if info.last_sequence > sequence:
-            for entry in snapshot.entries_of(info.name):
-                breather.breathe()
-                if entry.kind == RecordKind.DELETE and entry.sequence > sequence:
-                    yield entry

@@ -8,6 +8,7 @@ any more (`leftover`).
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 
@@ -15,10 +16,11 @@ from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME
 from compactlib.blobstore.compaction.run.store_compactions import OwnedStore
 from compactlib.blobstore.compaction.swap import Snapshot
 from compactlib.blobstore.model.names import UNPUBLISHED_SUFFIX, SegmentName, place_of_index_file, segment_of_log_file
-from compactlib.blobstore.model.values import IndexEntry
+from compactlib.blobstore.model.values import IndexEntry, RecordFlag
+from compactlib.blobstore.segment.erasure import read_state
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, SegmentFile
 from compactlib.blobstore.segment.scan import DamagedRange, ScannedRecord, scan_records
-from compactlib.errors import Busy, CompactlibError, CorruptData
+from compactlib.errors import Busy, CompactlibError, CorruptData, Unsupported
 from compactlib.files.disk import list_folder
 from compactlib.report import Finding, VerifyReport
 from compactlib.runtime.budget import Budget
@@ -77,7 +79,10 @@ def _verified(store: OwnedStore, budget: Budget) -> VerifyReport | None:
 
 
 def verify_segment(snapshot: Snapshot, name: SegmentName, file: SegmentFile, end: int) -> tuple[list[Finding], int]:
-    """Compare the records of a segment with its index; what was found, and how many entries the index has."""
+    """Compare the records of a segment with its index; what was found, and how many entries the index has.
+
+    What a hard delete overwrites meanwhile, or was kept from overwriting wholly, is no finding.
+    """
     entries = {entry.offset: entry for entry in snapshot.entries_of(name)}
     count = len(entries)
     findings: list[Finding] = []
@@ -105,7 +110,22 @@ def verify_segment(snapshot: Snapshot, name: SegmentName, file: SegmentFile, end
                 f"the content of record {found.header.sequence} of {found.header.id!r} does not fit its CRC"))
     findings += [Finding("missing", f"{name}:{entry.offset}", f"record {entry.sequence} of {entry.id!r} is not there")
                  for entry in entries.values()]
-    return findings, count
+    places = {each.place for each in findings}
+    erased = {place for entry in snapshot.entries_of(name) if (place := f"{name}:{entry.offset}") in places
+              and _is_erased(file, entry)} if findings else set()
+    return [each for each in findings if each.place not in erased], count
+
+
+def _is_erased(file: SegmentFile, entry: IndexEntry) -> bool:
+    """Whether a hard delete is about to overwrite the content of a record, or has done so since it was read."""
+    with contextlib.suppress(CorruptData, Unsupported):
+        # In this order: what is named no more, is overwritten.
+        state = read_state(os.path.dirname(file.path))
+        if state is not None and any((each.segment, each.offset) == (entry.segment, entry.offset)
+                                     for each in state.erasures):
+            return True
+    return any(isinstance(found, ScannedRecord) and found.whole and bool(found.header.flags & RecordFlag.ERASED)
+               and _describes(entry, found) for found in scan_records(file, entry.offset, entry.end))
 
 
 def _damage(file: SegmentFile, name: SegmentName, offset: int, expected: str, found: str, what: str) -> Finding:

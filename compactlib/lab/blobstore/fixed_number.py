@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, Literal, TypeAlias, get_args
+from typing import ClassVar, Literal, TypeAlias
 
 import attrs
 
+from compactlib._arguments import require_one_of
 from compactlib.blobstore.compaction.plan.policy import BlobChoice, BlobView, SegmentView, fraction, whole
-from compactlib.errors import InvalidInput
 
 Preference: TypeAlias = Literal["dead share", "valid bytes", "benefit", "root benefit"]
 """What comes first: the largest dead share; the fewest valid bytes; with u the valid part of what a segment holds, the
@@ -42,8 +42,7 @@ class FixedNumber:
     name: ClassVar[str] = "fixed_number"
 
     def __attrs_post_init__(self) -> None:
-        if self.prefers not in get_args(Preference):
-            raise InvalidInput(f"prefers is {self.prefers!r}; it is one of {', '.join(_WORTH)}")
+        require_one_of("prefers", self.prefers, Preference)
 
     def choose(self, view: BlobView, now: float) -> BlobChoice:
         """See `BlobPolicy.choose`. O(n log n) for n segments."""

@@ -214,6 +214,7 @@ class Tombstones:
         self.confirm(tombstone.name)
         return tombstone
 
+    @refuses_misfits
     def cut(self, now: float, lease_end: float) -> None:
         """No tombstone is younger than `now`, and no lease ends after `lease_end`, seconds. O(n)."""
         for entry in self:

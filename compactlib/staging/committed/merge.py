@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Final
 
-from compactlib.errors import InvalidInput
+from compactlib._arguments import require_one_of
 from compactlib.runtime.budget import Budget
 from compactlib.staging.committed.apply import Apply
 from compactlib.staging.committed.diff import RangeDiff
@@ -28,8 +28,7 @@ def merge_metaranges(files: RangeFiles, rule: SplitRule, base: MetaRange, source
                      destination: MetaRange, destination_id: MetaRangeId | None, strategy: MergeStrategy,
                      budget: Budget, background: Executor | None = None) -> Applied:
     """See `CommittedRanges.merge`. Opens the ranges in which base and source differ, and the destination's there."""
-    if strategy not in get_args(MergeStrategy):
-        raise InvalidInput(f"the strategy is {strategy!r}; give one of {', '.join(get_args(MergeStrategy))}")
+    require_one_of("the strategy", strategy, MergeStrategy)
     differences = RangeDiff(files, base, source, b"")
     changes = _merged_changes(differences, RangeLookup(files, destination), strategy)
     return Apply(files, rule, destination, changes, budget, elsewhere=source.entries,

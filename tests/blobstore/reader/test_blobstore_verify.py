@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +11,26 @@ from pathlib import Path
 import pytest
 
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import IndexEntry
+from compactlib.blobstore.model.values import Deleted, IndexEntry
+from compactlib.blobstore.segment.reader import SegmentFile
+from compactlib.blobstore.store.blob_reader import BlobReader
 from compactlib.blobstore.store.verify import verify
 from compactlib.clock import ManualClock
-from compactlib.errors import BudgetSpent
+from compactlib.errors import BudgetSpent, CorruptData
+from compactlib.outcome import Done
 from compactlib.report import VerifyReport
 from compactlib.runtime.budget import Budget
-from tests.blobstore.compaction_stores import RETENTION, done, flip, garbage_store, names, open_store, plan_of
+from compactlib.testing import FailingFiles, Fault
+from tests.blobstore.compaction_stores import (
+    EVERYTHING,
+    RETENTION,
+    done,
+    flip,
+    garbage_store,
+    names,
+    open_store,
+    plan_of,
+)
 from tests.blobstore.store_pictures import StorePicture, compare
 
 
@@ -67,6 +81,66 @@ def test_leftovers_are_told_and_harmless(folder: Path, clock: ManualClock) -> No
 def test_it_asks_the_budget(folder: Path, clock: ManualClock) -> None:
     with garbage_store(folder, clock) as store, pytest.raises(BudgetSpent):
         verify(store, budget=Budget(total_bytes=3000))
+
+
+def test_what_a_hard_delete_overwrites_meanwhile_is_no_finding(folder: Path, clock: ManualClock,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    read, left = SegmentFile.read, iter(range(1, 10))
+
+    def erasing(file: SegmentFile, offset: int, length: int) -> bytes:
+        if next(left, 0) == 2:
+            assert isinstance(store.hard_delete(budget=Budget()), Done)
+        return read(file, offset, length)
+
+    with open_store(folder, clock, capacity_bytes=64 << 20, segment_bytes=8 << 20) as store:
+        store.put("a", bytes([7]) * (3 << 20))
+        store.put("b", b"stays")
+        store.delete("a")
+        store.close_active_segment()
+        clock.advance(100.0)
+        monkeypatch.setattr(SegmentFile, "read", erasing)
+        assert store.verify().is_sound
+        monkeypatch.undo()
+        assert isinstance(store.get("a", EVERYTHING), Deleted)
+
+
+class Tearing:
+    """Tears one change of the disk."""
+
+    left = 0
+
+    def __call__(self, number: int) -> Fault | None:
+        """See `FileFaultChoice`."""
+        self.left -= 1
+        return Fault.TORN if self.left == 0 else None
+
+
+def test_what_a_hard_delete_has_torn_is_no_finding_and_other_damage_is(folder: Path, clock: ManualClock) -> None:
+    torn = 0
+    for at in range(1, 30):
+        place, tearing = folder.parent / str(at), Tearing()
+        with open_store(place, clock, files=FailingFiles(faults=tearing)) as store:
+            store.put("a", b"secret" * 30)
+            store.put("b", b"stays" * 30)
+            store.delete("a")
+            store.close_active_segment()
+            clock.advance(100.0)
+            tearing.left = at
+            refused = store.hard_delete(budget=Budget())
+            tearing.left = 0
+            head = store.snapshot().history(b"a")[0]
+            with BlobReader(place, store.config, clock=clock) as reader:
+                assert store.verify().is_sound
+                assert reader.verify().is_sound
+            with contextlib.suppress(CorruptData):
+                store.get("a", EVERYTHING)
+            data = (place / head.segment.log_file).read_bytes()
+            torn += data[head.offset:head.end].count(b"secret") not in (0, 30)
+            flip(place / head.segment.log_file, store.snapshot().history(b"b")[0].end - 5)
+            assert [each.kind for each in store.verify().findings] == ["damage"]
+        if isinstance(refused, Done):
+            break
+    assert torn
 
 
 def test_a_compaction_under_way_is_no_finding(folder: Path, clock: ManualClock) -> None:

@@ -29,20 +29,23 @@ from compactlib.blobstore import (
 )
 from compactlib.blobstore.errors import BlobConflict, BlobMissing, WritesStopped
 from compactlib.blobstore.model.placement import ByAge, ByEnd
-from compactlib.blobstore.model.values import Answer, Blob, Deleted, GetOptions, RecordKind
+from compactlib.blobstore.model.values import Answer, Blob, Deleted, GetOptions, RecordFlag, RecordKind, milliseconds
 from compactlib.blobstore.store.copying import copy_store
+from compactlib.blobstore.store.hard_delete import HardDeleter
 from compactlib.blobstore.store.peers import ContainerStates, PeerTokens
 from compactlib.blobstore.store.replication import ReplicaEntry, ReplicationToken
+from compactlib.blobstore.validity.verdicts import BlobEnd
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CompactlibError, DiskFull, StorageError
 from compactlib.files import LocalFiles
-from compactlib.outcome import Failed
+from compactlib.outcome import Done, Failed
 from compactlib.runtime.budget import Budget
 from compactlib.testing import FailingFiles, Fault
 from compactlib.testing.faults.plan import Crash
 
 PEERS = 3
 IDS = [b"%d" % number for number in range(6)]
+WILD = b"wild"
 GONE_CONTAINER = 7
 _PLAIN = GetOptions()
 EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
@@ -136,6 +139,7 @@ class Replica:
         self.peers: PeerTokens | None = None
         self.reader: BlobReader | None = None
         self.seen: dict[bytes, Answer] = {}
+        self.deleter: HardDeleter | None = None
         self.open()
 
     def open(self) -> None:
@@ -144,6 +148,7 @@ class Replica:
         self.store = BlobStore(self.folder, self.config, clock=self.clock, policy=self.policy, name="store",
                                files=FailingFiles(LocalFiles(), faults=self.refusal))
         assert not self.store.recovery.damage, self.store.recovery
+        self.deleter = None
         # A retention that was shorter before may have cost contents that a longer one keeps.
         self.since = self.clock.now()
         if self.peers is None:
@@ -393,10 +398,29 @@ class World:
             assert isinstance(outcome.error, StorageError), outcome
 
     def do_erase(self, replica: Replica, key: bytes) -> None:
-        outcome = replica.store.hard_delete(budget=Budget())
+        """The whole hard delete, anew or by one that remembers what it has looked at, and nothing is left that may go.
+        """
+        store = replica.store
+        if replica.deleter is None or self.rng.random() < 0.3:
+            replica.deleter = HardDeleter(store)
+        in_effect_ms = milliseconds(store.clock.now() - store.config.deleted_retention_seconds)
+        outcome = replica.deleter.run(budget=Budget(), most_batches=self.rng.choice([None, 1]))
         self.trace.append(f"  {outcome!s:.200}")
         if isinstance(outcome, Failed):
             assert isinstance(outcome.error, StorageError), outcome
+        if isinstance(outcome, Done) and outcome.stats.is_whole:
+            snapshot = store.snapshot()
+            for each in (*IDS, WILD):
+                history = snapshot.history(each)
+                puts = [entry for entry in history if entry.kind == RecordKind.PUT]
+                if BlobEnd.of(history).deleted_ms < in_effect_ms and all(
+                        put.segment != snapshot.segments[-1].name for put in puts):
+                    assert all(put.flags & RecordFlag.ERASED for put in puts), f"{each!r} is left: {history}"
+
+    def do_wild_delete(self, replica: Replica, key: bytes) -> None:
+        """A delete by a clock ahead of all others, but not so far that it would pass for a jump of theirs."""
+        for kind, ahead in ((RecordKind.PUT, 0.0), (RecordKind.DELETE, 50.0)):
+            replica.store.append_replicated(kind, WILD, op_time=replica.clock.now() + ahead)
 
     def do_container(self, replica: Replica, key: bytes) -> None:
         if self.skews_containers and len(self.trace) > 60:
@@ -585,5 +609,5 @@ class World:
 _WORDS = {"put": 10, "replace": 4, "delete": 7, "undelete": 5, "keep": 4, "wait": 10, "pull": 14, "take": 8,
           "pull all": 5, "compact": 12, "resume": 2, "drop": 1, "reclaim": 3, "erase": 6, "container": 1, "look": 2,
           "reopen": 3, "kill": 2, "jump": 1, "copy": 1,
-          "compact beside": 5, "erase beside": 3}
+          "compact beside": 5, "erase beside": 3, "wild delete": 3}
 _HEARS = ("pull", "take", "pull all", "compact beside", "erase beside")

@@ -201,6 +201,16 @@ def test_one_record_with_a_wild_time_does_not_set_the_clock(scratch: Path) -> No
         assert store.clock.now() == NOW
 
 
+def test_of_two_records_the_one_with_a_wild_time_does_not_set_the_clock(scratch: Path) -> None:
+    clock = ManualClock(NOW)
+    with opened(scratch, clock) as store:
+        store.put("stays", b"1")
+        store.append_replicated(RecordKind.DELETE, "from a peer", op_time=NOW * 1e3)
+    with opened(scratch, clock) as store:
+        assert store.put("short", b"2", ttl_seconds=40.0).expires_at == NOW + 40.0
+        assert store.delete("stays").deleted_at == NOW
+
+
 def test_a_jump_at_any_reading_loses_nothing_and_sticks_nothing(effort: Effort, scratch: Path) -> None:
     runs = iter(range(10_000))
 

@@ -14,7 +14,7 @@ import pytest
 from compactlib.blobstore import BlobReader, CompactAll, StoreFull
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.errors import BlobTooLarge
-from compactlib.blobstore.model.values import Blob, Deleted, GetOptions, RecordFlag
+from compactlib.blobstore.model.values import Blob, BlobInfo, Deleted, GetOptions, RecordFlag, RecordKind
 from compactlib.blobstore.store.copying import copy_store
 from compactlib.blobstore.store.replication import records_after
 from compactlib.blobstore.store.store import BlobStore
@@ -80,6 +80,22 @@ def test_a_log_of_one_segment_says_why_it_is_never_compacted_and_its_copy_is(tmp
             assert [found for found, _ in answers(copy)] == [
                 attrs.evolve(found, content_gone=True) if isinstance(found, Deleted) else found for found, _ in plain]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["many", "one"]
+
+
+def test_a_blob_that_expires_does_so_in_the_copy_whatever_the_one_was_that_it_outdid(tmp_path: Path) -> None:
+    clock = ManualClock(1_000.0)
+    with BlobStore(tmp_path / "one", ONE, clock=clock) as store:
+        for kind, content, at, life, expires in (
+                (RecordKind.PUT, b"1", 1_000.0, 0, None), (RecordKind.UNDELETE, b"", 1_007.0, 1, None),
+                (RecordKind.PUT, b"2", 1_001.0, 1, 9_000.0)):
+            store.append_replicated(kind, "a", content, op_time=at, life_version=life, expires_at=expires,
+                                    permanent=expires is None)
+        copy_store(store, tmp_path / "two", MANY, clock=clock)
+        with BlobStore(tmp_path / "two", MANY, clock=clock) as copy:
+            assert copy.get("a") == store.get("a")
+            info = copy.info("a")
+            assert isinstance(info, BlobInfo)
+            assert info.expires_at == 9_000.0
 
 
 def test_a_reader_will_do_while_the_owner_goes_on(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ import pytest
 from compactlib.blobstore.compaction.run.report import HardDeleteReport
 from compactlib.blobstore.errors import DeletedForGood
 from compactlib.blobstore.log.contents import LogSnapshot
+from compactlib.blobstore.log.store_clock import StoreClock
 from compactlib.blobstore.model.names import SegmentName
-from compactlib.blobstore.model.values import Blob, Deleted, IndexEntry
+from compactlib.blobstore.model.values import Blob, Deleted, IndexEntry, RecordKind
 from compactlib.blobstore.segment.erasure import (
     STATE_NAME,
     Erasure,
@@ -26,7 +27,7 @@ from compactlib.blobstore.segment.erasure import (
     read_state,
 )
 from compactlib.blobstore.store import hard_delete
-from compactlib.blobstore.store.hard_delete import HardDeleter
+from compactlib.blobstore.store.hard_delete import HardDeleter, HardDeleteSlices
 from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, CorruptData, Unsupported
@@ -39,6 +40,7 @@ from compactlib.testing.crash.recorder import RecordingFiles
 from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
 from tests.blobstore.compaction_stores import EVERYTHING, RETENTION, START, answers, done, fill, open_store, plan_of
 
+FAR_AHEAD = 1e9
 SECRET = b"a secret of forty bytes, and nobody's....."
 
 
@@ -205,6 +207,113 @@ def test_it_gives_way_to_a_compaction_that_is_in_progress(folder: Path, clock: M
         assert report_of(store.hard_delete(budget=Budget())).records == 15
 
 
+def with_a_wild_delete(folder: Path, clock: ManualClock, **changes: Any) -> BlobStore:
+    """A store where a peer's delete, by a clock far ahead, came before those of ten others, which are in effect."""
+    store = open_store(folder, clock, **changes)
+    store.put("wild", SECRET)
+    store.append_replicated(RecordKind.DELETE, "wild", op_time=clock.now() + FAR_AHEAD)
+    for number in range(12):
+        store.put(f"b{number}", SECRET)
+    for number in range(1, 12, 2):
+        store.delete(f"b{number}")
+    clock.advance(RETENTION + 1)
+    fill(store, 12, random.Random(0), first=100)
+    return store
+
+
+def test_a_delete_by_a_clock_far_ahead_holds_up_no_other(folder: Path, clock: ManualClock) -> None:
+    with with_a_wild_delete(folder, clock) as store:
+        assert report_of(run(store)).records == 6
+        assert report_of(run(store)).records == 0
+        store.delete("b0")
+        clock.advance(RETENTION + 1)
+        deleter = HardDeleter(store)
+        assert report_of(deleter.run()).records == 1
+        store.delete("b2")
+        clock.advance(RETENTION + 1)
+        assert report_of(deleter.run()).records == 1
+        assert on_disk(folder) == 5
+        store.audit()
+    clock.advance(FAR_AHEAD)
+    with open_store(folder, clock) as store:
+        # A jump of the clock is believed only after a while.
+        clock.advance(86_400.0)
+        assert report_of(run(store)).records == 1
+        assert on_disk(folder) == 4
+        assert report_of(run(store)).sequence > 20
+        assert store.verify().is_sound
+
+
+def test_slices_come_when_the_earliest_delete_is_in_effect_not_the_first(folder: Path, clock: ManualClock) -> None:
+    with with_a_wild_delete(folder, clock) as store:
+        slices = HardDeleteSlices(store)
+        outcome, _ = slices.run(budget=Budget())
+        assert isinstance(outcome, Done)
+        clock.advance(1.0)
+        # Nothing is deleted, so what is deleted from now on is what comes next.
+        assert slices.run(budget=Budget())[1] == RETENTION
+        store.delete("b0")
+        clock.advance(4.0)
+        outcome, due_in = slices.run(budget=Budget())
+        assert isinstance(outcome, Skipped)
+        assert due_in == pytest.approx(RETENTION - 4.0, abs=0.01)
+        clock.advance(due_in)
+        outcome, _ = slices.run(budget=Budget())
+        assert isinstance(outcome, Done)
+        assert on_disk(folder) == 6
+
+
+def test_what_is_still_written_to_holds_up_no_other(folder: Path, clock: ManualClock) -> None:
+    with open_store(folder, clock) as store:
+        store.put("sealed", SECRET)
+        store.close_active_segment()
+        store.put("written to", SECRET)
+        store.delete("written to")
+        store.delete("sealed")
+        clock.advance(RETENTION + 1)
+        slices = HardDeleteSlices(store)
+        outcome, _ = slices.run(budget=Budget())
+        assert isinstance(outcome, Done)
+        assert on_disk(folder) == 1
+        outcome, due_in = slices.run(budget=Budget())
+        assert isinstance(outcome, Skipped)
+        assert due_in == 600.0
+        store.close_active_segment()
+        assert isinstance(slices.run(budget=Budget())[0], Done)
+        assert on_disk(folder) == 0
+
+
+def test_a_clock_that_is_set_back_takes_back_what_is_in_effect(folder: Path, clock: ManualClock,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hard_delete, "MAX_BATCH_RECORDS", 2)
+    with open_store(folder, clock) as store:
+        for number in range(8):
+            store.put(f"b{number}", SECRET)
+        for number in range(8):
+            store.delete(f"b{number}")
+            clock.advance(1.0)
+        fill(store, 30, random.Random(0), first=100)
+        clock.advance(RETENTION)
+        deleter = HardDeleter(store)
+        assert report_of(deleter.run(most_batches=1)).records == 2
+        for at, records in ((14.0, 2), (13.0, 0), (16.0, 2), (20.0, 2)):
+            monkeypatch.setattr(StoreClock, "now", lambda _, now=START + at: now)
+            assert report_of(deleter.run()).records == records
+
+
+def test_a_content_is_overwritten_once_however_many_deletes_it_had(folder: Path, clock: ManualClock) -> None:
+    with open_store(folder, clock) as store:
+        store.put("b0", SECRET)
+        for _ in range(3):
+            store.delete("b0")
+            store.undelete("b0")
+        store.delete("b0")
+        clock.advance(RETENTION + 1)
+        store.close_active_segment()
+        assert report_of(run(store)).records == 1
+        assert on_disk(folder) == 0
+
+
 def test_two_of_them_take_turns(folder: Path, clock: ManualClock) -> None:
     with secrets_of(folder, clock) as store:
         one, other = (HardDeleter(store) for _ in range(2))
@@ -327,12 +436,23 @@ def check(folder: Path, _: Sequence[Any]) -> None:
         report = store.verify()
         assert report.is_sound, str(report)
         report_of(run(store))
-        assert on_disk(folder / "store") == 6
+        # What was deleted by a clock far ahead may be undeleted for long.
+        assert on_disk(folder / "store") == 6 + isinstance(store.get("wild", EVERYTHING), Blob)
+        if isinstance(store.get("wild"), Deleted):
+            store.undelete("wild")
+            assert isinstance(store.get("wild"), Blob)
         store.audit()
 
 
-def test_a_crash_at_any_operation_damages_nothing(tmp_path: Path) -> None:
-    small(tmp_path)
+def small_and_wild(folder: Path) -> None:
+    with_a_wild_delete(folder / "store", ManualClock(START)).close()
+
+
+@pytest.mark.parametrize(("made", "batch"), [(small, 64), (small_and_wild, 64), (small_and_wild, 2)])
+def test_a_crash_at_any_operation_damages_nothing(made: Callable[[Path], None], batch: int, tmp_path: Path,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hard_delete, "MAX_BATCH_RECORDS", batch)
+    made(tmp_path)
     report = explore(record(tmp_path, erase), check, limit_per_point=12)
     assert report.points > 10
 

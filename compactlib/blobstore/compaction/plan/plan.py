@@ -85,8 +85,8 @@ class BlobPlan(Printed):
         policy: the name of the policy that made it.
         why: why, in one sentence with the numbers in it; of an empty one, which gate is shut and what to change. If
             segments are left out for damage, it ends in how many.
-        benefit_segments: by how many segments the log gets shorter, at least, as far as is known; `CompactAll` may
-            give 0 or less.
+        benefit_segments: by how many segments the log gets shorter, at least, as far as is known, and if no record is
+            larger than the view's `max_blob_bytes`; `CompactAll` may give 0 or less.
         weighted_cost: what the cost counted in the comparison, in bytes, if not the valid bytes.
         bytes_to_copy: bytes to write, as on disk: headers, records and index files.
         bytes_freed: by how much less is on disk afterwards.

@@ -20,12 +20,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from math import isfinite
 from operator import attrgetter, index
-from typing import Any, Literal, Protocol, TypeAlias, get_args
+from typing import Any, Literal, Protocol, TypeAlias
 from zlib import crc32 as _hash
 
 import attrs
 
-from compactlib._arguments import is_seconds, is_whole, refuses_misfits
+from compactlib._arguments import is_seconds, is_whole, refuses_misfits, require_one_of
 from compactlib.blobstore.compaction.plan.last_plans import LastPlans, PlanKind
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import InvalidInput
@@ -213,7 +213,7 @@ class BlobView(Printed):
     def benefit(self, count: int, valid_bytes: int) -> int:
         """By how many segments the log gets shorter, at least, if `count` of them with so many valid bytes are taken.
 
-        Negative if they may need more segments than they are now.
+        Negative if they may need more segments than they are now. Records above `max_blob_bytes` may need more still.
         """
         return count - -(-valid_bytes // self.fill_bytes)
 
@@ -274,8 +274,7 @@ class BlobChoice:
         if not isinstance(why, str) or not why:
             raise InvalidInput(f"a choice gives the reason {why!r}; say in one sentence why these segments, or "
                                f"why none")
-        if self.kind not in get_args(PlanKind):
-            raise InvalidInput(f"a choice of the kind {self.kind!r}; it is one of {', '.join(get_args(PlanKind))}")
+        require_one_of("the kind of a choice", self.kind, PlanKind)
 
     @property
     def is_empty(self) -> bool:
@@ -440,8 +439,7 @@ def is_copy_order(_: object, field: attrs.Attribute[Any], value: object) -> None
     Raises:
         InvalidInput: it is none.
     """
-    if value not in get_args(CopyOrder):
-        raise InvalidInput(f"{field.name} is {value!r}; it is one of {', '.join(get_args(CopyOrder))}")
+    require_one_of(field.name, value, CopyOrder)
 
 
 def fraction(default: float) -> Any:

@@ -250,7 +250,7 @@ def test_what_is_no_view_is_refused(policy: BlobPolicy) -> None:
     (lambda: BlobChoice(why=3), "gives the reason 3"),  # type: ignore[arg-type]
     (lambda: BlobChoice(["0_0"], why="x"), "names '0_0', which is no segment"),  # type: ignore[list-item]
     (lambda: BlobChoice(7, why="x"), "names 7, which is no segment"),  # type: ignore[arg-type]
-    (lambda: BlobChoice(why="x", kind="odd"), "of the kind 'odd'"),  # type: ignore[arg-type]
+    (lambda: BlobChoice(why="x", kind="odd"), "kind of a choice is 'odd'"),  # type: ignore[arg-type]
 ])
 def test_arguments_of_other_types_are_refused_by_name(make: Callable[[], object], told: str) -> None:
     with pytest.raises(InvalidInput, match=told):

@@ -13,8 +13,11 @@ import pytest
 from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll
 from compactlib.blobstore.index import index_directory
 from compactlib.blobstore.index.index_segment import IndexSegment
+from compactlib.blobstore.model.values import RecordKind
+from compactlib.blobstore.store.hard_delete import HardDeleteSlices
 from compactlib.clock import Clock, ManualClock
 from compactlib.outcome import Done
+from compactlib.runtime.budget import Budget
 from tests.steps import calls_of
 
 
@@ -57,6 +60,29 @@ def test_a_hard_delete_in_four_times_the_segments_takes_four_times_the_steps(scr
             return calls_of(lambda: store.hard_delete()).total()
 
     assert steps(120) <= 4.5 * steps(30)
+
+
+def test_a_hard_delete_behind_a_delete_that_is_long_not_in_effect_takes_as_many_steps(scratch: Path) -> None:
+    def steps(segments: int) -> list[int]:
+        clock = ManualClock(1000.0)
+        with store_of(scratch, segments, clock=clock, deleted_retention_seconds=0, hard_delete=True) as store:
+            store.put(b"wild", b"")
+            store.append_replicated(RecordKind.DELETE, b"wild", op_time=1e9)
+            fill(store, segments)
+            for number in range(0, 7 * segments, 2):
+                store.delete(b"%d" % number)
+            clock.advance(10.0)
+            slices = HardDeleteSlices(store)
+
+            def sliced() -> None:
+                while isinstance(slices.run(budget=Budget())[0], Done):
+                    pass
+
+            first = calls_of(sliced).total()
+            return [first, calls_of(sliced).total(), calls_of(lambda: store.hard_delete()).total()]
+
+    for few, many in zip(steps(30), steps(120), strict=True):
+        assert many <= 4.5 * few
 
 
 def test_an_index_entry_is_merged_a_few_times_however_many_segments_follow(

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 import attrs
 
+from compactlib._arguments import require_one_of
 from compactlib.blobstore.compaction.plan.policy import (
     BlobChoice,
     BlobView,
@@ -16,7 +17,6 @@ from compactlib.blobstore.compaction.plan.policy import (
     shut_by_use,
     shut_gate,
 )
-from compactlib.errors import InvalidInput
 
 SkipValid: TypeAlias = Literal["none", "ends", "all"]
 
@@ -43,8 +43,7 @@ class CompactAll:
     name: ClassVar[str] = "compact_all"
 
     def __attrs_post_init__(self) -> None:
-        if self.skip_valid not in ("none", "ends", "all"):
-            raise InvalidInput(f"skip_valid is {self.skip_valid!r}; it must be 'none', 'ends' or 'all'")
+        require_one_of("skip_valid", self.skip_valid, SkipValid)
 
     def choose(self, view: BlobView, now: float) -> BlobChoice:
         """See `BlobPolicy.choose`. O(segments)."""
