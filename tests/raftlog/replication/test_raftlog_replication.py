@@ -603,6 +603,18 @@ def test_sequences_longer_than_a_block_are_followed() -> None:
     assert not sequence.follows(5998, [6000])
 
 
+def test_a_live_set_that_claims_more_than_any_log_holds_takes_no_room() -> None:
+    """Its runs were cut into blocks of 1024 members at once: 26 bytes took the memory of the node."""
+    live = IndexSet.range(1, 1 << 60)
+    manifest = manifest_of(1 << 60, 3, live, STATE)
+    one = receiver()
+    one.receive(Offer(FIRST, manifest, "log"), 0.0, last_applied=1500)
+    progress, = sent(one.receive(LiveChunk(FIRST, 0, live.to_bytes()), 0.0, last_applied=1500))
+    assert progress.position == Position(Phase.ENTRIES, 1500)
+    assert EntrySequence(live).after(1 << 59).members() == list(range((1 << 59) + 1, (1 << 59) + 1025))
+    assert not EntrySequence(live).after(1 << 60)
+
+
 def test_audits_find_what_cannot_be() -> None:
     taker, giver = at_state(), accepted()
     taker.audit()
