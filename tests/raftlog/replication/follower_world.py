@@ -22,7 +22,7 @@ from typing import Any
 import attrs
 
 from compactlib.clock import ManualClock
-from compactlib.errors import CompactlibError, Conflict, Stale, StorageError
+from compactlib.errors import CompactlibError, Conflict, NotFound, Stale, StorageError
 from compactlib.files import Files
 from compactlib.hosting.transfer.receiving import ReceivingLog
 from compactlib.hosting.transfer.sending import _Source
@@ -144,16 +144,16 @@ def _message(branch: list[Entry], prev: int) -> AppendEntries:
 
 
 class Wire:
-    """A line that keeps what is written to it."""
+    """A line that hands on what is written to it."""
 
-    def __init__(self, frames: list[tuple[bool, bytes]]) -> None:
-        self._frames = frames
+    def __init__(self, answered: Callable[[bytes], object]) -> None:
+        self._answered = answered
 
     def is_closing(self) -> bool:
         return False
 
     def write(self, data: bytes) -> None:
-        self._frames.append((False, data))
+        self._answered(data)
 
     async def drain(self) -> None:
         """Nothing waits."""
@@ -171,13 +171,16 @@ class Task:
 
 
 class HereAndNow:
-    """As `AsyncWork`, without threads: what blocks is done at once."""
+    """As `AsyncWork`, without threads: what blocks is done at once, or when other tasks have had their turns."""
 
-    def __init__(self) -> None:
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
         self.tasks: list[Task] = []
-        self.noted: list[BaseException] = []
+        self.wrong: list[AssertionError] = []
 
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        for _ in range(self._rng.choice((0, 0, 0, 1, 4, 20))):
+            await asyncio.sleep(0)
         return function(*args, **kwargs)
 
     def spawn(self, coroutine: Coroutine[Any, Any, object], what: str) -> Task:
@@ -185,7 +188,8 @@ class HereAndNow:
         return self.tasks[-1]
 
     def note(self, error: BaseException, what: str) -> None:
-        self.noted.append(error)
+        if isinstance(error, AssertionError):
+            self.wrong.append(error)
 
     async def settle(self) -> None:
         """Until no task goes on; what one has ended with is raised."""
@@ -295,7 +299,7 @@ class FollowerWorld:
         self.paper = Paper(rng)
         self.leaders = [Leading(name, folder / name, rng) for name in ("one", "another")]
         self.leads = self.leaders[0]
-        self.work = HereAndNow()
+        self.work = HereAndNow(rng)
         self.now = 0.0
         self.frames: list[tuple[bool, bytes]] = []
         self.transfers: dict[int, Sending] = {}
@@ -488,14 +492,14 @@ class FollowerWorld:
             raise
 
     def take_up(self) -> None:
-        self.work = HereAndNow()
+        self.work = HereAndNow(self.rng)
         self.clock = ManualClock(1.0)
         self.receiver = SnapshotReceiver(term=max(self.log.hard_state.term, 1), life=self.rng.getrandbits(64),
                                          limits=LIMITS, staged=self.states.staged())
         self.taking = Taking(self.log, self.states, self.receiver, self.work, self, asyncio.Semaphore(4),  # type: ignore[arg-type]
                              lambda: self.machine.applied, self.installed, self.term_seen)
         self.taking.world = self
-        self.line = Wire(self.frames)
+        self.line = Wire(self.answered)
 
     def monotonic(self) -> float:
         return self.now
@@ -655,16 +659,19 @@ class FollowerWorld:
                 self.by_sender(transfer, self.transfers[transfer].machine.receive(message, self.now))
             return
         assert isinstance(message, FromSender)
-        before = len(self.frames)
         await self.taking.take_in(message, self.senders[message.envelope.transfer], self.line,  # type: ignore[arg-type]
                                   has_room=self.rng.random() < 0.9)
-        await self.work.settle()
-        for is_sent, frame in self.frames[before:]:
-            answer = decode(frame[LENGTH_BYTES:])
-            if isinstance(answer, Installed):
-                self.said_row = max(self.said_row, answer.index)
-            assert is_sent or isinstance(answer, Refusal) or answer.envelope.term <= max(self.log.hard_state.term, 1), (
-                f"{answer} was answered, and term {self.log.hard_state.term} is what is kept")
+        if self.rng.random() < 0.6:
+            await self.work.settle()
+
+    def answered(self, frame: bytes) -> None:
+        """What the follower says has to be true from then on."""
+        answer = decode(frame[LENGTH_BYTES:])
+        self.frames.append((False, frame))
+        if isinstance(answer, Installed):
+            self.said_row = max(self.said_row, answer.index)
+        assert isinstance(answer, Refusal) or answer.envelope.term <= max(self.log.hard_state.term, 1), (
+            f"{answer} was answered, and term {self.log.hard_state.term} is what is kept")
 
     async def pass_time(self) -> None:
         self.now += self.rng.choice((0.3, 1.0, 2.5, 12.0))
@@ -705,20 +712,23 @@ class FollowerWorld:
             self.follower_works()
 
     def follower_works(self) -> None:
-        kind = self.rng.randrange(6)
+        kind = self.rng.randrange(7)
         if kind == 0:
             self.log.flush()
         elif kind == 1:
             self.done(self.log.compact(policy=self.rng.choice((DropDead(), self.log.policy))))
         elif kind == 2:
             self.done(self.log.reclaim())
-        elif kind == 3 and self.is_idle and self.machine.applied > max(self.log.state.index, 0):
+        elif kind == 3 and self.machine.applied > max(self.log.state.index, 0):
             self.log.snapshot(self.machine.applied, self.machine.live, [self.machine.dump()])
             self.row = self.log.state.index
-        elif kind == 4 and self.is_idle and self.machine.applied > max(self.log.state.index, 0):
+        elif kind == 4 and self.machine.applied > max(self.log.state.index, 0):
             with contextlib.suppress(Stale):
                 self.log.checkpoint(self.machine.applied, self.machine.live, [self.machine.dump()])
-        elif kind == 5:
+        elif kind == 5 and self.states.checkpoints:
+            with contextlib.suppress(NotFound, Stale):
+                self.row = self.log.promote(self.machine.applied).index
+        elif kind == 6:
             raise Crash("killed between two steps")
 
     @staticmethod
@@ -782,6 +792,8 @@ class FollowerWorld:
 
     def check(self, *, fully: bool = True) -> None:
         """The follower holds what the model says, and only that."""
+        if self.work.wrong:
+            raise self.work.wrong[0]
         log, row = self.log, self.log.state.index
         if row > self.row:
             # A snapshot has come.
@@ -808,7 +820,7 @@ class FollowerWorld:
             for index in range(max(row, 0) + 1, max(log.last_index, max(self.mine, default=0)) + 2):
                 assert log.read(index) == self.mine.get(index, MissingEntry(index)), (
                     index, log.read(index), self.mine.get(index))
-        if not fully:
+        if not fully or self.taking.stage == "installing":
             return
         self.check_matching()
         machine = self.paper.machine_at(self.machine.applied)

@@ -43,7 +43,7 @@ def test_a_follower_has_what_its_leader_has_and_keeps_what_it_acknowledged(effor
 
 def test_a_follower_that_is_killed_in_the_middle_of_a_message_has_what_was_there_or_what_came() -> None:
     """The model had forgotten the message, and missed what another leader's entries had taken the place of."""
-    life(289, Met(195, None))
+    life(203, Met(279, None))
 
 
 @pytest.mark.parametrize(("number", "power"), [(None, False), (None, True), (errno.ENOSPC, False), (errno.EIO, False)],
