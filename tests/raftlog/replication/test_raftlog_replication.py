@@ -55,6 +55,7 @@ from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.sender import SnapshotSender
 from compactlib.raftlog.snapshots.model import StagedState, live_set_crc
 from tests.raftlog.replication.transfer_world import LIMITS, World, manifest_of
+from tests.steps import calls_of
 
 LIVE = IndexSet.from_sorted([100, 600, 1200, 1777])
 STATE = b"the state, in a few chunks " * 8
@@ -474,6 +475,31 @@ def test_a_window_is_never_exceeded_by_more_than_a_chunk() -> None:
         if not effects or not isinstance(effects[-1], ReadState):
             break
     assert under_way <= LIMITS.window_bytes + LIMITS.chunk_bytes
+
+
+def test_each_chunk_of_a_large_window_costs_the_same() -> None:
+    """All that was under way was looked at for each that was acknowledged, and added up for each that was sent."""
+    calls = []
+    for count in (50, 200):
+        manifest = manifest_of(2000, 3, LIVE, bytes(count))
+        giver = SnapshotSender(manifest, LIVE, term=3, transfer=42, log_id="log",
+                               limits=attrs.evolve(LIMITS, chunk_bytes=1, window_bytes=1 << 20))
+        giver.start(0.0)
+
+        def work(giver: SnapshotSender = giver, count: int = count) -> None:
+            effects = giver.receive(Progress(FIRST, Position(Phase.STATE, 0), 1500, 5), 0.0)
+            while effects:
+                assert isinstance(effects[-1], ReadState)
+                effects = giver.state_read(effects[-1], b"0", 0.0)
+                effects = [effect for effect in effects if isinstance(effect, ReadState)]
+            for offset in range(1, count + 1):
+                giver.receive(Progress(FIRST, Position(Phase.STATE, offset), 1500, 5), 0.0)
+            giver.receive(Progress(FIRST, Position(Phase.END, 0), 1500, 5), 0.0)
+            giver.audit()
+
+        calls.append(calls_of(work).total())
+        assert giver.stage == "waiting"
+    assert calls[1] < 5 * calls[0], calls
 
 
 def test_an_answer_to_a_read_that_a_step_back_has_overtaken_is_passed_over() -> None:
