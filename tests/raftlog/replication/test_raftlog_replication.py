@@ -53,6 +53,7 @@ from compactlib.raftlog.replication.messages import (
 )
 from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.sender import SnapshotSender
+from compactlib.raftlog.replication.wire import encode, frame_length
 from compactlib.raftlog.snapshots.model import StagedState, live_set_crc
 from tests.raftlog.replication.transfer_world import LIMITS, World, manifest_of
 from tests.steps import calls_of
@@ -605,6 +606,17 @@ def test_messages_of_others_change_nothing() -> None:
     assert giver.stage == "sending"
     with pytest.raises(InvalidInput, match="started before"):
         giver.start(0.0)
+
+
+@pytest.mark.parametrize("name", ["chunk_bytes", "max_entry_bytes"])
+def test_a_limit_that_no_frame_holds_is_refused(name: str) -> None:
+    """The receiver ended the line at each such frame, was heard over the next one, and so for ever."""
+    most = 79_934_464
+    TransferLimits(**{name: most})
+    with pytest.raises(InvalidInput, match=f"{name} is {most + 1}; at most {most} fit into a frame"):
+        TransferLimits(**{name: most + 1})
+    heads = EntryChunk(FIRST, 0, tuple(SentEntry.of(Entry(index, 1, b"")) for index in range(1024)))
+    assert frame_length((len(encode(heads)) + most).to_bytes(4, "little"))
 
 
 def test_limits_are_above_zero() -> None:
