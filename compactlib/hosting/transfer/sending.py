@@ -239,26 +239,27 @@ class _Transfer:
         return self._outcome
 
     async def _carry_out(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
+        # Not by calling itself: a window holds any number of chunks, each of which asks for the next to be read.
+        waiting = deque(effects)
+        while waiting:
+            effect = waiting.popleft()
             if isinstance(effect, Send):
                 await self._line.say(effect.message)
             elif isinstance(effect, ReadEntries | ReadState):
-                await self._read(effect)
+                waiting.extend(await self._read(effect))
             elif isinstance(effect, Finished):
                 self._outcome = effect.outcome
 
-    async def _read(self, asked: ReadEntries | ReadState) -> None:
-        more: list[Effect]
+    async def _read(self, asked: ReadEntries | ReadState) -> list[Effect]:
+        """What follows from what was read; nothing is asked for behind a read."""
         try:
             if isinstance(asked, ReadEntries):
                 entries = await asyncio.to_thread(self._source.read_entries, asked)
-                more = self._sender.entries_read(asked, entries, self._clock.monotonic())
-            else:
-                data = await asyncio.to_thread(self._source.state.read, asked.offset, asked.length)
-                more = self._sender.state_read(asked, data, self._clock.monotonic())
+                return self._sender.entries_read(asked, entries, self._clock.monotonic())
+            data = await asyncio.to_thread(self._source.state.read, asked.offset, asked.length)
+            return self._sender.state_read(asked, data, self._clock.monotonic())
         except CompactlibError as error:
-            more = self._sender.read_failed(error, self._clock.monotonic())
-        await self._carry_out(more)
+            return self._sender.read_failed(error, self._clock.monotonic())
 
 
 class SnapshotClient:

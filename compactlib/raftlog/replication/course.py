@@ -22,20 +22,23 @@ def needed_entries(live: IndexSet, last_applied: int) -> IndexSet:
 
 
 class EntrySequence:
-    """Needed live indexes in order, cut into blocks so that the next few are found without copying the whole set.
+    """Needed live indexes in order, of which the next few are found without copying, or counting out, the whole set.
 
     Args:
         needed: what is to be sent.
     """
 
     def __init__(self, needed: IndexSet) -> None:
-        self._blocks: Sequence[IndexSet] = list(needed.chunks(_BLOCK_MEMBERS))
-        self._lasts = [block.last for block in self._blocks]
+        self._needed = needed
+        self._lasts: Sequence[int] = needed.columns[1]
 
     def after(self, previous: int) -> IndexSet:
-        """The next members above `previous`, at most 1024; empty if there are none. O(log members)."""
-        place = bisect_right(self._lasts, previous)
-        return self._blocks[place].at_least(previous + 1) if place < len(self._blocks) else IndexSet()
+        """The next members above `previous`, at most 1024; empty if there are none. O(log runs)."""
+        run = bisect_right(self._lasts, previous)
+        if run == len(self._lasts):
+            return IndexSet()
+        near = self._needed.between(previous + 1, self._lasts[min(run + _BLOCK_MEMBERS, len(self._lasts)) - 1])
+        return near if near.count <= _BLOCK_MEMBERS else next(near.chunks(_BLOCK_MEMBERS))
 
     def follows(self, previous: int, indexes: Sequence[int]) -> bool:
         """Whether `indexes` are exactly the next members above `previous`, none left out. O(members asked for)."""

@@ -12,11 +12,16 @@ from typing import TypeAlias
 import attrs
 
 from compactlib._arguments import require_above_zero
+from compactlib.errors import InvalidInput
 from compactlib.indexset.index_set import IndexSet
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.model.values import Entry
 from compactlib.raftlog.replication.messages import TransferMessage
+from compactlib.raftlog.replication.wire import MAX_FRAME_BYTES
 from compactlib.raftlog.snapshots.model import SnapshotManifest
+
+_MOST_BYTES = MAX_FRAME_BYTES - (1 << 16)
+"""Payload that fits into a frame, beside all that is said of it there."""
 
 
 @attrs.frozen(kw_only=True)
@@ -24,9 +29,9 @@ class TransferLimits:
     """How much at once, and how long to wait. Sizes are bytes, times are seconds.
 
     Attributes:
-        chunk_bytes: a chunk's payload; one that holds a single larger entry exceeds it.
+        chunk_bytes: a chunk's payload, at most 79,934,464; one that holds a single larger entry exceeds it.
         window_bytes: sent and not yet acknowledged.
-        max_entry_bytes: an entry's payload; a larger one ends the transfer by name.
+        max_entry_bytes: an entry's payload, at most 79,934,464; a larger one ends the transfer by name.
         max_live_bytes: the receiver's limit for a live set, which it holds in memory; a larger one is refused by name.
             Also for those of all logs of a `SnapshotServer` together: what would exceed it waits for the others' end.
         resend_seconds: the sender's patience before it goes back to what was acknowledged; doubles up to eightfold.
@@ -34,7 +39,7 @@ class TransferLimits:
         receiver_seconds: silence after which the receiver gives up.
 
     Raises:
-        InvalidInput: a limit is not above 0.
+        InvalidInput: a limit is not above 0, or no frame holds as much.
     """
 
     chunk_bytes: int = 1 << 20
@@ -47,6 +52,9 @@ class TransferLimits:
 
     def __attrs_post_init__(self) -> None:
         require_above_zero(self)
+        for name, value in (("chunk_bytes", self.chunk_bytes), ("max_entry_bytes", self.max_entry_bytes)):
+            if value > _MOST_BYTES:
+                raise InvalidInput(f"{name} is {value}; at most {_MOST_BYTES} fit into a frame")
 
 
 @attrs.frozen(kw_only=True)

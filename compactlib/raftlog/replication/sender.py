@@ -13,6 +13,7 @@ is; so drops, repeats and reorderings cost time and nothing else.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
@@ -95,7 +96,9 @@ class SnapshotSender:
         self._course: Course = Course(meta, -1, live)
         self._acked: Position = Position(Phase.LIVE, 0)
         self._sent: Position = self._acked
-        self._under_way: list[tuple[Position, int]] = []
+        # Ascending: where each chunk ends, and its size; and what they add up to.
+        self._under_way: deque[tuple[Position, int]] = deque()
+        self._under_way_bytes = 0
         self._reading: ReadEntries | ReadState | None = None
         self._reading_at: Position = self._acked
         self._began_at = self._heard_at = self._quiet_since = 0.0
@@ -247,6 +250,8 @@ class SnapshotSender:
         ends = [end for end, _ in self._under_way]
         if self._acked > self._sent or ends != sorted(ends) or (ends and not self._acked < ends[0]):
             raise AuditFailed(f"acknowledged {self._acked}, sent {self._sent}, under way {ends}")
+        if self._under_way_bytes != sum(size for _, size in self._under_way):
+            raise AuditFailed(f"{self._under_way_bytes} bytes are counted of what is under way: {self._under_way}")
 
     def __repr__(self) -> str:
         return f"SnapshotSender(snapshot {self._meta.index}, {self._stage}, {self._acked.phase.name.lower()} " \
@@ -264,8 +269,7 @@ class SnapshotSender:
 
     def _offer(self, now: float) -> list[Effect]:
         self._stage = "offering"
-        self._under_way.clear()
-        self._reading = None
+        self._forget_under_way()
         self._quiet_since = now
         self._acked = self._sent = Position(Phase.LIVE, 0)
         return [Send(Offer(self._envelope, self._meta, self._log_id))]
@@ -291,7 +295,8 @@ class SnapshotSender:
         elif position > self._acked:
             self._acked = position
             self._sent = max(self._sent, position)
-            self._under_way = [(end, size) for end, size in self._under_way if end > position]
+            while self._under_way and self._under_way[0][0] <= position:
+                self._under_way_bytes -= self._under_way.popleft()[1]
         elif self._stage == "sending":
             # Late, or an answer to what came twice: it says nothing about what is under way.
             return self._pump(now)
@@ -320,8 +325,11 @@ class SnapshotSender:
 
     def _go_back(self) -> None:
         self._sent = self._acked
+        self._forget_under_way()
+
+    def _forget_under_way(self) -> None:
         self._under_way.clear()
-        self._reading = None
+        self._under_way_bytes, self._reading = 0, None
 
     def _pump(self, now: float) -> list[Effect]:
         """Send the live set's next pieces, or ask for what comes behind it, while there is room in the window."""
@@ -344,7 +352,7 @@ class SnapshotSender:
 
     @property
     def _has_room(self) -> bool:
-        return sum(size for _, size in self._under_way) < self._limits.window_bytes
+        return self._under_way_bytes < self._limits.window_bytes
 
     def _answered(self, asked: ReadEntries | ReadState) -> Position | None:
         """What the answer continues; `None` for one that is not waited for any more.
@@ -363,6 +371,7 @@ class SnapshotSender:
         self._sent = end
         # A payload may be empty, its frame is not.
         self._under_way.append((end, size + _FRAME_OVERHEAD))
+        self._under_way_bytes += size + _FRAME_OVERHEAD
         self._bytes += size
         return [Send(chunk)]
 
@@ -378,6 +387,5 @@ class SnapshotSender:
     def _finish(self, outcome: TransferOutcome) -> list[Effect]:
         self._stage = "over"
         self._outcome = outcome
-        self._under_way.clear()
-        self._reading = None
+        self._forget_under_way()
         return [Finished(outcome)]

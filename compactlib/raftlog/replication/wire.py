@@ -201,7 +201,7 @@ def _withdrawal(message: Withdrawal) -> Pieces:
 
 def _parse_withdrawal(envelope: Envelope, body: bytes) -> Withdrawal:
     (reason,) = _REASON.unpack_from(body)
-    return Withdrawal(envelope, AbortReason(reason), body[_REASON.size:].decode())
+    return Withdrawal(envelope, AbortReason(reason), _parse_text(body[_REASON.size:]))
 
 
 def _progress(message: Progress) -> Pieces:
@@ -230,7 +230,7 @@ def _refusal(message: Refusal) -> Pieces:
 
 def _parse_refusal(envelope: Envelope, body: bytes) -> Refusal:
     reason, applied = _REFUSAL.unpack_from(body)
-    return Refusal(envelope, AbortReason(reason), applied - 1, body[_REFUSAL.size:].decode())
+    return Refusal(envelope, AbortReason(reason), applied - 1, _parse_text(body[_REFUSAL.size:]))
 
 
 def _applied(last_applied: int) -> int:
@@ -240,6 +240,12 @@ def _applied(last_applied: int) -> int:
 
 def _text(text: str) -> bytes:
     return text.encode("utf-8", "replace")[:MAX_TEXT_BYTES].decode("utf-8", "ignore").encode()
+
+
+def _parse_text(body: bytes) -> str:
+    if len(body) > MAX_TEXT_BYTES:
+        raise ValueError(f"{len(body)} bytes of text, at most {MAX_TEXT_BYTES} are sent")
+    return body.decode()
 
 
 _BODIES: tuple[tuple[type[TransferMessage], Callable[..., Pieces], Callable[[Envelope, bytes], TransferMessage]],

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A follower on a disk that refuses or dies, among leaders that come and go, snapshots that arrive, and other settings.
 
-The leader and the follower are real logs, the network is a list of frames. A plain model says what Raft allows: which
+Two leaders with snapshots of their own take turns, and one that was deposed may not know it. The process of the
+follower ends, or its node loses power, and with that what was not synced; it votes, and is asked what it answered.
+Leaders and the follower are real logs, the network is a list of frames. A plain model says what Raft allows: which
 entry each (index, term) is, which entry lies before it, and what the follower has acknowledged.
 """
 
@@ -11,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import random
+import shutil
 from collections.abc import Callable, Coroutine, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +22,7 @@ from typing import Any
 import attrs
 
 from compactlib.clock import ManualClock
-from compactlib.errors import CompactlibError, Stale, StorageError
+from compactlib.errors import CompactlibError, Conflict, NotFound, Stale, StorageError
 from compactlib.files import Files
 from compactlib.hosting.transfer.receiving import ReceivingLog
 from compactlib.hosting.transfer.sending import _Source
@@ -51,12 +54,15 @@ from compactlib.raftlog.replication.effects import (
     TransferLimits,
 )
 from compactlib.raftlog.replication.errors import AbortReason, TransferAborted
-from compactlib.raftlog.replication.messages import FromReceiver, FromSender, Refusal
+from compactlib.raftlog.replication.messages import FromReceiver, FromSender, Installed, Refusal
 from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.sender import SnapshotSender
 from compactlib.raftlog.replication.wire import LENGTH_BYTES, decode, encode
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.testing.crash.model import CrashModel
+from compactlib.testing.crash.recorder import RecordingFiles
+from compactlib.testing.crash.states import options_of, sampled_choices
 from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
 from tests.raftlog.wrapped_files import UnsyncedFiles
 
@@ -138,16 +144,16 @@ def _message(branch: list[Entry], prev: int) -> AppendEntries:
 
 
 class Wire:
-    """A line that keeps what is written to it."""
+    """A line that hands on what is written to it."""
 
-    def __init__(self, frames: list[tuple[bool, bytes]]) -> None:
-        self._frames = frames
+    def __init__(self, answered: Callable[[bytes], object]) -> None:
+        self._answered = answered
 
     def is_closing(self) -> bool:
         return False
 
     def write(self, data: bytes) -> None:
-        self._frames.append((False, data))
+        self._answered(data)
 
     async def drain(self) -> None:
         """Nothing waits."""
@@ -165,13 +171,16 @@ class Task:
 
 
 class HereAndNow:
-    """As `AsyncWork`, without threads: what blocks is done at once."""
+    """As `AsyncWork`, without threads: what blocks is done at once, or when other tasks have had their turns."""
 
-    def __init__(self) -> None:
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
         self.tasks: list[Task] = []
-        self.noted: list[BaseException] = []
+        self.wrong: list[AssertionError] = []
 
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        for _ in range(self._rng.choice((0, 0, 0, 1, 4, 20))):
+            await asyncio.sleep(0)
         return function(*args, **kwargs)
 
     def spawn(self, coroutine: Coroutine[Any, Any, object], what: str) -> Task:
@@ -179,7 +188,8 @@ class HereAndNow:
         return self.tasks[-1]
 
     def note(self, error: BaseException, what: str) -> None:
-        self.noted.append(error)
+        if isinstance(error, AssertionError):
+            self.wrong.append(error)
 
     async def settle(self) -> None:
         """Until no task goes on; what one has ended with is raised."""
@@ -216,11 +226,50 @@ class Met:
         at: which, counted over the follower's life.
         number: the system's error; `None`: the process ends.
         short: whether half of a write arrives.
+        power: whether each end of the process is one of its node, too, which loses of what was not synced some.
     """
 
     at: int
     number: int | None
     short: bool = False
+    power: bool = False
+
+
+class Leading:
+    """A member that leads now and then, with snapshots of its own."""
+
+    def __init__(self, name: str, folder: Path, rng: random.Random) -> None:
+        self.name, self.folder, self.rng = name, folder, rng
+        folder.mkdir()
+        self.files = UnsyncedFiles()
+        self.open()
+
+    def open(self) -> None:
+        self.states = SnapshotFolder(self.folder / "states", files=self.files)
+        self.log = open_log(str(self.folder / "log"), some_options(self.rng, self.files))
+        self.log.attach(self.states)
+
+    def begin(self, entries: Sequence[Entry]) -> None:
+        """It is elected, so it has all that is committed: its log is made to be this one."""
+        log = self.log
+        same = max(log.state.index, 0)
+        while same < min(log.contiguous_through, len(entries)) and log.term_of(same + 1) == entries[same].term:
+            same += 1
+        log.reset(same)
+        log.append(entries[same:])
+        log.sync()
+
+
+class Sending:
+    """One transfer of a leader, who may be deposed and not know."""
+
+    def __init__(self, by: Leading, term: int, transfer: int, log_id: str) -> None:
+        row = by.log.state
+        self.by = by
+        self.source = _Source.held(by.log, by.states)
+        self.machine = SnapshotSender(self.source.manifest, self.source.live, term=term, transfer=transfer,
+                                      log_id=log_id, limits=LIMITS,
+                                      kept_from=None if row.live == self.source.live else row.kept_from)
 
 
 class FollowerWorld:
@@ -237,6 +286,10 @@ class FollowerWorld:
         self.files: FailingFiles
         self.log: RaftLog
         self.taking: Taking
+        self.place = folder / "follower"
+        self.place.mkdir()
+        self.loses_power = fault is not None and fault.power
+        self.recorder: RecordingFiles | None = None
         # What the log may be if the process ends in the middle of a message; no message, no choice.
         self.maybe: list[dict[int, Entry]] = []
         # Whether one was being put in force, and is not.
@@ -244,13 +297,18 @@ class FollowerWorld:
         self.changes = 0
         self.installs: list[int] = []
         self.paper = Paper(rng)
-        self.leader_files = UnsyncedFiles()
-        self._open_leader()
-        self.work = HereAndNow()
+        self.leaders = [Leading(name, folder / name, rng) for name in ("one", "another")]
+        self.leads = self.leaders[0]
+        self.work = HereAndNow(rng)
         self.now = 0.0
         self.frames: list[tuple[bool, bytes]] = []
-        self.sender: SnapshotSender | None = None
-        self.source: _Source | None = None
+        self.transfers: dict[int, Sending] = {}
+        self.senders: dict[int, str] = {}
+        self.earlier: list[tuple[int, AppendEntries]] = []
+        # What the follower has answered for: its terms, its votes, its snapshot.
+        self.said_term = 0
+        self.votes: dict[int, str] = {}
+        self.said_row = -1
         self.mine: dict[int, Entry] = {}
         self.row = -1
         self.ended: list[str] = []
@@ -260,10 +318,9 @@ class FollowerWorld:
 
     # -- the leader
 
-    def _open_leader(self) -> None:
-        self.leader_states = SnapshotFolder(self.folder / "leader-states", files=self.leader_files)
-        self.leader = open_log(str(self.folder / "leader"), some_options(self.rng, self.leader_files))
-        self.leader.attach(self.leader_states)
+    @property
+    def leader(self) -> RaftLog:
+        return self.leads.log
 
     def lead(self) -> None:
         """The leader writes, and commits some of it."""
@@ -290,7 +347,7 @@ class FollowerWorld:
                     self.leader.checkpoint(index, machine.live, [machine.dump()])
             else:
                 self.leader.snapshot(index, machine.live, [machine.dump()])
-        elif self.leader_states.checkpoints and self.paper.committed:
+        elif self.leads.states.checkpoints and self.paper.committed:
             with contextlib.suppress(CompactlibError):
                 self.leader.promote(self.paper.committed)
 
@@ -302,9 +359,9 @@ class FollowerWorld:
 
     def leader_reopens(self) -> None:
         """It starts anew, with other settings; its transfer is forgotten."""
-        self.let_sender_go()
+        self.let_senders_go(self.leads)
         self.leader.close()
-        self._open_leader()
+        self.leads.open()
 
     def election(self) -> None:
         """Another leader; before it one whom hardly anybody followed, but the follower."""
@@ -313,9 +370,10 @@ class FollowerWorld:
         paper.write(branch, stale, rng.randrange(1, 8))
         paper.term += 2
         del paper.log[rng.randint(paper.committed, len(paper.log)):]
-        self.let_sender_go()
-        self.leader.reset(max(len(paper.log), self.leader.state.index))
-        self.leader.sync()
+        if rng.random() < 0.5:
+            self.let_senders_go(self.leads)
+        self.leads = rng.choice(self.leaders)
+        self.leads.begin(paper.log)
         if rng.random() < 0.7 and self.is_idle and self.observe(stale):
             self.replicate(lambda prev: _message(branch, prev), lambda answer: max(answer.next_index, 1))
 
@@ -331,8 +389,21 @@ class FollowerWorld:
             return False
         if term > self.log.hard_state.term:
             self.log.record_hard_state(term)
+        self.said_term = term
         self.receiver.observe_term(term)
         return True
+
+    async def vote(self) -> None:
+        """A candidate asks for the follower's vote, in the term that has one, or in one that nobody led."""
+        term, name = self.rng.choice((self.log.hard_state.term, self.paper.term, self.paper.term - 1)), \
+            self.rng.choice("xyz")
+        with contextlib.suppress(Conflict, Stale):
+            given = self.log.record_hard_state(term, name)
+            assert (given.term, given.voted_for) == (term, name)
+            assert self.votes.setdefault(term, name) == name, f"two have its vote in term {term}"
+            self.said_term = max(self.said_term, term)
+        await self.taking.observe_term(self.log.hard_state.term)
+        await self.work.settle()
 
     def taken(self, entries: Sequence[Entry]) -> dict[int, Entry]:
         """What the follower's log is once it has these, by Raft's rule."""
@@ -354,13 +425,14 @@ class FollowerWorld:
                 return
             # Entries of one term come with one write, which is there or not.
             ends = [number for number, (entry, after) in enumerate(pairwise(message.entries), 1)
-                    if entry.term != after.term]
+                    if entry.term != after.term or self.loses_power]
             self.maybe = [self.taken(message.entries[:end]) for end in (0, *ends, len(message.entries))]
             answer = self.log.append_entries(*message)
             expected, self.maybe = self.maybe[-1], []
             if answer.success:
                 self.mine = expected
                 assert answer.match_index >= message.prev_index + len(message.entries)
+                self.earlier.append((self.said_term, message))
                 return
             prev = next_index(answer) - 1
         raise AssertionError("it never takes what a leader sends")
@@ -371,6 +443,10 @@ class FollowerWorld:
             most = self.rng.choice((1, 100, 1000))
             self.replicate(lambda prev: self.leader.entries_after(prev, max_bytes=most), self.leader.next_index)
             self.apply()
+            for term, message in self.rng.sample(self.earlier, min(len(self.earlier), 2)):
+                if term == self.paper.term:
+                    # It comes once more.
+                    assert self.log.append_entries(*message).success
 
     def apply(self) -> None:
         through = self.log.contiguous_through
@@ -387,16 +463,21 @@ class FollowerWorld:
     def open_follower(self) -> None:
         """With other settings; the machine begins with the newest snapshot."""
         fault, before = self._fault, self.changes
-        inner = UnsyncedFiles()
-        if fault is None or fault.at <= before:
-            self.files = FailingFiles(inner)
+        inner: Files = UnsyncedFiles()
+        self.is_dead = False
+        if self.loses_power:
+            inner = self.recorder = self.recorder or RecordingFiles(self.place, inner)
+        if self.loses_power or fault is None or fault.at <= before:
+            at = 0 if fault is None else fault.at - before
+            self.files = FailingFiles(inner, faults=lambda number: Fault.CRASH_BEFORE if number == at or self.is_dead
+                                      else None)
         elif fault.number is None:
             at = fault.at - before
             self.files = FailingFiles(inner, faults=lambda number: Fault.CRASH_BEFORE if number == at else None)
         else:
             self.files = FailingFiles(inner, fail_at=fault.at - before, errno=fault.number, short_write=fault.short)
-        self.states = SnapshotFolder(self.folder / "states", files=self.files)
-        self.log = open_log(str(self.folder / "log"), some_options(self.rng, self.files))
+        self.states = SnapshotFolder(self.place / "states", files=self.files)
+        self.log = open_log(str(self.place / "log"), some_options(self.rng, self.files))
         try:
             manifest = self.states.manifest
             self.log.attach(self.states, applied=0 if manifest is None else manifest.index)
@@ -411,14 +492,14 @@ class FollowerWorld:
             raise
 
     def take_up(self) -> None:
-        self.work = HereAndNow()
+        self.work = HereAndNow(self.rng)
         self.clock = ManualClock(1.0)
         self.receiver = SnapshotReceiver(term=max(self.log.hard_state.term, 1), life=self.rng.getrandbits(64),
                                          limits=LIMITS, staged=self.states.staged())
         self.taking = Taking(self.log, self.states, self.receiver, self.work, self, asyncio.Semaphore(4),  # type: ignore[arg-type]
                              lambda: self.machine.applied, self.installed, self.term_seen)
         self.taking.world = self
-        self.line = Wire(self.frames)
+        self.line = Wire(self.answered)
 
     def monotonic(self) -> float:
         return self.now
@@ -439,8 +520,23 @@ class FollowerWorld:
         for task in self.work.tasks:
             task.task.cancel()
         self.taking.let_go()
+        self.is_dead = self.loses_power
         with contextlib.suppress(StorageError, LogStopped, Crash):
             self.log.close()
+        self.lose_power()
+
+    def lose_power(self) -> None:
+        """The node may lose power, too: of what was not synced, its disk has some, now or after the next end."""
+        if self.recorder is None or self.rng.random() < 0.4:
+            return
+        recording, self.recorder = self.recorder.recording(), None
+        model = CrashModel(recording)
+        model.advance_to(len(recording.operations))
+        options = {number: options_of(change) for number, change in model.pending.items()}
+        choices = self.rng.choice(list(sampled_choices(options, model.pending, self.rng, 12)))
+        shutil.rmtree(self.place)
+        self.place.mkdir()
+        model.write(choices, str(self.place))
 
     def restart(self) -> None:
         """The follower's process ends, in whatever it was, and another begins; the disk is well by then."""
@@ -452,6 +548,7 @@ class FollowerWorld:
                 break
             except (StorageError, LogStopped, Crash):
                 self.changes += self.files.count
+                self.lose_power()
         else:
             raise AssertionError("it cannot be opened")
         self.look_after_restart()
@@ -463,6 +560,10 @@ class FollowerWorld:
         expected = {index: entry for index, entry in self.mine.items() if index > row}
         self.check_matching()
         lost = [index for index in expected if held.get(index) != expected[index]]
+        hard = log.hard_state
+        assert hard.term >= self.said_term, f"term {self.said_term} was answered, {hard} is what is kept"
+        assert self.votes.get(hard.term) in (None, hard.voted_for), f"{self.votes} have its votes, kept is {hard}"
+        assert row >= self.said_row, f"snapshot {self.said_row} was said to be in force, it is {row}"
         if self.maybe:
             possible = [{index: entry for index, entry in each.items() if index > row} for each in self.maybe]
             assert held in possible, (held, possible)
@@ -474,6 +575,9 @@ class FollowerWorld:
             assert wrong <= min(*lost, self.paper.committed), (
                 f"acknowledged: {lost} are gone of {sorted(expected)}, of which {wrong} is not the leader's, and "
                 f"{self.paper.committed} are committed")
+        elif lost:
+            last = self.mine.get(row)
+            assert last is None or last.term != log.state.term, f"acknowledged: {lost} are gone of {sorted(expected)}"
         if row < self.row:
             raise AssertionError(f"the row went back from {self.row} to {row}")
         self.row = row
@@ -486,36 +590,38 @@ class FollowerWorld:
 
     def send(self) -> None:
         """The leader begins to send its newest snapshot."""
-        self.let_sender_go()
-        if self.leader_states.manifest is None:
+        self.let_senders_go(self.leads)
+        if self.leads.states.manifest is None:
             return
-        self.source = _Source.held(self.leader, self.leader_states)
-        row = self.leader.state
-        self.sender = SnapshotSender(self.source.manifest, self.source.live, term=self.paper.term,
-                                     transfer=self.rng.getrandbits(64), log_id=self.log.log_id, limits=LIMITS,
-                                     kept_from=None if row.live == self.source.live else row.kept_from)
-        self.by_sender(self.sender.start(self.now))
+        transfer = self.rng.getrandbits(64)
+        self.transfers[transfer] = Sending(self.leads, self.paper.term, transfer, self.log.log_id)
+        self.senders[transfer] = self.leads.name
+        self.by_sender(transfer, self.transfers[transfer].machine.start(self.now))
 
-    def let_sender_go(self) -> None:
-        if self.source is not None:
-            self.source.release()
-        self.sender = self.source = None
+    def let_senders_go(self, by: Leading) -> None:
+        for transfer, sending in list(self.transfers.items()):
+            if sending.by is by:
+                self.let_go(transfer)
 
-    def by_sender(self, effects: list[Effect]) -> None:
+    def let_go(self, transfer: int) -> None:
+        self.transfers.pop(transfer).source.release()
+
+    def by_sender(self, transfer: int, effects: list[Effect]) -> None:
         for effect in effects:
-            sender, source = self.sender, self.source
-            if sender is None or source is None:
+            sending = self.transfers.get(transfer)
+            if sending is None:
                 return
+            sender, source = sending.machine, sending.source
             match effect:
                 case Send(message):
                     self.frames.append((True, encode(message)))
                 case ReadEntries():
-                    self.by_sender(sender.entries_read(effect, source.read_entries(effect), self.now))
+                    self.by_sender(transfer, sender.entries_read(effect, source.read_entries(effect), self.now))
                 case ReadState(offset, length):
-                    self.by_sender(sender.state_read(effect, source.state.read(offset, length), self.now))
+                    self.by_sender(transfer, sender.state_read(effect, source.state.read(offset, length), self.now))
                 case Finished(outcome):
                     self.judge(outcome, source.manifest)
-                    self.let_sender_go()
+                    self.let_go(transfer)
 
     def judge(self, outcome: object, manifest: SnapshotManifest) -> None:
         """What the leader is told is true."""
@@ -548,22 +654,29 @@ class FollowerWorld:
         message = decode(frame[LENGTH_BYTES:])
         if not to_follower:
             assert isinstance(message, FromReceiver)
-            if self.sender is not None:
-                self.by_sender(self.sender.receive(message, self.now))
+            transfer = message.envelope.transfer
+            if transfer in self.transfers:
+                self.by_sender(transfer, self.transfers[transfer].machine.receive(message, self.now))
             return
         assert isinstance(message, FromSender)
-        before = len(self.frames)
-        await self.taking.take_in(message, "leader", self.line, has_room=self.rng.random() < 0.9)  # type: ignore[arg-type]
-        await self.work.settle()
-        for is_sent, frame in self.frames[before:]:
-            answer = decode(frame[LENGTH_BYTES:])
-            assert is_sent or isinstance(answer, Refusal) or answer.envelope.term <= max(self.log.hard_state.term, 1), (
-                f"{answer} was answered, and term {self.log.hard_state.term} is what is kept")
+        await self.taking.take_in(message, self.senders[message.envelope.transfer], self.line,  # type: ignore[arg-type]
+                                  has_room=self.rng.random() < 0.9)
+        if self.rng.random() < 0.6:
+            await self.work.settle()
+
+    def answered(self, frame: bytes) -> None:
+        """What the follower says has to be true from then on."""
+        answer = decode(frame[LENGTH_BYTES:])
+        self.frames.append((False, frame))
+        if isinstance(answer, Installed):
+            self.said_row = max(self.said_row, answer.index)
+        assert isinstance(answer, Refusal) or answer.envelope.term <= max(self.log.hard_state.term, 1), (
+            f"{answer} was answered, and term {self.log.hard_state.term} is what is kept")
 
     async def pass_time(self) -> None:
         self.now += self.rng.choice((0.3, 1.0, 2.5, 12.0))
-        if self.sender is not None:
-            self.by_sender(self.sender.tick(self.now))
+        for transfer, sending in list(self.transfers.items()):
+            self.by_sender(transfer, sending.machine.tick(self.now))
         await self.taking.tick()
         await self.work.settle()
 
@@ -587,8 +700,10 @@ class FollowerWorld:
             self.election()
         elif chance < 0.92:
             self.send()
-        elif chance < 0.95:
+        elif chance < 0.945:
             await self.pass_time()
+        elif chance < 0.95:
+            await self.vote()
         elif chance < 0.96:
             self.frames.clear()
         elif chance < 0.965:
@@ -597,20 +712,23 @@ class FollowerWorld:
             self.follower_works()
 
     def follower_works(self) -> None:
-        kind = self.rng.randrange(6)
+        kind = self.rng.randrange(7)
         if kind == 0:
             self.log.flush()
         elif kind == 1:
             self.done(self.log.compact(policy=self.rng.choice((DropDead(), self.log.policy))))
         elif kind == 2:
             self.done(self.log.reclaim())
-        elif kind == 3 and self.is_idle and self.machine.applied > max(self.log.state.index, 0):
+        elif kind == 3 and self.machine.applied > max(self.log.state.index, 0):
             self.log.snapshot(self.machine.applied, self.machine.live, [self.machine.dump()])
             self.row = self.log.state.index
-        elif kind == 4 and self.is_idle and self.machine.applied > max(self.log.state.index, 0):
+        elif kind == 4 and self.machine.applied > max(self.log.state.index, 0):
             with contextlib.suppress(Stale):
                 self.log.checkpoint(self.machine.applied, self.machine.live, [self.machine.dump()])
-        elif kind == 5:
+        elif kind == 5 and self.states.checkpoints:
+            with contextlib.suppress(NotFound, Stale):
+                self.row = self.log.promote(self.machine.applied).index
+        elif kind == 6:
             raise Crash("killed between two steps")
 
     @staticmethod
@@ -648,14 +766,14 @@ class FollowerWorld:
                 self.follow()
             self.send()
             for _ in range(3000):
-                if self.sender is None:
+                if not self.transfers:
                     break
                 if self.frames:
                     await self.deliver()
                 else:
                     await self.pass_time()
             else:
-                raise AssertionError(f"the transfer does not end: {self.sender!r}, {self.taking!r}")
+                raise AssertionError(f"the transfer does not end: {self.transfers}, {self.taking!r}")
             if not self.is_idle:
                 self.now += 30.0
                 await self.pass_time()
@@ -663,15 +781,19 @@ class FollowerWorld:
         else:
             raise AssertionError("the follower does not get there")
         self.check()
-        self.let_sender_go()
-        assert self.log.status().pins == self.leader.status().pins == 0
+        for leader in self.leaders:
+            self.let_senders_go(leader)
+            assert leader.log.status().pins == 0
+            leader.log.close()
+        assert self.log.status().pins == 0
         self.shut()
-        self.leader.close()
 
     # -- what holds at each step
 
     def check(self, *, fully: bool = True) -> None:
         """The follower holds what the model says, and only that."""
+        if self.work.wrong:
+            raise self.work.wrong[0]
         log, row = self.log, self.log.state.index
         if row > self.row:
             # A snapshot has come.
@@ -698,7 +820,7 @@ class FollowerWorld:
             for index in range(max(row, 0) + 1, max(log.last_index, max(self.mine, default=0)) + 2):
                 assert log.read(index) == self.mine.get(index, MissingEntry(index)), (
                     index, log.read(index), self.mine.get(index))
-        if not fully:
+        if not fully or self.taking.stage == "installing":
             return
         self.check_matching()
         machine = self.paper.machine_at(self.machine.applied)

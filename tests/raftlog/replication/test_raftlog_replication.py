@@ -53,8 +53,10 @@ from compactlib.raftlog.replication.messages import (
 )
 from compactlib.raftlog.replication.receiver import SnapshotReceiver
 from compactlib.raftlog.replication.sender import SnapshotSender
+from compactlib.raftlog.replication.wire import encode, frame_length
 from compactlib.raftlog.snapshots.model import StagedState, live_set_crc
 from tests.raftlog.replication.transfer_world import LIMITS, World, manifest_of
+from tests.steps import calls_of
 
 LIVE = IndexSet.from_sorted([100, 600, 1200, 1777])
 STATE = b"the state, in a few chunks " * 8
@@ -476,6 +478,31 @@ def test_a_window_is_never_exceeded_by_more_than_a_chunk() -> None:
     assert under_way <= LIMITS.window_bytes + LIMITS.chunk_bytes
 
 
+def test_each_chunk_of_a_large_window_costs_the_same() -> None:
+    """All that was under way was looked at for each that was acknowledged, and added up for each that was sent."""
+    calls = []
+    for count in (50, 200):
+        manifest = manifest_of(2000, 3, LIVE, bytes(count))
+        giver = SnapshotSender(manifest, LIVE, term=3, transfer=42, log_id="log",
+                               limits=attrs.evolve(LIMITS, chunk_bytes=1, window_bytes=1 << 20))
+        giver.start(0.0)
+
+        def work(giver: SnapshotSender = giver, count: int = count) -> None:
+            effects = giver.receive(Progress(FIRST, Position(Phase.STATE, 0), 1500, 5), 0.0)
+            while effects:
+                assert isinstance(effects[-1], ReadState)
+                effects = giver.state_read(effects[-1], b"0", 0.0)
+                effects = [effect for effect in effects if isinstance(effect, ReadState)]
+            for offset in range(1, count + 1):
+                giver.receive(Progress(FIRST, Position(Phase.STATE, offset), 1500, 5), 0.0)
+            giver.receive(Progress(FIRST, Position(Phase.END, 0), 1500, 5), 0.0)
+            giver.audit()
+
+        calls.append(calls_of(work).total())
+        assert giver.stage == "waiting"
+    assert calls[1] < 5 * calls[0], calls
+
+
 def test_an_answer_to_a_read_that_a_step_back_has_overtaken_is_passed_over() -> None:
     giver = accepted(Position(Phase.STATE, 0))
     effects = giver.tick(1.0)
@@ -581,6 +608,17 @@ def test_messages_of_others_change_nothing() -> None:
         giver.start(0.0)
 
 
+@pytest.mark.parametrize("name", ["chunk_bytes", "max_entry_bytes"])
+def test_a_limit_that_no_frame_holds_is_refused(name: str) -> None:
+    """The receiver ended the line at each such frame, was heard over the next one, and so for ever."""
+    most = 79_934_464
+    TransferLimits(**{name: most})
+    with pytest.raises(InvalidInput, match=f"{name} is {most + 1}; at most {most} fit into a frame"):
+        TransferLimits(**{name: most + 1})
+    heads = EntryChunk(FIRST, 0, tuple(SentEntry.of(Entry(index, 1, b"")) for index in range(1024)))
+    assert frame_length((len(encode(heads)) + most).to_bytes(4, "little"))
+
+
 def test_limits_are_above_zero() -> None:
     with pytest.raises(InvalidInput, match="chunk_bytes is 0"):
         TransferLimits(chunk_bytes=0)
@@ -601,6 +639,18 @@ def test_sequences_longer_than_a_block_are_followed() -> None:
     assert sequence.follows(-1, list(range(0, 6000, 2)))
     assert not sequence.follows(-1, [*range(0, 4000, 2), 4002])
     assert not sequence.follows(5998, [6000])
+
+
+def test_a_live_set_that_claims_more_than_any_log_holds_takes_no_room() -> None:
+    """Its runs were cut into blocks of 1024 members at once: 26 bytes took the memory of the node."""
+    live = IndexSet.range(1, 1 << 60)
+    manifest = manifest_of(1 << 60, 3, live, STATE)
+    one = receiver()
+    one.receive(Offer(FIRST, manifest, "log"), 0.0, last_applied=1500)
+    progress, = sent(one.receive(LiveChunk(FIRST, 0, live.to_bytes()), 0.0, last_applied=1500))
+    assert progress.position == Position(Phase.ENTRIES, 1500)
+    assert EntrySequence(live).after(1 << 59).members() == list(range((1 << 59) + 1, (1 << 59) + 1025))
+    assert not EntrySequence(live).after(1 << 60)
 
 
 def test_audits_find_what_cannot_be() -> None:

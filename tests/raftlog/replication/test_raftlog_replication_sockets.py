@@ -145,6 +145,23 @@ def test_a_follower_that_is_a_little_behind_gets_entries_where_the_leader_keeps_
     asyncio.run(run())
 
 
+def test_a_window_may_hold_any_number_of_chunks(tmp_path: Path) -> None:
+    """Each read was carried out within the one before: a thousand in a window were too deep for the interpreter."""
+    async def run() -> None:
+        with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "follower"), SMALL) as follower:
+            fill(leader, random.Random(1), 300, keys=100)
+            leader.snapshot()
+            manifest = leader.snapshots.manifest
+            assert manifest is not None
+            limits = attrs.evolve(LIMITS, chunk_bytes=manifest.state_bytes // 600, window_bytes=1 << 20)
+            async with serving(follower) as (server, _):
+                outcome = await send(leader, server, limits=limits)
+                assert isinstance(outcome, Done), outcome
+            assert follower.items() == leader.items()
+
+    asyncio.run(run())
+
+
 def test_a_server_is_started_again_in_another_event_loop(tmp_path: Path) -> None:
     rng = random.Random(1)
     with KvStore(str(tmp_path / "leader"), SMALL) as leader, KvStore(str(tmp_path / "follower"), SMALL) as follower:

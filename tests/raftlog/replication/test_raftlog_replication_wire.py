@@ -180,6 +180,15 @@ def test_text_is_cut_at_a_whole_character() -> None:
     assert message.detail == "é" * (MAX_TEXT_BYTES // 2)
 
 
+@pytest.mark.parametrize("message", [Withdrawal(ENVELOPE, AbortReason.CANCELLED, "x" * MAX_TEXT_BYTES),
+                                     Refusal(ENVELOPE, AbortReason.CANCELLED, 7, "x" * MAX_TEXT_BYTES)])
+def test_more_text_than_is_ever_sent_is_damage(message: TransferMessage) -> None:
+    """A node keeps the reasons of its last thousand transfers: a sender could give 80 MB for each."""
+    assert decode(encode(message)[LENGTH_BYTES:]) == message
+    with pytest.raises(FrameDamaged, match="1001 bytes of text, at most 1000"):
+        decode(resealed(encode(message)[LENGTH_BYTES:-4] + b"x"))
+
+
 def test_the_last_index_of_all_as_last_applied_is_told_as_the_one_before() -> None:
     message = decode(encode(Refusal(ENVELOPE, AbortReason.ALREADY_APPLIED, MAX_INDEX, ""))[LENGTH_BYTES:])
     assert isinstance(message, Refusal)
