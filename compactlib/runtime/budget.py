@@ -200,14 +200,14 @@ class Budget:
     def _await_rate(self, throttle: Throttle, size: int) -> None:
         """Wait until the rate allows `size` bytes, in short naps so that a pause, a cancel or the deadline counts."""
         clock = self._account.clock
-        due = throttle.reserve(size)
+        booked = throttle.reserve(size)
         try:
-            while (left := due - clock.monotonic()) > 0:
+            while (left := booked.due - clock.monotonic()) > 0:
                 self.check()
                 clock.sleep(min(left, _LOOK_AGAIN_SECONDS))
             self.check()
         except BaseException as error:
-            throttle.give_back(size)
+            throttle.give_back(booked)
             with self._account.lock:
                 self._account.granted_bytes -= size
             if isinstance(error, BudgetSpent):

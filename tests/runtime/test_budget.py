@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections.abc import Callable
@@ -314,6 +315,31 @@ def test_a_lent_budget_ends_alone_and_with_its_lender() -> None:
     for lent in (second, nested):
         with pytest.raises(BudgetSpent, match="cancelled"):
             lent.check()
+
+
+def test_work_behind_work_that_was_cancelled_does_not_wait_for_its_bytes() -> None:
+    budget = Budget(bytes_per_second=1_000_000)
+    large, small = budget.lend(), budget.lend()
+    begun = [threading.Event(), threading.Event()]
+
+    def spend(which: Budget, size: int, begins: threading.Event) -> None:
+        begins.set()
+        with contextlib.suppress(BudgetSpent):
+            which.spend(size)
+
+    threads = [threading.Thread(target=spend, args=given, daemon=True)
+               for given in ((large, 10 ** 10, begun[0]), (small, 200_000, begun[1]))]
+    threads[0].start()
+    while budget.spent_bytes < 10 ** 10:
+        begun[0].wait(0.01)
+    threads[1].start()
+    while budget.spent_bytes < 10 ** 10 + 200_000:
+        begun[1].wait(0.01)
+    large.cancel()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert budget.spent_bytes == 200_000
 
 
 def test_a_budget_beside_another_has_its_own_limits_and_ends_with_it() -> None:
