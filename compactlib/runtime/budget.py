@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
+from operator import index
 from sys import float_info
 
 import attrs
@@ -182,6 +183,8 @@ class Budget:
         """
         # As `refuses_misfits` would have it, without a call around what is asked before every chunk.
         try:
+            # Numbers of NumPy would wrap around in the sums.
+            size = index(size)
             may_be_spent = size >= 0
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"size is {size!r:.100}; give int") from error
@@ -222,6 +225,7 @@ class Budget:
         Raises:
             InvalidInput: `size` is negative.
         """
+        size = index(size)
         if not size >= 0:
             raise InvalidInput(f"{size} bytes cannot be charged; give 0 or more")
         with self._account.lock:

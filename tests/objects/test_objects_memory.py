@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import obstore
@@ -128,3 +128,20 @@ def test_a_change_that_is_interrupted_anywhere_leaves_a_store_that_can_be_listed
         store.audit()
         assert "".join(keys(store)) in possible, interrupted.where
         assert len(store.get(keys(store)[0])) == 3
+
+
+def test_a_listing_of_a_prefix_asks_for_no_pages_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, pages = RemoteObjects(MemoryStore()), []
+    for key in ("runs/a", "runs/a1", "runs/a2", *(f"runs/b{number:04}" for number in range(2000))):
+        store.create(key, b"")
+    given = obstore.list
+
+    def counted(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        for page in given(*args, **kwargs):
+            pages.append(page)
+            yield page
+
+    monkeypatch.setattr(obstore, "list", counted)
+    assert [info.key for info in store.list("runs/a")] == ["runs/a", "runs/a1", "runs/a2"]
+    assert [info.key for info in store.list("runs/b1", after="runs/b1998")] == ["runs/b1999"]
+    assert len(pages) == 2

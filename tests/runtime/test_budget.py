@@ -8,7 +8,9 @@ import math
 import threading
 from collections.abc import Callable
 from decimal import Decimal
+from typing import cast
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -88,6 +90,17 @@ def test_a_piece_larger_than_the_whole_total_is_told_apart() -> None:
     with pytest.raises(BudgetSpent, match="total_bytes has to be at least 101") as refused:
         Budget(total_bytes=100).spend(101)
     assert refused.value.reason == "bytes"
+
+
+def test_sizes_that_are_numbers_of_numpy_do_not_wrap_around() -> None:
+    budget = Budget(total_bytes=1000)
+    for _ in range(9):
+        budget.spend(cast("int", np.uint8(100)))
+    budget.charge(cast("int", np.int8(100)))
+    assert budget.spent_bytes == 1000
+    with pytest.raises(BudgetSpent):
+        budget.spend(cast("int", np.uint8(1)))
+    budget.audit()
 
 
 def test_charged_bytes_count_and_are_never_refused() -> None:
