@@ -28,7 +28,7 @@ from compactlib._arguments import require_seconds, require_whole
 from compactlib.errors import BudgetSpent, TaskFailed
 from compactlib.executors.process_worker import READY, Order, Report, Steering
 from compactlib.executors.process_workers import Job, KeptWorkers, Worker, exit_text
-from compactlib.executors.tasks import checked_names, foreign_error, new_attempt_id
+from compactlib.executors.tasks import checked_names, foreign_error, least_bytes, new_attempt_id
 from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.runtime.budget import Budget, BudgetLimits
 from compactlib.runtime.observe import Observer, Progress, telling
@@ -234,20 +234,12 @@ class _Run:
         except Exception as error:  # unpickling runs foreign code, which may raise anything
             self._finish(RewriteFailure(name, foreign_error(name, error)))
         else:
-            if self._has_too_small_a_part(job, order, outcome):
+            job.least_bytes = least_bytes(outcome, order.limits.total_bytes, self._budget.remaining.total_bytes)
+            if job.least_bytes:
                 self._waiting.append(job)
                 return
             told.replay(self._observer)
             self._finish(outcome)
-
-    def _has_too_small_a_part(self, job: Job, order: Order, outcome: RewriteOutcome) -> bool:
-        """Whether one piece of a task was larger than its part of the total, and there is enough of the whole."""
-        error = outcome.error if isinstance(outcome, RewriteFailure) else None
-        left, part = self._budget.remaining.total_bytes, order.limits.total_bytes
-        if not isinstance(error, BudgetSpent) or error.needed_bytes is None or left is None or part is None:
-            return False
-        job.least_bytes = error.needed_bytes
-        return part < job.least_bytes <= left
 
     def _died(self, worker: Worker) -> None:
         job, order = worker.take_back()
