@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Interrupts where Python itself may raise one: behind a call of a function of C, at a function's beginning, and where
-a loop begins again; in the library, and in what it uses of `threading`."""
+a loop begins again; in the library, and in what it uses of `threading` and `sortedcontainers`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from itertools import pairwise
 from types import CodeType, FrameType
 from typing import Any
 
+import sortedcontainers
+
 import compactlib
 
-_LIBRARY = os.path.dirname(compactlib.__file__) + os.sep
+_LIBRARY = tuple(os.path.dirname(str(package.__file__)) + os.sep for package in (compactlib, sortedcontainers))
 _CALLS = frozenset({"CALL", "CALL_KW", "CALL_FUNCTION_EX"})
 
 
@@ -42,7 +44,7 @@ def _places(code: CodeType) -> tuple[frozenset[int], frozenset[int], frozenset[i
 
 class Interrupted:
     """Raises `KeyboardInterrupt` at the place of a number, within the block, in this thread, and in the library and
-    what it calls of `threading` alone.
+    what it calls of `threading` and `sortedcontainers` alone.
 
     Args:
         place: counted from 1; 0: at none.

@@ -28,7 +28,7 @@ from compactlib._arguments import require_seconds, require_whole
 from compactlib.errors import BudgetSpent, TaskFailed
 from compactlib.executors.process_worker import READY, Order, Report, Steering
 from compactlib.executors.process_workers import Job, KeptWorkers, Worker, exit_text
-from compactlib.executors.tasks import checked_names, foreign_error, new_attempt_id
+from compactlib.executors.tasks import checked_names, foreign_error, least_bytes, new_attempt_id
 from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.runtime.budget import Budget, BudgetLimits
 from compactlib.runtime.observe import Observer, Progress, telling
@@ -43,10 +43,11 @@ class ProcessExecutor:
     What reaches the other side:
 
     * **budget**: each running task gets a part of what remains (the rate divided by the workers; of the total a
-      part that keeps the sum of all parts within it; the deadline as it is, on the workers' system clock). What tasks
-      report as spent is charged to the caller's budget; an attempt that died is charged nothing, since it is unknown
-      what it wrote. Pause, resume and cancel hold back new tasks at once, and reach running ones within about a tenth
-      of a second, but only while the caller waits for an outcome.
+      part that keeps the sum of all parts within it, a larger one in a further attempt if one piece is larger than
+      that; the deadline as it is, on the workers' system clock). What tasks report as spent is charged to the caller's
+      budget; an attempt that died is charged nothing, since it is unknown what it wrote. Pause, resume and cancel hold
+      back new tasks at once, and reach running ones within about a tenth of a second, but only while the caller waits
+      for an outcome.
     * **observer**: a task's counters and events are passed on when it ends; progress within a task is not visible.
       Instead, as each task ends, its written bytes are reported as done under its name, and `rewrite` advances by
       one group.
@@ -149,7 +150,7 @@ class _Run:
                 continue
             if self._budget.paused:
                 return
-            limits = self._granted()
+            limits = self._granted(self._waiting[0])
             worker = None if limits is None else self._idle_worker()
             if limits is None or worker is None:
                 return
@@ -164,8 +165,8 @@ class _Run:
         else:
             worker.give(job, Order(name, data, self._attempt_id(), limits))
 
-    def _granted(self) -> BudgetLimits | None:
-        """The limits of one more task such that all that run stay within the total; `None` to wait for a report."""
+    def _granted(self, job: Job) -> BudgetLimits | None:
+        """The limits of one more task, such that all that run stay within the total; `None` to wait for a report."""
         remaining = self._budget.remaining
         share = remaining.share(self._parallel)
         if remaining.total_bytes is None:
@@ -173,10 +174,10 @@ class _Run:
         busy = self._busy()
         promised = sum(worker.task[1].limits.total_bytes or 0 for worker in busy if worker.task is not None)
         unpromised = max(0, remaining.total_bytes - promised)
-        if promised and not unpromised:
+        if promised and unpromised < max(1, job.least_bytes):
             return None
         others = max(1, min(self._parallel - len(busy), len(self._waiting)))
-        return attrs.evolve(share, total_bytes=unpromised // others)
+        return attrs.evolve(share, total_bytes=min(unpromised, max(unpromised // others, job.least_bytes)))
 
     def _idle_worker(self) -> Worker | None:
         """A worker without a task, started if there may be one more; `None` if all are busy or none can start."""
@@ -225,13 +226,18 @@ class _Run:
             self._died(worker)
 
     def _reported(self, worker: Worker, report: Report) -> None:
-        name = worker.take_back()[1].name
+        job, order = worker.take_back()
+        name = order.name
         self._budget.charge(report.spent_bytes)
         try:
             outcome, told = report.revive()
         except Exception as error:  # unpickling runs foreign code, which may raise anything
             self._finish(RewriteFailure(name, foreign_error(name, error)))
         else:
+            job.least_bytes = least_bytes(outcome, order.limits.total_bytes, self._budget.remaining.total_bytes)
+            if job.least_bytes:
+                self._waiting.append(job)
+                return
             told.replay(self._observer)
             self._finish(outcome)
 

@@ -24,10 +24,17 @@ _EXIT_SECONDS = 5.0
 
 @attrs.define
 class Job:
-    """A task and the attempts that it has cost so far."""
+    """A task and the attempts that it has cost so far.
+
+    Attributes:
+        task: the task.
+        deaths: what each attempt whose worker died has ended in.
+        least_bytes: what its part of the total has to be, as far as that is known.
+    """
 
     task: RewriteTask
     deaths: list[str] = attrs.field(factory=list)
+    least_bytes: int = 0
 
 
 class Worker:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from compactlib._arguments import refuses_misfits, require_whole
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import CompactlibError, InvalidInput, TaskFailed
+from compactlib.errors import BudgetSpent, CompactlibError, InvalidInput, TaskFailed
 from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, TellingObserver, tell, telling
@@ -71,6 +71,20 @@ def foreign_error(task: str, error: BaseException) -> TaskFailed:
 def own_error(task: str, error: Exception) -> CompactlibError:
     """`error` if it is the library's; what describes it, if it is another's."""
     return error if isinstance(error, CompactlibError) else foreign_error(task, error)
+
+
+def least_bytes(outcome: RewriteOutcome, part: int | None, left: int | None) -> int:
+    """What part of the total a task needs at least that one piece was too large for, where there is enough of the
+    whole: to be tried again with that; 0 for all other outcomes. For authors of executors.
+
+    Args:
+        outcome: of an attempt, whose spent bytes were charged.
+        part: what it was given of the total; `None`: there is none.
+        left: what is left of the whole.
+    """
+    error = outcome.error if isinstance(outcome, RewriteFailure) else None
+    needed = error.needed_bytes if isinstance(error, BudgetSpent) else None
+    return 0 if needed is None or part is None or left is None or not part < needed <= left else needed
 
 
 def portable(outcome: RewriteOutcome, dumps: Callable[[object], bytes] = pickle.dumps) -> RewriteOutcome:

@@ -85,7 +85,7 @@ class LocalObjects(Closing):
 
         Raises:
             StorageError: the disk refused; `DiskFull` if it is full. There is no object then, except if only the last
-                sync was refused.
+                sync was refused: the same create is `ObjectExists` then, once that has succeeded.
             ForeignFile: in place of the object, or of a folder above it, is something else.
         """
         path = self._path(key)
@@ -170,7 +170,12 @@ class LocalObjects(Closing):
                 _remember(self._lasting, path)
 
     def _sync(self, folder: str) -> None:
-        self._files.sync_folder(folder)
+        try:
+            self._files.sync_folder(folder)
+        except BaseException:
+            # What has changed in it is there to be read, and is not durable.
+            self._settled.discard(folder)
+            raise
         _remember(self._settled, folder)
 
     def _settle(self, key: str) -> None:

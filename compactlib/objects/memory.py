@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-
-from sortedcontainers import SortedDict
+from collections.abc import Iterable, Iterator, Sequence
 
 from compactlib._closing import Closing
+from compactlib._sorted import SortedMap
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed
 from compactlib.objects.audit import audit_listing
@@ -23,7 +22,7 @@ class MemoryObjects(Closing):
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._objects: SortedDict[str, tuple[bytes, float]] = SortedDict()
+        self._objects: SortedMap[str, tuple[bytes, float]] = SortedMap()
         self._lock = threading.Lock()
         self._closed = False
 
@@ -66,16 +65,19 @@ class MemoryObjects(Closing):
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
         self._check(key)
-        with self._lock:
-            self._objects.pop(key, None)
+        self._remove([key])
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """See `MultiDelete.delete_many`."""
         doomed = checked_deletes(keys)
         self._require_open()
+        self._remove(doomed)
+
+    def _remove(self, keys: Iterable[str]) -> None:
         with self._lock:
-            for key in doomed:
-                self._objects.pop(key, None)
+            for key in keys:
+                if key in self._objects:
+                    del self._objects[key]
 
     def _found(self, key: str) -> tuple[bytes, float]:
         self._check(key)

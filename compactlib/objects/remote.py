@@ -170,7 +170,11 @@ class RemoteObjects(Closing):
                     raise ObjectStoreFailed(operation="list", key=prefix,
                                       detail=f"the store answered {key!r} after {before!r}, which is out of order")
                 before = key
-                if key.startswith(prefix) and key > after and not key.startswith(_PROBE + "/"):
+                if not key.startswith(prefix):
+                    if key > prefix:
+                        # Behind all that begin with it.
+                        return
+                elif key > after and not key.startswith(_PROBE + "/"):
                     yield ObjectInfo(key, found["size"], found["last_modified"].timestamp())
 
     def delete(self, key: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
+from operator import index
 from sys import float_info
 
 import attrs
@@ -182,6 +183,8 @@ class Budget:
         """
         # As `refuses_misfits` would have it, without a call around what is asked before every chunk.
         try:
+            # Numbers of NumPy would wrap around in the sums.
+            size = index(size)
             may_be_spent = size >= 0
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"size is {size!r:.100}; give int") from error
@@ -200,14 +203,14 @@ class Budget:
     def _await_rate(self, throttle: Throttle, size: int) -> None:
         """Wait until the rate allows `size` bytes, in short naps so that a pause, a cancel or the deadline counts."""
         clock = self._account.clock
-        due = throttle.reserve(size)
+        booked = throttle.reserve(size)
         try:
-            while (left := due - clock.monotonic()) > 0:
+            while (left := booked.due - clock.monotonic()) > 0:
                 self.check()
                 clock.sleep(min(left, _LOOK_AGAIN_SECONDS))
             self.check()
         except BaseException as error:
-            throttle.give_back(size)
+            throttle.give_back(booked)
             with self._account.lock:
                 self._account.granted_bytes -= size
             if isinstance(error, BudgetSpent):
@@ -222,6 +225,7 @@ class Budget:
         Raises:
             InvalidInput: `size` is negative.
         """
+        size = index(size)
         if not size >= 0:
             raise InvalidInput(f"{size} bytes cannot be charged; give 0 or more")
         with self._account.lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 from collections.abc import Callable
 
 import attrs
@@ -64,6 +65,21 @@ class TokenBucket:
         return attrs.evolve(self, level=min(self.burst_bytes, self.level + size))
 
 
+@attrs.define(eq=False)
+class Reservation:
+    """Bytes that were booked.
+
+    Attributes:
+        due: the time on the clock's `monotonic()` from which they may go. It comes nearer if bytes that were booked
+            before these are given back.
+    """
+
+    due: float
+    _size: int = attrs.field(alias="size")
+    _at: float = attrs.field(alias="at")
+    _after: TokenBucket = attrs.field(alias="after", repr=False)
+
+
 class Throttle:
     """Keeps work below a byte rate by making it wait. Threads may share one: each waits for its own share.
 
@@ -85,7 +101,9 @@ class Throttle:
         burst = bytes_per_second / 10 if burst_bytes is None else burst_bytes
         saved = burst if saved_bytes is None else saved_bytes
         self._clock: Clock = SystemClock() if clock is None else clock
+        # Without those that wait, who come after it in their order.
         self._bucket = TokenBucket(bytes_per_second, burst, saved, self._clock.monotonic())
+        self._waiting: deque[Reservation] = deque()
         if not 0 <= saved <= burst:
             raise InvalidInput(f"saved_bytes is {saved}; it must lie between 0 and the burst of {burst} bytes")
         self._lock = threading.Lock()
@@ -95,8 +113,8 @@ class Throttle:
         """The long-run rate."""
         return self._bucket.bytes_per_second
 
-    def reserve(self, size: int) -> float:
-        """Book `size` bytes without waiting: the time on the clock's `monotonic()` from which they may go.
+    def reserve(self, size: int) -> Reservation:
+        """Book `size` bytes without waiting; says from when on they may go.
 
         For callers that wait in their own way; they `give_back` what they end up not using.
 
@@ -105,13 +123,37 @@ class Throttle:
         """
         with self._lock:
             now = self._clock.monotonic()
-            self._bucket, wait = self._bucket.take(size, now)
-        return now + wait
+            self._let_go(now)
+            after, wait = self._last.take(size, now)
+            booked = Reservation(after.at + wait, size, now, after)
+            self._waiting.append(booked)
+        return booked
 
-    def give_back(self, size: int) -> None:
-        """Return `size` bytes that were reserved and will not be used; those who already wait do not wait less."""
+    def give_back(self, booked: Reservation) -> None:
+        """Return bytes that will not be used; those who wait behind them wait less. O(those who wait)."""
         with self._lock:
-            self._bucket = self._bucket.give_back(size)
+            now = self._clock.monotonic()
+            self._let_go(now)
+            try:
+                self._waiting.remove(booked)
+            except ValueError:
+                self._bucket = self._bucket.give_back(booked._size)
+            after = self._bucket
+            for each in self._waiting:
+                after, wait = after.take(each._size, each._at)
+                if after.at + wait < now:
+                    # It could have gone, and goes now: from now on the rate is that of the next.
+                    after, wait = attrs.evolve(after, level=0.0, at=now), 0.0
+                each.due, each._after = after.at + wait, after
+
+    def _let_go(self, now: float) -> None:
+        """Those whose time has come wait no longer."""
+        while self._waiting and self._waiting[0].due <= now:
+            self._bucket = self._waiting.popleft()._after
+
+    @property
+    def _last(self) -> TokenBucket:
+        return self._waiting[-1]._after if self._waiting else self._bucket
 
     def take(self, size: int, *, check: Callable[[], object] | None = None) -> float:
         """Wait until `size` more bytes may go; returns the seconds waited.
@@ -125,17 +167,17 @@ class Throttle:
             InvalidInput: `size` is negative.
         """
         start = self._clock.monotonic()
-        due = self.reserve(size)
+        booked = self.reserve(size)
         try:
             # The due time is absolute: a clock that another thread moved on meanwhile is not waited for twice.
-            while (left := due - self._clock.monotonic()) > 0:
+            while (left := booked.due - self._clock.monotonic()) > 0:
                 if check is not None:
                     check()
                 self._clock.sleep(left if check is None else min(left, _LOOK_AGAIN_SECONDS))
         except BaseException:
-            self.give_back(size)
+            self.give_back(booked)
             raise
-        return max(0.0, due - start)
+        return max(0.0, booked.due - start)
 
     def audit(self) -> None:
         """Check the throttle's own invariant.
@@ -143,7 +185,7 @@ class Throttle:
         Raises:
             AuditFailed: more is saved up than the burst; the message has the numbers.
         """
-        bucket = self._bucket
+        bucket = self._last
         if not bucket.level <= bucket.burst_bytes:
             raise AuditFailed(f"{bucket.level} bytes are saved up for a burst of at most {bucket.burst_bytes}")
 

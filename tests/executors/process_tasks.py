@@ -56,6 +56,18 @@ class ScheduledTask:
 
 
 @attrs.frozen
+class PieceTask:
+    """Asks for all of its bytes at once."""
+
+    name: str
+    size: int
+
+    def run(self, attempt: Attempt) -> RewriteResult:
+        attempt.budget.spend(self.size)
+        return done(self.name, attempt)
+
+
+@attrs.frozen
 class InterruptedTask:
     """Gets the signal of Ctrl-C, as every process of a terminal does, and goes on."""
 

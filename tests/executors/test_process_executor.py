@@ -39,6 +39,7 @@ from tests.executors.process_tasks import (
     LostTask,
     MeetingTask,
     PausedTask,
+    PieceTask,
     ScheduledTask,
     StubbornTask,
     TellingTask,
@@ -261,6 +262,23 @@ def test_all_workers_together_stay_within_the_total(tmp_path: Path) -> None:
     assert errors
     assert all(isinstance(error, BudgetSpent) and error.reason == "bytes" for error in errors)
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= budget.spent_bytes <= 10_000
+
+
+@pytest.mark.parametrize(("sizes", "total", "expected"), [
+    ((60, 60), 100, 1), ((60, 40), 100, 2), ((10, 70, 10, 10), 100, 4), ((101, 50, 50), 100, 2),
+    ((70, 90, 30), 100, 2)])
+def test_a_piece_larger_than_a_part_of_the_total_gets_what_is_left_of_the_whole(
+        sizes: tuple[int, ...], total: int, expected: int) -> None:
+    """A host that did as the error says, and gave that much, would never have got it done."""
+    budget = Budget(total_bytes=total)
+    outcomes = ran(ProcessExecutor(2), [PieceTask(f"{number}", size) for number, size in enumerate(sizes)], budget)
+    results = [size for number, size in enumerate(sizes) if isinstance(outcomes[f"{number}"], RewriteResult)]
+    assert len(results) == expected
+    assert budget.spent_bytes == sum(results)
+    for outcome in outcomes.values():
+        if isinstance(outcome, RewriteFailure):
+            assert isinstance(outcome.error, BudgetSpent)
+            assert outcome.error.reason == "bytes"
 
 
 def test_a_deadline_ends_running_tasks(tmp_path: Path) -> None:

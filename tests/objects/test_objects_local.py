@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,35 @@ def test_a_disk_that_refuses_leaves_the_object_whole_or_away(tmp_path: Path, sti
             except ObjectNotFound:
                 store.create("a/b", b"data")
             assert store.get("a/b") == b"data"
+
+
+def test_what_a_refused_sync_left_is_made_durable_before_it_is_read(tmp_path: Path) -> None:
+    """The folder was settled before, so that a read took all that it holds for durable."""
+    class Refusing(LocalFiles):
+        refuses = False
+        syncs = 0
+
+        def sync_folder(self, path: StrPath) -> None:
+            self.syncs += 1
+            if self.refuses:
+                raise StorageError(operation="sync", path=path, errno=errno.EIO)
+            super().sync_folder(path)
+
+    reads: list[Callable[[LocalObjects], object]] = [
+        lambda store: store.get("a/b"), lambda store: store.info("a/b"), lambda store: list(store.list())]
+    for number, read in enumerate(reads):
+        files = Refusing()
+        with LocalObjects(tmp_path / str(number), files=files) as store:
+            store.create("a/before", b"")
+            for change in (partial(store.create, "a/b", b"data"), partial(store.delete, "a/before")):
+                files.refuses = True
+                with pytest.raises(StorageError):
+                    change()
+                with pytest.raises(StorageError):
+                    read(store)
+                files.refuses, files.syncs = False, 0
+                read(store)
+                assert files.syncs
 
 
 def test_leftovers_of_crashed_writers_are_swept_by_age(tmp_path: Path) -> None:

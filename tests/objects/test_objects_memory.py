@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import obstore
@@ -18,6 +20,7 @@ from compactlib.objects import MemoryObjects, ObjectInfo, ObjectRef, ObjectStore
 from compactlib.objects.digest import Digest
 from compactlib.objects.store import read_checked
 from compactlib.testing import ObjectStoreConformance, check_object_store
+from tests.interrupts import interruptions
 
 
 class TestMemoryObjects(ObjectStoreConformance):
@@ -100,3 +103,45 @@ def test_what_a_store_refuses_to_delete_is_not_taken_for_an_object_in_the_way(
         store.delete("key")
     with pytest.raises(ObjectStoreFailed, match="a lease on it"):
         store.delete_many(["key", "other"])
+
+
+@pytest.mark.parametrize("act", [lambda store: store.create("4", b"new"), lambda store: store.delete("3"),
+                                 lambda store: store.delete_many(["1", "5"])])
+def test_a_change_that_is_interrupted_anywhere_leaves_a_store_that_can_be_listed(
+        act: Callable[[ObjectStore], object]) -> None:
+    def store_with_keys() -> MemoryObjects:
+        store = MemoryObjects()
+        for key in "135":
+            store.create(key, b"old")
+        return store
+
+    def keys(store: ObjectStore) -> list[str]:
+        return [info.key for info in store.list()]
+
+    whole = store_with_keys()
+    act(whole)
+    possible = {"".join(keys(store_with_keys())), "".join(keys(whole)), "35"}
+    for interrupted in interruptions(lambda: act(store_with_keys()), 1_000):
+        store = store_with_keys()
+        with contextlib.suppress(KeyboardInterrupt), interrupted:
+            act(store)
+        store.audit()
+        assert "".join(keys(store)) in possible, interrupted.where
+        assert len(store.get(keys(store)[0])) == 3
+
+
+def test_a_listing_of_a_prefix_asks_for_no_pages_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, pages = RemoteObjects(MemoryStore()), []
+    for key in ("runs/a", "runs/a1", "runs/a2", *(f"runs/b{number:04}" for number in range(2000))):
+        store.create(key, b"")
+    given = obstore.list
+
+    def counted(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        for page in given(*args, **kwargs):
+            pages.append(page)
+            yield page
+
+    monkeypatch.setattr(obstore, "list", counted)
+    assert [info.key for info in store.list("runs/a")] == ["runs/a", "runs/a1", "runs/a2"]
+    assert [info.key for info in store.list("runs/b1", after="runs/b1998")] == ["runs/b1999"]
+    assert len(pages) == 2

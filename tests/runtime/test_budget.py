@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections.abc import Callable
 from decimal import Decimal
+from typing import cast
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -87,6 +90,17 @@ def test_a_piece_larger_than_the_whole_total_is_told_apart() -> None:
     with pytest.raises(BudgetSpent, match="total_bytes has to be at least 101") as refused:
         Budget(total_bytes=100).spend(101)
     assert refused.value.reason == "bytes"
+
+
+def test_sizes_that_are_numbers_of_numpy_do_not_wrap_around() -> None:
+    budget = Budget(total_bytes=1000)
+    for _ in range(9):
+        budget.spend(cast("int", np.uint8(100)))
+    budget.charge(cast("int", np.int8(100)))
+    assert budget.spent_bytes == 1000
+    with pytest.raises(BudgetSpent):
+        budget.spend(cast("int", np.uint8(1)))
+    budget.audit()
 
 
 def test_charged_bytes_count_and_are_never_refused() -> None:
@@ -314,6 +328,31 @@ def test_a_lent_budget_ends_alone_and_with_its_lender() -> None:
     for lent in (second, nested):
         with pytest.raises(BudgetSpent, match="cancelled"):
             lent.check()
+
+
+def test_work_behind_work_that_was_cancelled_does_not_wait_for_its_bytes() -> None:
+    budget = Budget(bytes_per_second=1_000_000)
+    large, small = budget.lend(), budget.lend()
+    begun = [threading.Event(), threading.Event()]
+
+    def spend(which: Budget, size: int, begins: threading.Event) -> None:
+        begins.set()
+        with contextlib.suppress(BudgetSpent):
+            which.spend(size)
+
+    threads = [threading.Thread(target=spend, args=given, daemon=True)
+               for given in ((large, 10 ** 10, begun[0]), (small, 200_000, begun[1]))]
+    threads[0].start()
+    while budget.spent_bytes < 10 ** 10:
+        begun[0].wait(0.01)
+    threads[1].start()
+    while budget.spent_bytes < 10 ** 10 + 200_000:
+        begun[1].wait(0.01)
+    large.cancel()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert budget.spent_bytes == 200_000
 
 
 def test_a_budget_beside_another_has_its_own_limits_and_ends_with_it() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.runtime.throttle import Throttle, TokenBucket
+from compactlib.runtime.throttle import Reservation, Throttle, TokenBucket
 
 
 class DrowsyClock(ManualClock):
@@ -80,7 +80,7 @@ def test_a_size_that_is_no_number_is_refused(size: Any) -> None:
     for ask in (throttle.reserve, throttle.take):
         with pytest.raises(InvalidInput):
             ask(size)
-    assert throttle.reserve(100) > 0
+    assert throttle.reserve(100).due > 0
 
 
 def test_a_rate_that_is_no_number_is_refused() -> None:
@@ -114,12 +114,23 @@ def test_a_sleep_that_returns_early_is_repeated() -> None:
 def test_a_reservation_tells_when_and_can_be_given_back() -> None:
     clock = ManualClock()
     throttle = Throttle(100, burst_bytes=10, clock=clock)
-    assert throttle.reserve(110) == pytest.approx(1)
-    assert throttle.reserve(100) == pytest.approx(2)
-    throttle.give_back(100)
-    throttle.give_back(110)
-    assert throttle.reserve(10) == 0
+    first, second = throttle.reserve(110), throttle.reserve(100)
+    assert [first.due, second.due] == pytest.approx([1, 2])
+    throttle.give_back(second)
+    throttle.give_back(first)
+    assert throttle.reserve(10).due == 0
     assert clock.monotonic() == 0
+
+
+def test_who_waits_behind_bytes_that_are_given_back_waits_less_and_pays_all_the_same() -> None:
+    clock = ManualClock()
+    throttle = Throttle(100, burst_bytes=10, clock=clock)
+    large, second, third = throttle.reserve(100_010), throttle.reserve(50), throttle.reserve(100)
+    clock.advance(2)
+    throttle.give_back(large)
+    # The second has waited for long enough, and the third begins to wait.
+    assert (second.due, third.due) == (2, 3)
+    assert throttle.reserve(100).due == 4
 
 
 @given(
@@ -144,6 +155,45 @@ def test_over_every_span_at_most_the_burst_and_the_rate_go_through(
             assert total <= max(burst, largest) + (at - start) * rate + 1e-6 * rate + 1e-6
     # Nor is anybody made to wait for nothing: pauses and the whole amount at the full rate are enough.
     assert clock.monotonic() <= sum(pause for pause, _ in steps) + sum(size for _, size in steps) / rate + 1e-6
+
+
+@given(
+    rate=st.integers(1, 10_000), burst=st.integers(1, 1000),
+    steps=st.lists(st.tuples(st.floats(0, 5), st.integers(0, 3000), st.integers(0, 3)), min_size=1, max_size=30),
+)
+def test_over_every_span_the_rate_holds_whatever_is_given_back(
+        rate: int, burst: int, steps: list[tuple[float, int, int]]) -> None:
+    clock = ManualClock()
+    throttle = Throttle(rate, burst_bytes=burst, clock=clock)
+    waiting: list[tuple[Reservation, int]] = []
+    grants: list[tuple[float, int]] = []
+
+    def pass_time(until: float) -> None:
+        for booked, size in [each for each in waiting if each[0].due <= until]:
+            waiting.remove((booked, size))
+            grants.append((max(booked.due, clock.monotonic()), size))
+        clock.advance(max(0.0, until - clock.monotonic()))
+
+    for pause, size, leaves in steps:
+        pass_time(clock.monotonic() + pause)
+        before = [booked.due for booked, _ in waiting]
+        if leaves and waiting:
+            throttle.give_back(waiting.pop(leaves % len(waiting))[0])
+        else:
+            waiting.append((throttle.reserve(size), size))
+            before.append(waiting[-1][0].due)
+        throttle.audit()
+        assert all(booked.due <= max(before) + 1e-6 for booked, _ in waiting)
+        # Nobody waits for more than what waits, and for a burst that was lent.
+        owed = sum(size for _, size in waiting) / rate
+        assert all(booked.due <= clock.monotonic() + owed + 1e-6 for booked, _ in waiting)
+    if waiting:
+        pass_time(waiting[-1][0].due + 1)
+    for first, (start, largest) in enumerate(grants):
+        total = 0
+        for at, size in grants[first:]:
+            total += size
+            assert total <= max(burst, largest) + (at - start) * rate + 1e-6 * rate + 1e-6
 
 
 def test_threads_that_share_a_throttle_share_its_rate() -> None:

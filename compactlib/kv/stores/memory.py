@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
-from sortedcontainers import SortedDict
-
+from compactlib._sorted import SortedMap
 from compactlib.errors import AuditFailed, Closed
 from compactlib.kv.errors import KeyNotFound, PredicateFailed
 from compactlib.kv.parts.arguments import (
@@ -47,7 +46,7 @@ class MemoryStore:
         self._page_size = checked_largest_page(page_size)
         self._by_value = predicates == "value"
         self._limits = limits
-        self._partitions: dict[bytes, SortedDict[bytes, Versioned]] = {}
+        self._partitions: dict[bytes, SortedMap[bytes, Versioned]] = {}
         self._version = 0
         self._closed = False
         self._lock = threading.Lock()
@@ -195,14 +194,18 @@ class MemoryStore:
     def _place(self, partition: bytes, key: bytes, cell: Versioned) -> None:
         cells = self._partitions.get(partition)
         if cells is None:
-            self._partitions[partition] = SortedDict({key: cell})
+            self._partitions[partition] = SortedMap({key: cell})
         else:
             cells[key] = cell
 
     def _remove(self, partition: bytes, key: bytes) -> None:
         cells = self._partitions.get(partition)
-        if cells is not None and cells.pop(key, None) is not None and not cells:
-            del self._partitions[partition]
+        if cells is not None and key in cells:
+            try:
+                del cells[key]
+            finally:
+                if not cells:
+                    del self._partitions[partition]
 
     def _require_open(self) -> None:
         if self._closed:

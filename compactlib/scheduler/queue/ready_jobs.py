@@ -16,7 +16,7 @@ from typing import Any
 from sortedcontainers import SortedDict, SortedList
 
 from compactlib.errors import AuditFailed
-from compactlib.scheduler.queue.job import OF_LEVEL, OF_TENANT, Job, LastKey, Places
+from compactlib.scheduler.queue.job import NOT_READY, OF_LEVEL, OF_TENANT, Job, LastKey, Places
 
 _SMALL = 64
 _LAST_KEY = attrgetter("last_key")
@@ -108,6 +108,8 @@ class ReadyJobs:
         self._line.remove(job)
         if self._turns is not None:
             self._turns.remove(job)
+        # Also of turns that an interrupt kept from being kept.
+        job.ready = NOT_READY
 
     def __iter__(self) -> Iterator[Job]:
         """The jobs in order; they must not change meanwhile. O(1) a job."""
@@ -118,9 +120,11 @@ class ReadyJobs:
         """The same jobs by tenant. O(n) when it is asked for first."""
         turns = self._turns
         if turns is None:
-            turns = self._turns = TenantTurns()
+            turns = TenantTurns()
             for job in self._line:
                 turns.add(job)
+            # Not before it is whole: an interrupt of who only plans must not leave half of it.
+            self._turns = turns
         return turns
 
     def set_turn(self, tenant: str, before: int, after: int) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from compactlib._arguments import require_whole
 from compactlib.errors import BudgetSpent
-from compactlib.executors.tasks import checked_names
+from compactlib.executors.tasks import checked_names, least_bytes
 from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.runtime.budget import Budget, BudgetLimits
 from compactlib.runtime.observe import Observer, Progress, telling
@@ -41,8 +41,8 @@ class SparkExecutor:
 
     * **budget**: cancel and pause end the job, and what it had not done is begun anew after a pause. Tasks check the
       deadline by the workers' system clocks. A byte rate is divided among as many tasks as the session runs at once. A
-      total is too, by jobs that have no more tasks than that: a task larger than its part is refused. What tasks
-      report as spent is charged, also by those that failed.
+      total is too, by jobs that have no more tasks than that: a task larger than its part is refused, or tried again
+      alone if it wrote more at once than that. What tasks report as spent is charged, also by those that failed.
     * **observer**: counters and events of a task are passed on with its outcome, and its written bytes as its progress.
     * **errors** come back with all their fields; one that cannot be pickled comes as `TaskFailed` with its text.
 
@@ -79,7 +79,6 @@ class SparkExecutor:
         def told(report: Report) -> RewriteOutcome:
             outcome = report.outcome
             del undone[outcome.task]
-            budget.charge(report.spent_bytes)
             report.told.replay(observer)
             if report.told.dropped:
                 observer.event("spark_observations_dropped", {"task": outcome.task, "dropped": report.told.dropped})
@@ -114,11 +113,18 @@ class SparkExecutor:
                     for answer in answers:
                         report = matching.hear(*answer)
                         if report is not None:
+                            budget.charge(report.spent_bytes)
                             yield told(report)
                 except Exception as error:
                     # PySpark fails in many ways: its own errors, py4j's, gRPC's.
                     failed = error
-            yield from map(told, matching.rest(is_whole=not stopped and failed is None))
+            for report in matching.rest(is_whole=not stopped and failed is None):
+                budget.charge(report.spent_bytes)
+                if least_bytes(report.outcome, limits.total_bytes, budget.remaining.total_bytes):
+                    # It has what is left of the whole next.
+                    again.append([each for each in pieces.items() if tasks[each[0]].name == report.outcome.task])
+                else:
+                    yield told(report)
             for name, reports in matching.unused():
                 budget.charge(sum(report.spent_bytes for report in reports))
                 observer.event("spark_extra_attempts", {"task": name, "attempts": [each.attempt for each in reports]})

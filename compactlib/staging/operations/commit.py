@@ -168,7 +168,7 @@ class _Switch:
             return NoChanges("the content is that of HEAD", head)
         if before is not None and not context.commits.is_ancestor(before, head):
             return NoChanges("HEAD was reset meanwhile, which threw away what was uncommitted", head)
-        return AlreadyCommitted("another commit took in everything meanwhile", head)
+        return AlreadyCommitted("another commit took in everything meanwhile, unless a reset threw it away", head)
 
     def _build(self, record: BranchRecord) -> _Built:
         context, request = self._context, self._request

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from compactlib.blobstore.validity.verdicts import FOREVER, PurgeRules
 from compactlib.errors import InvalidInput, Stale
 from compactlib.testing.policies.blob_strategies import record_logs
 from tests.blobstore.blob_logs import LogOf, Writing
+from tests.interrupts import Interrupted
 
 S0, S1 = SegmentName(0, 0), SegmentName(1, 0)
 
@@ -247,3 +249,24 @@ def test_a_segment_that_is_gone_without_a_successor_is_not_listed_any_more() -> 
     assert counted(kept, log.segments, 1.0) == 501 * 53
     assert counted(kept, log.segments[1:], 2.0) == 53
     kept.audit()
+
+
+def test_a_look_that_is_interrupted_anywhere_counts_nothing_twice_and_forgets_nothing() -> None:
+    log = Writing()
+    for number in range(4):
+        log.put(f"blob {number}", 0, expires=500 * (1 + number))
+
+    def looked(interrupted: Interrupted) -> int:
+        kept = KeptStatistics(retention_seconds=0.0, bucket_seconds=1.0, bucket_count=10)
+        counted(kept, log.segments, 0.0)
+        with contextlib.suppress(KeyboardInterrupt), interrupted:
+            counted(kept, log.segments, 1.5)
+        kept.audit()
+        return counted(kept, log.segments, 1.5)
+
+    whole = Interrupted()
+    expected = looked(whole)
+    assert expected < counted(KeptStatistics(retention_seconds=0.0), log.segments, 0.0)
+    for place in range(1, whole.places + 1):
+        interrupted = Interrupted(place)
+        assert looked(interrupted) == expected, interrupted.where

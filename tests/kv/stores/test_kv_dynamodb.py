@@ -75,6 +75,23 @@ def make_proxy(throttled: str = "ProvisionedThroughputExceededException", **more
                        failed=answer(500, "InternalServerError"))
 
 
+class _KnowingTokens(FaultyProxy):
+    """Answers a transaction that comes again as DynamoDB does: as it has answered it."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Refusal] = {}
+        super().__init__(servers.moto(), throttled=answer(400, "ThrottlingException"),
+                         failed=answer(500, "InternalServerError"))
+
+    def carry_out(self, request: tuple[str, Any, bytes] | None) -> Refusal:
+        token = None if request is None else json.loads(request[2]).get("ClientRequestToken")
+        if token is None:
+            return super().carry_out(request)
+        if token not in self.answers:
+            self.answers[token] = super().carry_out(request)
+        return self.answers[token]
+
+
 class _OverDynamoDB(OverANetwork):
     @pytest.fixture(autouse=True)
     def _tables(self) -> None:
@@ -270,14 +287,20 @@ def test_a_transaction_in_conflict_with_another_is_slow_down() -> None:
 def test_a_write_that_was_repeated_on_its_way_has_happened() -> None:
     """The second time its condition fails, because of itself."""
     table = new_table()
-    with make_proxy() as proxy:
+    with _KnowingTokens() as proxy:
         store = make(table, proxy.address)
         store.set(P, b"k", b"1")
+        store.set(P, b"gone", b"1")
+        store.set(P, b"gone too", b"1")
         proxy.every(Fault.REPEAT)
+        store.delete_if(P, b"gone", store.get(P, b"gone").predicate)
+        store.delete_if(P, b"gone too", EXISTS)
+        with pytest.raises(PredicateFailed):
+            store.delete_if(P, b"gone", EXISTS)
         store.set_if(P, b"k", b"2", store.get(P, b"k").predicate)
         store.set_if(P, b"new", b"1", None)
-        proxy.every(None)
-        assert [(entry.key, entry.value) for entry in store.scan(P)] == [(b"k", b"2"), (b"new", b"1")]
+        store.transact([Condition(P, b"k", store.get(P, b"k").predicate)], [Put(P, b"k", b"3")])
+        assert [(entry.key, entry.value) for entry in store.scan(P)] == [(b"k", b"3"), (b"new", b"1")]
         store.close()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from sortedcontainers import SortedList
 
 from compactlib.errors import InvalidInput
 from compactlib.kv import Delete, KVStore, MemoryStore, Put
@@ -18,7 +19,7 @@ from compactlib.kv.errors import TooLarge
 from compactlib.kv.store import KVLimits
 from compactlib.testing import KVStoreConformance
 from compactlib.testing.stores.kv_machine import kv_machine
-from tests.interrupts import Interrupted
+from tests.interrupts import Interrupted, interruptions
 
 
 class TestMemoryStore(KVStoreConformance):
@@ -94,3 +95,34 @@ def test_a_transaction_that_is_interrupted_is_carried_out_whole_or_not() -> None
     ended = [after(place)[1] for place in range(1, places + 1)]
     assert all(held in (untouched, whole) for held in ended)
     assert untouched in ended
+
+
+@pytest.mark.parametrize("act", [
+    lambda store: store.set(b"p", b"5", b"new"), lambda store: store.set(b"p", b"4", b"new"),
+    lambda store: store.delete(b"p", b"4"), lambda store: store.set(b"q", b"5", b"new"),
+    lambda store: store.delete(b"alone", b"1")])
+def test_a_change_that_is_interrupted_anywhere_leaves_a_store_that_can_be_scanned(
+        act: Callable[[KVStore], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its lists of keys are cut and put together at these few.
+    monkeypatch.setattr(SortedList, "DEFAULT_LOAD_FACTOR", 2)
+
+    def contents(store: KVStore) -> list[tuple[bytes, bytes]]:
+        return [(entry.key, entry.value) for name in (b"p", b"q", b"alone") for entry in store.scan(name)]
+
+    def store_with_keys() -> MemoryStore:
+        store = MemoryStore()
+        for key in b"0246789":
+            store.set(b"p", bytes([key]), b"old")
+        store.set(b"alone", b"1", b"old")
+        return store
+
+    whole = store_with_keys()
+    act(whole)
+    for interrupted in interruptions(lambda: act(store_with_keys()), 1_000):
+        store = store_with_keys()
+        with contextlib.suppress(KeyboardInterrupt), interrupted:
+            act(store)
+        store.audit()
+        assert contents(store) in (contents(store_with_keys()), contents(whole)), interrupted.where
+        store.set(b"p", b"3", b"new")
+        store.audit()

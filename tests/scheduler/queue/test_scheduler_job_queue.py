@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import attrs
@@ -16,6 +17,7 @@ from compactlib.scheduler.plan.schedule import Schedule
 from compactlib.scheduler.queue.due_jobs import DueJobs, due_time
 from compactlib.scheduler.queue.job import Job
 from compactlib.scheduler.queue.job_queue import JobQueue
+from tests.interrupts import Interrupted
 from tests.scheduler.build import P, U, assigned_names, job_plan, job_state, jobs_of
 
 CONFIG = SchedulerConfig(max_failures=3, max_queue_size=0)
@@ -212,3 +214,25 @@ def test_a_job_knows_its_sources_however_they_are_spelt() -> None:
         assert not job.has_sources((*sources, "z"))
         assert not job.has_sources(("\n".join(sources), "y"))
     assert JobStatus.IN_PROGRESS is P
+
+
+def test_turns_that_an_interrupt_kept_from_being_made_are_made_by_the_next_who_plans() -> None:
+    def planned(interrupted: Interrupted) -> list[str]:
+        queue = JobQueue(CONFIG)
+        for number in range(4):
+            queue.add(job_state(str(number), sequence=number), job_plan(str(number), tenant="AB"[number % 2]))
+        schedule = Schedule(queue, CONFIG, Command(10, 1, 0.0))
+        with contextlib.suppress(KeyboardInterrupt), interrupted:
+            schedule.choose(FairTenants(), 4)
+        # One leaves, and is no more in any line.
+        first = queue.get("0")
+        assert first is not None
+        queue.complete(first)
+        queue.audit()
+        return assigned_names(queue, CONFIG, Command(11, 1, 0.0), FairTenants())
+
+    whole = Interrupted()
+    expected = planned(whole)
+    for place in range(1, whole.places + 1):
+        interrupted = Interrupted(place)
+        assert planned(interrupted) == expected, interrupted.where

@@ -71,6 +71,8 @@ class KeptStatistics:
         # Buckets do not go back: a clock that was ahead must not leave what lives counted as dead.
         if buckets is None or not self._continues(snapshot) or now < buckets.resolved_now:
             return self._count_anew(snapshot, now, breather, budget)
+        # Half of what is new is worth nothing: whatever ends this early, everything is counted anew.
+        self._buckets = None
         try:
             buckets.advance(now)
         except Stale:
@@ -81,8 +83,6 @@ class KeptStatistics:
             return self._count_anew(snapshot, now, breather, budget)
         for info in snapshot.segments:
             buckets.add_segment(info.name)
-        # Half of what is new is worth nothing: whatever ends this early, everything is counted anew.
-        self._buckets = None
         for blob_id in ids:
             self._fold(snapshot.history(blob_id), buckets)
             if breather is not None:
