@@ -57,7 +57,7 @@ from compactlib.lab.blobstore.placement.dac import DAC
 from compactlib.lab.blobstore.placement.fadac import FADaC
 from compactlib.lab.blobstore.placement.mixed import Mixed
 from compactlib.lab.blobstore.placement.multi_log import MultiLog
-from compactlib.lab.blobstore.placement.placement import Placement
+from compactlib.lab.blobstore.placement.placement import Contents, Placement
 from compactlib.lab.blobstore.placement.sepbit import SepBIT
 from compactlib.lab.blobstore.placement.sfs import SFS
 from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
@@ -316,7 +316,7 @@ def _bytes_a_key(placement: Placement, keys: int = 100_000) -> float:
     """What a placer remembers of a key that was written twice."""
     tracemalloc.start()
     placer = placement.placer()
-    placer.valid_records = lambda: float(keys)
+    placer.contents = Contents(bytes=keys)
     before = tracemalloc.get_traced_memory()[0]
     placer.know_keys(keys)
     for number in range(2 * keys):

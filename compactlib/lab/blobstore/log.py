@@ -28,7 +28,7 @@ from compactlib.blobstore.model.placement import Survivor, SurvivorPlacement, cl
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.lab.blobstore import records as records_by_loops
 from compactlib.lab.blobstore.histories import Histories
-from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim
+from compactlib.lab.blobstore.placement.placement import Contents, Placement, Placer, Victim
 from compactlib.lab.blobstore.records import DEAD, NEVER, Records
 
 NO_ROW = -1
@@ -139,8 +139,8 @@ class BlobLog:
         self._free_rows: list[int] = []
         self._classes: list[int] = []
         self._begun: list[int] = []
-        # What segments hold, and of that what is dead in closed ones: where deaths are told at once.
-        self._held_bytes = self._dead_bytes = 0
+        # Where deaths are told at once.
+        self._contents = Contents()
         self._order: list[int] = [self._new_row(FIRST_SEGMENT)]
         self._open: list[int] = [self._order[0]]
         self._by_arrays = _by_arrays()
@@ -151,8 +151,13 @@ class BlobLog:
         if settings.placement is not None:
             self._open += [NO_ROW] * (settings.placement.classes - 1)
             self.placer = settings.placement.placer()
-            self.placer.valid_records, self.placer.sums_of = self._valid_records, self._sums_of
+            self.placer.contents, self.placer.sums_of = self._contents, self._sums_of
             self.placer.keeps_replaced = self._retention_ms > 0
+            self.placer.arrays = self._by_arrays
+        # Where classes are told ahead: those of the next writes, the next one last; and of each write that the placer
+        # has not been told of, the row of what it replaced.
+        self._ahead: list[int] | None = None
+        self._replaced: list[int] = []
 
     # ------------------------------------------------------------------------------------------------------ segments
 
@@ -239,17 +244,16 @@ class BlobLog:
     def _close(self, placed: int) -> None:
         if self.placer is not None:
             self.placer.closed(self._open[placed], placed)
-        self._dead_bytes += self._used[self._open[placed]] - self._valid[self._open[placed]]
+        self._contents.dead_bytes += self._used[self._open[placed]] - self._valid[self._open[placed]]
         self._open[placed] = NO_ROW
 
     # ------------------------------------------------------------------------------------------------------- placing
 
-    def _valid_records(self) -> float:
-        """How many records are valid, or died in a segment that is open; about so many if sizes differ."""
-        size = self.records.one_size
-        if size <= 0:
-            size = max(self._held_bytes // max(len(self.records.place) - len(self.records.free), 1), 1)
-        return (self._held_bytes - self._dead_bytes) / size
+    def _weigh(self) -> None:
+        """Note how many bytes a record has: about so many if sizes differ."""
+        records = self.records
+        self._contents.record_bytes = records.one_size if records.one_size > 0 else max(
+            self._contents.bytes // max(len(records.place) - len(records.free), 1), 1)
 
     def _sums_of(self, rows: Sequence[int], columns: Sequence[array[int]]) -> list[list[int]]:
         members = [self._members[row] for row in rows]
@@ -261,7 +265,7 @@ class BlobLog:
 
         Only in a log that is told of each death by `kill` or `advance`, and does not put plainly.
         """
-        return self._dead_bytes > fraction * self._held_bytes
+        return self._contents.dead_bytes > fraction * self._contents.bytes
 
     def know_keys(self, keys: int) -> None:
         """Make room for the keys below `keys`."""
@@ -277,6 +281,11 @@ class BlobLog:
         self.placer.writes += 1
         self.placer.segment_records = self.settings.room_bytes // size
         self.placer.until_ms = until_ms
+        return self._write_weighed(key, at_ms)
+
+    def _write_weighed(self, key: int, at_ms: int) -> int:
+        assert self.placer is not None
+        self._weigh()
         return self.placer.write(key, at_ms)
 
     def kill(self, record: int, at_ms: int) -> None:
@@ -289,9 +298,23 @@ class BlobLog:
         self._moments[row] += (at_ms - records.since) * size
         records.place[record] = DEAD
         if self._open[self._classes[row]] != row:
-            self._dead_bytes += size
+            self._contents.dead_bytes += size
         if self.placer is not None:
             self.placer.left(records.key[record], row, self._classes[row])
+
+    def look_ahead(self, keys: Sequence[int], times: Sequence[int]) -> None:
+        """Note which writes `put_placed` is going to make; behind the last of them comes `advance`. O(writes)."""
+        assert self.placer is not None
+        self._ahead = [] if len(keys) >= _MANY and self.placer.ahead(keys, times) else None
+
+    def _look_back(self) -> None:
+        """Tell the placer what has been made of the writes that it has looked ahead to."""
+        if self._replaced:
+            assert self.placer is not None
+            assert self._ahead is not None
+            self.placer.made(self._replaced)
+            self._replaced.clear()
+            self._ahead.clear()
 
     def put_placed(self, keys: Sequence[int], times: Sequence[int], size: int, numbers: range, last_ms: int,
                    max_dead_fraction: float) -> tuple[int, int]:
@@ -317,9 +340,11 @@ class BlobLog:
                                                  records.current)
         free, since = records.free, records.since
         used, valid, moments, newest, members = self._used, self._valid, self._moments, self._newest, self._members
-        write, fullest = placer.write, self.settings.room_bytes - size
-        rewrite = None if type(placer).rewrite is Placer.rewrite else placer.rewrite
-        left = None if type(placer).left is Placer.left or rewrite is not None else placer.left
+        contents, fullest = self._contents, self.settings.room_bytes - size
+        self._weigh()
+        write = placer.write if records.one_size == size else self._write_weighed
+        ahead, replaced = self._ahead, self._replaced
+        left = None if type(placer).left is Placer.left or ahead is not None else placer.left
         placer.segment_records, placer.until_ms = self.settings.room_bytes // size, NEVER
         for number in numbers:
             key, at = keys[number], times[number]
@@ -334,11 +359,19 @@ class BlobLog:
                 place[old], current[key] = DEAD, -1
                 placed = classes[row]
                 if opened[placed] != row:
-                    self._dead_bytes += dead
+                    contents.dead_bytes += dead
                 if left is not None:
                     left(key, row, placed)
+            else:
+                row = NO_ROW
             placer.writes += 1
-            placed = write(key, at) if old < 0 or rewrite is None else rewrite(key, at, row, placed)
+            if ahead is None:
+                placed = write(key, at)
+            else:
+                if not ahead:
+                    ahead += placer.classes_ahead()
+                placed = ahead.pop()
+                replaced.append(row)
             row = opened[placed]
             if row == NO_ROW or used[row] > fullest:
                 return number, placed
@@ -349,7 +382,7 @@ class BlobLog:
             valid[row] += size
             if at > newest[row]:
                 newest[row] = at
-            self._held_bytes += size
+            contents.bytes += size
             if used[row] > fullest:
                 self._close(placed)
         return numbers.stop, NO_ROW
@@ -407,7 +440,7 @@ class BlobLog:
         self._valid[row] += size
         if at_ms > self._newest[row]:
             self._newest[row] = at_ms
-        self._held_bytes += size
+        self._contents.bytes += size
         if self.placer is not None and self._used[row] + size > self.settings.room_bytes:
             self._close(placed)
         return record
@@ -423,9 +456,10 @@ class BlobLog:
 
     def advance(self, now_ms: int) -> None:
         """Take off what has died by `now_ms`. O(what has died)."""
+        self._look_back()
         before = self._open_valid_bytes()
         died = self.records.bury(self._horizon(now_ms), self._valid, self._moments, self._told_expired())
-        self._dead_bytes += died - (before - self._open_valid_bytes())
+        self._contents.dead_bytes += died - (before - self._open_valid_bytes())
 
     def _open_valid_bytes(self) -> int:
         return sum(self._valid[row] for row in self._open if row != NO_ROW)
@@ -500,7 +534,7 @@ class BlobLog:
         victims = [by_name[name] for name in choice.victims]
         if self._horizon(now_ms) < now_ms:
             # The view counted what has died since its bucket began; a store drops of that what has expired.
-            self._dead_bytes += self.records.expire_in(
+            self._contents.dead_bytes += self.records.expire_in(
                 [self._members[row] for row in victims], now_ms, self._valid, self._moments, self._told_expired(),
                 deletes=choice.kind == "full")
         done = _Copy(self, now_ms)
@@ -517,8 +551,8 @@ class BlobLog:
                 if self._open[placed] != NO_ROW:
                     self._close(placed)
         for row in victims:
-            self._held_bytes -= self._used[row] - self._valid[row]
-            self._dead_bytes -= self._used[row] - self._valid[row]
+            self._contents.bytes -= self._used[row] - self._valid[row]
+            self._contents.dead_bytes -= self._used[row] - self._valid[row]
         self._release(victims)
         if self.history is not None:
             self.history = self.history.after(choice.kind, now_ms / 1000)
@@ -697,6 +731,7 @@ class _Copy:
         records, room = self._log.records, self._log.settings.room_bytes
         for record in kept:
             placer.segment_records, placer.until_ms = room // records.size[record], records.until[record]
+            self._log._weigh()
             yield placer.copy(records.key[record], self._now_ms)
 
     def _classify(self, kept: array[int], source: SegmentName, survivors: SurvivorPlacement) -> None:

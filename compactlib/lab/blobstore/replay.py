@@ -337,6 +337,7 @@ class BlobReplay:
         assert isinstance(piece.sizes, int)
         size, done = piece.sizes + self._settings.record_overhead_bytes, 0
         log.room(size)
+        log.look_ahead(keys, times)
         while done < len(piece):
             end = min(len(piece), done + (self._until_check or len(piece)))
             made, placed = log.put_placed(keys, times, size, range(done, end), self._now_ms, most)

@@ -6,11 +6,13 @@ from __future__ import annotations
 import sys
 from array import array
 from random import Random
+from typing import Any
 
 import pytest
 
 from compactlib.blobstore import CostBenefit
 from compactlib.lab import BlobSettings, Operations
+from compactlib.lab.blobstore.placement.sfs import SFS
 from compactlib.lab.blobstore.replay import BlobReplay
 from compactlib.lab.traces.operations import DELETE
 
@@ -35,9 +37,10 @@ def pieces(seed: int, sizes: tuple[int, ...]) -> list[Operations]:
 
 
 @pytest.mark.parametrize("changed", [{}, {"swap_segments": 3}, {"check_every_operations": 77}, {"min_free_segments": 9},
-                                     {"copies_renew": True}], ids=str)
+                                     {"copies_renew": True}, {"placement": SFS()},
+                                     {"placement": SFS(classes=3), "check_every_operations": 77}], ids=str)
 @pytest.mark.parametrize("sizes", [(3,), (3, 7)], ids=str)
-def test_steps_by_arrays_are_the_loops_steps(monkeypatch: pytest.MonkeyPatch, changed: dict[str, int],
+def test_steps_by_arrays_are_the_loops_steps(monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any],
                                              sizes: tuple[int, ...]) -> None:
     settings = BlobSettings.of_slots(80, 200, **changed)
     policy = CostBenefit(min_used_fraction=0, min_reclaimed_segments=2)

@@ -23,7 +23,7 @@ from compactlib.lab.blobstore.placement.dac import DAC
 from compactlib.lab.blobstore.placement.fadac import FADaC
 from compactlib.lab.blobstore.placement.mixed import Mixed
 from compactlib.lab.blobstore.placement.multi_log import MultiLog
-from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim
+from compactlib.lab.blobstore.placement.placement import Contents, Placement, Placer, Victim
 from compactlib.lab.blobstore.placement.sepbit import SepBIT
 from compactlib.lab.blobstore.placement.sfs import SFS
 from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
@@ -223,7 +223,7 @@ def test_in_its_own_order_cost_benefit_copies_less_under_uniform_writes() -> Non
 
 def began(scheme: Placement, valid: float = 100.0) -> Placer:
     placer = scheme.placer()
-    placer.valid_records = lambda: valid
+    placer.contents = Contents(bytes=valid)
     placer.segment_records = 4
     placer.know_keys(400)
     return placer

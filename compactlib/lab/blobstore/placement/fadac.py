@@ -52,7 +52,9 @@ class _Fading(Placer):
         grown(keys, self._count)
 
     def write(self, key: int, now_ms: int) -> int:
-        counts, bound, valid = self._count, self._average, self.valid_records()
+        counts, bound, contents = self._count, self._average, self.contents
+        # As `valid_records`, without a call.
+        valid = (contents.bytes - contents.dead_bytes) / contents.record_bytes
         counts[key] = count = counts[key] + 1
         if valid:
             # Of a request of r records each brings 1 / r of the request's step.

@@ -15,6 +15,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
+from types import ModuleType
 from typing import Protocol
 
 import attrs
@@ -42,27 +43,49 @@ class Victim:
     valid: int
 
 
+@attrs.define
+class Contents:
+    """What a log holds.
+
+    Attributes:
+        bytes: of all its records.
+        dead_bytes: of that, what is dead in segments that are closed.
+        record_bytes: size of a record; where sizes differ, about the mean.
+    """
+
+    bytes: float = 0
+    dead_bytes: int = 0
+    record_bytes: float = 1
+
+
 class Placer:
     """What a placement knows of one log; a scheme overrides what it needs. One thread at a time.
 
     Attributes:
         writes: how many writes the user has made, the one that is being placed included.
-        valid_records: how many records are valid, those counted that died in a segment that is still open.
+        contents: what the log holds.
         sums_of: for each of some segments, by their rows: how many records are valid and not replaced, and over their
             keys the sum of each of some columns of 64 bits. O(their records).
         keeps_replaced: whether what is replaced or deleted stays valid for a while, so that `left` tells of it later.
+        arrays: steps that NumPy takes (`compactlib.lab.blobstore.by_arrays`); `None` where it is not installed.
         segment_records: how many records of the kind at hand a segment takes.
         until_ms: until when the record at hand is kept if nobody replaces it; `NEVER` without a time to live.
         brief: classes whose open segment is closed at the end of each compaction, full or not.
     """
 
     writes: int = 0
-    valid_records: Callable[[], float]
+    contents: Contents
     sums_of: Callable[[Sequence[int], Sequence[array[int]]], list[list[int]]]
     keeps_replaced: bool = False
+    arrays: ModuleType | None = None
     segment_records: int = 0
     until_ms: int = NEVER
     brief: tuple[int, ...] = ()
+
+    def valid_records(self) -> float:
+        """How many records are valid, those counted that died in a segment that is still open."""
+        contents = self.contents
+        return (contents.bytes - contents.dead_bytes) / contents.record_bytes
 
     def know_keys(self, keys: int) -> None:
         """Keys below `keys` may come from now on; called before they do, with ever more."""
@@ -71,10 +94,17 @@ class Placer:
         """The class of a record that the user writes; `left` has told of an earlier one that is not kept."""
         raise NotImplementedError
 
-    def rewrite(self, key: int, now_ms: int, row: int, placed: int) -> int:
-        """As `left`, and then `write`; may be called in their place."""
-        self.left(key, row, placed)
-        return self.write(key, now_ms)
+    def ahead(self, keys: Sequence[int], times: Sequence[int]) -> bool:
+        """The writes of the user that come next, of one size and without times to live; whether `classes_ahead` and
+        `made` are to be called for them, and not `write`, or `left` for what they replace."""
+        return False
+
+    def classes_ahead(self) -> list[int]:
+        """The classes of at least one of the writes that come next, the next one last; until the next compaction."""
+        raise NotImplementedError
+
+    def made(self, rows: Sequence[int]) -> None:
+        """So many writes more are made; the segment of what each replaced, below 0 for none. Before each compaction."""
 
     def copy(self, key: int, now_ms: int) -> int:
         """The class of a record that a compaction copies."""

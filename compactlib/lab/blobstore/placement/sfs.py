@@ -7,12 +7,15 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 
 from compactlib.blobstore.compaction.plan.policy import whole
 from compactlib.lab.blobstore.placement.placement import Placer, Victim, class_count, grown
+
+_AHEAD = 1024
+"""So many classes are told ahead; a compaction may change those of the rest."""
 
 
 @attrs.frozen(kw_only=True)
@@ -52,9 +55,11 @@ class _Groups(Placer):
         self._last = array("q")
         # Of the valid records of each closed segment: how many, the sum of their writes, the sum of their times.
         # Segments that were closed since the last compaction are summed up with the next.
-        self._sums: dict[int, list[int]] = {}
+        self._sums = array("q"), array("q"), array("q")
+        self._summed: set[int] = set()
         self._unsummed: set[int] = set()
         self._now = 0
+        self._coming: Any = None
         self._sorted: list[float] = []
         self._totals: list[float] = []
         self._sorted_at: tuple[int, int] = (-1, -1)
@@ -71,24 +76,22 @@ class _Groups(Placer):
         grown(keys, self._last)
 
     def write(self, key: int, now_ms: int) -> int:
-        self._now = now_ms
-        writes, since_ms = self._writes[key], now_ms - self._last[key]
-        self._writes[key], self._last[key] = writes + 1, now_ms
-        if not writes:
-            return 0
-        return self._coldest - bisect_left(self._borders, writes / since_ms if since_ms > 0 else writes)
-
-    def rewrite(self, key: int, now_ms: int, row: int, placed: int) -> int:
-        # As `left` and `write`, in two thirds of their time.
         self._now, writes_of, last_of = now_ms, self._writes, self._last
         writes, last = writes_of[key], last_of[key]
-        sums = self._sums.get(row)
-        if sums is not None:
-            sums[0] -= 1
-            sums[1] -= writes
-            sums[2] -= last
         writes_of[key], last_of[key] = writes + 1, now_ms
-        return self._coldest - bisect_left(self._borders, writes / (now_ms - last or 1))
+        return self._coldest - bisect_left(self._borders, writes / (now_ms - last or 1)) if writes else 0
+
+    def ahead(self, keys: Sequence[int], times: Sequence[int]) -> bool:
+        if self.arrays is None:
+            return False
+        self._coming = self.arrays.Coming(keys, times, self._writes, self._last)
+        return True
+
+    def classes_ahead(self) -> list[int]:
+        return self._coming.above(self._borders, _AHEAD)  # type: ignore[no-any-return]
+
+    def made(self, rows: Sequence[int]) -> None:
+        self._now = self._coming.make(rows, self._sums)
 
     def copy(self, key: int, now_ms: int) -> int:
         since_ms = now_ms - self._last[key]
@@ -103,27 +106,34 @@ class _Groups(Placer):
         self._unsummed.add(row)
 
     def left(self, key: int, row: int, placed: int) -> None:
-        sums = self._sums.get(row)
-        if sums is not None:
-            sums[0] -= 1
-            sums[1] -= self._writes[key]
-            sums[2] -= self._last[key]
+        if row in self._summed:
+            held, writes, times = self._sums
+            held[row] -= 1
+            writes[row] -= self._writes[key]
+            times[row] -= self._last[key]
 
     def taken(self, victim: Victim) -> None:
         # All victims of one compaction see the segments as they were when it began.
         if self._sorted_at != (self.writes, self._now):
             self._sorted_at = (self.writes, self._now)
             # What is replaced and kept leaves when its key's numbers are another record's: then all is summed up anew.
-            closed = [*self._unsummed, *(self._sums if self.keeps_replaced else ())]
-            self._sums.update(zip(closed, self.sums_of(closed, (self._writes, self._last)), strict=True))
-            self._unsummed.clear()
-            now = self._now
-            self._sorted = sorted([writes / (count * now - times or 1) for count, writes, times in self._sums.values()])
+            self._sum_up([*self._unsummed, *(self._summed if self.keeps_replaced else ())])
+            (held, writes, times), now = self._sums, self._now
+            self._sorted = sorted([writes[row] / (held[row] * now - times[row] or 1) for row in self._summed])
             self._totals = list(accumulate(self._sorted, initial=0.0))
             self._is_settled = False
         self._regroup()
-        self._sums.pop(victim.row, None)
+        self._summed.discard(victim.row)
         self._unsummed.discard(victim.row)
+
+    def _sum_up(self, rows: Sequence[int]) -> None:
+        held, writes, times = self._sums
+        for column in self._sums:
+            grown(max(rows, default=-1) + 1, column)
+        for row, sums in zip(rows, self.sums_of(rows, (self._writes, self._last)), strict=True):
+            held[row], writes[row], times[row] = sums
+        self._summed.update(self._unsummed)
+        self._unsummed.clear()
 
     def _regroup(self) -> None:
         hotness, totals, count = self._sorted, self._totals, len(self._centres)

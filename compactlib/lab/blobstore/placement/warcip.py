@@ -69,10 +69,11 @@ class _Clusters(Placer):
     def write(self, key: int, now_ms: int) -> int:
         written_at, centres, counts = self._at, self._centres, self._in_segment
         written, copied = written_at[key], self._copied[key]
-        written_at[key] = now_ms
-        interval = now_ms - written if written > _NOT_YET else 0.0
-        if copied > written:
-            interval += copied - written
+        written_at[key] = now = float(now_ms)
+        interval = now - written
+        if copied >= written:
+            # Of a key's first write both are `_NOT_YET`.
+            interval = interval + copied - written if written > _NOT_YET else 0.0
         # A mean moves towards intervals that are nearest to it, so that the means go on ascending.
         found = bisect_right(centres, interval)
         centre = centres[found]
