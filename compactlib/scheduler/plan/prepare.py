@@ -267,7 +267,7 @@ class Decision:
                 self._refuse_outputs(said.name, results)
                 return
             assert results is not None
-            doomed = state.tombstones.first_covered(results.new_blocks)
+            doomed = state.tombstones._first_covered(results.new_blocks)
             if doomed is not None and not sources_gone(state, job, results):
                 # The same outputs were thrown away before and wait for deletion: try again once they are gone.
                 detail = f"new block {doomed.id!r} waits for deletion; the job is tried again later"
