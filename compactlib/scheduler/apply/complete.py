@@ -54,10 +54,16 @@ def finish(effects: Effects, job: Job, results: CompactedBlocks | None) -> None:
     effects.completed(job, blocks)
     if job.orphans:
         settle_orphans(effects, job, blocks)
-    unread = unread_sources(job, results) if checks else ()
-    if unread and state.index is not None:
+    if checks and (results.no_output is not None or len(results.source_blocks) != job.source_count):
+        _quarantine_unread(effects, job, results)
+
+
+def _quarantine_unread(effects: Effects, job: Job, results: CompactedBlocks) -> None:
+    """The sources that the worker did not find, if there are any, go where an operator sees them."""
+    unread, index = unread_sources(job, results), effects.state.index
+    if unread and index is not None:
         # What retention has removed meanwhile is missed by nobody.
-        unread = tuple(block.id for block in state.index.find(job.tenant, job.shard, unread))
+        unread = tuple(block.id for block in index.find(job.tenant, job.shard, unread))
     if unread:
         effects.quarantine(attrs.evolve(job.plan(), source_blocks=unread, tombstones=()),
                            "the worker did not find these sources", job.failures)

@@ -172,7 +172,18 @@ class JobQueue:
 
     def assign(self, job: Job, token: int, until: float) -> None:
         """Give a job that may be assigned to a worker, under this token and until then, seconds. O(log n)."""
-        counts = self.levels[job.compaction_level].counts
+        level = self.levels[job.compaction_level]
+        counts = level.counts
+        if job.ready:
+            # One that never failed and waits for nothing, as nearly all do.
+            level.ready.remove(job)
+            counts.assigned += 1
+            job.status = _IN_PROGRESS
+            job.token = token
+            job.lease_expires_at = until
+            self.leased_count += 1
+            self._wait(job, level.leased)
+            return
         self._take(job)
         if job.status is _IN_PROGRESS:
             counts.reassigned += 1
@@ -216,7 +227,7 @@ class JobQueue:
         self._take(job)
         del self._jobs[job.name]
         self.size_bytes -= job.size_bytes
-        if self._sources and self._knows_sources_of(job):
+        if self._sources:
             place = job.tenant, job.shard, job.compaction_level
             known = self._sources.get(place)
             if known is not None:
@@ -248,13 +259,17 @@ class JobQueue:
         else:
             level.ready.add(job)
             return
-        waiting = by_failures.get(failures)
+        self._wait(job, by_failures)
+
+    @staticmethod
+    def _wait(job: Job, by_failures: dict[int, DueJobs]) -> None:
+        waiting = by_failures.get(job.failures)
         if waiting is None:
             if len(by_failures) > _SMALL:
                 for left in [number for number, others in by_failures.items() if not others]:
                     del by_failures[left]
-            waiting = DueJobs(includes_end=by_failures is level.delayed)
-            _insert(by_failures, failures, waiting)
+            waiting = DueJobs(includes_end=job.status is not _IN_PROGRESS)
+            _insert(by_failures, job.failures, waiting)
         waiting.add(job)
 
     def _take(self, job: Job) -> None:
