@@ -328,6 +328,8 @@ class Tombstones:
             raise AuditFailed(f"{len(self._entries)} tombstones are kept, {len(queued)} are queued")
         if free != sorted(free, key=_order_of) or list(self._free)[:1] != free[:1]:
             raise AuditFailed(f"{len(free)} tombstones wait, and not in the order in which they came, from the front")
+        if len(self._free) > max(_SMALL, 2 * len(free)):
+            raise AuditFailed(f"{len(self._free)} places are kept for the {len(free)} tombstones that wait")
         counts: Counter[tuple[str, int, str]] = Counter()
         spans = 0
         for name, kept in self._entries.items():
