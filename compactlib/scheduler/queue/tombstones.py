@@ -49,7 +49,7 @@ class TombstoneEntry:
 
 @attrs.define(eq=False)
 class _Kept:
-    """An entry as it is kept, in a third of the memory: its values are made when they are asked for."""
+    """An entry as it is kept, in a third of the memory of the values, which are made when they are asked for."""
 
     index: int
     position: int
