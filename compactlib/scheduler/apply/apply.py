@@ -100,7 +100,6 @@ def _update_plan(effects: Effects, update: PlanUpdate) -> PollResponse:
     for level, tenant, before, after in update.turns:
         state.jobs.level(level).ready.set_turn(tenant, before, after)
     effects.forget_tombstones()
-    state.jobs.settle()
     state.blocks.tick(update.now)
     return PollResponse(tuple(plans), tuple(assignments), _answers(effects, update.answers),
                         tuple(leased), update.now, update.why)
@@ -139,7 +138,6 @@ def carry_out_at_once(effects: Effects, completed: Iterable[tuple[Job, Compacted
         jobs.assign(job, token, until)
         plans.append(_hand_out(effects, now, job, job.plan(), assignments))
     effects.forget_tombstones()
-    jobs.settle()
     state.blocks.tick(now)
     return PollResponse(tuple(plans), tuple(assignments), _answers(effects, tuple(answers)), (), now, why)
 

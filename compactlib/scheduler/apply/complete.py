@@ -11,7 +11,7 @@ import attrs
 from compactlib.scheduler.apply.effects import Effects
 from compactlib.scheduler.model.poll import Verdict
 from compactlib.scheduler.model.update import CompletedJob
-from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, CompactedBlocks, NoOutput, made
+from compactlib.scheduler.model.values import BlockMeta, CompactedBlocks, NoOutput
 from compactlib.scheduler.queue.block_queue import Pushed
 from compactlib.scheduler.queue.job import Job
 from compactlib.scheduler.queue.metadata_index import AddOutcome
@@ -39,7 +39,7 @@ def finish(effects: Effects, job: Job, results: CompactedBlocks | None) -> None:
         return
     checks, blocks = effects.limits.checks_results, results.new_blocks
     gone = checks and state.index is not None and sources_gone(state, job, results)
-    if not gone and state.tombstones.first_covered(blocks) is not None:
+    if not gone and state.tombstones._first_covered(blocks) is not None:
         # They were given up between prepare and apply; the worker keeps the job and learns it with its next poll.
         effects.verdicts[name] = Verdict.SUPERSEDED
         return
@@ -54,10 +54,16 @@ def finish(effects: Effects, job: Job, results: CompactedBlocks | None) -> None:
     effects.completed(job, blocks)
     if job.orphans:
         settle_orphans(effects, job, blocks)
-    unread = unread_sources(job, results) if checks else ()
-    if unread and state.index is not None:
+    if checks and (results.no_output is not None or len(results.source_blocks) != job.source_count):
+        _quarantine_unread(effects, job, results)
+
+
+def _quarantine_unread(effects: Effects, job: Job, results: CompactedBlocks) -> None:
+    """The sources that the worker did not find, if there are any, go where an operator sees them."""
+    unread, index = unread_sources(job, results), effects.state.index
+    if unread and index is not None:
         # What retention has removed meanwhile is missed by nobody.
-        unread = tuple(block.id for block in state.index.find(job.tenant, job.shard, unread))
+        unread = tuple(block.id for block in index.find(job.tenant, job.shard, unread))
     if unread:
         effects.quarantine(attrs.evolve(job.plan(), source_blocks=unread, tombstones=()),
                            "the worker did not find these sources", job.failures)
@@ -112,21 +118,21 @@ def _queue_survivors(effects: Effects, job: Job) -> None:
 
 def _replace(effects: Effects, job: Job, results: CompactedBlocks) -> None:
     """The sources, of which there is at least one, go, and the new blocks come: tombstone, queue, index."""
-    effects.delete_later(made(BlockTombstones, {
-        "name": job.name, "tenant": job.tenant, "shard": job.shard, "level": job.compaction_level,
-        "blocks": results.source_blocks}))
-    for block in _taken_in(effects.state, job, results):
-        queue_block(effects, block)
-
-
-def _taken_in(state: SchedulerState, job: Job, results: CompactedBlocks) -> list[BlockMeta]:
-    """The new blocks that nobody knew before: one that is known already stays where it is, in a job perhaps."""
-    index, blocks = state.index, results.new_blocks
-    if index is None:
-        return [block for block in blocks if not state.is_taken((block.tenant, block.shard, block.level), block.id)]
-    # The sources of checked results are there; others may name anything, and what can be done with them is done.
-    index.remove(job.tenant, job.shard, results.source_blocks)
-    return [block for block in blocks if index.add(block) is AddOutcome.ADDED]
+    state, command, index = effects.state, effects.command, effects.state.index
+    state.tombstones._add_blocks(command, job.name, job.tenant, job.shard, job.compaction_level, results.source_blocks)
+    if index is not None:
+        # The sources of checked results are there; others may name anything, and what can be done with them is done.
+        index.remove(job.tenant, job.shard, results.source_blocks)
+    queue = state.blocks
+    for block in results.new_blocks:
+        # One that is known already stays where it is, in a job perhaps.
+        if index is not None:
+            is_new = index.add(block) is AddOutcome.ADDED
+        else:
+            is_new = queue.compacts(block.level) and not state.is_taken((block.tenant, block.shard, block.level),
+                                                                        block.id)
+        if is_new:
+            queue.push_meta(block, command.appended_at)
 
 
 def queue_block(effects: Effects, block: BlockMeta) -> bool:

@@ -140,10 +140,12 @@ class Effects:
 
         A worker counts its lease from when it polled, so that it loses nothing that it was promised.
         """
-        state, now, limits = self.state, self.command.appended_at, self.limits
-        is_due = state.timeline.has_late_stamps or state.polled_term != self.command.term
-        if is_due and state.timeline.doubt is None:
-            state.polled_term = self.command.term
+        state, command = self.state, self.command
+        if state.polled_term == command.term and not state.timeline.has_late_stamps:
+            return
+        if state.timeline.doubt is None:
+            now, limits = command.appended_at, self.limits
+            state.polled_term = command.term
             state.jobs.cut(now + limits.lease_seconds, now + limits.max_backoff_seconds)
             state.tombstones.cut(now, now + limits.cleanup_lease_seconds)
             state.blocks.cut(now)

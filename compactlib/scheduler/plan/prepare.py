@@ -93,7 +93,7 @@ def _decide(state: SchedulerState, command: Command, request: PollRequest, polic
     room: object = request.job_capacity
     if not isinstance(room, int) or room < 0:
         raise InvalidInput(f"job_capacity is {request.job_capacity}; a worker has room for 0 jobs or more")
-    if max(len(request.status_updates), len(request.deleted_tombstones)) > MAX_UPDATES:
+    if len(request.status_updates) > MAX_UPDATES or len(request.deleted_tombstones) > MAX_UPDATES:
         raise InvalidInput(f"{len(request.status_updates)} updates, {len(request.deleted_tombstones)} confirmations; a "
                            f"request has at most {MAX_UPDATES} of each")
     if state.applied is not None and command.index <= state.applied.index:
@@ -267,7 +267,7 @@ class Decision:
                 self._refuse_outputs(said.name, results)
                 return
             assert results is not None
-            doomed = state.tombstones.first_covered(results.new_blocks)
+            doomed = state.tombstones._first_covered(results.new_blocks)
             if doomed is not None and not sources_gone(state, job, results):
                 # The same outputs were thrown away before and wait for deletion: try again once they are gone.
                 detail = f"new block {doomed.id!r} waits for deletion; the job is tried again later"

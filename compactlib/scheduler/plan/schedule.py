@@ -53,6 +53,11 @@ class Schedule:
         lease_expires_at: end of the leases that this poll gives and renews, seconds.
     """
 
+    _added = 0
+    _removed = 0
+    _evicted = 0
+    _excluded: Iterator[Job] | None = None
+
     def __init__(self, queue: JobQueue, config: SchedulerConfig, command: Command,
                  shared: Mapping[int, int] | None = None, *, expiry: float | None = None) -> None:
         self._queue = queue
@@ -62,11 +67,7 @@ class Schedule:
         self.lease_expires_at: float = command.appended_at + config.lease_seconds
         self.touched: set[str] = set()
         self.over: set[str] = set()
-        self._added = 0
-        self._removed = 0
-        self._evicted = 0
         self._shared: Mapping[int, int] = shared or {}
-        self._excluded: Iterator[Job] | None = None
 
     # ------------------------------------------------------------------------------------------ what workers say
 

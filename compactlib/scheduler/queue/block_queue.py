@@ -299,6 +299,10 @@ class BlockQueue:
 
     # ---------------------------------------------------------------------------------------------------- views
 
+    def compacts(self, level: int) -> bool:
+        """Whether blocks of this level wait for anything. O(1)."""
+        return level < len(self.levels)
+
     def has_flushed(self) -> bool:
         """Whether a plan might find anything at all. O(levels)."""
         return any(level.arrival or level.waiting for level in self.levels)

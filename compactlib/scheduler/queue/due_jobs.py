@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs that wait for a time to come: the end of a lease, or of a back-off.
 
-A heap whose entries may be early but never late: a lease that is renewed stays where it is, and is put right when it
-comes to the top. So a renewal costs nothing here, and the next job that is due is found without looking at the rest.
+A heap whose entries may be early but never late: a lease that is renewed stays where it is, and is put right when
+somebody looks and finds it on top. So a renewal costs nothing here, and the next job that is due is found without
+looking at the rest.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeAlias
 
 from compactlib.errors import AuditFailed
@@ -48,7 +49,7 @@ class DueJobs:
 
     def add(self, job: Job) -> None:
         """Let the job wait here. O(log n)."""
-        heapq.heappush(self._heap, (due_time(job), job.last_key, job))
+        heappush(self._heap, (due_time(job), job.last_key, job))
         job.waits_in = self
         self._size += 1
 
@@ -61,7 +62,7 @@ class DueJobs:
 
     def hastened(self, job: Job) -> None:
         """The job waits for an earlier time than before; a later one needs no word. O(log n)."""
-        heapq.heappush(self._heap, (due_time(job), job.last_key, job))
+        heappush(self._heap, (due_time(job), job.last_key, job))
         if len(self._heap) > 2 * self._size + _SMALL:
             self._drop_what_is_out_of_date()
 
@@ -69,46 +70,49 @@ class DueJobs:
         """Once it is more than half of the heap: O(1) amortized."""
         unique = {id(entry[2]): entry for entry in self._heap if entry[2].waits_in is self}
         self._heap = [(due_time(job), key, job) for _, key, job in unique.values()]
-        heapq.heapify(self._heap)
+        heapify(self._heap)
 
-    def settle(self) -> None:
-        """Put the top right, so that looking at it is enough to know that nothing is due. O(log n) amortized."""
+    def _settle(self) -> None:
+        """Put the top right. O(log n) amortized."""
         heap = self._heap
         while heap:
             due, key, job = heap[0]
             if job.waits_in is not self:
-                heapq.heappop(heap)
+                heappop(heap)
                 continue
             actual = due_time(job)
             if actual == due:
                 return
             if actual > due:
-                heapq.heapreplace(heap, (actual, key, job))
+                heapreplace(heap, (actual, key, job))
             else:
-                heapq.heappop(heap)  # another entry of this job is not late
+                heappop(heap)  # another entry of this job is not late
 
     def due(self, now: float) -> Iterator[Job]:
-        """The jobs that are due, by time and last key; one may come twice. Changes nothing; the heap must not either.
+        """The jobs that are due, by time and last key; one may come twice. None may come, go or change meanwhile.
 
-        O(log n) a job; O(1) if there is none.
+        O(log n) a job, amortized; O(1) if there is none.
         """
         heap = self._heap
+        if heap and self._is_due(heap[0][0], now):
+            # What is put right stays so: who looks on through another call sees the same heap.
+            self._settle()
         if not heap or not self._is_due(heap[0][0], now):
             return
         # The best of the heap, without taking it apart: places whose parent was passed, and entries put right.
         frontier: list[tuple[float, LastKey, Job, int]] = [(*heap[0], 0)]
         while frontier and self._is_due(frontier[0][0], now):
-            due, key, job, place = heapq.heappop(frontier)
+            due, key, job, place = heappop(frontier)
             if place >= 0:
                 for child in (2 * place + 1, 2 * place + 2):
                     if child < len(heap):
-                        heapq.heappush(frontier, (*heap[child], child))
+                        heappush(frontier, (*heap[child], child))
             if job.waits_in is self:
                 actual = due_time(job)
                 if actual == due:
                     yield job
                 elif actual > due:
-                    heapq.heappush(frontier, (actual, key, job, -1))
+                    heappush(frontier, (actual, key, job, -1))
 
     def _is_due(self, time: float, now: float) -> bool:
         return time < now or (self._includes_end and time == now)

@@ -105,7 +105,8 @@ class JobQueue:
         self.delayed_count: int = 0
         """Unassigned jobs that came back: they wait for their back-off, or it is over."""
         # The sources of jobs: all, or those of levels that are compacted no more, which the block queue does not know.
-        self._sources: set[tuple[str, int, int, str]] = set()
+        # By tenant, shard and level.
+        self._sources: dict[tuple[str, int, int], set[str]] = {}
         # Jobs that failed too often, the worst first; their leases may still run.
         self._failed: SortedList[tuple[int, float, int, LastKey, str]] = SortedList()
         # Of them, those that were not reported yet, by the end of their last lease; and when the first of these is.
@@ -148,7 +149,8 @@ class JobQueue:
         if self._is_by_name:
             job.last_key = job.name
         self.size_bytes += job.size_bytes
-        self._sources.update(self._known_sources(job))
+        if self._knows_sources_of(job):
+            self._sources.setdefault((job.tenant, job.shard, job.compaction_level), set()).update(job.source_blocks)
         self.level(job.compaction_level)
         self._place(job)
 
@@ -170,7 +172,18 @@ class JobQueue:
 
     def assign(self, job: Job, token: int, until: float) -> None:
         """Give a job that may be assigned to a worker, under this token and until then, seconds. O(log n)."""
-        counts = self.levels[job.compaction_level].counts
+        level = self.levels[job.compaction_level]
+        counts = level.counts
+        if job.ready:
+            # One that never failed and waits for nothing, as nearly all do.
+            level.ready.remove(job)
+            counts.assigned += 1
+            job.status = _IN_PROGRESS
+            job.token = token
+            job.lease_expires_at = until
+            self.leased_count += 1
+            self._wait(job, level.leased)
+            return
         self._take(job)
         if job.status is _IN_PROGRESS:
             counts.reassigned += 1
@@ -210,34 +223,25 @@ class JobQueue:
             elif job.not_before and job.not_before > wait_end:
                 self.put(job, attrs.evolve(job.state, not_before=wait_end))
 
-    def settle(self) -> None:
-        """Keep the heaps tidy; after each applied update. O(levels * failures that jobs have), and O(log n) a lapsed
-        renewal."""
-        for level in self.levels.values():
-            for by_failures in (level.leased, level.delayed):
-                for waiting in by_failures.values():
-                    waiting.settle()
-                if len(by_failures) > _SMALL:
-                    for failures in [failures for failures, waiting in by_failures.items() if not waiting]:
-                        del by_failures[failures]
-
     def _remove(self, job: Job) -> LevelCounts:
         self._take(job)
         del self._jobs[job.name]
         self.size_bytes -= job.size_bytes
         if self._sources:
-            self._sources.difference_update(self._known_sources(job))
+            place = job.tenant, job.shard, job.compaction_level
+            known = self._sources.get(place)
+            if known is not None:
+                known.difference_update(job.source_blocks)
+                if not known:
+                    del self._sources[place]
         return self.levels[job.compaction_level].counts
 
-    def _known_sources(self, job: Job) -> list[tuple[str, int, int, str]]:
-        level = job.compaction_level
-        if not self._knows_sources and level < len(self._config.levels):
-            return []
-        return [(job.tenant, job.shard, level, block_id) for block_id in job.source_blocks]
+    def _knows_sources_of(self, job: Job) -> bool:
+        return self._knows_sources or job.compaction_level >= len(self._config.levels)
 
     def has_source(self, tenant: str, shard: int, level: int, block_id: str) -> bool:
         """Whether a job has this source; of a level that is still compacted only if all sources are known. O(1)."""
-        return (tenant, shard, level, block_id) in self._sources
+        return block_id in self._sources.get((tenant, shard, level), ())
 
     def _place(self, job: Job) -> None:
         failures, level = job.failures, self.levels[job.compaction_level]
@@ -255,10 +259,17 @@ class JobQueue:
         else:
             level.ready.add(job)
             return
-        waiting = by_failures.get(failures)
+        self._wait(job, by_failures)
+
+    @staticmethod
+    def _wait(job: Job, by_failures: dict[int, DueJobs]) -> None:
+        waiting = by_failures.get(job.failures)
         if waiting is None:
-            waiting = DueJobs(includes_end=by_failures is level.delayed)
-            _insert(by_failures, failures, waiting)
+            if len(by_failures) > _SMALL:
+                for left in [number for number, others in by_failures.items() if not others]:
+                    del by_failures[left]
+            waiting = DueJobs(includes_end=job.status is not _IN_PROGRESS)
+            _insert(by_failures, job.failures, waiting)
         waiting.add(job)
 
     def _take(self, job: Job) -> None:
@@ -391,8 +402,10 @@ class JobQueue:
                               f"{self.delayed_count} are counted")
         if self.size_bytes != sum(job.size_bytes for job in self):
             raise AuditFailed(f"the sources of all jobs are counted as {self.size_bytes} bytes")
-        if self._sources != {source for job in self for source in self._known_sources(job)}:
-            raise AuditFailed(f"{len(self._sources)} sources are known, which are not those of the jobs")
+        known = {(*place, block_id) for place, ids in self._sources.items() for block_id in ids}
+        if known != {(job.tenant, job.shard, job.compaction_level, block_id)
+                     for job in self if self._knows_sources_of(job) for block_id in job.source_blocks}:
+            raise AuditFailed(f"{len(known)} sources are known, which are not those of the jobs")
         if placed != len(self._jobs):
             raise AuditFailed(f"{len(self._jobs)} jobs are queued, and {placed} have a place in the order")
         for name, job in self._jobs.items():

@@ -56,11 +56,13 @@ class Line:
 
     def remove(self, job: Job) -> None:
         """O(1) amortized for a job of the line, else O(log n)."""
-        if job.ready & self._early_one:
+        ready, in_line = job.ready, self._in_line
+        if ready & in_line:
+            job.ready = ready ^ in_line
+        else:
             self._early.remove((job.last_key, job.name))
             del self._early_jobs[job.name]
-        in_line = self._in_line
-        job.ready &= ~(in_line | self._early_one)
+            job.ready = ready ^ self._early_one
         self._size -= 1
         line = self._line
         while line and not line[0].ready & in_line:

@@ -13,9 +13,9 @@ Pure state, changed by commands alone. See `docs/design/scheduler.md`.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Set
-from itertools import islice
+from itertools import chain, islice
 
 import attrs
 from sortedcontainers import SortedDict
@@ -25,6 +25,7 @@ from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, Command, ShardTombstone, Tombstone
 
 _Order = tuple[int, int]
+_SMALL = 64
 
 
 @attrs.define
@@ -46,7 +47,37 @@ class TombstoneEntry:
     leased_until: float = 0.0
 
 
-def _order_of(entry: TombstoneEntry) -> _Order:
+@attrs.define(eq=False)
+class _Kept:
+    """An entry as it is kept, in a third of the memory of the values, which are made when they are asked for."""
+
+    index: int
+    position: int
+    appended_at: float
+    name: str
+    tenant: str
+    shard: int
+    level: int
+    blocks: tuple[str, ...]
+    span: ShardTombstone | None = None
+    leased_until: float = 0.0
+
+    @property
+    def tombstone(self) -> Tombstone:
+        """What is to be deleted."""
+        return self.span if self.span is not None else BlockTombstones(
+            name=self.name, tenant=self.tenant, shard=self.shard, level=self.level, blocks=self.blocks)
+
+
+def _kept(entry: TombstoneEntry) -> _Kept:
+    tombstone = entry.tombstone
+    span = None if isinstance(tombstone, BlockTombstones) else tombstone
+    level, blocks = (tombstone.level, tombstone.blocks) if isinstance(tombstone, BlockTombstones) else (0, ())
+    return _Kept(entry.index, entry.position, entry.appended_at, tombstone.name, tombstone.tenant, tombstone.shard,
+                 level, blocks, span, entry.leased_until)
+
+
+def _order_of(entry: TombstoneEntry | _Kept) -> _Order:
     return entry.index, entry.position
 
 
@@ -68,12 +99,15 @@ class Tombstones:
         self._clear()
 
     def _clear(self) -> None:
-        self._entries: dict[str, TombstoneEntry] = {}
-        # Those without a lease, oldest first, and the others by the end of their leases.
-        self._free: OrderedDict[str, TombstoneEntry] = OrderedDict()
-        self._leased: SortedDict[tuple[float, _Order], TombstoneEntry] = SortedDict()
-        # How many tombstones name a block: two may, if two workers wrote the same outputs and both came too late.
-        self._blocks: dict[tuple[str, int], dict[str, int]] = {}
+        self._entries: dict[str, _Kept] = {}
+        # Those without a lease, oldest first; some that have one, or are gone, may stand among them, though not in
+        # front. The others by the end of their leases.
+        self._free: deque[_Kept] = deque()
+        self._leased: SortedDict[tuple[float, _Order], _Kept] = SortedDict()
+        # The blocks that tombstones name, and how many more tombstones than one name a block: two may, if two workers
+        # wrote the same outputs and both came too late.
+        self._blocks: dict[tuple[str, int], set[str]] = {}
+        self._again: Counter[tuple[str, int, str]] = Counter()
         self._spans: dict[tuple[str, int], dict[str, ShardTombstone]] = {}
         self._last_index = self._last_position = -1
 
@@ -82,7 +116,8 @@ class Tombstones:
 
     def __iter__(self) -> Iterator[TombstoneEntry]:
         """All entries, the oldest first."""
-        return iter(self._entries.values())
+        return (TombstoneEntry(kept.index, kept.position, kept.appended_at, kept.tombstone, kept.leased_until)
+                for kept in self._entries.values())
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
@@ -95,13 +130,19 @@ class Tombstones:
             command: whose index and time the tombstone gets; indexes must not go back.
             tombstone: what is to be deleted; its name must never be used for anything else.
         """
-        name, index = tombstone.name, command.index
+        if isinstance(tombstone, BlockTombstones):
+            return self._add_blocks(command, tombstone.name, tombstone.tenant, tombstone.shard, tombstone.level,
+                                    tombstone.blocks)
+        return self._add_blocks(command, tombstone.name, tombstone.tenant, tombstone.shard, 0, (), span=tombstone)
+
+    def _add_blocks(self, command: Command, name: str, tenant: str, shard: int, level: int,
+                    blocks: tuple[str, ...], *, span: ShardTombstone | None = None) -> bool:
+        """As `add`, of a tombstone of blocks that has these fields; or of a span, which has no blocks."""
+        index = command.index
         if name in self._entries:
             return False
         position = self._last_position + 1 if index == self._last_index else 0
-        self._last_index, self._last_position = index, position
-        self._entries[name] = self._free[name] = TombstoneEntry(index, position, command.appended_at, tombstone)
-        self._protect(tombstone)
+        self._insert(_Kept(index, position, command.appended_at, name, tenant, shard, level, blocks, span))
         return True
 
     @refuses_misfits
@@ -116,10 +157,7 @@ class Tombstones:
             if entry.tombstone.name in self or _order_of(entry) == (self._last_index, self._last_position):
                 raise InvalidInput(f"the tombstone {entry.tombstone.name!r} of command {entry.index}, position "
                                    f"{entry.position}, is stored twice, or shares its place with another one")
-            self._last_index, self._last_position = _order_of(entry)
-            self._entries[entry.tombstone.name] = entry
-            self._enter_queue(entry)
-            self._protect(entry.tombstone)
+            self._insert(_kept(entry))
 
     @refuses_misfits
     def covers(self, block: BlockMeta) -> bool:
@@ -127,10 +165,9 @@ class Tombstones:
 
         Cost: O(spans that wait for deletion in the block's tenant and shard).
         """
-        return self.first_covered((block,)) is not None
+        return self._first_covered((block,)) is not None
 
-    @refuses_misfits
-    def first_covered(self, blocks: Iterable[BlockMeta]) -> BlockMeta | None:
+    def _first_covered(self, blocks: Iterable[BlockMeta]) -> BlockMeta | None:
         """The first of these blocks that `covers` says is to be deleted, if any is."""
         for block in blocks:
             key = block.tenant, block.shard
@@ -164,44 +201,52 @@ class Tombstones:
         if limit <= 0:
             return ()
         before = now - self._delay
-        for name, entry in self._free.items():
+        for kept in filter(self._is_free, self._free):
             # Commands come in the order of their indexes, but a new leader's clock may stand behind the old one's:
-            # like the first entry that is too young, that ends the search, and costs nothing but time.
-            if len(found) >= limit or not entry.appended_at < before:
+            # like the first one that is too young, that ends the search, and costs nothing but time.
+            if len(found) >= limit or not kept.appended_at < before:
                 break
-            if name not in skip:
-                found.append(entry.tombstone)
-        for entry in self._leased.values():
-            if len(found) >= limit or not entry.leased_until < now:
+            if kept.name not in skip:
+                found.append(kept.tombstone)
+        for kept in self._leased.values():
+            if len(found) >= limit or not kept.leased_until < now:
                 break
-            if entry.tombstone.name not in skip:
-                found.append(entry.tombstone)
+            if kept.name not in skip:
+                found.append(kept.tombstone)
         return tuple(found)
 
     @refuses_misfits
     def lease(self, name: str, until: float) -> None:
         """A worker deletes it until then, seconds. Unknown names are ignored: it was confirmed meanwhile."""
-        entry = self._entries.get(name)
-        if entry is not None:
-            self._leave_queue(entry)
-            entry.leased_until = until
-            self._enter_queue(entry)
+        kept = self._entries.get(name)
+        if kept is None:
+            return
+        before, kept.leased_until = kept.leased_until, until
+        if before:
+            del self._leased[before, _order_of(kept)]
+        if until:
+            self._leased[until, _order_of(kept)] = kept
+        elif before:
+            # Not the youngest of all: its lease was cut to nothing.
+            self._line_up(sorted(self._entries.values(), key=_order_of))
+        self._tidy()
 
     @refuses_misfits
     def confirm(self, name: str) -> bool:
         """Its objects are gone: forget it. `False` if there is none of this name. O(log n + its blocks)."""
-        entry = self._entries.pop(name, None)
-        if entry is None:
+        kept = self._entries.pop(name, None)
+        if kept is None:
             return False
-        self._leave_queue(entry)
-        tombstone = entry.tombstone
-        key = tombstone.tenant, tombstone.shard
-        if isinstance(tombstone, BlockTombstones) and tombstone.blocks:
-            self._unprotect(key, tombstone.blocks)
-        elif isinstance(tombstone, ShardTombstone):
+        if kept.leased_until:
+            del self._leased[kept.leased_until, _order_of(kept)]
+        self._tidy()
+        key = kept.tenant, kept.shard
+        if kept.span is not None:
             del self._spans[key][name]
             if not self._spans[key]:
                 del self._spans[key]
+        elif kept.blocks:
+            self._unprotect(key, kept.blocks)
         return True
 
     def drop_oldest(self) -> Tombstone:
@@ -209,56 +254,68 @@ class Tombstones:
 
         The oldest of those without a lease, or the one whose lease ends first if that is older still.
         """
-        first = [*islice(self._free.values(), 1), *islice(self._leased.values(), 1)]
-        tombstone = min(first, key=_order_of).tombstone
-        self.confirm(tombstone.name)
-        return tombstone
+        oldest = min([*islice(self._free, 1), *islice(self._leased.values(), 1)], key=_order_of)
+        self.confirm(oldest.name)
+        return oldest.tombstone
 
     @refuses_misfits
     def cut(self, now: float, lease_end: float) -> None:
         """No tombstone is younger than `now`, and no lease ends after `lease_end`, seconds. O(n)."""
-        for entry in self:
-            entry.appended_at = min(entry.appended_at, now)
-            if entry.leased_until and entry.leased_until > lease_end:
-                self.lease(entry.tombstone.name, lease_end)
+        for kept in self._entries.values():
+            kept.appended_at = min(kept.appended_at, now)
+            if kept.leased_until and kept.leased_until > lease_end:
+                self.lease(kept.name, lease_end)
+
+    def _insert(self, kept: _Kept) -> None:
+        """Keep the youngest of all: what it names is refused from now on."""
+        self._entries[kept.name] = kept
+        self._last_index, self._last_position = kept.index, kept.position
+        if kept.leased_until:
+            self._leased[kept.leased_until, _order_of(kept)] = kept
+        else:
+            self._free.append(kept)
+        key = kept.tenant, kept.shard
+        if kept.span is not None:
+            self._spans.setdefault(key, {})[kept.name] = kept.span
+            return
+        blocks, named = kept.blocks, self._blocks.get(key)
+        if named is None:
+            if not blocks:
+                return
+            named = self._blocks[key] = set()
+        if not named.isdisjoint(blocks):
+            self._again.update((*key, block_id) for block_id in named.intersection(blocks))
+        named.update(blocks)
 
     def _unprotect(self, key: tuple[str, int], block_ids: Iterable[str]) -> None:
-        counts = self._blocks[key]
-        for block_id in set(block_ids):
-            counts[block_id] -= 1
-            if not counts[block_id]:
-                del counts[block_id]
-        if not counts:
+        named, again = self._blocks[key], self._again
+        if not again:
+            named.difference_update(block_ids)
+        else:
+            for block_id in set(block_ids):
+                place = (*key, block_id)
+                if place in again:
+                    again[place] -= 1
+                    if not again[place]:
+                        del again[place]
+                else:
+                    named.discard(block_id)
+        if not named:
             del self._blocks[key]
 
-    def _protect(self, tombstone: Tombstone) -> None:
-        """What it names is refused from now on."""
-        key = tombstone.tenant, tombstone.shard
-        if isinstance(tombstone, ShardTombstone):
-            self._spans.setdefault(key, {})[tombstone.name] = tombstone
-            return
-        blocks = tombstone.blocks
-        counts = self._blocks.get(key)
-        if counts is None and blocks:
-            counts = self._blocks[key] = {}
-        if counts is not None:
-            for block_id in blocks if len(blocks) == 1 else set(blocks):
-                counts[block_id] = counts.get(block_id, 0) + 1
+    def _is_free(self, kept: _Kept) -> bool:
+        return not kept.leased_until and self._entries.get(kept.name) is kept
 
-    def _enter_queue(self, entry: TombstoneEntry) -> None:
-        if entry.leased_until:
-            self._leased[entry.leased_until, _order_of(entry)] = entry
-            return
-        self._free[entry.tombstone.name] = entry
-        if _order_of(entry) < (self._last_index, self._last_position):
-            # Not the youngest of all: its lease was cut to nothing.
-            self._free = OrderedDict(sorted(self._free.items(), key=lambda item: _order_of(item[1])))
+    def _tidy(self) -> None:
+        """Nothing but what is free stands in front of the free ones, nor more than half among them. O(1) amortized."""
+        line = self._free
+        while line and not self._is_free(line[0]):
+            line.popleft()
+        if len(line) > _SMALL and len(line) > 2 * (len(self._entries) - len(self._leased)):
+            self._line_up(line)
 
-    def _leave_queue(self, entry: TombstoneEntry) -> None:
-        if entry.leased_until:
-            del self._leased[entry.leased_until, _order_of(entry)]
-        else:
-            del self._free[entry.tombstone.name]
+    def _line_up(self, kept: Iterable[_Kept]) -> None:
+        self._free = deque(filter(self._is_free, kept))
 
     def audit(self) -> None:
         """Check that all parts agree. Reads everything.
@@ -266,26 +323,26 @@ class Tombstones:
         Raises:
             AuditFailed: they do not; the message has the numbers.
         """
-        queued = sorted([*self._free, *(entry.tombstone.name for entry in self._leased.values())])
+        free = list(filter(self._is_free, self._free))
+        queued = sorted(kept.name for kept in chain(free, self._leased.values()))
         if queued != sorted(self._entries):
             raise AuditFailed(f"{len(self._entries)} tombstones are kept, {len(queued)} are queued")
-        orders = [_order_of(entry) for entry in self._free.values()]
-        if orders != sorted(orders):
-            raise AuditFailed(f"{len(orders)} tombstones wait, and not in the order in which they came")
+        if free != sorted(free, key=_order_of) or list(self._free)[:1] != free[:1]:
+            raise AuditFailed(f"{len(free)} tombstones wait, and not in the order in which they came, from the front")
+        if len(self._free) > max(_SMALL, 2 * len(free)):
+            raise AuditFailed(f"{len(self._free)} places are kept for the {len(free)} tombstones that wait")
         counts: Counter[tuple[str, int, str]] = Counter()
         spans = 0
-        for name, entry in self._entries.items():
-            tombstone = entry.tombstone
-            if name != tombstone.name:
-                raise AuditFailed(f"the tombstone {tombstone.name!r} is kept as {name!r}")
-            if isinstance(tombstone, BlockTombstones):
-                counts.update((tombstone.tenant, tombstone.shard, block_id) for block_id in set(tombstone.blocks))
-            else:
-                spans += 1
-        kept = {(*key, block_id): count for key, blocks in self._blocks.items() for block_id, count in blocks.items()}
-        if kept != counts or spans != sum(map(len, self._spans.values())):
-            raise AuditFailed(f"the tombstones name {len(counts)} blocks and {spans} spans; {len(kept)} and "
-                                  f"{sum(map(len, self._spans.values()))} are protected")
+        for name, kept in self._entries.items():
+            if name != kept.name:
+                raise AuditFailed(f"the tombstone {kept.name!r} is kept as {name!r}")
+            counts.update((kept.tenant, kept.shard, block_id) for block_id in set(kept.blocks))
+            spans += kept.span is not None
+        named = Counter((*key, block_id) for key, blocks in self._blocks.items() for block_id in blocks)
+        spanned = sum(map(len, self._spans.values()))
+        if named + self._again != counts or not all(self._blocks.values()) or spans != spanned:
+            raise AuditFailed(f"the tombstones name {len(counts)} blocks and {spans} spans; {len(named)} and "
+                              f"{spanned} are protected")
 
     def __repr__(self) -> str:
-        return f"Tombstones({len(self._free)} waiting, {len(self._leased)} leased)"
+        return f"Tombstones({len(self) - len(self._leased)} waiting, {len(self._leased)} leased)"

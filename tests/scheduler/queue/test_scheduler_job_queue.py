@@ -40,10 +40,8 @@ def test_jobs_that_wait_come_out_in_order_whatever_was_renewed(seed: int, includ
             job.lease_expires_at = float(rng.randint(0, 40))
             if due_time(job) < before:
                 waiting.hastened(job)
-        elif roll < 0.9:
-            waiting.remove(jobs.pop(rng.choice(list(jobs))))
         else:
-            waiting.settle()
+            waiting.remove(jobs.pop(rng.choice(list(jobs))))
         waiting.audit()
         now = float(rng.randint(0, 45))
         found = list(dict.fromkeys(job.state.sequence for job in waiting.due(now)))
@@ -111,10 +109,8 @@ def test_the_order_of_assignment_is_that_of_the_states(seed: int, config: Schedu
                 queue.put(job, attrs.evolve(job.state, status=U, token=number, lease_expires_at=0.0,
                                             failures=job.state.failures + rng.randrange(2),
                                             not_before=float(rng.choice([0, 0, 5, 25]))))
-            elif roll < 0.95:
-                queue.complete(job)
             else:
-                queue.settle()
+                queue.complete(job)
         queue.audit()
         now = float(rng.randint(0, 45))
         states = [job.state for job in queue]
@@ -182,7 +178,6 @@ def test_many_renewals_leave_no_pile_behind() -> None:
     for step in range(60):
         for job in list(queue):
             queue.put(job, attrs.evolve(job.state, lease_expires_at=float(step if step % 2 else 500 - step)))
-        queue.settle()
     waiting = queue.levels[0].leased[0]
     assert (len(waiting), waiting.entries <= 2 * 100 + 64) == (100, True)
     for job in list(queue)[10:]:

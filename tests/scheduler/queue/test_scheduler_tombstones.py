@@ -248,6 +248,23 @@ TestTombstonesMachine = TombstonesMachine.TestCase
 TestTombstonesMachine.settings = settings(stateful_step_count=25, max_examples=60)
 
 
+def test_those_that_leave_from_the_middle_leave_no_pile_behind() -> None:
+    found = Tombstones(0)
+    for number in range(300):
+        found.add(Command(number + 1, 1, 0.0), of_blocks(str(number), f"b{number}"))
+    left = [str(number) for number in range(300) if number % 5 == 0]
+    for number in range(300):
+        if number % 5 == 1:
+            found.lease(str(number), 9.0)
+        elif number % 5:
+            assert found.confirm(str(number))
+        found.audit()
+    assert names(found.due(9.0, 300)) == left
+    assert names(found.due(9.1, 300)) == left + [str(number) for number in range(300) if number % 5 == 1]
+    assert found.drop_oldest().name == "0"
+    assert names(found.due(9.0, 2)) == ["5", "10"]
+
+
 def test_a_lease_that_is_cut_to_nothing_leaves_the_order_as_it_was() -> None:
     found = Tombstones(0)
     for number in range(3):

@@ -75,9 +75,8 @@ FACE: list[tuple[Callable[[], Any], Calls]] = [
                      "add": (BLOCK, None), "drop": (SPAN,),
                      "remove": ("A", 1, ("a",)), "replace": ("A", 1, ("a",), (BLOCK,)), "blocks": (),
                      "expired": (1.0,), "restore_dropped_until": ({},)}),
-    (Tombstones, {"add": (COMMAND, DEAD), "covers": (BLOCK,), "first_covered": ((BLOCK,),),
-                  "exists": ("A", 1, "a"), "due": (0.0, 1), "lease": ("t", 1.0), "confirm": ("t",),
-                  "restore": ((),), "cut": (0.0, 1.0)}),
+    (Tombstones, {"add": (COMMAND, DEAD), "covers": (BLOCK,), "exists": ("A", 1, "a"), "due": (0.0, 1),
+                  "lease": ("t", 1.0), "confirm": ("t",), "restore": ((),), "cut": (0.0, 1.0)}),
     (lambda: Worker(Desk(), nothing), {"stop": ()}),
 ]
 FUNCTIONS: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
