@@ -320,8 +320,13 @@ class SegmentLog(Closing):
         held = self._beside.held()
         with self._switch:
             # A flush meanwhile may take back what is listed, and remove it.
-            require_live(state.live, self._reads.state, self.refs,
-                         lambda ref: self._segments.reader(ref.number).index.index_set(), held)
+            require_live(state.live, self._reads.state, self.refs, self._held_by, held)
+
+    def _held_by(self, ref: SegmentRef) -> IndexSet:
+        known = self._segments.known_of(ref.number)
+        if known is not None and known.is_dense:
+            return IndexSet.range(ref.first, ref.last)
+        return self._segments.reader(ref.number).index.index_set()
 
     def record_state(self, state: SnapshotMeta) -> None:
         """The store's: put the row of a snapshot in force durably.
