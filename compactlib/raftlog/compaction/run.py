@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Literal
 
 import attrs
@@ -252,7 +252,7 @@ class Compactor:
             return
         private = os.path.join(self._folder, f"{REWRITE_PREFIX}{self._run_id()}")
         waiting = {segment_name(group.members[0].number): group for group in groups}
-        tasks = [self._task(name, group, private, state, limits) for name, group in waiting.items()]
+        tasks = {name: self._task(name, group, private, state, limits) for name, group in waiting.items()}
         try:
             self._files.make_folder(private)
         except StorageError as error:
@@ -270,12 +270,13 @@ class Compactor:
             with contextlib.suppress(StorageError):
                 remove_private_folder(self._files, private)
 
-    def _rewritten(self, waiting: dict[str, PlannedGroup], tasks: Sequence[CompactSegments], executor: Executor,
+    def _rewritten(self, waiting: dict[str, PlannedGroup], tasks: Mapping[str, CompactSegments], executor: Executor,
                    run: Run, observer: Observer, fence: CommitFence | None) -> Generator[GroupOutcome, None, None]:
         """Have the groups rewritten and commit each; those that the executor never answers for have failed."""
         error: CompactlibError | None = None
         left = run.budget.remaining.total_bytes
-        with contextlib.closing(answers_of(executor, tasks, budget=run.budget, observer=observer)) as outcomes:
+        with contextlib.closing(answers_of(executor, list(tasks.values()), budget=run.budget,
+                                           observer=observer)) as outcomes:
             while error is None:
                 try:
                     outcome = next(outcomes, None)
@@ -296,7 +297,7 @@ class Compactor:
                 # What a fence raises that is none of the library's errors is the caller's to see.
                 try:
                     with _fenced(fence):
-                        done.append(self._commit(group, outcome, finish=fence is not None))
+                        done.append(self._commit(group, tasks[outcome.task], outcome, finish=fence is not None))
                 except _Refused as refused:
                     # The present holder of the fence does the rest.
                     error = refused.error
@@ -324,7 +325,8 @@ class Compactor:
         return CompactSegments(name=name, folder=private, sources=sources, max_bytes=limits.max_bytes,
                                files=self._files)
 
-    def _commit(self, group: PlannedGroup, result: RewriteResult, *, finish: bool) -> GroupOutcome:
+    def _commit(self, group: PlannedGroup, task: CompactSegments, result: RewriteResult, *,
+                finish: bool) -> GroupOutcome:
         """Put a group's new segment in force. Unless it is finished at once, as inside a fence, one sync at the end of
         the run makes the links of all groups durable.
         """
@@ -337,7 +339,8 @@ class Compactor:
         try:
             sizes = sum(map(self._size, members))
             with self._freeing.later(os.path.join(self._folder, segment_name(member)) for member in members):
-                merged = place_leader(self._files, self._folder, members, file)
+                merged = place_leader(self._files, self._folder, members, file,
+                                      [source.live for source in task.sources])
                 # The list is switched before the members lose their files.
                 self._adopt(members, merged)
                 adopted = True

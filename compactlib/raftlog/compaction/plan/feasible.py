@@ -38,6 +38,9 @@ def require_fitting(plan: LogPlan, view: LogView, hiding: Collection[int]) -> No
                                f"bytes, planned were {segment.live_entries:,} in {segment.file_bytes:,}")
     if len({segment.number for segment in touched}) < len(touched) or any(drop.live_entries for drop in plan.drops):
         raise PlanOutdated("the plan takes a segment twice, or drops one that holds something alive")
+    for group in plan.groups:
+        if list(group.numbers) != sorted(group.numbers):
+            raise PlanOutdated(f"the plan merges segments {', '.join(map(str, group.numbers))}, which do not ascend")
     for number in sorted(hiding):
         raise PlanOutdated(f"segment {number} hides entries above the snapshot that were taken back")
 
