@@ -60,12 +60,12 @@ class Compactor:
         clock: where time comes from.
         keep_links_seconds: how long the names of merged segments stay readable.
         run_id: gives each run's private folder its name.
-        switched: called after each change of the list, while `switch` is held.
+        switched: called after each change of the list, while `switch` is held, with the segments that it left covered.
     """
 
     def __init__(self, folder: str, segments: SegmentSet, switch: OwnedLock, *, files: Files, clock: Clock,
                  keep_links_seconds: float, run_id: Callable[[], str],
-                 switched: Callable[[], object]) -> None:
+                 switched: Callable[[Sequence[int]], object]) -> None:
         self._folder = folder
         self._segments = segments
         self._switch = switch
@@ -243,7 +243,7 @@ class Compactor:
         with self._switch:
             self._segments.drop(numbers)
             self.discard(numbers)
-            self._switched()
+            self._switched(())
         return size
 
     def _rewrite(self, groups: Sequence[PlannedGroup], state: SnapshotMeta, limits: SegmentLimits, executor: Executor,
@@ -311,7 +311,7 @@ class Compactor:
         if (not isinstance(outcome, GroupFailed) or outcome.changed != "no" or not (
                 isinstance(outcome.error, NotFound) or getattr(outcome.error, "errno", None) == errno.ENOENT)):
             return None
-        gone = sorted(set(outcome.members).difference(ref.number for ref in self._segments.refs))
+        gone = [number for number in outcome.members if self._segments.known_of(number) is None]
         return GroupFailed(outcome.members, Busy(
             f"segments {', '.join(map(str, gone))} hold only what was taken back, and went while their group was "
             f"rewritten; compact again, which sees what is left")) if gone else None
@@ -360,10 +360,10 @@ class Compactor:
 
     def _adopt(self, members: Sequence[int], merged: KnownSegment) -> None:
         with self._switch, self._reclaiming:
-            self._segments.merge(members, merged)
+            covered = self._segments.merge(members, merged)
             self._link_epochs.update(dict.fromkeys(members[1:], self._segments.epoch))
             self._unfinished[members[0]] = tuple(members)
-            self._switched()
+            self._switched(covered)
 
     def _finish(self, *leaders: int) -> None:
         """Make the links of leaders' groups durable, all with one sync, and let their `.compacting` names go."""
