@@ -43,9 +43,22 @@ from compactlib.runtime.ownership import Run
 
 @attrs.frozen
 class _Garbage:
+    """A segment that is not listed any more, and whose file is still there.
+
+    Attributes:
+        number: the segment.
+        epoch: the list's when it was taken out.
+        since: when that was, in seconds since the epoch.
+        is_hidden: whether its file may hold entries above the snapshot, which only newer segments hide.
+        may_hide: whether it may be such a newer one.
+        one_by_one: see `Compactor.discard`.
+    """
+
     number: int
     epoch: int
     since: float
+    is_hidden: bool
+    may_hide: bool
     one_by_one: bool
 
 
@@ -75,12 +88,14 @@ class Compactor:
         self._run_id = run_id
         self._switched = switched
         self._garbage: list[_Garbage] = []
+        # Whether one that was hidden has gone, and may come back in a crash.
+        self._may_come_back = False
         self._link_epochs: dict[int, int] = {}
         # By leader, the groups whose `.compacting` name is still there: their list is switched, but members may have
         # files of their own again after a crash, and would count without it.
         self._unfinished: dict[int, tuple[int, ...]] = {}
         self._freeing = Freeing()
-        # Guards the three above, and the removal of files: a `sync` that discards may meet a compaction that reclaims.
+        # Guards the four above, and the removal of files: a `sync` that discards may meet a compaction that reclaims.
         self._reclaiming = threading.RLock()
 
     def run(self, plan: LogPlan, state: SnapshotMeta, *, limits: SegmentLimits, executor: Executor, run: Run,
@@ -106,7 +121,7 @@ class Compactor:
         fenced_off: CompactlibError | None = None
         try:
             with _fenced(fence if dropped else None):
-                dropped_bytes = self._drop(dropped)
+                dropped_bytes = self._drop(dropped, state.index)
                 # Before the rewrite, so that it finds the room, and no file between the members of a group. If the disk
                 # refuses, the end of the run tries again.
                 early, refused = self._try_to_reclaim()
@@ -189,15 +204,20 @@ class Compactor:
             return min((garbage.since for garbage in self._garbage), default=None)
 
     def discard(self, numbers: Sequence[int], *, one_by_one: bool = False) -> None:
-        """Remove the files of segments that are no longer listed, at the next `reclaim` that no lease prevents.
+        """Remove the files of segments of which newer ones have taken everything back, and which are no longer listed,
+        at the next `reclaim` that no lease prevents.
 
         Args:
             numbers: of the segments.
             one_by_one: whether each is to be gone durably before the next one goes, and what waits already before all.
         """
+        for number in numbers:
+            self._discard(number, is_hidden=True, one_by_one=one_by_one)
+
+    def _discard(self, number: int, *, is_hidden: bool, may_hide: bool = False, one_by_one: bool = False) -> None:
         with self._reclaiming:
-            self._garbage.extend(_Garbage(number, self._segments.epoch, self._clock.now(), one_by_one)
-                                 for number in numbers)
+            self._garbage.append(_Garbage(number, self._segments.epoch, self._clock.now(), is_hidden=is_hidden,
+                                          may_hide=may_hide, one_by_one=one_by_one))
 
     def reclaim(self) -> LogReclaimReport:
         """Remove what no reader can reach any more; returns what is gone.
@@ -211,15 +231,18 @@ class Compactor:
         with self._reclaiming:
             for garbage in list(self._garbage):
                 if not self._segments.is_leased(garbage.epoch):
-                    if garbage.one_by_one and not is_durable:
+                    if (garbage.one_by_one and not is_durable) or (garbage.may_hide and self._may_come_back):
                         # What it covers, and what went in an earlier call, would count again without it.
                         self._files.sync_folder(self._folder)
+                        self._may_come_back = False
                     # Before its group's links a leader's file may not go.
                     self._finish(garbage.number)
+                    self._may_come_back |= garbage.is_hidden
                     freed += remove_segments(self._files, self._folder, [garbage.number])
                     is_durable = garbage.one_by_one
                     if is_durable:
                         self._files.sync_folder(self._folder)
+                        self._may_come_back = False
                     self._garbage.remove(garbage)
                     removed.append(garbage.number)
             purged = purge_links(
@@ -238,11 +261,14 @@ class Compactor:
         except StorageError as error:
             return (), error
 
-    def _drop(self, numbers: Sequence[int]) -> int:
+    def _drop(self, numbers: Sequence[int], above: int) -> int:
+        """Take segments out of the list that hold nothing alive up to the snapshot `above`."""
         size = sum(map(self._size, numbers))
         with self._switch:
+            known = [self._segments.known_of(number) for number in numbers]
             self._segments.drop(numbers)
-            self.discard(numbers)
+            for number, segment in zip(numbers, known, strict=True):
+                self._discard(number, is_hidden=segment is None or segment.ref.last > above, may_hide=True)
             self._switched(())
         return size
 
