@@ -235,8 +235,10 @@ def rewritten(folder: Path, members: Sequence[int], live: Iterable[int]) -> Rewr
 
 
 def commit_group(files: Files, folder: Path, members: Sequence[int], file: RewrittenFile) -> None:
-    """All steps of a commit, one after the other."""
-    place_leader(files, folder, members, file)
+    """All steps of a commit, one after the other, of a file that holds what it is to hold."""
+    with SegmentReader(file.path) as reader:
+        live = reader.index.index_set()
+    place_leader(files, folder, members, file, [live])
     finish_group(files, folder, members)
 
 

@@ -27,17 +27,26 @@ import contextlib
 import os
 from collections.abc import Sequence
 
-from compactlib.errors import Busy, CorruptData, DiskFull, StorageError
+from compactlib.errors import Busy, CorruptData, DiskFull, InvalidInput, StorageError
 from compactlib.files.disk import Files, StrPath, replace_with_link, replace_with_symlink
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.model.names import LINK_SUFFIX, SWAP_SUFFIX, compacting_name, segment_name
 from compactlib.raftlog.segment.known import KnownSegment, is_committed, know_segment
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.rewrite import RewrittenFile
 
 
-def place_leader(files: Files, folder: StrPath, members: Sequence[int], rewritten: RewrittenFile) -> KnownSegment:
+def place_leader(files: Files, folder: StrPath, members: Sequence[int], rewritten: RewrittenFile,
+                 live: Sequence[IndexSet]) -> KnownSegment:
     """Steps 1 and 2: put `rewritten` in place of `members` (segment numbers, ascending), durably; `link_members` and
     `finish_group` do the rest, at any later time.
+
+    Args:
+        files: the disk.
+        folder: the log's folder.
+        members: what it takes the place of.
+        rewritten: the finished file.
+        live: what is to be kept of each member.
 
     Returns what the new segment holds.
 
@@ -47,10 +56,11 @@ def place_leader(files: Files, folder: StrPath, members: Sequence[int], rewritte
 
     Raises:
         CorruptData: the file is not what its attempt reported; nothing was changed.
+        InvalidInput: it is not that of this group; likewise.
         Busy: the file of another segment lies between the members; nothing was changed.
         StorageError: the disk refused a step.
     """
-    merged = _check_rewritten(rewritten, members)
+    merged = _check_rewritten(rewritten, members, live)
     _check_nothing_between(folder, members)
     if members[-1] - members[0] >= len(members):
         files.sync_folder(folder)
@@ -104,7 +114,7 @@ def finish_group(files: Files, folder: StrPath, members: Sequence[int]) -> None:
     files.unlink(os.path.join(folder, compacting_name(members)))
 
 
-def _check_rewritten(rewritten: RewrittenFile, members: Sequence[int]) -> KnownSegment:
+def _check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Sequence[IndexSet]) -> KnownSegment:
     # What an attempt reported came through a pickle from another process; what counts is what lies on the disk.
     with SegmentReader(rewritten.path, tail="refuse", number=members[0]) as reader:
         loaded = reader.loaded
@@ -115,6 +125,14 @@ def _check_rewritten(rewritten: RewrittenFile, members: Sequence[int]) -> KnownS
     if found != wanted or size != rewritten.size_bytes or merged is None:
         raise CorruptData(path=rewritten.path, offset=0, expected=f"(size, entries, index CRC) {wanted} as reported",
                           found=f"{found} in a file of {size} bytes")
+    # The live sets of a log only lose what is in them: of an earlier run's file for these indexes the number differs.
+    kept = [each for each in live if each]
+    planned = sum(map(len, kept)), kept[0].first, kept[-1].last
+    held = merged.entries, merged.ref.first, merged.ref.last
+    if held != planned:
+        raise InvalidInput(f"the file made for segments {', '.join(map(str, members))} holds (entries, first, last) "
+                           f"{held}, and {planned} are live in them; the executor must run the task that it was given, "
+                           f"and answer with what that made")
     return merged
 
 

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Literal
 
 import attrs
@@ -43,9 +43,22 @@ from compactlib.runtime.ownership import Run
 
 @attrs.frozen
 class _Garbage:
+    """A segment that is not listed any more, and whose file is still there.
+
+    Attributes:
+        number: the segment.
+        epoch: the list's when it was taken out.
+        since: when that was, in seconds since the epoch.
+        is_hidden: whether its file may hold entries above the snapshot, which only newer segments hide.
+        may_hide: whether it may be such a newer one.
+        one_by_one: see `Compactor.discard`.
+    """
+
     number: int
     epoch: int
     since: float
+    is_hidden: bool
+    may_hide: bool
     one_by_one: bool
 
 
@@ -60,12 +73,12 @@ class Compactor:
         clock: where time comes from.
         keep_links_seconds: how long the names of merged segments stay readable.
         run_id: gives each run's private folder its name.
-        switched: called after each change of the list, while `switch` is held.
+        switched: called after each change of the list, while `switch` is held, with the segments that it left covered.
     """
 
     def __init__(self, folder: str, segments: SegmentSet, switch: OwnedLock, *, files: Files, clock: Clock,
                  keep_links_seconds: float, run_id: Callable[[], str],
-                 switched: Callable[[], object]) -> None:
+                 switched: Callable[[Sequence[int]], object]) -> None:
         self._folder = folder
         self._segments = segments
         self._switch = switch
@@ -75,12 +88,14 @@ class Compactor:
         self._run_id = run_id
         self._switched = switched
         self._garbage: list[_Garbage] = []
+        # Whether one that was hidden has gone, and may come back in a crash.
+        self._may_come_back = False
         self._link_epochs: dict[int, int] = {}
         # By leader, the groups whose `.compacting` name is still there: their list is switched, but members may have
         # files of their own again after a crash, and would count without it.
         self._unfinished: dict[int, tuple[int, ...]] = {}
         self._freeing = Freeing()
-        # Guards the three above, and the removal of files: a `sync` that discards may meet a compaction that reclaims.
+        # Guards the four above, and the removal of files: a `sync` that discards may meet a compaction that reclaims.
         self._reclaiming = threading.RLock()
 
     def run(self, plan: LogPlan, state: SnapshotMeta, *, limits: SegmentLimits, executor: Executor, run: Run,
@@ -106,7 +121,7 @@ class Compactor:
         fenced_off: CompactlibError | None = None
         try:
             with _fenced(fence if dropped else None):
-                dropped_bytes = self._drop(dropped)
+                dropped_bytes = self._drop(dropped, state.index)
                 # Before the rewrite, so that it finds the room, and no file between the members of a group. If the disk
                 # refuses, the end of the run tries again.
                 early, refused = self._try_to_reclaim()
@@ -189,15 +204,20 @@ class Compactor:
             return min((garbage.since for garbage in self._garbage), default=None)
 
     def discard(self, numbers: Sequence[int], *, one_by_one: bool = False) -> None:
-        """Remove the files of segments that are no longer listed, at the next `reclaim` that no lease prevents.
+        """Remove the files of segments of which newer ones have taken everything back, and which are no longer listed,
+        at the next `reclaim` that no lease prevents.
 
         Args:
             numbers: of the segments.
             one_by_one: whether each is to be gone durably before the next one goes, and what waits already before all.
         """
+        for number in numbers:
+            self._discard(number, is_hidden=True, one_by_one=one_by_one)
+
+    def _discard(self, number: int, *, is_hidden: bool, may_hide: bool = False, one_by_one: bool = False) -> None:
         with self._reclaiming:
-            self._garbage.extend(_Garbage(number, self._segments.epoch, self._clock.now(), one_by_one)
-                                 for number in numbers)
+            self._garbage.append(_Garbage(number, self._segments.epoch, self._clock.now(), is_hidden=is_hidden,
+                                          may_hide=may_hide, one_by_one=one_by_one))
 
     def reclaim(self) -> LogReclaimReport:
         """Remove what no reader can reach any more; returns what is gone.
@@ -211,15 +231,18 @@ class Compactor:
         with self._reclaiming:
             for garbage in list(self._garbage):
                 if not self._segments.is_leased(garbage.epoch):
-                    if garbage.one_by_one and not is_durable:
+                    if (garbage.one_by_one and not is_durable) or (garbage.may_hide and self._may_come_back):
                         # What it covers, and what went in an earlier call, would count again without it.
                         self._files.sync_folder(self._folder)
+                        self._may_come_back = False
                     # Before its group's links a leader's file may not go.
                     self._finish(garbage.number)
+                    self._may_come_back |= garbage.is_hidden
                     freed += remove_segments(self._files, self._folder, [garbage.number])
                     is_durable = garbage.one_by_one
                     if is_durable:
                         self._files.sync_folder(self._folder)
+                        self._may_come_back = False
                     self._garbage.remove(garbage)
                     removed.append(garbage.number)
             purged = purge_links(
@@ -238,12 +261,15 @@ class Compactor:
         except StorageError as error:
             return (), error
 
-    def _drop(self, numbers: Sequence[int]) -> int:
+    def _drop(self, numbers: Sequence[int], above: int) -> int:
+        """Take segments out of the list that hold nothing alive up to the snapshot `above`."""
         size = sum(map(self._size, numbers))
         with self._switch:
+            known = [self._segments.known_of(number) for number in numbers]
             self._segments.drop(numbers)
-            self.discard(numbers)
-            self._switched()
+            for number, segment in zip(numbers, known, strict=True):
+                self._discard(number, is_hidden=segment is None or segment.ref.last > above, may_hide=True)
+            self._switched(())
         return size
 
     def _rewrite(self, groups: Sequence[PlannedGroup], state: SnapshotMeta, limits: SegmentLimits, executor: Executor,
@@ -252,7 +278,7 @@ class Compactor:
             return
         private = os.path.join(self._folder, f"{REWRITE_PREFIX}{self._run_id()}")
         waiting = {segment_name(group.members[0].number): group for group in groups}
-        tasks = [self._task(name, group, private, state, limits) for name, group in waiting.items()]
+        tasks = {name: self._task(name, group, private, state, limits) for name, group in waiting.items()}
         try:
             self._files.make_folder(private)
         except StorageError as error:
@@ -270,12 +296,13 @@ class Compactor:
             with contextlib.suppress(StorageError):
                 remove_private_folder(self._files, private)
 
-    def _rewritten(self, waiting: dict[str, PlannedGroup], tasks: Sequence[CompactSegments], executor: Executor,
+    def _rewritten(self, waiting: dict[str, PlannedGroup], tasks: Mapping[str, CompactSegments], executor: Executor,
                    run: Run, observer: Observer, fence: CommitFence | None) -> Generator[GroupOutcome, None, None]:
         """Have the groups rewritten and commit each; those that the executor never answers for have failed."""
         error: CompactlibError | None = None
         left = run.budget.remaining.total_bytes
-        with contextlib.closing(answers_of(executor, tasks, budget=run.budget, observer=observer)) as outcomes:
+        with contextlib.closing(answers_of(executor, list(tasks.values()), budget=run.budget,
+                                           observer=observer)) as outcomes:
             while error is None:
                 try:
                     outcome = next(outcomes, None)
@@ -296,7 +323,7 @@ class Compactor:
                 # What a fence raises that is none of the library's errors is the caller's to see.
                 try:
                     with _fenced(fence):
-                        done.append(self._commit(group, outcome, finish=fence is not None))
+                        done.append(self._commit(group, tasks[outcome.task], outcome, finish=fence is not None))
                 except _Refused as refused:
                     # The present holder of the fence does the rest.
                     error = refused.error
@@ -310,7 +337,7 @@ class Compactor:
         if (not isinstance(outcome, GroupFailed) or outcome.changed != "no" or not (
                 isinstance(outcome.error, NotFound) or getattr(outcome.error, "errno", None) == errno.ENOENT)):
             return None
-        gone = sorted(set(outcome.members).difference(ref.number for ref in self._segments.refs))
+        gone = [number for number in outcome.members if self._segments.known_of(number) is None]
         return GroupFailed(outcome.members, Busy(
             f"segments {', '.join(map(str, gone))} hold only what was taken back, and went while their group was "
             f"rewritten; compact again, which sees what is left")) if gone else None
@@ -324,7 +351,8 @@ class Compactor:
         return CompactSegments(name=name, folder=private, sources=sources, max_bytes=limits.max_bytes,
                                files=self._files)
 
-    def _commit(self, group: PlannedGroup, result: RewriteResult, *, finish: bool) -> GroupOutcome:
+    def _commit(self, group: PlannedGroup, task: CompactSegments, result: RewriteResult, *,
+                finish: bool) -> GroupOutcome:
         """Put a group's new segment in force. Unless it is finished at once, as inside a fence, one sync at the end of
         the run makes the links of all groups durable.
         """
@@ -337,7 +365,8 @@ class Compactor:
         try:
             sizes = sum(map(self._size, members))
             with self._freeing.later(os.path.join(self._folder, segment_name(member)) for member in members):
-                merged = place_leader(self._files, self._folder, members, file)
+                merged = place_leader(self._files, self._folder, members, file,
+                                      [source.live for source in task.sources])
                 # The list is switched before the members lose their files.
                 self._adopt(members, merged)
                 adopted = True
@@ -357,10 +386,10 @@ class Compactor:
 
     def _adopt(self, members: Sequence[int], merged: KnownSegment) -> None:
         with self._switch, self._reclaiming:
-            self._segments.merge(members, merged)
+            covered = self._segments.merge(members, merged)
             self._link_epochs.update(dict.fromkeys(members[1:], self._segments.epoch))
             self._unfinished[members[0]] = tuple(members)
-            self._switched()
+            self._switched(covered)
 
     def _finish(self, *leaders: int) -> None:
         """Make the links of leaders' groups durable, all with one sync, and let their `.compacting` names go."""

@@ -21,7 +21,7 @@ from compactlib.raftlog.compaction.sense.statistics import StatsCache
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import Examination, examine_segments, wal_of
 from compactlib.raftlog.log.read_plan import ReadPlan, plan_parts
-from compactlib.raftlog.model.refs import next_ref
+from compactlib.raftlog.model.refs import asked_refs, next_ref
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import (
     DamagedEntry,
@@ -307,14 +307,16 @@ class SegmentReadPath:
         with self.lease():
             examine_segments(self._folder, seen, budget=budget)
             lost = IndexSet() if self.state is None else self.state.live - self._held()
-            for ref in self.refs:
+            found: list[IndexSet] = []
+            for ref, here in asked_refs(self.refs, lost):
                 try:
-                    lost = lost - self.segments.reader(ref.number).index.index_set().between(ref.first, ref.last)
+                    found.append(here & self.segments.reader(ref.number).index.index_set())
                 except (CorruptData, Unsupported):
                     # Listed already, once for all its entries.
-                    lost = lost - lost.between(ref.first, ref.last)
+                    found.append(here)
                 except NotFound:
                     continue
+            lost = lost - IndexSet().union(*found)
         for index in lost:
             try:
                 # It may have died, or moved to another segment.

@@ -12,6 +12,7 @@ from compactlib._arguments import refuses_misfits
 from compactlib._closing import Closing
 from compactlib.errors import CorruptData, NotFound
 from compactlib.raftlog.arguments import require_ascending
+from compactlib.raftlog.model.refs import next_ref
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import Answer, DamagedEntry, DeadEntry, Entry, MissingEntry, SegmentRef
 from compactlib.raftlog.segment.reader import SegmentReader
@@ -28,7 +29,7 @@ class ReadPart:
 
 @refuses_misfits
 def plan_parts(refs: Sequence[SegmentRef], indexes: Sequence[int]) -> tuple[ReadPart, ...]:
-    """Share out ascending `indexes` to the segments. One merge of two sorted sequences; pure.
+    """Share out ascending `indexes` to the segments. O(log segments) a part, and a copy of `indexes`; pure.
 
     Raises:
         Unsorted: the indexes do not ascend strictly.
@@ -36,10 +37,7 @@ def plan_parts(refs: Sequence[SegmentRef], indexes: Sequence[int]) -> tuple[Read
     require_ascending(indexes)
     parts: list[ReadPart] = []
     place = 0
-    start = bisect_right(refs, indexes[0], key=lambda ref: ref.first) - 1 if indexes else 0
-    for ref in refs[max(start, 0):]:
-        if place == len(indexes):
-            break
+    while place < len(indexes) and (ref := next_ref(refs, indexes[place])) is not None:
         for number, stop in ((None, bisect_left(indexes, ref.first, place)),
                              (ref.number, bisect_right(indexes, ref.last, place))):
             if stop > place:

@@ -18,7 +18,16 @@ import attrs
 from compactlib._arguments import iterated, require_method, require_policy, require_type
 from compactlib._closing import Closing
 from compactlib.contract import CommitFence
-from compactlib.errors import Closed, CompactlibError, InvalidInput, NotFound, Stale, Unsupported
+from compactlib.errors import (
+    Closed,
+    CompactlibError,
+    CorruptData,
+    InvalidInput,
+    NotFound,
+    Stale,
+    StorageError,
+    Unsupported,
+)
 from compactlib.executors.tasks import LocalExecutor
 from compactlib.files.disk import StrPath, list_folder, local_path, make_missing_folder, sync_names
 from compactlib.files.folder_lock import FolderLock
@@ -48,6 +57,7 @@ from compactlib.raftlog.log.read_path import SegmentReadPath
 from compactlib.raftlog.log.read_plan import ReadPlan
 from compactlib.raftlog.log.tail import LogTail
 from compactlib.raftlog.model.names import LOGS_FOLDER, segment_number
+from compactlib.raftlog.model.refs import asked_refs
 from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta, read_snapshot_meta, write_snapshot_meta
 from compactlib.raftlog.model.status import LogStatus
 from compactlib.raftlog.model.values import (
@@ -166,7 +176,7 @@ class SegmentLog(Closing):
             newest.begin_next()
         self._compactor = Compactor(folder, self._segments, self._switch, files=files, clock=options.clock,
                                     keep_links_seconds=options.keep_links_seconds, run_id=options.run_id,
-                                    switched=lambda: self._tail.note())
+                                    switched=lambda covered: self._tail.note(covered))
         self._tail = LogTail(files, self._segments, newest, self._lock, self._switch, self._compactor,
                              self._reads.require_open)
         empty = [segment for segment in contents.empty if segment != newest.number]
@@ -320,8 +330,13 @@ class SegmentLog(Closing):
         held = self._beside.held()
         with self._switch:
             # A flush meanwhile may take back what is listed, and remove it.
-            require_live(state.live, self._reads.state, self.refs,
-                         lambda ref: self._segments.reader(ref.number).index.index_set(), held)
+            require_live(state.live, self._reads.state, self.refs, self._held_by, held)
+
+    def _held_by(self, ref: SegmentRef) -> IndexSet:
+        known = self._segments.known_of(ref.number)
+        if known is not None and known.is_dense:
+            return IndexSet.range(ref.first, ref.last)
+        return self._segments.reader(ref.number).index.index_set()
 
     def record_state(self, state: SnapshotMeta) -> None:
         """The store's: put the row of a snapshot in force durably.
@@ -640,10 +655,15 @@ class SegmentLog(Closing):
         if not suspects:
             return state
         found = []
-        for ref in [segment.ref for segment in known if suspects.overlaps(segment.ref.first, segment.ref.last)]:
-            # One that a flush has taken back meanwhile holds nothing any more.
-            with contextlib.suppress(NotFound):
-                found.append(self._segments.reader(ref.number).index.index_set().between(ref.first, ref.last))
+        for ref, here in asked_refs([segment.ref for segment in known], suspects):
+            try:
+                found.append(here & self._segments.reader(ref.number).index.index_set())
+            except NotFound:
+                # A flush has taken it back meanwhile: it holds nothing any more.
+                continue
+            except (CorruptData, Unsupported, StorageError):
+                # What judges it says so, and it stays as it is.
+                found.append(here)
         live = live - (suspects - IndexSet().union(*found))
         return SnapshotMeta(state.index, state.term, live)
 

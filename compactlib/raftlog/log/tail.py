@@ -272,8 +272,17 @@ class LogTail:
         self._must_recover = self._overwrite_unsynced = False
         self.note()
 
-    def note(self) -> None:
-        """Follow a change of the list. While the newest segment is not recovered nothing is known of it."""
+    def note(self, covered: Sequence[int] = ()) -> None:
+        """Follow a change of the list. While the newest segment is not recovered nothing is known of it.
+
+        Args:
+            covered: segments that are not listed because newer ones cover them.
+        """
+        # The files of covered segments may go only once the entries that cover them are durable.
+        if self._overwrite_unsynced:
+            self._to_discard.extend(covered)
+        else:
+            self._compactor.discard(covered)
         if self._must_recover:
             return
         newest = self.newest.known()

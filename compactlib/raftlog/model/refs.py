@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import attrs
 
 from compactlib.errors import AuditFailed
+from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.model.values import SegmentRef
 
 
@@ -60,6 +61,23 @@ def next_ref(refs: Sequence[SegmentRef], index: int) -> SegmentRef | None:
     if place and refs[place - 1].last >= index:
         place -= 1
     return refs[place] if place < len(refs) else None
+
+
+def asked_refs(refs: Sequence[SegmentRef], indexes: IndexSet) -> Iterator[tuple[SegmentRef, IndexSet]]:
+    """The segments in whose ranges some of `indexes` lie, oldest first, each with those.
+
+    O(log n + log runs) for each, and a copy of `indexes`.
+    """
+    firsts, lasts = indexes.columns
+    beyond = 0
+    while (run := bisect_left(lasts, beyond)) < len(lasts):
+        ref = next_ref(refs, max(firsts[run], beyond))
+        if ref is None:
+            return
+        here = indexes.between(ref.first, ref.last)
+        if here:
+            yield ref, here
+        beyond = ref.last + 1
 
 
 def audit_refs(refs: Sequence[SegmentRef]) -> None:

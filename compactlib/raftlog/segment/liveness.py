@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from compactlib.indexset.index_set import IndexSet, merge_positions
 from compactlib.raftlog.errors import LiveIndexMissing
+from compactlib.raftlog.model.refs import asked_refs
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef, SegmentStats
 from compactlib.raftlog.segment.index import SegmentIndex, is_dense, is_uniform, picked
@@ -64,7 +65,7 @@ def require_live(live: IndexSet, before: SnapshotMeta | None, refs: Sequence[Seg
                  held: Callable[[SegmentRef], IndexSet], elsewhere: IndexSet | None = None) -> None:
     """Check that every live index is in a segment (or elsewhere), and was not dead already.
 
-    O(live runs + records), by merges.
+    O(live runs log segments), by merges, and what `held` takes.
 
     Args:
         live: what the new snapshot keeps.
@@ -77,9 +78,9 @@ def require_live(live: IndexSet, before: SnapshotMeta | None, refs: Sequence[Seg
         LiveIndexMissing: some are missing; says how many, and the first.
     """
     risen = live.at_most(before.index) - before.live if before is not None else IndexSet()
-    parts = [(live.between(ref.first, ref.last), ref) for ref in refs]
-    uncovered = live - IndexSet().union(*(here for here, _ in parts))
-    unheld = uncovered.union(*(here - held(ref) for here, ref in parts if here))
+    parts = list(asked_refs(refs, live))
+    uncovered = live - IndexSet().union(*(here for _, here in parts))
+    unheld = uncovered.union(*(here - held(ref) for ref, here in parts))
     missing = risen | (unheld - elsewhere if elsewhere else unheld)
     if missing:
         raise LiveIndexMissing(f"{len(missing)} of {len(live)} live indexes are in no segment or died before, the "

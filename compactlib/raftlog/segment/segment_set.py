@@ -57,7 +57,6 @@ class SegmentSet:
         self._leases: set[Lease] = set()
         self._view = _view_of((), {})
         self._covered: tuple[int, ...] = ()
-        self._may_overlap = False
         self._closed = False
         self.reset(known)
 
@@ -204,9 +203,7 @@ class SegmentSet:
     def put(self, segment: KnownSegment) -> tuple[int, ...]:
         """Add a newest segment, or update the range of the newest; returns the segments that are now covered."""
         view = self._view
-        cuts = self._may_overlap or _cuts(view.refs, segment.ref)
-        merged = merge_refs(view.refs, [segment.ref]) if cuts else None
-        self._may_overlap = False
+        merged = merge_refs(view.refs, [segment.ref]) if _cuts(view.refs, segment.ref) else None
         with self._lock:
             # An open reader does not know what was appended since.
             self._replacements += 1
@@ -245,8 +242,11 @@ class SegmentSet:
         self._switch([ref for ref in self._view.refs if ref.number not in gone], self._view.known)
         self.forget_readers(gone)
 
-    def merge(self, numbers: Iterable[int], by: KnownSegment) -> None:
-        """Put the segment that holds what was live in others in their place; its name leads to its new file already."""
+    def merge(self, numbers: Iterable[int], by: KnownSegment) -> tuple[int, ...]:
+        """Put the segment that holds what was live in others in their place; its name leads to its new file already.
+
+        Returns it if it is covered: what was copied may have been taken back meanwhile, in part or as a whole.
+        """
         number, gone = by.ref.number, set(numbers)
         with self._lock:
             # Before the list says that it holds more than the old file did. A reader that uses the list before then
@@ -256,16 +256,17 @@ class SegmentSet:
         refs = self._view.refs
         start = bisect_left(refs, min(gone), key=_number)
         end = bisect_left(refs, max(gone) + 1, key=_number)
-        if gone.issuperset(map(_number, refs[start:end])):
-            # What was copied may have been cut meanwhile, by the highest entry that was written again after a reset:
-            # the next `put`, which follows at once, cuts it again.
-            self._may_overlap |= end < len(refs) and by.ref.last >= refs[end].first
+        covered: tuple[int, ...] = ()
+        is_cut = end < len(refs) and by.ref.last >= refs[end].first
+        if gone.issuperset(map(_number, refs[start:end])) and not is_cut:
             self._splice(start, end, by)
         else:
-            self._may_overlap = True
             kept = [ref for ref in refs if ref.number not in gone]
-            self._switch(sorted([*kept, by.ref], key=_number), {**self._view.known, number: by})
+            merged = merge_refs(sorted([*kept, by.ref], key=_number))
+            self._switch(merged.refs, {**self._view.known, number: by})
+            covered = merged.covered
         self.forget_readers(gone - {number})
+        return covered
 
     def _splice(self, start: int, end: int, by: KnownSegment) -> None:
         """Put one segment in the place of those from `start` to `end`. O(segments), in C."""

@@ -15,8 +15,8 @@ from compactlib.raftlog.log.segment_log import Beside, SegmentLog
 from compactlib.raftlog.memtable.flush import FlushPlan, NewestStats
 from compactlib.raftlog.model.gap import KeptGap
 from compactlib.raftlog.model.hard_state import KeptHardState
-from compactlib.raftlog.model.refs import next_ref
-from compactlib.raftlog.model.values import Entry
+from compactlib.raftlog.model.refs import asked_refs, next_ref
+from compactlib.raftlog.model.values import Entry, SegmentRef
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.runtime.breather import Breather
@@ -57,6 +57,9 @@ class LogSegments(Closing):
         self._clock = options.clock
         self._tail = self.log.tail
         self._segments = self.log.tail.segments
+        # From an index above the snapshot to the end of a segment, which is not the newest, every index was held: so it
+        # is as long as that one is listed like this, since what is taken back is cut from the end.
+        self._whole: tuple[int, SegmentRef | None] = (0, None)
 
     # -- flushing
 
@@ -193,21 +196,25 @@ class LogSegments(Closing):
     def contiguous_through(self, first: int, last: int) -> int:
         """Up to where segments hold every index from `first` to `last`; `first - 1` if they do not hold that one.
 
-        O(segments); the index of one is looked at only if it has gaps.
+        O(log segments) for each that was added since the last call; the index of one is looked at only if it has gaps.
         """
         self._tail.publish()
         return self._looking_anew(lambda: self._contiguous_through(first, last))
 
     def _contiguous_through(self, first: int, last: int) -> int:
-        through = first - 1
-        for segment in self._segments.known():
-            ref = segment.ref
-            if ref.last <= through:
-                continue
-            if through >= last or ref.first > through + 1:
-                break
-            if segment.is_dense:
+        refs, through = self._segments.refs, first - 1
+        begun, whole = self._whole
+        if whole is None or not begun <= first <= whole.last or next_ref(refs, whole.last) != whole:
+            begun = first
+        else:
+            through = whole.last
+        while through < last and (ref := next_ref(refs, through + 1)) is not None and ref.first <= through + 1:
+            known = self._segments.known_of(ref.number)
+            # It may have changed since the list was looked at.
+            if known is not None and known.is_dense and known.ref.first <= ref.first <= ref.last <= known.ref.last:
                 through = ref.last
+                if ref != refs[-1]:
+                    self._whole = begun, ref
                 continue
             held = self._segments.reader(ref.number).index.index_set().between(through + 1, ref.last)
             if not held or held.first > through + 1:
@@ -226,13 +233,11 @@ class LogSegments(Closing):
         """The open segments that hold `indexes`, each with those that it holds, ascending."""
         def look() -> list[tuple[SegmentReader, IndexSet]]:
             found = []
-            for ref in self.log.refs:
-                wanted = indexes.between(ref.first, ref.last)
-                if wanted:
-                    reader = self._segments.reader(ref.number)
-                    held = wanted & reader.index.index_set()
-                    if held:
-                        found.append((reader, held))
+            for ref, wanted in asked_refs(self.log.refs, indexes):
+                reader = self._segments.reader(ref.number)
+                held = wanted & reader.index.index_set()
+                if held:
+                    found.append((reader, held))
             return found
 
         return self._looking_anew(look)

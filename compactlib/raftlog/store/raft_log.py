@@ -101,7 +101,7 @@ class RaftLog(Closing):
         self._reads = RaftReadPath(segments, memtable, partial(rows.get, log_id))
         self._writes = RaftWritePath(log_id, wal, memtable)
         self._lock = OwnedLock(f"the log {log_id!r}")
-        self._pins: list[Pin] = []
+        self._pins: dict[Pin, None] = {}
         self._closed = False
         self._on_confirmed: Callable[[Confirmed], object] | None = None
         self._failures = 0
@@ -818,7 +818,7 @@ class RaftLog(Closing):
         with self._snapshotting:
             pin = self._reads.pin(indexes, self._unpin)
             with self._lock:
-                self._pins.append(pin)
+                self._pins[pin] = None
         try:
             self._require_found(pin)
         except BaseException:
@@ -828,7 +828,7 @@ class RaftLog(Closing):
 
     def _unpin(self, pin: Pin) -> None:
         with self._lock:
-            self._pins.remove(pin)
+            del self._pins[pin]
 
     def _pinned(self) -> IndexSet:
         pins = list(self._pins)

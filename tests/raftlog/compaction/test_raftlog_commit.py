@@ -14,6 +14,7 @@ import pytest
 
 from compactlib.errors import Busy, CorruptData, DiskFull, StorageError
 from compactlib.files import LocalFiles
+from compactlib.indexset import IndexSet
 from compactlib.raftlog import LogReader, SegmentLog
 from compactlib.raftlog.compaction.commit import finish_group, place_leader
 from compactlib.raftlog.compaction.recover import recover_folder
@@ -38,6 +39,7 @@ from tests.raftlog.compaction_logs import (
 from tests.raftlog.wrapped_files import WatchedFiles
 
 LIVE = [1, 2, 20, 40]
+KEPT = [IndexSet.range(1, 2), IndexSet.range(20, 20), IndexSet.range(40, 40)]
 FILES = LocalFiles()
 ONE, TWO, THREE = segment_name(1), segment_name(2), segment_name(3)
 GROUP = compacting_name([1, 2, 3])
@@ -180,7 +182,7 @@ def test_an_error_at_any_step_leaves_a_log_that_reads_and_recovers(fail_at: int,
 
 def test_on_a_full_disk_merged_segments_lose_their_names_instead_of_keeping_their_space(tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
-    place_leader(FILES, tmp_path, [1, 2, 3], rewritten(tmp_path, [1, 2, 3], LIVE))
+    place_leader(FILES, tmp_path, [1, 2, 3], rewritten(tmp_path, [1, 2, 3], LIVE), KEPT)
     full = FailingFiles(fail_at=1, sticky=True)
     finish_group(full, tmp_path, [1, 2, 3])
     assert not os.path.lexists(tmp_path / TWO)
@@ -194,7 +196,7 @@ def test_on_a_full_disk_an_unfinished_output_gives_its_space_back_at_once(tmp_pa
     expected = vector_45(tmp_path)
     file = rewritten(tmp_path, [1, 2, 3], LIVE)
     with pytest.raises(DiskFull):
-        place_leader(FailingFiles(fail_at=2, sticky=True), tmp_path, [1, 2, 3], file)
+        place_leader(FailingFiles(fail_at=2, sticky=True), tmp_path, [1, 2, 3], file, KEPT)
     assert not os.path.lexists(tmp_path / GROUP)
     assert not os.path.lexists(file.path)
     with LogReader(tmp_path) as reader:
@@ -203,7 +205,7 @@ def test_on_a_full_disk_an_unfinished_output_gives_its_space_back_at_once(tmp_pa
 
 def test_between_leader_and_links_the_members_own_files_do_not_count(tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
-    place_leader(FILES, tmp_path, [1, 2, 3], rewritten(tmp_path, [1, 2, 3], LIVE))
+    place_leader(FILES, tmp_path, [1, 2, 3], rewritten(tmp_path, [1, 2, 3], LIVE), KEPT)
     names = os.listdir(tmp_path)
     assert is_committed(tmp_path, GROUP)
     assert superseded(tmp_path, names) == {2, 3}
@@ -220,7 +222,7 @@ def test_between_leader_and_links_the_members_own_files_do_not_count(tmp_path: P
 
 def test_finishing_does_not_do_again_what_is_done(tmp_path: Path) -> None:
     vector_45(tmp_path)
-    place_leader(FILES, tmp_path, [1, 2, 3], rewritten(tmp_path, [1, 2, 3], LIVE))
+    place_leader(FILES, tmp_path, [1, 2, 3], rewritten(tmp_path, [1, 2, 3], LIVE), KEPT)
     for member in (TWO, THREE):
         os.unlink(tmp_path / member)
         os.symlink(ONE, tmp_path / member)
@@ -263,7 +265,7 @@ def test_through_the_log_it_is_one_sync_per_output_whatever_the_number_of_source
 
 def test_recovery_finishes_what_commit_began(tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
-    place_leader(FILES, tmp_path, [1, 2, 3], rewritten(tmp_path, [1, 2, 3], LIVE))
+    place_leader(FILES, tmp_path, [1, 2, 3], rewritten(tmp_path, [1, 2, 3], LIVE), KEPT)
     report = recover_folder(FILES, tmp_path)
     assert report.finished == ((1, 2, 3),)
     assert report.removed == ("rewrite-hand",)

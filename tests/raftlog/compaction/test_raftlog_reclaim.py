@@ -22,6 +22,7 @@ from tests.raftlog.compaction_logs import (
     chained,
     compact_to_rest,
     done,
+    entries_of,
     entry_of,
     filled,
     links,
@@ -186,6 +187,26 @@ def test_dropped_segments_stay_as_long_as_a_lease_and_go_after_it(tmp_path: Path
         assert isinstance(outcome, Done)
         assert (outcome.stats.segments, outcome.stats.bytes_freed) == ((1, 2), sizes)
         assert names(tmp_path) == {THREE, segment_name(4)}
+
+
+def test_what_a_lease_held_is_gone_durably_before_what_hid_it(tmp_path: Path) -> None:
+    """Else a crash could leave what was taken back, and nothing that says so."""
+    steps: list[str] = []
+    with SegmentLog(tmp_path, options(WatchedFiles(lambda operation, path: steps.append(operation)))) as log:
+        log.extend([*entries_of(1, 31), entry_of(45)])
+        log.sync()
+        lease = log.lease()
+        # All of the second segment is taken back, and a gap follows.
+        log.extend([*entries_of(17, 32, term=2), *entries_of(50, 51, term=2)])
+        log.sync()
+        log.record_snapshot(32, [3])
+        assert done(log.compact(policy=DropDead())).dropped == (3,)
+        lease.release()
+        steps.clear()
+        outcome = log.reclaim()
+        assert isinstance(outcome, Done)
+        assert outcome.stats.segments == (2, 3)
+        assert steps == ["unlink", "sync folder", "unlink"]
 
 
 def test_a_plan_made_before_answers_everything_after(tmp_path: Path) -> None:

@@ -101,6 +101,18 @@ def one_sparse(folder: Path) -> Expected:
     return filled(folder, last=17, snapshot=16, live=[3, 4, 11])
 
 
+def drops_of_which_one_hides_another(folder: Path) -> Expected:
+    """Segment 2 holds entry 45, taken back by 3, behind which the log has a gap; both have died."""
+    kept = [*entries_of(1, 19), *entries_of(20, 35, term=2), *entries_of(50, 51, term=2)]
+    with SegmentLog(folder, options()) as log:
+        log.extend([*entries_of(1, 31), entry_of(45)])
+        log.extend(kept[19:])
+        log.sync()
+        log.record_snapshot(35, [3])
+        assert [(ref.first, ref.last) for ref in log.refs] == [(1, 16), (17, 19), (20, 35), (50, 51)]
+    return Expected.of(kept, 35, [3])
+
+
 STORIES = {
     "three segments": Story(vector_45),
     "two groups and a drop": Story(two_groups_and_a_drop, policy=PAIRS),
@@ -109,6 +121,7 @@ STORIES = {
     "overwritten tails": Story(overwritten),
     "drops and dangling links": Story(dead_leader, by=DropDead()),
     "drops, links and a group": Story(dead_leader),
+    "drops of which one hides another": Story(drops_of_which_one_hides_another),
     "ra's format": Story(ra_log),
 }
 

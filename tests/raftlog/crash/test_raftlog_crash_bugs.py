@@ -13,6 +13,7 @@ import pytest
 
 from compactlib.executors import RewrittenFile
 from compactlib.files.disk import Files, StrPath, replace_with_link, replace_with_symlink
+from compactlib.indexset import IndexSet
 from compactlib.raftlog import SegmentLog
 from compactlib.raftlog.compaction import commit, recover, run as compaction
 from compactlib.raftlog.model.names import LINK_SUFFIX, SWAP_SUFFIX, compacting_members, compacting_name, segment_name
@@ -60,8 +61,9 @@ def test_each_sync_of_the_commit_is_needed(story: Story, left_out: dict[str, int
 
 def test_it_is_found_that_links_come_before_the_leader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As in Ra before 83d0154c: readers of 2 and 3 were led to a leader that did not hold their entries yet."""
-    def place_leader(files: Files, folder: StrPath, members: Sequence[int], rewritten: RewrittenFile) -> KnownSegment:
-        merged = commit._check_rewritten(rewritten, members)  # noqa: SLF001 - the patched copy of a private step
+    def place_leader(files: Files, folder: StrPath, members: Sequence[int], rewritten: RewrittenFile,
+                     live: Sequence[IndexSet]) -> KnownSegment:
+        merged = commit._check_rewritten(rewritten, members, live)  # noqa: SLF001 - the patched copy of a private step
         compacting = os.path.join(folder, compacting_name(members))
         files.rename(rewritten.path, compacting)
         for member in members[1:]:

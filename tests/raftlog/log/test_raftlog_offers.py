@@ -322,13 +322,14 @@ def test_a_plan_that_still_fits_is_carried_out_whatever_came_after_it(tmp_path: 
         Expected.of(entries_of(1, 160), 128, [*LIVE, 100]).check(log)
 
 
-def test_a_plan_made_by_hand_that_drops_what_is_alive_is_refused(tmp_path: Path) -> None:
+def test_a_plan_made_by_hand_that_would_lose_what_is_alive_is_refused(tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
     with SegmentLog(tmp_path, options()) as log:
         plan = log.plan(log.policy)
         wrong = attrs.evolve(plan, groups=(), drops=plan.groups[0].members)
         twice = attrs.evolve(plan, groups=plan.groups * 2)
-        for each in (wrong, twice):
+        backwards = attrs.evolve(plan, groups=(PlannedGroup(plan.groups[0].members[::-1]),))
+        for each in (wrong, twice, backwards):
             outcome = log.compact(each)
             assert isinstance(outcome, Failed)
             assert isinstance(outcome.error, PlanOutdated)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from compactlib.errors import AuditFailed
-from compactlib.raftlog.model.refs import audit_refs, merge_refs, next_ref, overlapping_refs
+from compactlib.indexset import IndexSet
+from compactlib.raftlog.model.refs import asked_refs, audit_refs, merge_refs, next_ref, overlapping_refs
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.testing.histories.index_strategies import written_refs
 
@@ -81,6 +82,14 @@ def test_lookups_bisect_to_the_right_segment(history: list[SegmentRef], first: i
     assert list(overlapping_refs(merged, low, high)) == [ref for ref in merged if ref.first <= high and ref.last >= low]
     reaching = [ref for ref in merged if ref.last >= first]
     assert next_ref(merged, first) == (reaching[0] if reaching else None)
+
+
+@given(written_refs(), st.sets(st.integers(0, 60)))
+def test_each_segment_is_asked_for_what_lies_in_its_range(history: list[SegmentRef], wanted: set[int]) -> None:
+    merged = merge_refs(history).refs
+    expected = [(ref, {index for index in wanted if ref.first <= index <= ref.last}) for ref in merged]
+    asked = [(ref, set(here)) for ref, here in asked_refs(merged, IndexSet.from_iterable(wanted))]
+    assert asked == [(ref, here) for ref, here in expected if here]
 
 
 @pytest.mark.parametrize("listed", [

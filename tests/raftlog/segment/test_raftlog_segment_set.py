@@ -71,10 +71,21 @@ def test_what_was_cut_while_it_was_copied_stays_cut(merged: SegmentRef, expected
     """After a reset the highest entry that is left is written again, and a snapshot may cover it already."""
     listed = SegmentSet(tmp_path, [known(1, 1, 10), known(2, 11, 20), known(3, 20, 30)])
     assert listed.refs[1] == SegmentRef(2, 11, 19)
-    listed.merge((2,), KnownSegment(merged, 5, 100, "native"))
+    assert listed.merge((2,), KnownSegment(merged, 5, 100, "native")) == ()
+    listed.audit()
     assert listed.put(known(4, 31, 32)) == ()
     assert listed.refs == (SegmentRef(1, 1, 10), *expected, SegmentRef(4, 31, 32))
     listed.audit()
+
+
+def test_what_was_taken_back_whole_while_it_was_copied_is_not_listed(tmp_path: Path) -> None:
+    listed = SegmentSet(tmp_path, [known(1, 1, 10), known(2, 11, 20), known(3, 21, 30), known(4, 31, 40)])
+    assert listed.put(known(5, 15, 35)) == (3, 4)
+    assert listed.merge((3, 4), KnownSegment(SegmentRef(3, 22, 33), 5, 100, "native")) == (3,)
+    assert listed.refs == (SegmentRef(1, 1, 10), SegmentRef(2, 11, 14), SegmentRef(5, 15, 35))
+    listed.audit()
+    for index in range(15, 36):
+        assert listed.find(index) == SegmentRef(5, 15, 35)
 
 
 def test_readers_stay_open_and_the_oldest_one_goes(segments: SegmentSet) -> None:

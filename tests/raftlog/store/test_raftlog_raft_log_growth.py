@@ -53,8 +53,34 @@ def flush_each(log: RaftLog, count: int) -> None:
         log.flush()
 
 
+def flush_segments(log: RaftLog, count: int) -> None:
+    """Bring the log up to index `count`, in segments of 4 entries."""
+    while log.last_index < count:
+        log.append(rows(log.last_index + 1, log.last_index + 1))
+    log.flush()
+
+
+def pin_over_segments(log: RaftLog, count: int) -> None:
+    flush_segments(log, count)
+    pins = [log.pin(IndexSet.range(index, index)) for index in range(1, count + 1)]
+    for pin in pins:
+        pin.release()
+
+
+def take_snapshots_over_segments(log: RaftLog, count: int) -> None:
+    flush_segments(log, count)
+    for index in range(2, count + 1):
+        log.snapshot(index, [1, index])
+
+
+def read_far_apart(log: RaftLog, count: int) -> None:
+    flush_segments(log, count)
+    for index in range(2, count + 1):
+        assert len(list(log.read_many([1, index]))) == 2
+
+
 @pytest.mark.parametrize("act", [take_back_each, be_overwritten, take_back_one_by_one, append_with_gaps, take_snapshots,
-                                 flush_each])
+                                 flush_each, pin_over_segments, take_snapshots_over_segments, read_far_apart])
 def test_what_is_done_again_and_again_costs_the_same_each_time(
         act: Callable[[RaftLog, int], None], tmp_path: Path) -> None:
     options = StoreOptions(background=False, log=LogOptions(limits=SegmentLimits(max_entries=4), files=UnsyncedFiles()))

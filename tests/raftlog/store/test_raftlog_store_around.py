@@ -15,7 +15,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib.errors import Closed
+from compactlib.errors import Closed, CorruptData
 from compactlib.executors import LocalExecutor
 from compactlib.files import Files
 from compactlib.files.checksum import crc32
@@ -30,16 +30,20 @@ from compactlib.raftlog import (
     MissingEntry,
     RaftLog,
     RaftLogStore,
+    SeedPolicy,
     SegmentLimits,
     SnapshotFolder,
     StoreOptions,
     open_log,
 )
+from compactlib.raftlog.compaction.report import CompactionFailed
 from compactlib.raftlog.compaction.sense import statistics
 from compactlib.raftlog.compaction.sense.trigger import Manual
 from compactlib.raftlog.errors import LogStopped
 from compactlib.raftlog.model.hard_state import HardState
+from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.known import file_bytes
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.rewrite import RewriteOutcome, RewriteTask
@@ -49,8 +53,8 @@ from compactlib.testing.crash.kills import LifeFiles, explore_kills
 from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
 from compactlib.testing.kit.forks import check_fork
 from compactlib.testing.settings import check_settings
-from tests.raftlog.compaction_logs import counted
-from tests.raftlog.raft_host import overwrite
+from tests.raftlog.compaction_logs import counted, flip_byte
+from tests.raftlog.raft_host import indexes, overwrite
 from tests.raftlog.raft_world import KINDS, LOGS, RaftModel, World, check_log, found_state
 from tests.raftlog.reading import History, PlainLog
 from tests.raftlog.wrapped_files import LocksAsideFiles, UnsyncedFiles
@@ -258,6 +262,54 @@ def test_segments_that_are_taken_back_while_they_are_rewritten_are_no_failure(tm
                 (0, b"old"), (5, b"old"), (7, b"new"), (9, b"new"), (13, b"new"), (19, b"new")]
             store.audit()
             assert not isinstance(log.compact(policy=log.policy), Failed)
+
+
+def test_a_group_that_was_taken_back_whole_while_it_was_rewritten_leaves_no_file(tmp_path: Path) -> None:
+    """Its new file came where a flush had just removed the old ones, was listed nowhere, and lay in the way."""
+    made = options(UnsyncedFiles())
+    store = RaftLogStore(tmp_path / STORE, attrs.evolve(made, max_wal_bytes=1 << 20,
+                                                        log=attrs.evolve(made.log, policy=SeedPolicy(max_sources=2))))
+
+    class AndAFlush:
+        def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+                observer: Observer | None = None) -> Iterator[RewriteOutcome]:
+            outcomes = list(LocalExecutor().run(list(tasks), budget=budget, observer=observer))
+            store.flush()
+            yield from outcomes
+
+    with store:
+        log = store.log("a")
+        log.append([(index, 1, b"old") for index in range(16)])
+        store.flush()
+        overwrite(log, [(index, 2, b"new") for index in range(8, 28)])
+        log.snapshot(26, [1, 5, 9, 13, 17, 21, 25])
+        outcome = log.compact(policy=log.policy, executor=AndAFlush())
+        assert isinstance(outcome, Done)
+        assert [group.members for group in outcome.stats.done] == [(1, 2), (3,)]
+        log.append([(index, 3, b"more") for index in range(28, 36)])
+        store.flush()
+        log.snapshot(34, [1, 5, 9, 25, 33])
+        assert isinstance(log.compact(policy=SeedPolicy()), Done)
+        assert indexes(log) == [1, 5, 9, 25, 33, 35]
+        assert log.read(9) == Entry(9, 2, b"new")
+        store.audit()
+
+
+def test_a_damaged_segment_with_a_pinned_entry_keeps_no_other_from_being_compacted(tmp_path: Path) -> None:
+    made = options(UnsyncedFiles())
+    with open_log(tmp_path, attrs.evolve(made, log=attrs.evolve(made.log, max_open_segments=1))) as log:
+        log.append([(index, 1, b"some bytes") for index in range(1, 42)])
+        log.flush()
+        log.snapshot(40, [5, 9, 13, 21, 25, 29, 33])
+        pin = log.pin(IndexSet.range(21, 21))
+        flip_byte(next(tmp_path.rglob(segment_name(6))), native.INDEX_START)
+        log.read(5)
+        outcome = log.compact(policy=SeedPolicy())
+        assert isinstance(outcome, CompactionFailed)
+        assert isinstance(outcome.error, CorruptData)
+        assert [failed.members for failed in outcome.report.failed] == [(6,)]
+        assert [group.members for group in outcome.report.done] == [(2, 3, 4), (7, 8, 9)]
+        assert [entry.index for entry in pin.entries()] == [21]
 
 
 def test_segments_that_are_taken_back_while_a_compaction_looks_are_not_damaged(

@@ -6,7 +6,8 @@ Pure functions of the plan.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator
 
 import attrs
 
@@ -38,6 +39,9 @@ def require_fitting(plan: LogPlan, view: LogView, hiding: Collection[int]) -> No
                                f"bytes, planned were {segment.live_entries:,} in {segment.file_bytes:,}")
     if len({segment.number for segment in touched}) < len(touched) or any(drop.live_entries for drop in plan.drops):
         raise PlanOutdated("the plan takes a segment twice, or drops one that holds something alive")
+    for group in plan.groups:
+        if list(group.numbers) != sorted(group.numbers):
+            raise PlanOutdated(f"the plan merges segments {', '.join(map(str, group.numbers))}, which do not ascend")
     for number in sorted(hiding):
         raise PlanOutdated(f"segment {number} hides entries above the snapshot that were taken back")
 
@@ -57,20 +61,20 @@ def without_drops(plan: LogPlan, needed: Collection[int]) -> LogPlan:
     return _less(attrs.evolve(plan, drops=tuple(stats for stats in plan.drops if stats.number not in needed)), kept)
 
 
-def without_blocked(plan: LogPlan, kept: Collection[int]) -> LogPlan:
+def without_blocked(plan: LogPlan, kept: Iterable[int]) -> LogPlan:
     """The plan without the groups between whose members lies a segment whose file cannot go yet.
 
     Args:
         plan: what was planned.
         kept: segments that are not listed any more (or will not be, after the plan's drops) but keep their files.
     """
-    between = {group: _between(group, kept) for group in plan.groups}
-    waiting = [LeftOutSegment(stats, f"the file of segment {numbers[0]}, dropped but still leased, lies between it and "
+    looked_at = list(_in_the_way(plan.groups, kept))
+    waiting = [LeftOutSegment(stats, f"the file of segment {number}, dropped but still leased, lies between it and "
                                      f"its neighbours; a later run merges them")
-               for group, numbers in between.items() if numbers for stats in group.members]
+               for group, number in looked_at if number is not None for stats in group.members]
     if not waiting:
         return plan
-    return _less(attrs.evolve(plan, groups=tuple(group for group in plan.groups if not between[group])), waiting)
+    return _less(attrs.evolve(plan, groups=tuple(group for group, number in looked_at if number is None)), waiting)
 
 
 def _less(plan: LogPlan, left: list[LeftOutSegment]) -> LogPlan:
@@ -80,7 +84,7 @@ def _less(plan: LogPlan, left: list[LeftOutSegment]) -> LogPlan:
     return attrs.evolve(plan, why=f"segment {left[0].stats.number}: {left[0].reason}")
 
 
-def set_aside(plan: LogPlan, kept: Collection[int], error: CompactlibError | None = None
+def set_aside(plan: LogPlan, kept: Iterable[int], error: CompactlibError | None = None
               ) -> tuple[tuple[PlannedGroup, ...], tuple[GroupFailed, ...]]:
     """The groups of a plan that can be rewritten, and those between whose members lies a file, as failures.
 
@@ -89,13 +93,19 @@ def set_aside(plan: LogPlan, kept: Collection[int], error: CompactlibError | Non
         kept: segments that are not listed any more but whose files are still there.
         error: what the disk said when they were to be removed; by default a lease holds them.
     """
-    between = {group: _between(group, kept) for group in plan.groups}
+    looked_at = list(_in_the_way(plan.groups, kept))
     blocked = [GroupFailed(group.numbers, error or Busy(
-        f"segments {', '.join(map(str, group.numbers))} cannot become one while the file of segment {numbers[0]} lies "
+        f"segments {', '.join(map(str, group.numbers))} cannot become one while the file of segment {number} lies "
         f"between them; it goes when the last lease on it ends, compact again then"))
-        for group, numbers in between.items() if numbers]
-    return tuple(group for group in plan.groups if not between[group]), tuple(blocked)
+        for group, number in looked_at if number is not None]
+    return tuple(group for group, number in looked_at if number is None), tuple(blocked)
 
 
-def _between(group: PlannedGroup, numbers: Collection[int]) -> list[int]:
-    return [number for number in sorted(numbers) if group.numbers[0] < number < group.numbers[-1]]
+def _in_the_way(groups: Iterable[PlannedGroup],
+                numbers: Iterable[int]) -> Iterator[tuple[PlannedGroup, int | None]]:
+    """Each group, with the lowest of `numbers` that lies between its members, if one does."""
+    ascending = sorted(numbers)
+    for group in groups:
+        members = group.numbers
+        place = bisect_right(ascending, members[0])
+        yield group, ascending[place] if place < len(ascending) and ascending[place] < members[-1] else None
