@@ -70,6 +70,9 @@ class _Replica(SyncObjConsumer):  # type: ignore[misc]
         """Apply one command. Without a payload, it is a place in the log where the proposer decides on one."""
         self._term = max(self._term, term)
         command = Command(self._syncObj.raftLastApplied + 1, self._term, time_ns / 1e9)
+        if self._log._broken is not None:
+            # The machine may have done half of a command: what comes after that is for one that is restored.
+            return _Raised(self._log._broken[2])
         # pysyncobj would apply the entry again and again if this raised, and its thread end at what is no `Exception`.
         try:
             if payload is None:
@@ -81,6 +84,10 @@ class _Replica(SyncObjConsumer):  # type: ignore[misc]
             return _Raised(error)
 
     def _serialize(self) -> tuple[int, bytes]:
+        broken = self._log._is_broken()
+        if broken is not None:
+            # Neither this node nor another may begin with what half a command has made.
+            raise broken
         return self._term, self._machine.dump()
 
     def _deserialize(self, data: tuple[int, bytes]) -> None:
@@ -109,7 +116,8 @@ class _Raised:
 class RaftCommandLog(Closing):
     """A `CommandLog` on one node of a group. Nothing is opened before `start`; then a thread of pysyncobj runs.
 
-    Polls and other commands go to the leader; every other node refuses them with `NotLeader`, which names it.
+    Polls and other commands go to the leader; every other node refuses them with `NotLeader`, which names it. A node
+    whose state machine has failed writes no snapshot and leaves the group, until it is closed and started again.
 
     Args:
         address: this node's `"host:port"`, to which the others connect.
@@ -184,6 +192,8 @@ class RaftCommandLog(Closing):
         conf = SyncObjConf(**{**chosen, **self._settings})
         self._replica = _Replica(self, machine)  # type: ignore[arg-type]
         self._node = SyncObj(self._address, list(self._peers), conf, consumers=[self._replica])
+        if self._broken is not None:
+            self._node.destroy()
 
     # -- commands
 
@@ -255,7 +265,8 @@ class RaftCommandLog(Closing):
     @property
     def is_leader(self) -> bool:
         """Whether this node takes commands, as far as it knows."""
-        return self._node is not None and not self._closed and bool(self._node._isLeader())
+        return (self._node is not None and not self._closed and self._broken is None
+                and bool(self._node._isLeader()))
 
     @property
     def leader(self) -> str:
@@ -352,6 +363,9 @@ class RaftCommandLog(Closing):
         self._failures += 1
         if self._broken is None:
             self._broken = index, cause, error
+        if self._node is not None:
+            # Another node may lead then: one that takes commands.
+            self._node.destroy()
 
     def _is_broken(self) -> LogBroken | None:
         """A new one for each receiver."""

@@ -96,7 +96,8 @@ class SchedulerHost(Closing):
         partition: of the store, for this scheduler's snapshots alone.
         snapshot_every: commands after which a snapshot is taken, in the thread of the poll at hand; one for each KiB of
             the state, if that is more; 0 for never.
-        with_index: whether a new scheduler has a metadata index.
+        with_index: whether a new scheduler has a metadata index; the first opening writes a snapshot, which says so.
+            Without `kv` nothing does: give the same each time, and on every node of a group.
         policy: which job a poll gives out first; no part of what is ordered or stored, so that each node may have its
             own, and the leader's counts.
         observer: notified of what the commands of this host make happen, once each has its answer, and outside of any
@@ -139,6 +140,9 @@ class SchedulerHost(Closing):
             with contextlib.suppress(Busy):
                 # Where this node does not lead, or its clock is in doubt: with the first command.
                 self._decide(lambda command: None)
+                if self._snapshots is not None and not self._snapshots.index:
+                    # Whether there is an index stands in no command: a replay from nothing would go by the argument.
+                    self.snapshot()
         except BaseException:
             log.close()
             raise

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import pickle
 import random
 import signal
 import socket
@@ -284,6 +285,47 @@ def test_a_machine_that_raises_breaks_its_node(memory_path: Path) -> None:
         # Threads that are told at once must not share one exception and its traceback.
         assert raised[0] is not raised[1]
         assert isinstance(log.last_error, ZeroDivisionError)
+
+
+class Halting(Journal):
+    """Raises once, in the middle of a command; what it dumps is what it has done of all."""
+
+    def __init__(self, raises_at: bytes = b"") -> None:
+        super().__init__()
+        self.raises_at = raises_at
+
+    def apply(self, command: Command, payload: bytes) -> tuple[int, bytes]:
+        if payload == self.raises_at:
+            self.commands.append((command, b"half"))
+            self.raises_at = b""
+            raise MemoryError
+        return super().apply(command, payload)
+
+    def dump(self) -> bytes:
+        return pickle.dumps(self.commands)
+
+    def load(self, data: bytes) -> None:
+        self.commands = pickle.loads(data)
+
+
+def test_a_node_whose_machine_has_failed_writes_no_snapshot_and_leaves_its_group(memory_path: Path) -> None:
+    address, = free_addresses(1)
+    often = {**QUICK, "logCompactionMinTime": 0.1}
+    with RaftCommandLog(address, [], folder=memory_path / "node", **often) as log:
+        log.start(Halting(b"second"))
+        eventually(lambda: log.is_leader)
+        log.propose(b"first")
+        with pytest.raises(LogBroken, match="MemoryError"):
+            log.propose(b"second")
+        threading.Event().wait(0.5)
+        assert not log.is_leader
+    with RaftCommandLog(address, [], folder=memory_path / "node", **often) as log:
+        machine = Halting()
+        log.start(machine)
+        eventually(lambda: log.is_leader and machine.payloads[-1:] == [b"second"])
+        assert machine.payloads == [b"first", b"second"]
+        log.propose(b"third")
+        assert machine.payloads == [b"first", b"second", b"third"]
 
 
 def test_whatever_a_decision_raises_the_node_goes_on_and_a_thread_that_ended_is_told(memory_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_crash_at_every_key_value_step_of_a_snapshot(memory_path: Path) -> None:
         host.close()
 
     report = explore_kv_faults(MemoryStore, work, check)
-    assert report.operations == 15
+    assert report.operations == 20
 
 
 def test_a_store_that_refuses_a_snapshot_costs_nothing_but_the_snapshot(memory_path: Path) -> None:
@@ -215,8 +215,8 @@ def test_a_store_that_refuses_a_snapshot_costs_nothing_but_the_snapshot(memory_p
     host.add_blocks(blocks(0, 4))
     outcome = host.snapshot()
     assert isinstance(outcome, Failed)
-    assert [name for name, _ in observer.events] == ["scheduler_snapshot_failed"] * 2
-    assert (host.failures, host.last_error) == (2, outcome.error)
+    assert [name for name, _ in observer.events] == ["scheduler_snapshot_failed"] * 3
+    assert (host.failures, host.last_error) == (3, outcome.error)
     host.close()
 
 
@@ -245,6 +245,19 @@ def test_without_a_store_the_log_is_everything(memory_path: Path) -> None:
     host = hosted(memory_path, None)
     assert dump(host) == before
     host.close()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_scheduler_keeps_the_index_that_it_has_or_has_not(memory_path: Path, *, first: bool) -> None:
+    kv, seen = MemoryStore(), set[bytes]()
+    for with_index in (first, not first):
+        with SchedulerHost(LocalLog(memory_path), kv, CONFIG, with_index=with_index) as host:
+            if with_index is first:
+                host.add_blocks(blocks(0, 3))
+                assert bool(host.retain(1e12).blocks) is first
+            assert host.look(lambda service: service.state.index is not None) is first
+            seen.add(dump(host))
+    assert len(seen) == 1
 
 
 def test_a_snapshot_without_its_log_and_a_log_without_its_snapshot(memory_path: Path) -> None:

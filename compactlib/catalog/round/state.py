@@ -34,17 +34,19 @@ RETRY_TIMER = "retry"
 
 @attrs.define
 class Collection:
-    """The reports of one round. Each node counts once, in the life that the topology names."""
+    """The reports of one round. Each node counts once, in the life that the topology names.
+
+    `left` are the names of the nodes that have neither reported nor failed.
+    """
 
     topology: Topology
+    left: set[str] = attrs.field(init=False)
     reports: dict[str, NodeReport] = attrs.field(factory=dict)
     failed: dict[str, str] = attrs.field(factory=dict)
     repeated: int = 0
 
-    def waiting(self) -> list[str]:
-        """Names of the nodes that have neither reported nor failed, sorted."""
-        return sorted(node.name for node in self.topology.nodes
-                      if node.name not in self.reports and node.name not in self.failed)
+    def __attrs_post_init__(self) -> None:
+        self.left = {node.name for node in self.topology.nodes}
 
     def take(self, report: NodeReport) -> bool:
         """Take a report; whether it was wanted. The first one of a node counts."""
@@ -55,19 +57,21 @@ class Collection:
         if node not in self.topology.nodes:
             lives = self.topology.incarnations()
             if node.name in lives:
-                self.failed[node.name] = f"restarted: {node} answered, life {lives[node.name]} was asked"
+                self.fail(node.name, f"restarted: {node} answered, life {lives[node.name]} was asked")
             return False
+        self.left.remove(node.name)
         self.reports[node.name] = report
         return True
 
     def fail(self, node: str, reason: str) -> None:
         """A node that was asked will not report; no matter if it has already."""
-        if node in self.waiting():
+        if node in self.left:
+            self.left.remove(node)
             self.failed[node] = reason
 
     def missing(self) -> tuple[NodeFailure, ...]:
         """The nodes that did not report, and why."""
-        silent = dict.fromkeys(self.waiting(), "did not answer in time")
+        silent = dict.fromkeys(self.left, "did not answer in time")
         return tuple(NodeFailure(name, reason) for name, reason in sorted({**silent, **self.failed}.items()))
 
     def in_order(self) -> tuple[NodeReport, ...]:
@@ -127,7 +131,7 @@ class Round:
     def start(self) -> None:
         """Ask every node."""
         request = ReportRequest(self.id)
-        for name in self.collection.waiting():
+        for name in sorted(self.collection.left):
             self._out.send(name, request)
         self._out.set_timer(COLLECT_TIMER, self.started + self._options.collect_seconds)
         self._out.set_timer(RETRY_TIMER, self.started + self._options.retry_seconds)
@@ -135,7 +139,7 @@ class Round:
     def retry(self, now: float) -> None:
         """Repeat what was not answered; messages get lost."""
         if self.collecting:
-            for name in self.collection.waiting():
+            for name in sorted(self.collection.left):
                 self._out.send(name, ReportRequest(self.id))
         elif self.publication.request is not None:
             for name in sorted(self.publication.waiting):
@@ -159,7 +163,7 @@ class Round:
 
     def go_on(self, now: float, *, deadline: bool = False) -> None:
         """Start both processes once no node is waited for, or the wait is over."""
-        if not self.collecting or (self.collection.waiting() and not deadline):
+        if not self.collecting or (self.collection.left and not deadline):
             return
         self.collecting = False
         self._out.cancel_timer(COLLECT_TIMER)

@@ -82,7 +82,7 @@ def plan_update(catalog: Catalog, commands: Sequence[Command]) -> PlannedUpdate:
         for change in found:
             _check_types(change, state)
         applied.append(bool(found))
-        changes += found
+        changes += (_unstamped(change, catalog) for change in found)
         state = state.apply(found, version=state.version, commit=state.commit, activation=state.activation,
                             next_id=_id_after(state, found))
     return PlannedUpdate(changes=tuple(changes), applied=tuple(applied), next_id=state.next_id)
@@ -106,6 +106,14 @@ def _check_types(change: Change, state: Catalog) -> None:
             for column in change.descriptor.columns:
                 if id(column) not in checked:
                     require_fields(column)
+
+
+def _unstamped(change: Change, catalog: Catalog) -> Change:
+    """The change as its version is to stamp it: what an earlier command of the batch has made is as new as that."""
+    if (isinstance(change, PutObject) and change.descriptor.id >= catalog.next_id
+            and change.descriptor.created_at == catalog.activation):
+        return PutObject(attrs.evolve(change.descriptor, created_at=0))
+    return change
 
 
 def _id_after(state: Catalog, changes: Sequence[Change]) -> int:

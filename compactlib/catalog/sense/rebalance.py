@@ -24,7 +24,8 @@ from compactlib.errors import AuditFailed
 
 @attrs.frozen(kw_only=True)
 class ZoneProgress:
-    """How far the partitions of one zone have followed the catalog; all times are those of catalog changes.
+    """How far the partitions of one zone have followed the catalog. A change is named by the commit time of its version
+    (`Zone.updated_at`), or by the version's activation.
 
     Attributes:
         stable: by partition, the change that its present assignments follow.
@@ -64,11 +65,13 @@ class _ChangePoints:
     partitions: int
     times: tuple[Timestamp, ...]  # commit times of the changes, ascending
     activations: tuple[Timestamp, ...]
+    updates: dict[Timestamp, int]  # by commit time of whatever changed the zone: how many change points there were then
     deleted: Timestamp | None
 
-    def after(self, time: Timestamp, safe: Timestamp) -> Timestamp:
-        """The last time at which what holds at `time` still holds."""
-        at = bisect_right(self.times, time)
+    def after(self, change: Timestamp, safe: Timestamp) -> Timestamp:
+        """The last time below the change that comes after this one."""
+        # Named by its activation: later ones may have been committed by then, and are not followed by that.
+        at = self.updates.get(change) or max(bisect_right(self.activations, change), 1)
         if at < len(self.times):
             return self.times[at] - 1
         return safe if self.deleted is None else self.deleted - 1
@@ -90,17 +93,15 @@ def rebalance_minimum(view: RetainedVersions, placement: Placement) -> tuple[Tim
 
 
 def _needed(points: _ChangePoints, progress: ZoneProgress, safe: Timestamp) -> list[Timestamp]:
-    started = points.times[0] if progress.trigger is None else progress.trigger
-    at = max(bisect_right(points.times, started) - 1, 0)
-    needed = []
+    first = points.times[0]
+    followed: set[Timestamp] = set()
     if points.deleted is None or progress.stable or progress.pending or progress.planned:
-        needed.append(points.after(points.activations[at], safe))
+        followed.add(first if progress.trigger is None else progress.trigger)
     if progress.pending or progress.planned:
         # The last of the partitions counts. A plan has begun nothing: what they have, or move to, is what they follow.
         has = {**progress.stable, **progress.pending}
-        follows = min((has.get(each, points.times[0]) for each in range(points.partitions)), default=points.times[0])
-        needed.append(points.after(follows, safe))
-    return needed
+        followed.update(has.get(each, first) for each in range(points.partitions))
+    return [points.after(change, safe) for change in followed]
 
 
 def _change_points(view: RetainedVersions) -> dict[int, _ChangePoints]:
@@ -115,14 +116,17 @@ def _change_points(view: RetainedVersions) -> dict[int, _ChangePoints]:
             continue
         before = catalog.zones
         for zone in catalog.zones.values():
-            if placements.get(zone.id) == zone.placement():
-                continue
             known = found.get(zone.id)
+            if known is not None and placements[zone.id] == zone.placement():
+                known.updates[zone.updated_at] = len(known.times)
+                continue
             # The zone's own time, not the version's: after a cut, the first retained version may be a later one.
             times = (zone.updated_at,) if known is None else (*known.times, zone.updated_at)
             activations = (catalog.activation,) if known is None else (*known.activations, catalog.activation)
             placements[zone.id] = zone.placement()
-            found[zone.id] = _ChangePoints(zone.partitions, times, activations, None)
+            updates = {} if known is None else known.updates
+            updates[zone.updated_at] = len(times)
+            found[zone.id] = _ChangePoints(zone.partitions, times, activations, updates, None)
         for zone_id, points in found.items():
             if points.deleted is None and zone_id not in catalog.zones:
                 found[zone_id] = attrs.evolve(points, deleted=catalog.activation)

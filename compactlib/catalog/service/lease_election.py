@@ -91,6 +91,7 @@ class LeaseElection(ServiceFace):
         self._life = f"{(random.Random() if rng is None else rng).getrandbits(64):016x}"
         self._seen: Elected | None = None
         self._since = 0.0
+        self._last_term = 0
         every = lease_seconds / _LOOKS_PER_LEASE
         self._service = WorkService(f"the election on {node}", event="catalog_election_failed", clock=clock,
                                     observer=observer, retry_seconds=every, max_retry_seconds=every)
@@ -113,11 +114,12 @@ class LeaseElection(ServiceFace):
             if found != self._seen:
                 # As late as the answer came: the store may have read the record at any time until then.
                 self._seen, self._since = found, self._clock.monotonic()
+            self._last_term = max(self._last_term, 0 if found is None else found.term)
             held = self._next(found, now)
             if held is not found:
                 record = seal_fields(keys.COORDINATOR, RecordType.TERM, attrs.asdict(held))
                 self._store.set_if(self._partition, keys.COORDINATOR, record, predicate)
-                self._seen = held
+                self._seen, self._last_term = held, held.term
         except PredicateFailed:
             return Skipped("another node has written the record meanwhile; the next look sees which")
         except CompactlibError as error:
@@ -127,12 +129,12 @@ class LeaseElection(ServiceFace):
 
     def _next(self, found: Elected | None, now: float) -> Elected:
         """What the record is to be: as it was found, or this node's."""
-        if found is not None and found.life == self._life:
+        if found is not None and found.life == self._life and found.term == self._last_term:
             return attrs.evolve(found, beat=found.beat + 1)
         if found is not None and found.node != self._node and now - self._since < self._lease_seconds:
             return found
-        term = max(self._last_term_of_the_log(), 0 if found is None else found.term) + 1
-        return Elected(term, self._node, self._life, 1)
+        # A store may lose the record, or be restored to an older one: a term that was told of is another's for good.
+        return Elected(max(self._last_term_of_the_log(), self._last_term) + 1, self._node, self._life, 1)
 
     def _kept(self) -> tuple[Elected | None, Predicate | None]:
         try:

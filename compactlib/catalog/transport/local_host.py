@@ -17,8 +17,11 @@ from compactlib.catalog.sense.needs import LocalNeeds
 from compactlib.catalog.sense.watermark import LowWatermark
 from compactlib.catalog.service.service import CatalogService
 from compactlib.contract import CommitFence
+from compactlib.errors import Busy
 from compactlib.kv import Condition
 from compactlib.outcome import Done, Failed, Skipped
+
+_MAX_LOOKS = 10
 
 MembershipLookup = Callable[[], Topology]
 """Gives the membership from where it is decided, with its epoch; may raise any `CompactlibError`."""
@@ -66,9 +69,21 @@ class LocalHost:
     # --- a node's questions: `CatalogHost` ----------------------------------------------------------------------
 
     def report(self) -> NodeReport:
-        """See `CatalogHost.report`. The node first takes in what the log holds."""
+        """See `CatalogHost.report`. The node first takes in what the log holds.
+
+        Raises:
+            Busy: versions came again and again while its sources were asked.
+        """
         self._service.poll()
-        return self._needs.report()
+        for _ in range(_MAX_LOOKS):
+            latest = self._service.history.latest
+            report = self._needs.report()
+            # What came meanwhile may be in force by now, and the sources were not asked about it.
+            self._service.poll()
+            if self._service.history.latest == latest:
+                return report
+        raise Busy(f"the catalog grew {_MAX_LOOKS} times while this node's sources were asked; the next round asks "
+                   f"again")
 
     def zones(self, since: Timestamp) -> Mapping[int, int]:
         """See `CatalogHost.zones`: dropped zones are among them; of several counts the last one counts."""

@@ -22,6 +22,7 @@ from compactlib.catalog.plan.verdict import Compact, Decision
 from compactlib.catalog.round.coordinator import Coordinator
 from compactlib.catalog.round.effects import WriteSnapshot
 from compactlib.catalog.round.election import Election, Heard
+from compactlib.catalog.round.messages import RoundId
 from compactlib.catalog.round.node import CatalogNode
 from compactlib.catalog.round.outbox import NodeOptions, Outbox
 from compactlib.catalog.round.report import Trigger
@@ -258,4 +259,5 @@ def test_the_bugs_are_in_the_code_that_they_name() -> None:
     # The classes above reach into these; if they change, the bugs must follow.
     assert {"missing"} <= vars(Collection).keys()
     assert {"trigger", "_start"} <= vars(Coordinator).keys()
-    assert Round(*(None,) * 3, now=0.0, options=NodeOptions(), outbox=Outbox()).collecting  # type: ignore[arg-type]
+    begun = Round(RoundId(1, NodeId("a"), 1), (), Topology.of("a"), now=0.0, options=NodeOptions(), outbox=Outbox())
+    assert begun.collecting

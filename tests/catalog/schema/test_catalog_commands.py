@@ -231,6 +231,19 @@ def test_an_index_lives_through_its_states() -> None:
     assert plan_update(WITH_INDEX, [attrs.evolve(INDEX, if_not_exists=True)]).applied == (False,)
 
 
+@pytest.mark.parametrize("before", [EMPTY, BASE], ids=["the first version", "a later one"])
+def test_what_a_batch_makes_and_changes_is_as_new_as_its_version(before: Catalog) -> None:
+    more = AddColumns(schema="S", table="T", columns=(attrs.evolve(NAME, name="B"),))
+    made = after(before, CreateSchema("S"), CreateZone("Y"), AlterZone("Y", partitions=30),
+                 create_table(schema="S", zone="Y"), more, attrs.evolve(INDEX, schema="S", table="T"),
+                 StartBuildingIndex(before.next_id + 4))
+    new = [one for one in made.descriptors() if one.id >= before.next_id]
+    assert len(new) == 5
+    assert {(one.created_at, one.updated_at) for one in new} == {(made.activation, made.commit)}
+    altered = after(made, RenameTable(schema="S", name="T", new_name="U"))
+    assert [one.created_at for one in altered.descriptors()] == [one.created_at for one in made.descriptors()]
+
+
 def test_a_batch_that_is_too_long_is_refused() -> None:
     with pytest.raises(InvalidInput, match="split it"):
         plan_update(BASE, [CreateSchema("PUBLIC", True)] * (MAX_COMMANDS + 1))

@@ -398,6 +398,31 @@ def test_a_zone_holds_what_lies_before_the_change_it_has_not_followed(progress: 
     assert zone == (ZONE if expected < 100 else None)
 
 
+@pytest.mark.parametrize("named", [(35, 38), (40, 43)], ids=["by their commits", "by their activations"])
+def test_a_change_that_was_committed_before_the_last_one_was_in_force_is_not_followed_by_that(
+        named: tuple[int, int]) -> None:
+    first, second = named
+    view = zone_history((38, 43, [PutObject(Zone(id=ZONE, name="Z", partitions=4, node_filter="nvme"))]))
+    for progress, expected in [
+        (ZoneProgress(trigger=first), 37), (ZoneProgress(stable=everywhere(first), trigger=first), 37),
+        (ZoneProgress(pending=everywhere(first), trigger=first), 37),
+        (ZoneProgress(pending=everywhere(second), stable=everywhere(first), trigger=first), 37),
+        (ZoneProgress(pending={**everywhere(second), 2: first}, trigger=second), 37),
+        (ZoneProgress(stable=everywhere(first), planned=everywhere(second), trigger=second), 37),
+        (ZoneProgress(pending=everywhere(second), stable=everywhere(first), trigger=second), 100),
+        (ZoneProgress(stable=everywhere(second), trigger=second), 100),
+    ]:
+        assert rebalance_minimum(view, Placement(safe=100, zones={ZONE: progress}))[0] == expected, progress
+
+
+def test_a_change_may_be_named_by_a_later_one_that_moves_no_data() -> None:
+    later = [PutObject(Zone(id=ZONE, name="Z", partitions=4, node_filter="ssd", scale_up_seconds=9))]
+    view = zone_history((38, 43, later))
+    for named in (35, 38, 40, 43):
+        done = ZoneProgress(stable=everywhere(named), trigger=named)
+        assert rebalance_minimum(view, Placement(safe=100, zones={ZONE: done})) == (100, None), named
+
+
 def test_a_finished_rebalance_holds_nothing_while_both_descriptors_are_retained() -> None:
     view = zone_history()
     tracker = PlacementTracker(lambda: 100)

@@ -90,6 +90,24 @@ def test_a_node_that_restarts_coordinates_in_a_new_term() -> None:
     assert before.look() == (3, "a")  # two nodes of one name: each term has one coordinator all the same
 
 
+def test_a_record_that_is_lost_or_older_than_before_brings_no_term_back() -> None:
+    store = MemoryStore()
+    a, b = Voter("a", store, 1), Voter("b", store, 2)
+    a.look()
+    first = store.get(b"catalog", keys.COORDINATOR).value
+    assert b.look() == (1, "a")
+    store.delete(b"catalog", keys.COORDINATOR)
+    assert b.look() == (2, "b")
+    assert a.look() == (2, "b")
+    store.set(b"catalog", keys.COORDINATOR, first)  # a's own, from a backup
+    assert a.look() == (3, "a")
+    assert b.look() == (3, "a")
+    store.set(b"catalog", keys.COORDINATOR, first)
+    b.look()
+    assert [b.look(), b.look(), b.look()][-1] == (4, "b")
+    assert a.look() == (4, "b")
+
+
 def test_terms_begin_above_that_of_the_last_cut() -> None:
     service = grown(service_in(), 5)
     assert isinstance(cut(service, 4, term=7), Done)

@@ -18,14 +18,17 @@ from compactlib.catalog.plan.plan import CatalogPlan
 from compactlib.catalog.round.messages import ZoneResult
 from compactlib.catalog.schema.commands import AlterZone, CreateZone, DropZone
 from compactlib.catalog.sense.needs import LocalNeeds
-from compactlib.catalog.sense.transactions import Transaction
+from compactlib.catalog.sense.rebalance import Placement, RebalanceNeed
+from compactlib.catalog.sense.transactions import ActiveTransactions, Transaction
+from compactlib.catalog.sense.watermark import LowWatermark
 from compactlib.catalog.transport.host import CatalogHost
 from compactlib.catalog.transport.local_host import LocalHost
+from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.kv import Condition
+from compactlib.kv import Condition, MemoryStore
 from compactlib.outcome import Done, Failed, Skipped
 from tests.catalog.cluster import NAMES, Cluster
-from tests.catalog.services import sound
+from tests.catalog.services import grown, service_in, sound
 
 
 def with_table() -> Cluster:
@@ -292,3 +295,30 @@ def test_invariant_h_a_second_round_with_nothing_new_does_nothing() -> None:
     decision = cluster.round()
     assert decision.why == "history is as short as it can be: it begins at version 6, which is in force"
     assert list(cluster.store.scan(b"catalog")) == before
+
+
+def test_a_version_that_came_while_a_node_was_asked_is_asked_about_as_well() -> None:
+    clock, store = ManualClock(1000.0), MemoryStore()
+    service, other = service_in(store, clock=clock), service_in(store, clock=clock, seed=2)
+    grown(service, 2)
+    clock.advance(10.0)
+    paused: list[float] = [2.0]
+
+    class Paused:
+        """The whole process stands still, and another node alters the zone meanwhile."""
+
+        def placement(self) -> Placement:
+            if paused:
+                other.execute([AlterZone("Z", node_filter="ssd")], wait=False)
+                clock.advance(paused.pop())
+            return Placement(safe=service.clock.present())
+
+    transactions = ActiveTransactions(lambda: service.history, service.clock)
+    host = LocalHost(
+        service, LocalNeeds(NodeId("A"), lambda: service.history, transactions=transactions,
+                            sources=[RebalanceNeed(Paused())]),
+        watermark=LowWatermark(store, "A", service.clock), membership=lambda: Topology.of("A"),
+        assignments=Assignments, publish=lambda zone, partitions, time: ZoneResult(zone))
+    floor = host.report().floor(Factor.REBALANCE)
+    assert floor is not None
+    assert other.history.version_at(floor.time) == 2
