@@ -28,7 +28,7 @@ from compactlib.blobstore.model.placement import Survivor, SurvivorPlacement, cl
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.lab.blobstore import records as records_by_loops
 from compactlib.lab.blobstore.histories import Histories
-from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim
+from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim, checked_placer
 from compactlib.lab.blobstore.records import DEAD, NEVER, Records
 
 NO_ROW = -1
@@ -150,7 +150,7 @@ class BlobLog:
         self.placer: Placer | None = None
         if settings.placement is not None:
             self._open += [NO_ROW] * (settings.placement.classes - 1)
-            self.placer = settings.placement.placer()
+            self.placer = checked_placer(settings.placement)
             self.placer.valid_records, self.placer.sums_of = self._valid_records, self._sums_of
             self.placer.keeps_replaced = self._retention_ms > 0
 

@@ -96,7 +96,8 @@ class RowTrace(ABC):
         """See `Workload.pieces`; the seed changes nothing. Memory: the keys, and one piece.
 
         Raises:
-            CorruptData: the file, or a row, is not of the trace's kind; the row's number, from 1, is the index.
+            CorruptData: the file, or a row, is not of the trace's kind; its line (of Parquet, its row), from 1, is the
+                index.
         """
         yield from pieces_of(self._requests(), self._tick)
 
@@ -193,7 +194,8 @@ class CsvTrace(OwnTrace):
             if missing:
                 raise CorruptData(path=self.path, offset=0, index=1, found=f"the columns {rows.fieldnames}",
                                   expected=f"the columns {', '.join(REQUIRED)}")
-            yield from enumerate(rows, 2)
+            for row in rows:
+                yield rows.line_num, row
 
 
 @contextmanager

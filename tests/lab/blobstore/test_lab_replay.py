@@ -77,6 +77,18 @@ def test_a_tombstone_is_a_record_that_stays() -> None:
     assert replay.log.live_bytes == 3
 
 
+def test_a_delete_without_room_for_its_tombstone_is_refused_as_in_a_store() -> None:
+    replay = BlobReplay(GREEDY, BlobSettings.of_slots(2, 10, tombstone_bytes=2))
+    for key in range(20):
+        replay.feed(one(PUT, key, 1, at=key))
+    replay.feed(one(DELETE, 3, at=30))
+    replay.wait_until(40)
+    replay.log.advance(40)
+    total = replay.report("").total
+    assert (total.refused, sum(count for _, count in total.refused_by), total.operations) == (1, 1, 21)
+    assert (replay.log.live_bytes, total.user_bytes) == (20, 20)
+
+
 def test_time_to_reclaim_is_measured_from_death() -> None:
     settings = BlobSettings.of_slots(4, 2, min_free_segments=0)
     replay = BlobReplay(Greedy(min_used_fraction=0), settings)
