@@ -160,7 +160,7 @@ class OwnTrace(RowTrace):
             raise ValueError("no key")
         size_bytes = 0 if size in (None, "") and kind != PUT else int(size)  # type: ignore[arg-type]
         least = 0 if kind == DELETE else 1
-        if not least <= size_bytes <= MAX_RECORD_BYTES:
+        if not least <= size_bytes <= MAX_RECORD_BYTES or (isinstance(size, float) and size != size_bytes):
             raise ValueError("a size out of range")
         life_ms = FOREVER
         if kind == PUT and life is not None and life != "" and life == life:

@@ -61,6 +61,7 @@ def test_a_parquet_trace_holds_the_same_operations(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("changes", "told"), [
     ({"op": "move"}, "put, delete, read"), ({"key": None}, "put, delete, read"), ({"size": -1}, "put, delete, read"),
+    ({"size": 10.5}, "put, delete, read"),
     ({"time": 0.25}, "sort the trace"), ({"time": None}, "put, delete, read"), ({"ttl": -1.0}, "put, delete, read"),
 ])
 def test_a_row_of_a_parquet_trace_that_is_not_in_the_schema_is_named(tmp_path: Path, changes: dict[str, object],
