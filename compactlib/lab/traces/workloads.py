@@ -71,9 +71,11 @@ class Synthetic(ABC):
         if not (1 <= self.keys <= MAX_KEYS and self.writes >= 0 and 1 <= self.record_bytes <= _MOST_BYTES):
             raise InvalidInput(f"{self.keys} keys, {self.writes} writes of {self.record_bytes} bytes: give at least 1 "
                                f"key, no negative number and records of 1 to {_MOST_BYTES} bytes")
-        if not (0 <= self.spread <= 1 and self.per_second > 0 and math.isfinite(self.start)):
+        if not (0 <= self.spread <= 1 and self.per_second > 0
+                and abs(self.start) + (self.keys + self.writes) / self.per_second <= _LONGEST_SECONDS):
             raise InvalidInput(f"spread is {self.spread}, per_second {self.per_second} and start {self.start}; a "
-                               f"spread lies between 0 and 1, a rate above 0, and a start is a time")
+                               f"spread lies between 0 and 1, a rate above 0, and a start is a time, within "
+                               f"{_LONGEST_SECONDS:g} seconds of which all is done")
 
     @property
     def operations(self) -> int:
