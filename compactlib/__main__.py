@@ -1,11 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m compactlib`: the same as the console script, where that is not on the path."""
+"""The console script, and `python -m compactlib`, which is the same where that is not on the path."""
 
 from __future__ import annotations
 
 import sys
 
-from compactlib.app.cli import main
+
+def main() -> int:
+    """See `compactlib.app.cli.main`, which takes a moment to import."""
+    try:
+        from compactlib.app import cli
+    except KeyboardInterrupt:
+        sys.stderr.write("compactlib: interrupted; nothing was begun\n")
+        return 130
+    return cli.main()
+
 
 if __name__ == "__main__":
     sys.exit(main())

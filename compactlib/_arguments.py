@@ -283,7 +283,7 @@ def _fits(value: object, hint: Any) -> bool:
         return all(_fits(item, parts[0]) for item in islice(value, _LOOKED_AT))
     if hint is None or hint is NoneType:
         return value is None
-    if not isinstance(hint, type):
+    if hint is Any or not isinstance(hint, type):
         return True
     if getattr(hint, "_is_protocol", False):
         names = {name for kind in hint.__mro__ if getattr(kind, "_is_protocol", False) for name in vars(kind)}

@@ -41,6 +41,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: `--help` or `--version` was asked for, or the arguments make no sense (code 2), as argparse does.
     """
+    try:
+        return _carried_out(argv)
+    except KeyboardInterrupt:
+        _say("interrupted; what was finished stays")
+        return 130
+
+
+def _carried_out(argv: Sequence[str] | None) -> int:
     _open_what_was_closed()
     arguments = _parser().parse_args(argv)
     for stream in (sys.stdout, sys.stderr):
@@ -51,9 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(arguments)
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt:
-        _say("interrupted; what was finished stays")
-        return 130
     except BrokenPipeError:
         # The reader of the output, `head` for example, has seen enough. Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -27,7 +27,7 @@ from compactlib.scheduler import BlockMeta, PollRequest, SchedulerService, Store
 from compactlib.scheduler.fences.token import TokenSealer
 from compactlib.scheduler.model.poll import PollResponse
 from compactlib.scheduler.model.update import BlocksAdded
-from compactlib.scheduler.service.store import stored_machine
+from compactlib.scheduler.service.store import PARTITION, stored_machine
 
 AnswerT = TypeVar("AnswerT")
 _SEALS = b"scheduler/seals"
@@ -72,6 +72,7 @@ def serve(settings: ServeSettings) -> int:
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     with contextlib.closing(SqliteStore(settings.path, files=LocalFiles(private=True))) as kv, \
             contextlib.ExitStack() as open_last:
+        _refuse_others(kv, settings.path)
         served = _OpenedLast(lambda: open_last.enter_context(contextlib.closing(opened(kv, observer))))
         application = SchedulerApplication(served, tokens=tokens, sealer=TokenSealer({"serve": _seal_key(kv)}),
                                            metrics=observer, insecure=settings.insecure, observer=observer)
@@ -168,6 +169,14 @@ def _tls_of(settings: ServeSettings) -> ssl.SSLContext | None:
         raise InvalidInput(f"the certificate, its key or the authority cannot be read: {error}; give files in PEM, and "
                            f"the key of this certificate") from None
     return tls
+
+
+def _refuse_others(kv: SqliteStore, path: str) -> None:
+    """A file that holds other stores, and no scheduler, is not the one that was meant."""
+    there = set(kv.partitions())
+    if PARTITION not in there and (others := sorted(there - {_SEALS})):
+        raise InvalidInput(f"{path} holds no scheduler, but {', '.join(map(repr, others[:3]))}; give the scheduler's "
+                           f"file, or a new one")
 
 
 def _seal_key(kv: KVStore) -> bytes:

@@ -18,6 +18,7 @@ from typing import Any
 
 import attrs
 
+from compactlib._arguments import require_type
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.lab.results.experiments import Comparison, Experiment, run_experiments
 from compactlib.lab.results.measures import Measures, together
@@ -193,8 +194,8 @@ def tune(experiments: Iterable[Experiment], *, today: Experiment, least: str = "
         skip: which first part of the first half is not measured, as the store still fills up.
 
     Raises:
-        InvalidInput: no experiment keeps the limits, a figure is unknown, the workloads differ, or the workload is too
-            short or has no pieces.
+        InvalidInput: no experiment keeps the limits; or, before anything of the search, a figure is unknown, a limit is
+            no number, the workloads differ, or the workload is too short or has no pieces.
         CompactlibError: what today's settings or the chosen ones ended in.
     """
     listed, workload = list(experiments), today.workload
@@ -212,13 +213,22 @@ def tune(experiments: Iterable[Experiment], *, today: Experiment, least: str = "
     length = operations // (2 * HALF)
     if not length:
         raise InvalidInput(f"the workload has {operations} operation(s); give at least {2 * HALF}")
+    for name, limit in (limits or {}).items():
+        require_type(f"the limit of {name}", limit, (int, float), "the most that it may come to")
+        if math.isnan(limit):
+            raise InvalidInput(f"the limit of {name} is {limit!r}; give the most that it may come to")
+
+    allowed = {"refused": 0.0, **(limits or {})}
+    # What cannot be asked for is told before the search, which may take long.
+    [probe] = run_experiments([attrs.evolve(today, workload=Stretches(workload, length, 1))]).reports
+    for name in (least, *allowed):
+        _value(probe.steady(skip), name)
 
     def run(some: Sequence[Experiment], stretches: int) -> Comparison:
         part = Stretches(workload, length, stretches)
         return run_experiments([attrs.evolve(each, workload=part) for each in some], folder, executor=executor,
                                observer=observer, skip=skip)
 
-    allowed = {"refused": 0.0, **(limits or {})}
     first = run(listed, HALF)
     chosen = listed[_best(first, least, allowed)]
     second = run([chosen] if chosen == today else [chosen, today], 2 * HALF)
@@ -233,8 +243,6 @@ def tune(experiments: Iterable[Experiment], *, today: Experiment, least: str = "
 def _best(first: Comparison, least: str, limits: Mapping[str, float]) -> int:
     measured = {number: outcome.steady(first.skip) for number, outcome in enumerate(first.outcomes)
                 if not isinstance(outcome, CompactlibError)}
-    for name in (least, *limits):
-        _value(next(iter(measured.values())), name)
     for name, limit in limits.items():
         kept = {number: found for number, found in measured.items() if not _value(found, name) > limit}
         if not kept:

@@ -421,6 +421,32 @@ def test_the_module_is_the_console_script(tmp_path: Path) -> None:
     assert done.stdout.startswith(f"{folder}: 8 segments")
 
 
+@pytest.mark.parametrize("where", ["compactlib.app.stores", "argparse"])
+def test_interrupted_while_it_starts_it_says_so_in_one_line(where: str) -> None:
+    script = f"""
+import argparse, sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {where!r}:
+            raise KeyboardInterrupt
+
+def interrupts(*given):
+    raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupts())
+if {where!r} == "argparse":
+    argparse.ArgumentParser.parse_args = interrupts
+from compactlib.__main__ import main
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", script, "inspect", "none"], cwd=ROOT, text=True, capture_output=True,
+                          check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.startswith("compactlib: interrupted; ")
+    assert done.stderr.count("\n") == 1
+
+
 def test_an_error_is_one_line_and_no_traceback(tmp_path: Path) -> None:
     done = run_compactlib("inspect", tmp_path / "none")
     assert (done.returncode, done.stdout) == (2, "")

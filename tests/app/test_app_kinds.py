@@ -466,6 +466,18 @@ def test_a_blob_store_without_its_owner_is_compacted_by_the_retention_that_it_ha
     assert answer(capsys, "compact", folder, "--retention", "0", "--policy", "compact_all")[0] == 0
 
 
+def test_a_damaged_file_of_the_retention_is_told_by_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = blob_store(tmp_path / "blobs")
+    flip_byte(folder / "RETENTION", 20)
+    assert answer(capsys, "plan", folder)[0] == 2
+    code, out, _ = answer(capsys, "verify", folder)
+    assert code == 1
+    assert "RETENTION" in out
+    with BlobStore(folder, CONFIG):
+        pass
+    assert answer(capsys, "verify", folder)[0] == 0, "its owner has written it again"
+
+
 @pytest.mark.parametrize(("most", "code"), [(2_000, 2), (8_000, 1)])
 def test_a_budget_that_ends_a_compaction_is_told_and_no_other_process_is_named(
         most: int, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

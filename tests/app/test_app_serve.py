@@ -77,6 +77,23 @@ def test_a_scheduler_that_was_there_goes_on_under_its_settings() -> None:
         assert opened(kv, Observer()).service.config == attrs.evolve(config, max_failures=8)
 
 
+def test_a_file_of_other_stores_is_not_taken_for_a_new_scheduler_s(tmp_path: Path) -> None:
+    path = tmp_path / "branches.sqlite"
+
+    def refusal() -> str:
+        done = subprocess.run([sys.executable, "-m", "compactlib", "serve", path, "0.0.0.0:0"], capture_output=True,
+                              text=True, check=False, timeout=120)
+        assert done.returncode == 2
+        return done.stderr
+
+    with closing(SqliteStore(path)) as kv:
+        kv.set(b"staging/repository", b"a", b"1")
+        assert f"{path} holds no scheduler, but b'staging/repository'; give the scheduler's file" in refusal()
+        assert list(kv.partitions()) == [b"staging/repository"]
+        StoredScheduler(kv).close()
+        assert "without tls=" in refusal(), "beside a scheduler there may be others"
+
+
 @pytest.mark.parametrize(("address", "why"), [("0.0.0.0:0", "stay on 127.0.0.1"), ("127.0.0.1:", "in use")])
 def test_what_cannot_be_served_is_not_taken_over_from_a_server_that_runs(address: str, why: str, tmp_path: Path
                                                                          ) -> None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import attrs
 import pytest
@@ -18,6 +20,7 @@ from compactlib.lab.traces.operations import Operations
 from compactlib.lab.traces.workloads import TtlMix, Workload
 from compactlib.lab.tuning import Stretches, Tuning, tune
 from compactlib.raftlog import CostPolicy, SeedPolicy, SegmentLimits
+from compactlib.runtime.observe import RecordingObserver
 from compactlib.staging.compaction.sense_policies import DeletesPolicy
 
 TRACE = HotCold(keys=700, writes=6_000)
@@ -94,6 +97,17 @@ def test_limits_leave_out_what_breaks_them(tuned: Tuning) -> None:
         tune(CANDIDATES, today=TODAY, limits={"beauty": 1})
     with pytest.raises(InvalidInput, match="beauty"):
         tune(CANDIDATES, today=TODAY, least="beauty")
+
+
+@pytest.mark.parametrize(("asked", "told"), [
+    ({"least": "beauty"}, "no figure 'beauty'"), ({"limits": {"beauty": 1.0}}, "no figure 'beauty'"),
+    ({"limits": {"peak_fill": None}}, "limit of peak_fill is None"),
+    ({"limits": {"peak_fill": math.nan}}, "limit of peak_fill is nan"), ({"skip": 1.0}, "skip is 1.0")])
+def test_what_cannot_be_asked_for_is_told_before_the_search(asked: dict[str, Any], told: str) -> None:
+    observer = RecordingObserver()
+    with pytest.raises(InvalidInput, match=told):
+        tune(CANDIDATES, today=TODAY, observer=observer, **asked)
+    assert observer.progresses == []
 
 
 def test_what_refuses_writes_is_not_chosen() -> None:

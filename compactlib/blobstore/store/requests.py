@@ -264,16 +264,19 @@ def ask_owner(folder: str) -> OwnerAnswer | None:
             # How long a compaction takes, nobody knows.
             line.settimeout(None)
             answer = greeting if "refused" in greeting else _read(reading)
+            if "refused" in answer:
+                raise CompactlibError(f"the owner of {folder} refuses: {answer['refused']}")
+            return OwnerAnswer(process=greeting["process"], store=greeting["store"], outcome=answer["outcome"],
+                               told=answer["told"], rows=tuple(answer["rows"]))
         except (ConnectionRefusedError, FileNotFoundError):
             # Left by an owner who was killed, or just gone.
             return None
-        except (OSError, ValueError, RecursionError) as error:
+        except KeyError as error:
+            raise Busy(f"the owner of {folder} answers on {path} without {error}, which this release asks for; see "
+                       f"what that process is") from error
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise Busy(f"the owner of {folder} does not answer on {path}: {str(error) or type(error).__name__}; ask "
                        f"again, or see what that process does") from error
-    if "refused" in answer:
-        raise CompactlibError(f"the owner of {folder} refuses: {answer['refused']}")
-    return OwnerAnswer(process=greeting["process"], store=greeting["store"], outcome=answer["outcome"],
-                       told=answer["told"], rows=tuple(answer["rows"]))
 
 
 def user_at(line: socket.socket) -> int:

@@ -28,7 +28,7 @@ from compactlib.blobstore.model.placement import Survivor, SurvivorPlacement, cl
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.lab.blobstore import records as records_by_loops
 from compactlib.lab.blobstore.histories import Histories
-from compactlib.lab.blobstore.placement.placement import Contents, Placement, Placer, Victim
+from compactlib.lab.blobstore.placement.placement import Contents, Placement, Placer, Victim, checked_placer
 from compactlib.lab.blobstore.records import DEAD, NEVER, Records
 
 NO_ROW = -1
@@ -150,7 +150,7 @@ class BlobLog:
         self.placer: Placer | None = None
         if settings.placement is not None:
             self._open += [NO_ROW] * (settings.placement.classes - 1)
-            self.placer = settings.placement.placer()
+            self.placer = checked_placer(settings.placement)
             self.placer.contents, self.placer.sums_of = self._contents, self._sums_of
             self.placer.keeps_replaced = self._retention_ms > 0
             self.placer.arrays = self._by_arrays
@@ -165,15 +165,17 @@ class BlobLog:
         if self._free_rows:
             row = self._free_rows.pop()
             self._names[row], self._members[row] = name, array("i")
-            self._used[row] = self._valid[row] = self._newest[row] = 0
+            self._used[row] = self._valid[row] = 0
+            self._newest[row] = -NEVER
             self._moments[row] = 0.0
             self._views[row] = None
             self._classes[row] = self._begun[row] = 0
             return row
         self._names.append(name)
         self._members.append(array("i"))
-        for column in (self._used, self._valid, self._newest, self._classes, self._begun):
+        for column in (self._used, self._valid, self._classes, self._begun):
             column.append(0)
+        self._newest.append(-NEVER)
         self._moments.append(0.0)
         self._views.append(None)
         return len(self._names) - 1
@@ -486,12 +488,15 @@ class BlobLog:
         written_to = {self.active, *self._open}
         names, used, valid, newest, views = self._names, self._used, self._valid, self._newest, self._views
         segments: list[SegmentView] = []
+        # Of a segment without records, which nobody may take.
+        earliest = min(self.records.since, 0)
         for row in self._order:
             view = views[row]
             ends = dying.get(row, ())
             if view is None or view.valid_bytes != valid[row] or view.dying != ends or row in written_to:
                 view = SegmentView(name=names[row], used_bytes=used[row], valid_bytes=valid[row],
-                                   eligible=row not in written_to, last_modified=newest[row] / 1000, dying=ends)
+                                   eligible=row not in written_to, last_modified=max(newest[row], earliest) / 1000,
+                                   dying=ends)
                 views[row] = None if row in written_to else view
             segments.append(view)
         return BlobView(
@@ -792,7 +797,7 @@ class _Copy:
 def _fill(kept: array[int], start: int, room: int, row: int, records: Records) -> tuple[int, int, int]:
     """Place records from `start` on in `row` until one does not fit: how many, their bytes, the newest's time."""
     place, size, written = records.place, records.size, records.written
-    total = newest = taken = 0
+    total, newest, taken = 0, -NEVER, 0
     for record in kept[start:]:
         bytes_ = size[record]
         total += bytes_

@@ -186,7 +186,7 @@ class BlobSettings:
         overhead, header = values["record_overhead_bytes"], values["header_bytes"]
         require_whole("record_overhead_bytes", overhead)
         require_whole("header_bytes", header)
-        live = found.peak_live_bytes + overhead * -(-found.peak_live_bytes // max(found.median_bytes, 1))
+        live = found.peak_live_bytes + overhead * found.peak_live_keys
         room = max(math.ceil(live / utilisation / segments), found.largest_bytes + overhead)
         segment = room + header
         count = max(math.ceil(live / utilisation / room), 2)
@@ -403,7 +403,13 @@ class BlobReplay:
     def _delete(self, key: int, at: int) -> None:
         current = self.log.records.current
         old = current[key]
-        if old >= 0:
+        if old < 0 or self.log.records.until[old] < at:
+            return
+        tombstone = self._settings.tombstone_bytes
+        if tombstone and not self._has_room_for(tombstone):
+            self._count_refused(0)
+        elif current[key] == old:
+            # It may have expired while room was made.
             current[key] = -1
             self._leave(old, at)
 
@@ -420,7 +426,9 @@ class BlobReplay:
             records.leaves(record, due)
             if records.has_lives or self._settings.forecast_seconds or self._settings.survivors is not None:
                 records.until[record] = due
-        if tombstone and self._has_room_for(tombstone):
+        if tombstone and not self._has_room_for(tombstone):
+            self._count_refused(0)
+        elif tombstone:
             self.log.append(tombstone, at)
             self.log.tombstone_bytes += tombstone
             self._counts["user_bytes"] += tombstone

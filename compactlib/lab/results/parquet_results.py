@@ -10,8 +10,8 @@ One row an experiment, with the columns of `Comparison.to_dicts`, and:
 | `report` | JSON: the report, or null |
 | `failure` | JSON: class and message of the error, or null |
 
-A column whose values are of several types is text. The file's metadata say `compactlib.results`, the format (1), and
-`skip`, see `Comparison`.
+A column whose values are of several types, or whose numbers are too long, is text. The file's metadata say
+`compactlib.results`, the format (1), and `skip`, see `Comparison`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def write(comparison: Comparison, path: StrPath) -> None:
         InvalidInput: a policy, workload or setting cannot be kept: it is neither a plain value nor an attrs class of a
             module.
     """
-    experiments = [json.dumps(_told(each)) for each in comparison.experiments]
+    sums: dict[str, str] = {}
+    experiments = [json.dumps(_told(each, sums)) for each in comparison.experiments]
     rows = comparison.to_dicts()
     columns = {name: _column([row.get(name) for row in rows]) for name in dict.fromkeys(n for row in rows for n in row)}
     failed = [isinstance(each, CompactlibError) for each in comparison.outcomes]
@@ -92,8 +93,9 @@ def read(path: StrPath, classes: Iterable[type] = ()) -> Comparison:
         raise Unsupported(f"{name} has results in format {metadata[_FORMAT_KEY].decode()}; this release reads "
                           f"{_FORMAT.decode()}")
     known = {_class_name(each): each for each in classes}
+    sums: dict[str, str] = {}
     try:
-        found = [_outcome_of(row, number, known)
+        found = [_outcome_of(row, number, known, sums)
                  for number, row in enumerate(table.select(["experiment", "report", "failure"]).to_pylist())]
         skip = float(metadata[_SKIP_KEY])
     except CompactlibError:
@@ -104,8 +106,9 @@ def read(path: StrPath, classes: Iterable[type] = ()) -> Comparison:
     return Comparison(tuple(experiment for experiment, _ in found), tuple(outcome for _, outcome in found), skip)
 
 
-def _outcome_of(row: Mapping[str, Any], number: int, known: Mapping[str, type]) -> tuple[Experiment, Any]:
-    experiment = _restored(json.loads(row["experiment"]), known)
+def _outcome_of(row: Mapping[str, Any], number: int, known: Mapping[str, type], sums: dict[str, str]
+                ) -> tuple[Experiment, Any]:
+    experiment = _restored(json.loads(row["experiment"]), known, sums)
     if not isinstance(experiment, Experiment):
         raise TypeError(f"{type(experiment).__name__} is no experiment")
     if row["failure"] is None:
@@ -116,17 +119,19 @@ def _outcome_of(row: Mapping[str, Any], number: int, known: Mapping[str, type]) 
 
 def _column(values: Sequence[Any]) -> Any:
     kinds = {type(value) for value in values if value is not None}
-    if kinds <= {int, float} or kinds in ({str}, {bool}):
+    are_short = all(abs(value) < 1 << 63 for value in values if type(value) is int)
+    if kinds == {bool} or (kinds <= {int, float} and are_short):
         return pyarrow.array(values, pyarrow.float64() if float in kinds or not kinds else None)
-    return [None if value is None else str(value) for value in values]
+    # What no text is, in the name of a file for one, is spelled out.
+    return [None if value is None else str(value).encode(errors="backslashreplace").decode() for value in values]
 
 
 def _class_name(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def _told(value: Any) -> Any:
-    """A value in the words of JSON."""
+def _told(value: Any, sums: dict[str, str]) -> Any:
+    """A value in the words of JSON; `sums` are the SHA-256 of traces by their paths, as far as they are known."""
     kind = type(value)
     match value:
         case enum.Enum() if "<" not in kind.__qualname__:
@@ -134,42 +139,44 @@ def _told(value: Any) -> Any:
         case None | bool() | int() | float() | str():
             return value
         case list():
-            return [_told(each) for each in value]
+            return [_told(each, sums) for each in value]
         case tuple():
-            return {"tuple": [_told(each) for each in value]}
+            return {"tuple": [_told(each, sums) for each in value]}
         case Set():
-            return {"frozenset": [_told(each) for each in sorted(value)]}
+            return {"frozenset": sorted((_told(each, sums) for each in value), key=json.dumps)}
         case Mapping():
-            return {"mapping": [[_told(name), _told(each)] for name, each in value.items()]}
+            return {"mapping": [[_told(name, sums), _told(each, sums)] for name, each in value.items()]}
     if not attrs.has(kind) or "<" in kind.__qualname__:
         raise InvalidInput(f"{value!r:.200} cannot be kept: it is neither a plain value nor an attrs class of a module")
     told = {"class": _class_name(kind),
-            "fields": {field.alias: _told(getattr(value, field.name)) for field in attrs.fields(kind) if field.init}}
+            "fields": {field.alias: _told(getattr(value, field.name), sums)
+                       for field in attrs.fields(kind) if field.init}}
     if hasattr(value, "pieces") and isinstance(path := getattr(value, "path", None), str):
-        told |= {"sha256": _sha256(path)}
+        told |= {"sha256": _sha256_of(path, sums)}
     return told
 
 
-def _restored(told: Any, known: Mapping[str, type]) -> Any:
+def _restored(told: Any, known: Mapping[str, type], sums: dict[str, str]) -> Any:
     match told:
         case list():
-            return [_restored(each, known) for each in told]
+            return [_restored(each, known, sums) for each in told]
         case {"tuple": values}:
-            return tuple(_restored(each, known) for each in values)
+            return tuple(_restored(each, known, sums) for each in values)
         case {"frozenset": values}:
-            return frozenset(_restored(each, known) for each in values)
+            return frozenset(_restored(each, known, sums) for each in values)
         case {"mapping": pairs}:
-            return {_restored(name, known): _restored(each, known) for name, each in pairs}
+            return {_restored(name, known, sums): _restored(each, known, sums) for name, each in pairs}
         case {"enum": name, "name": member}:
             return _class(name, known)[member]
         case {"class": name, "fields": fields}:
-            given = {alias: _restored(each, known) for alias, each in fields.items()}
+            given = {alias: _restored(each, known, sums) for alias, each in fields.items()}
             try:
                 value = _class(name, known)(**given)
             except TypeError as error:
                 raise InvalidInput(f"the results name the class {name} with the fields {', '.join(given)}, which it "
                                    f"does not have here ({error}); read them with their own release") from error
-            if "sha256" in told and os.path.exists(value.path) and (found := _sha256(value.path)) != told["sha256"]:
+            if "sha256" in told and os.path.exists(value.path) and (
+                    found := _sha256_of(value.path, sums)) != told["sha256"]:
                 raise CorruptData(path=value.path, offset=0, expected=f"the SHA-256 {told['sha256']} of the trace that "
                                   f"was replayed", found=found)
             return value
@@ -191,6 +198,13 @@ def _class(name: str, known: Mapping[str, type]) -> Any:
     if not (isinstance(found, type) and (attrs.has(found) or issubclass(found, enum.Enum))):
         raise InvalidInput(f"the results name the class {name}; give it in `classes`")
     return found
+
+
+def _sha256_of(path: str, sums: dict[str, str]) -> str:
+    """That of a trace, which is read once, however many experiments replay it."""
+    if path not in sums:
+        sums[path] = _sha256(path)
+    return sums[path]
 
 
 def _sha256(path: str) -> str:

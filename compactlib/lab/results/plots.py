@@ -89,9 +89,14 @@ def along(comparison: Comparison, parameter: str, figure: str = "write_amplifica
     """
     drawn, axes = _empty(_title(figure, comparison.figures))
     rows = _rows_of(comparison, (parameter, "workload"), held)
+    are_numbers = all(isinstance(row[parameter], int | float) for row in rows)
     for workload in dict.fromkeys(row["workload"] for row in rows):
-        points = sorted((row[parameter], row[figure]) for row in rows
-                        if row["workload"] == workload and row.get(figure) is not None)
+        points = sorted(((row[parameter], row[figure]) for row in rows
+                         if row["workload"] == workload and row.get(figure) is not None),
+                        key=lambda point: (*_rank(point[0]), point[1]))
+        if not are_numbers:
+            # Each has a place of its own, in this order.
+            points = [(str(at), value) for at, value in points]
         axes.plot([at for at, _ in points], [value for _, value in points], marker="o", label=workload)
     axes.set_xlabel(parameter)
     axes.legend()
@@ -132,7 +137,7 @@ def heat_map(comparison: Comparison, x: str, y: str, figure: str = "write_amplif
     drawn, axes = _empty(y)
     title = _title(figure, comparison.figures)
     rows = _rows_of(comparison, (x, y), held)
-    columns, lines = (sorted({row[name] for row in rows}) for name in (x, y))
+    columns, lines = (sorted({row[name] for row in rows}, key=_rank) for name in (x, y))
     fields = [[_mean([row.get(figure) for row in rows if (row[x], row[y]) == (column, line)]) for column in columns]
               for line in lines]
     image = axes.imshow(fields, aspect="auto", origin="lower")
@@ -226,6 +231,11 @@ def _rows_of(comparison: Comparison, place: Sequence[str], held: Mapping[str, Se
     if not rows:
         raise InvalidInput(f"no experiment has {held}; there is nothing to draw")
     return rows
+
+
+def _rank(value: Setting) -> tuple[int, Setting]:
+    """Settings in order, whatever their types: numbers, text, none."""
+    return (0, value) if isinstance(value, int | float) else (1, value) if isinstance(value, str) else (2, 0)
 
 
 def _mean(values: Sequence[float | None]) -> float:

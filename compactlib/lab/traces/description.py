@@ -32,6 +32,7 @@ class WorkloadDescription(Printed):
         keys: different ones that were put.
         written_bytes: of all puts.
         peak_live_bytes: the most that is there at one time.
+        peak_live_keys: the most keys that are there at one time, perhaps another.
         largest_bytes: the largest put.
         median_bytes: half of the puts are at most so large.
         with_life: the part of the puts that have a time to live.
@@ -51,6 +52,7 @@ class WorkloadDescription(Printed):
     keys: int
     written_bytes: int
     peak_live_bytes: int
+    peak_live_keys: int
     largest_bytes: int
     median_bytes: int
     with_life: float
@@ -81,7 +83,7 @@ def describe(workload: Workload, *, seed: int = 0) -> WorkloadDescription:
     there: dict[int, tuple[int, int, int]] = {}
     ends: list[tuple[int, int]] = []
     first = last = None
-    overwrites = written = live = peak = 0
+    overwrites = written = live = peak = most = 0
     for piece in workload.pieces(seed):
         for kind, key, size, life, time in piece.rows():
             first, last = time if first is None else first, time
@@ -112,13 +114,14 @@ def describe(workload: Workload, *, seed: int = 0) -> WorkloadDescription:
                 heapq.heappush(ends, (until, key))
             there[key] = size, written, until
             live += size
-            peak = max(peak, live)
+            peak, most = max(peak, live), max(most, len(there))
     ranked = sorted(often.values(), reverse=True)
     percent, tenth = (_part(sum(ranked[:max(round(part * len(ranked)), 1)]), counts[PUT]) for part in _HOTTEST)
     return WorkloadDescription(
         workload=str(workload), seconds=0.0 if first is None or last is None else (last - first) / 1000,
         puts=counts[PUT], overwrites=overwrites, deletes=counts[DELETE], reads=counts[READ], keys=len(often),
-        written_bytes=written, peak_live_bytes=peak, largest_bytes=max(sizes, default=0), median_bytes=_median(sizes),
+        written_bytes=written, peak_live_bytes=peak, peak_live_keys=most,
+        largest_bytes=max(sizes, default=0), median_bytes=_median(sizes),
         with_life=_part(len(lives), counts[PUT]), median_life_seconds=_median(lives) / 1000, hottest_percent=percent,
         hottest_tenth=tenth, median_overwrite_bytes=_median(distances))
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 import attrs
+from sortedcontainers import SortedSet
 
 from compactlib.errors import CorruptData, MissingDependency
 from compactlib.lab.traces.operations import DELETE, PUT
@@ -77,7 +78,7 @@ class EtcdTrace(LogTrace):
                 yield index, b"" if fields.get(1) else content
 
     def _commands(self, entries: Iterable[Entry]) -> Iterator[Command]:
-        live: set[str] = set()
+        live: SortedSet[str] = SortedSet()
         for index, data in entries:
             put, delete = _request(data)
             if put is not None:
@@ -85,8 +86,8 @@ class EtcdTrace(LogTrace):
                 yield PUT, (put,), len(data)
             elif delete is not None:
                 first, behind = delete
-                gone = sorted(key for key in live if first <= key and (behind == "\0" or key < behind)
-                              ) if behind else [first]
+                end = None if behind == "\0" else behind
+                gone = list(live.irange(first, end, inclusive=(True, False))) if behind else [first]
                 live.difference_update(gone)
                 yield (DELETE, gone, 0) if gone else nothing_stays(index)
             else:

@@ -38,7 +38,7 @@ class BlockLayout:
         name: of the traces.
         columns: what stands where; `time`, `op`, `offset` and `size` are read, and those of `volume`.
         kinds: what stands for a write and for a read.
-        has_header: whether the first line is one.
+        has_header: whether the first line is one, unless it is a request.
         volume: the columns that say together which device it is.
         units_per_second: of times.
         offset_bytes: what an offset counts.
@@ -108,7 +108,10 @@ class BlockTrace(RowTrace):
         return f"{','.join(self.layout.columns)} with an op of {', '.join(self.layout.kinds)}"
 
     def _rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        return _lines(self.path, self.layout.columns, has_header=self.layout.has_header)
+        for place, (number, row) in enumerate(_lines(self.path, self.layout.columns)):
+            # A part of a trace begins with a request.
+            if place or not self.layout.has_header or row["op"] in self.layout.kinds:
+                yield number, row
 
     def _request(self, row: Mapping[str, Any]) -> Request:
         layout = self.layout
@@ -148,7 +151,7 @@ class TwitterTrace(RowTrace):
     _schema = f"{','.join(_CACHE_COLUMNS)} with an op of {', '.join(_CACHE_KINDS)}"
 
     def _rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        return _lines(self.path, _CACHE_COLUMNS, has_header=False)
+        return _lines(self.path, _CACHE_COLUMNS)
 
     def _request(self, row: Mapping[str, Any]) -> Request:
         kind = _CACHE_KINDS[row["op"]]
@@ -159,11 +162,10 @@ class TwitterTrace(RowTrace):
                 round(float(row["time"]) * 1000))
 
 
-def _lines(path: str, columns: Sequence[str], *, has_header: bool) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _lines(path: str, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """The lines with their numbers, column by column; what is missing of one is empty."""
     with opened(path) as lines:
         # A quote is a character as any other: it may stand in a key.
         rows = csv.DictReader(lines, columns, restkey="more", restval="", quoting=csv.QUOTE_NONE)
-        for number, row in enumerate(rows, 1):
-            if number > 1 or not has_header:
-                yield number, row
+        for row in rows:
+            yield rows.line_num, row

@@ -96,7 +96,8 @@ class RowTrace(ABC):
         """See `Workload.pieces`; the seed changes nothing. Memory: the keys, and one piece.
 
         Raises:
-            CorruptData: the file, or a row, is not of the trace's kind; the row's number, from 1, is the index.
+            CorruptData: the file, or a row, is not of the trace's kind; its line (of Parquet, its row), from 1, is the
+                index.
         """
         yield from pieces_of(self._requests(), self._tick)
 
@@ -159,7 +160,7 @@ class OwnTrace(RowTrace):
             raise ValueError("no key")
         size_bytes = 0 if size in (None, "") and kind != PUT else int(size)  # type: ignore[arg-type]
         least = 0 if kind == DELETE else 1
-        if not least <= size_bytes <= MAX_RECORD_BYTES:
+        if not least <= size_bytes <= MAX_RECORD_BYTES or (isinstance(size, float) and size != size_bytes):
             raise ValueError("a size out of range")
         life_ms = FOREVER
         if kind == PUT and life is not None and life != "" and life == life:
@@ -193,7 +194,8 @@ class CsvTrace(OwnTrace):
             if missing:
                 raise CorruptData(path=self.path, offset=0, index=1, found=f"the columns {rows.fieldnames}",
                                   expected=f"the columns {', '.join(REQUIRED)}")
-            yield from enumerate(rows, 2)
+            for row in rows:
+                yield rows.line_num, row
 
 
 @contextmanager

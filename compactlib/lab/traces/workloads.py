@@ -15,10 +15,12 @@ import attrs
 
 from compactlib._arguments import refuses_misfits
 from compactlib.errors import InvalidInput
-from compactlib.lab.traces.operations import DELETE, FOREVER, MAX_KEYS, PUT, READ, Operations
+from compactlib.lab.traces.operations import DELETE, FOREVER, MAX_KEYS, MAX_RECORD_BYTES, PUT, READ, Operations
 
 PIECE = 8_192
 """Operations in a piece of a workload."""
+_MOST_BYTES = MAX_RECORD_BYTES // 2
+_LONGEST_SECONDS = (1 << 53) / 1000
 
 
 class Workload(Protocol):
@@ -43,7 +45,7 @@ class Synthetic(ABC):
     Attributes:
         keys: how many keys there are, 1 to 2**31 - 1.
         writes: operations after the first write of each.
-        record_bytes: content of a record, at least 1.
+        record_bytes: content of a record, 1 to 2**31 - 1.
         spread: by which part of `record_bytes` records are at most larger or smaller, 0 (all alike) to 1.
         per_second: operations in a second, at most 1000 for times that all differ.
         start: when the first is made, seconds since the epoch.
@@ -66,12 +68,14 @@ class Synthetic(ABC):
         self._check()
 
     def _check(self) -> None:
-        if not (1 <= self.keys <= MAX_KEYS and self.writes >= 0 and self.record_bytes >= 1):
+        if not (1 <= self.keys <= MAX_KEYS and self.writes >= 0 and 1 <= self.record_bytes <= _MOST_BYTES):
             raise InvalidInput(f"{self.keys} keys, {self.writes} writes of {self.record_bytes} bytes: give at least 1 "
-                               f"key, no negative number and records of at least 1 byte")
-        if not (0 <= self.spread <= 1 and self.per_second > 0 and math.isfinite(self.start)):
+                               f"key, no negative number and records of 1 to {_MOST_BYTES} bytes")
+        if not (0 <= self.spread <= 1 and self.per_second > 0
+                and abs(self.start) + (self.keys + self.writes) / self.per_second <= _LONGEST_SECONDS):
             raise InvalidInput(f"spread is {self.spread}, per_second {self.per_second} and start {self.start}; a "
-                               f"spread lies between 0 and 1, a rate above 0, and a start is a time")
+                               f"spread lies between 0 and 1, a rate above 0, and a start is a time, within "
+                               f"{_LONGEST_SECONDS:g} seconds of which all is done")
 
     @property
     def operations(self) -> int:
@@ -237,7 +241,7 @@ class TtlMix(Uniform):
     def _check(self) -> None:
         super()._check()
         if sum(share for share, _ in self.lives_seconds) > 1 or not all(
-                share >= 0 and life > 0 for share, life in self.lives_seconds):
+                share >= 0 and 0 < life <= _LONGEST_SECONDS for share, life in self.lives_seconds):
             raise InvalidInput(f"lives_seconds is {self.lives_seconds}; give shares of at least 0 that add up to "
                                f"at most 1, each with a time above 0")
 
@@ -281,7 +285,7 @@ class Expiring(Zipf):
         if not 0 <= self.share <= 1 or not 1 <= self.containers <= self.keys:
             raise InvalidInput(f"share is {self.share} with {self.containers} containers; a part lies between 0 and 1, "
                                f"and there are at most {self.keys} containers")
-        if not 0 < self.shortest_seconds <= self.longest_seconds:
+        if not 0 < self.shortest_seconds <= self.longest_seconds <= _LONGEST_SECONDS:
             raise InvalidInput(f"times to live from {self.shortest_seconds} to {self.longest_seconds} seconds; give "
                                f"times above 0, the shortest first")
 

@@ -55,6 +55,8 @@ from compactlib.scheduler.service.service import SchedulerService
 
 AnswerT = TypeVar("AnswerT")
 
+PARTITION = b"scheduler"
+"""Where a scheduler is, if nothing else is said."""
 JOURNAL = b"j/"
 """What the keys of the journal begin with."""
 _MAX_ATTEMPTS = 100
@@ -93,7 +95,7 @@ class StoredScheduler:
     """
 
     @refuses_misfits
-    def __init__(self, kv: KVStore, config: SchedulerConfig | None = None, *, partition: bytes = b"scheduler",
+    def __init__(self, kv: KVStore, config: SchedulerConfig | None = None, *, partition: bytes = PARTITION,
                  clock: Clock | None = None, rng: random.Random | None = None, checkpoint_every: int = 1000,
                  with_index: bool = True, policy: AssignmentPolicy | None = None,
                  observer: Observer | None = None) -> None:
@@ -442,7 +444,7 @@ class StoredScheduler:
         return f"StoredScheduler(term {self.term}, {since} entries since the checkpoint, {self.service!r})"
 
 
-def stored_machine(kv: KVStore, partition: bytes = b"scheduler") -> SchedulerMachine:
+def stored_machine(kv: KVStore, partition: bytes = PARTITION) -> SchedulerMachine:
     """A stored scheduler as it was at one moment: its snapshot, brought on by the journal. O(state + journal).
 
     Writes nothing, so that an owner goes on; a scheduler that is not there has no jobs, and no settings.

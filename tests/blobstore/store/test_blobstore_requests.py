@@ -141,6 +141,30 @@ def test_a_fork_of_the_owner_answers_nothing_and_takes_nothing_along(scratch: Pa
         assert (answer.process, answer.outcome) == (os.getpid(), "done")
 
 
+@pytest.mark.parametrize(("said", "why"), [
+    ('{"process": 1, "store": "s"}\n{"outcome": "done", "told": ""}\n', "without 'rows'"),
+    ('{"store": "s"}\n{"outcome": "done", "told": "", "rows": []}\n', "without 'process'"),
+    ('{"process": 1, "store": "s"}\n{"outcome": "done", "told": "", "rows": 3}\n', "does not answer"),
+    ('{"process": 1, "store": "s"}\n[]\n', "does not answer"), ("", "does not answer")])
+def test_an_answer_that_is_not_whole_is_none(said: str, why: str, scratch: Path) -> None:
+    (scratch / "store").mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(str(scratch / "store" / SOCKET_NAME))
+        listening.listen(1)
+
+        def answer() -> None:
+            line, _ = listening.accept()
+            with line:
+                line.recv(100)
+                line.sendall(said.encode())
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(Busy, match=why):
+            ask_owner(str(scratch / "store"))
+        thread.join()
+
+
 class Waiting:
     """A policy that chooses nothing, once it may."""
 

@@ -7,14 +7,22 @@ import sys
 from array import array
 from random import Random
 from typing import Any
+from unittest import mock
 
 import pytest
+from hypothesis import given, settings as examples, strategies as st
 
-from compactlib.blobstore import CostBenefit
+from compactlib.blobstore import BlobPolicy, CompactAll, CostBenefit, Greedy
 from compactlib.lab import BlobSettings, Operations
+from compactlib.lab.blobstore.fixed_number import FixedNumber
+from compactlib.lab.blobstore.placement.dac import DAC
+from compactlib.lab.blobstore.placement.fadac import FADaC
+from compactlib.lab.blobstore.placement.placement import Placement
 from compactlib.lab.blobstore.placement.sfs import SFS
+from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
+from compactlib.lab.blobstore.placement.warcip import WARCIP
 from compactlib.lab.blobstore.replay import BlobReplay
-from compactlib.lab.traces.operations import DELETE
+from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, READ
 
 pytest.importorskip("numpy")
 
@@ -57,3 +65,55 @@ def test_steps_by_arrays_are_the_loops_steps(monkeypatch: pytest.MonkeyPatch, ch
     assert report == by_loops.report("")
     assert report.total.compactions > 10
     assert report.total.copied_bytes > 0
+
+
+PLACEMENTS: list[Placement | None] = [None, None, UserAndSurvivors(keep_open=False), DAC(classes=2), SFS(classes=2),
+                                      FADaC(classes=2), WARCIP(classes=3, segments=2)]
+POLICIES: list[BlobPolicy] = [Greedy(min_used_fraction=0), CostBenefit(min_used_fraction=0),
+                              CompactAll(min_used_fraction=0), FixedNumber(victims=3),
+                              FixedNumber(victims=2, min_dead_fraction=0.1, prefers="root benefit")]
+
+
+@st.composite
+def odd_pieces(draw: st.DrawFn, largest: int) -> list[Operations]:
+    """A few small pieces, most of them plain PUTs of one size; times stand still, and may lie before the epoch."""
+    now, made = draw(st.sampled_from([0, -500, 10**12])), []
+    for _ in range(draw(st.integers(1, 8))):
+        count = draw(st.integers(1, 40))
+
+        def column(*values: int, size: int = count) -> st.SearchStrategy[list[int]]:
+            return st.lists(st.sampled_from(values), min_size=size, max_size=size)
+
+        times = []
+        for step in draw(column(0, 0, 1, 5)):
+            now += step
+            times.append(now)
+        changed: dict[str, Any] = {"kinds": bytes([PUT]) * count, "sizes": draw(st.integers(1, largest))}
+        if draw(st.integers(0, 3)) == 0:
+            changed = {"kinds": bytes(draw(column(PUT, PUT, PUT, DELETE, READ))),
+                       "sizes": draw(column(*range(1, largest + 1))),
+                       "lives_ms": draw(column(FOREVER, FOREVER, 0, 1, 10, 50))}
+        made.append(Operations(keys=draw(column(*range(21))), times_ms=times, **changed))
+    return made
+
+
+@examples(max_examples=60)
+@given(odd_pieces(8), st.fixed_dictionaries({
+    "placement": st.sampled_from(PLACEMENTS), "deleted_retention_seconds": st.sampled_from([0, 0, 0.005, 0.05]),
+    "forecast_seconds": st.sampled_from([0, 0, 0.02]), "check_every_operations": st.sampled_from([0, 3, 7]),
+    "min_free_segments": st.sampled_from([None, 0, 2]), "max_dead_fraction": st.sampled_from([1.0, 0.3]),
+    "swap_segments": st.integers(1, 3), "copies_renew": st.booleans()}), st.sampled_from(POLICIES))
+def test_steps_by_arrays_are_the_loops_steps_in_odd_workloads(pieces: list[Operations], changed: dict[str, Any],
+                                                              policy: BlobPolicy) -> None:
+    settings = BlobSettings.of_slots(9, 20, bucket_seconds=0.004, **changed)
+    by_arrays = BlobReplay(policy, settings)
+    with mock.patch.dict(sys.modules, {"compactlib.lab.blobstore.by_arrays": None}):
+        vars(sys.modules["compactlib.lab.blobstore"]).pop("by_arrays", None)
+        by_loops = BlobReplay(policy, settings)
+    with mock.patch("compactlib.lab.blobstore.log._MANY", 1):
+        for each in pieces:
+            by_arrays.feed(each)
+            by_loops.feed(each)
+            by_arrays.log.audit()
+            assert by_arrays.log.view(each.times_ms[-1] + 1) == by_loops.log.view(each.times_ms[-1] + 1)
+    assert by_arrays.report("") == by_loops.report("")

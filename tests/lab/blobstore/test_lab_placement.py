@@ -117,6 +117,40 @@ def test_a_placed_log_holds_what_it_was_given(scheme: Placement, workload: Workl
     assert not replay.log.has_dead_beyond(0.3)
 
 
+@attrs.frozen
+class Elsewhere:
+    """Two classes, and what it answers instead."""
+
+    write: Any
+    copy: Any
+    name: str = "elsewhere"
+    classes: int = 2
+
+    def placer(self) -> Placer:
+        return Answers(self.write, self.copy)
+
+
+class Answers(Placer):
+    def __init__(self, written: Any, copied: Any) -> None:
+        self.answers = written, copied
+
+    def write(self, key: int, now_ms: int) -> Any:
+        return self.answers[0]
+
+    def copy(self, key: int, now_ms: int) -> Any:
+        return self.answers[1]
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5])
+@pytest.mark.parametrize(("written", "copied", "odd"), [
+    (2, 0, 2), (-1, 0, -1), (-2, 0, -2), (0, 2, 2), (0, -1, -1), (None, 0, None), (0, 1.0, 1.0)])
+def test_a_class_that_cannot_be_is_named(written: Any, copied: Any, odd: Any, spread: float) -> None:
+    workload = Uniform(keys=500, writes=3_000, spread=spread, record_bytes=2)
+    laid_out = BlobSettings.of_slots(60, 16, 2, placement=Elsewhere(written, copied))
+    with pytest.raises(InvalidInput, match=rf"Elsewhere.* gave class {odd}; a class is a whole number from 0 to 1"):
+        replay_blobs(workload, Greedy(min_used_fraction=0), laid_out)
+
+
 @ALL
 def test_equal_arguments_give_equal_reports(scheme: Placement) -> None:
     workload = Zipf(keys=400, writes=1_500)

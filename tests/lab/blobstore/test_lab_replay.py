@@ -6,9 +6,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import attrs
 import pytest
 
-from compactlib.blobstore import BlobChoice, BlobView, DChoices, Greedy, StatsBased
+from compactlib.blobstore import BlobChoice, BlobView, CostBenefit, DChoices, Greedy, StatsBased
 from compactlib.errors import InvalidInput
 from compactlib.lab import BlobSettings, HotCold, Operations, TtlMix, Uniform, replay_blobs
 from compactlib.lab.blobstore.replay import BlobReplay
@@ -75,6 +76,26 @@ def test_a_tombstone_is_a_record_that_stays() -> None:
     view = replay.log.view(10)
     assert (view.segments[0].used_bytes, view.segments[0].valid_bytes) == (8, 5)
     assert replay.log.live_bytes == 3
+
+
+@pytest.mark.parametrize("changed", [{}, {"spread": 0.5}], ids=str)
+def test_any_zero_of_times_gives_the_same_numbers(changed: dict[str, float]) -> None:
+    before, after = (replay_blobs(Uniform(keys=300, writes=3_000, record_bytes=2, start=start, **changed),
+                                  CostBenefit(min_used_fraction=0.0), BlobSettings.of_slots(40, 16, 2)).total
+                     for start in (-1e6, 0.0))
+    assert attrs.evolve(before, start=0.0, end=0.0) == attrs.evolve(after, start=0.0, end=0.0)
+
+
+def test_a_delete_without_room_for_its_tombstone_is_refused_as_in_a_store() -> None:
+    replay = BlobReplay(GREEDY, BlobSettings.of_slots(2, 10, tombstone_bytes=2))
+    for key in range(20):
+        replay.feed(one(PUT, key, 1, at=key))
+    replay.feed(one(DELETE, 3, at=30))
+    replay.wait_until(40)
+    replay.log.advance(40)
+    total = replay.report("").total
+    assert (total.refused, sum(count for _, count in total.refused_by), total.operations) == (1, 1, 21)
+    assert (replay.log.live_bytes, total.user_bytes) == (20, 20)
 
 
 def test_time_to_reclaim_is_measured_from_death() -> None:

@@ -83,6 +83,11 @@ def test_a_log_for_a_workload_names_what_cannot_be(given: dict[str, Any]) -> Non
         BlobSettings.for_workload(Uniform(keys=5, writes=5), **given)
 
 
+def test_a_setting_that_is_not_there_is_named() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'beauty'"):
+        BlobSettings.for_workload(Uniform(keys=5, writes=5), beauty=1)
+
+
 @pytest.mark.parametrize("given", [{"bucket_seconds": 1e-4}, {"bucket_seconds": 1e306}, {"forecast_seconds": 1e306},
                                    {"deleted_retention_seconds": 1e306}], ids=str)
 def test_times_that_no_record_can_hold_are_refused(given: dict[str, Any]) -> None:

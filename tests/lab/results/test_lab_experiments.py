@@ -173,3 +173,13 @@ def test_what_has_no_value_is_drawn_as_missing(tmp_path: Path) -> None:
     assert "no value" in [text.get_text() for text in plots.heat_map(swept, "part", "part").axes[0].texts]
     for drawn in (plots.along(swept, "part"), plots.trade_off(swept)):
         plots.save(drawn, tmp_path / "drawn.svg")
+
+
+def test_a_setting_that_may_be_none_or_text_has_its_place_in_a_plot() -> None:
+    plots = pytest.importorskip("compactlib.lab.results.plots")
+    found = run_experiments(sweep(lambda part, size: Greedy(min_used_fraction=0.0), {
+        "part": [None, "a", 2, 1], "size": [1]}, Uniform(keys=200, writes=400), BlobSettings.of_slots(20, 16)))
+    [line] = plots.along(found, "part").axes[0].lines
+    assert list(line.get_xdata()) == ["1", "2", "a", "None"]
+    axes = plots.heat_map(found, "part", "size").axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2", "a", "None"]

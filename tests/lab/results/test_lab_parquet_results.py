@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 import pytest
@@ -149,6 +149,35 @@ def test_a_trace_is_known_by_its_content(tmp_path: Path) -> None:
         parquet_results.read(path)
     trace.unlink()
     assert parquet_results.read(path).outcomes == made.outcomes
+
+
+def test_a_trace_is_read_once_however_many_replay_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace, read = tmp_path / "trace.csv", []
+    trace.write_text("time,op,key,size,ttl\n0,put,a,20,\n1,put,b,20,60\n")
+
+    def sum_of(path: str) -> str:
+        read.append(path)
+        return "the sum"
+
+    monkeypatch.setattr(parquet_results, "_sha256", sum_of)
+    made = run_experiments([attrs.evolve(EXPERIMENTS[1], workload=CsvTrace(trace), seed=seed) for seed in range(20)])
+    parquet_results.write(made, tmp_path / "results.parquet")
+    assert parquet_results.read(tmp_path / "results.parquet").experiments == made.experiments
+    assert read == [str(trace)] * 2
+
+
+def test_odd_values_are_kept_and_shown_as_text(tmp_path: Path) -> None:
+    trace, path = tmp_path / "\udcff.csv", tmp_path / "results.parquet"
+    trace.write_text("time,op,key,size,ttl\n0,put,a,20,\n1,put,b,20,60\n")
+    odd: Any = {"set": frozenset([1, "a", None]), "long": -(1 << 70)}
+    made = run_experiments([attrs.evolve(EXPERIMENTS[1], workload=CsvTrace(trace), seed=1 << 70, labels=odd),
+                            attrs.evolve(EXPERIMENTS[1], workload=CsvTrace(trace), seed=2, labels={"long": 0.5})])
+    parquet_results.write(made, path)
+    found = parquet_results.read(path)
+    assert (found.experiments, found.outcomes) == (made.experiments, made.outcomes)
+    shown = parquet.read_table(path).to_pylist()
+    assert [(row["seed"], row["long"]) for row in shown] == [(str(1 << 70), str(-(1 << 70))), ("2", "0.5")]
+    assert "\\udcff.csv" in shown[0]["of"]
 
 
 def test_a_trace_that_is_a_folder_is_known_by_its_files(tmp_path: Path) -> None:

@@ -69,6 +69,17 @@ def test_a_log_for_a_workload_is_as_full_as_asked(workload: Synthetic, utilisati
     assert BlobSettings.for_workload(workload, utilisation, segments=100_000).segment_bytes >= 100
 
 
+def test_what_records_take_beside_their_content_counts_for_each_that_lives(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("time,op,key,size\n" + "".join(
+        f"{at},put,{at % 1_000},{1 if at % 2 else 100}\n" for at in range(3_000)))
+    trace = CsvTrace(path)
+    assert (describe(trace).peak_live_keys, describe(trace).peak_live_bytes) == (1_000, 50_500)
+    settings = BlobSettings.for_workload(trace, 0.8, segments=100, record_overhead_bytes=38)
+    assert (50_500 + 38 * 1_000) / settings.capacity_bytes == pytest.approx(0.8, rel=0.02)
+    assert replay_blobs(trace, Greedy(min_used_fraction=0.0), settings).total.refused == 0
+
+
 @pytest.mark.parametrize("utilisation", [0.0, 1.0, -1.0])
 def test_a_utilisation_is_a_part(utilisation: float) -> None:
     with pytest.raises(InvalidInput, match="utilisation"):

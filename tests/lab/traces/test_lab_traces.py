@@ -61,6 +61,7 @@ def test_a_parquet_trace_holds_the_same_operations(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("changes", "told"), [
     ({"op": "move"}, "put, delete, read"), ({"key": None}, "put, delete, read"), ({"size": -1}, "put, delete, read"),
+    ({"size": 10.5}, "put, delete, read"),
     ({"time": 0.25}, "sort the trace"), ({"time": None}, "put, delete, read"), ({"ttl": -1.0}, "put, delete, read"),
 ])
 def test_a_row_of_a_parquet_trace_that_is_not_in_the_schema_is_named(tmp_path: Path, changes: dict[str, object],
@@ -194,6 +195,21 @@ def test_block_traces_are_read_as_they_are_published(tmp_path: Path, layout: Blo
             with pytest.raises(CorruptData) as caught:
                 list(BlockTrace(tmp_path / "bad.csv", layout).pieces(0))
             assert caught.value.index == 2
+
+
+def test_a_part_of_a_trace_without_its_header_begins_with_a_request(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("1,5,2a,4096,8\n1,6,28,512,0\n")
+    found = [row for piece in BlockTrace(tmp_path / "t.csv", CLOUD_PHYSICS).pieces(0) for row in piece.rows()]
+    assert [(kind, key) for kind, key, *_ in found] == [(0, 0), (2, 1)]
+
+
+def test_a_line_is_named_as_an_editor_counts_it(tmp_path: Path) -> None:
+    (tmp_path / "own").write_text("time,op,key,size\r\n\r\n0,put,a,1\r\n\r\n\r\n1,bad,a,1\r\n")
+    (tmp_path / "theirs").write_text("\n0,a,1,2,3,get,0\n\n\n\n0,a,1,2,3,bad,0\n")
+    for trace in (CsvTrace(tmp_path / "own"), TwitterTrace(tmp_path / "theirs")):
+        with pytest.raises(CorruptData) as caught:
+            list(trace.pieces(0))
+        assert caught.value.index == 6
 
 
 def test_a_cache_trace_is_read_as_it_is_published(tmp_path: Path) -> None:

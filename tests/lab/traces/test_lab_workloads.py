@@ -119,6 +119,10 @@ def test_reads_come_in_between_and_change_nothing_else() -> None:
     lambda: TtlMix(keys=1, writes=1, lives_seconds=((0.6, 1.0), (0.6, 2.0))),
     lambda: TtlMix(keys=1, writes=1, lives_seconds=((0.6, 1.0), (-0.1, 2.0))),
     lambda: Expiring(keys=10, writes=1, containers=11), lambda: Expiring(keys=10, writes=1, shortest_seconds=31.0),
+    lambda: Uniform(keys=1, writes=1, start=1e30), lambda: Uniform(keys=1, writes=1, per_second=1e-30),
+    lambda: Uniform(keys=1, writes=1, start=float("nan")), lambda: Uniform(keys=1, writes=1, record_bytes=1 << 31),
+    lambda: Expiring(keys=1, writes=1, longest_seconds=1e300),
+    lambda: TtlMix(keys=1, writes=1, lives_seconds=((0.5, float("inf")),)),
     lambda: Bursts(keys=10, writes=1, burst_keys=11), lambda: AppendMostly(keys=1, writes=1, deletes=1.5),
     lambda: Operations(kinds=b"\0\0", keys=[1], sizes=1, times_ms=[0, 0]),
 ])

@@ -15,11 +15,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
+from numbers import Integral
 from types import ModuleType
 from typing import Protocol
 
 import attrs
 
+from compactlib.blobstore.model.values import is_a
 from compactlib.errors import InvalidInput
 from compactlib.lab.blobstore.records import NEVER
 
@@ -140,6 +142,37 @@ class Placement(Protocol):
 
     def placer(self) -> Placer:
         """The memory of a new log."""
+
+
+def checked_placer(placement: Placement) -> Placer:
+    """The memory of a new log; of a scheme that is not the library's, each answer is checked.
+
+    Raises:
+        InvalidInput: later, when it is asked: what it answers is no class.
+    """
+    placer = placement.placer()
+    if type(placer).__module__.startswith("compactlib."):
+        # Their tests show that they give classes, and each answer would cost a call more.
+        return placer
+
+    def checked(ask: Callable[..., int]) -> Callable[..., int]:
+        return lambda *given: _class_in(placement, ask(*given))
+
+    def each_checked(ask: Callable[..., Iterable[int]]) -> Callable[..., list[int]]:
+        return lambda *given: [_class_in(placement, each) for each in ask(*given)]
+
+    for name in ("write", "copy"):
+        setattr(placer, name, checked(getattr(placer, name)))
+    for name in ("copies", "classes_ahead"):
+        setattr(placer, name, each_checked(getattr(placer, name)))
+    return placer
+
+
+def _class_in(placement: Placement, found: int) -> int:
+    if not is_a(found, Integral) or not 0 <= found < placement.classes:
+        raise InvalidInput(f"placement {placement!r:.100} gave class {found!r:.100}; a class is a whole number from 0 "
+                           f"to {placement.classes - 1}")
+    return found
 
 
 def grown(keys: int, column: array[int] | array[float], fill: float = 0) -> None:
