@@ -321,7 +321,7 @@ SOURCES: dict[str, Callable[[Path, int], Iterator[Source]]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="smaller data, under a minute")
+    parser.add_argument("--quick", action="store_true", help="smaller data, some three minutes")
     parser.add_argument("--only", nargs="+", choices=SOURCES, help="these alone; default all")
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
     parser.add_argument("--folder", help="where to put the data; default a temporary folder")
