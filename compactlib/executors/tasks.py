@@ -100,6 +100,13 @@ def portable(outcome: RewriteOutcome, dumps: Callable[[object], bytes] = pickle.
     return outcome
 
 
+def portable_error(task: str, error: Exception, dumps: Callable[[object], bytes] = pickle.dumps) -> CompactlibError:
+    """`own_error`, or what describes it where that does not survive pickling; for authors of executors."""
+    outcome = portable(RewriteFailure(task, own_error(task, error)), dumps)
+    assert isinstance(outcome, RewriteFailure)
+    return outcome.error
+
+
 def checked_names(tasks: Iterable[RewriteTask]) -> Sequence[RewriteTask]:
     """The tasks as a sequence; for authors of executors.
 

@@ -91,7 +91,6 @@ class SparkExecutor:
             nonlocal stopped
             stopped = budget.cancelled or budget.paused
             return stopped
-
         while waiting := again.pop() if again else next(jobs, None):
             try:
                 budget.check()
@@ -171,5 +170,4 @@ def _in_jobs(tasks: Iterable[RewriteTask]) -> Iterator[list[Piece]]:
             yield pieces
             pieces, size = [], len(data)
         pieces.append((number, data))
-    if pieces:
-        yield pieces
+    yield pieces

@@ -13,7 +13,7 @@ import attrs
 
 from compactlib._arguments import require_whole
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.executors.tasks import own_error
+from compactlib.executors.tasks import foreign_error, portable_error
 from compactlib.spark.executors.jobs import SparkJobs, default_parallelism, packed, pickled, require_spark
 from compactlib.spark.executors.reports import job_failure
 
@@ -51,7 +51,7 @@ class _Mapper(Generic[ItemT, ValueT]):
         try:
             return pickled((self.function(item), None))
         except Exception as error:  # foreign code may raise anything
-            return pickled((None, own_error(repr(item)[:200], error)))
+            return pickled((None, portable_error(repr(item)[:200], error, pickled)))
 
 
 def map_items(spark: SparkSession, items: Sequence[ItemT], function: Callable[[ItemT], ValueT], *,
@@ -59,8 +59,8 @@ def map_items(spark: SparkSession, items: Sequence[ItemT], function: Callable[[I
               ) -> list[MappedItem[ItemT, ValueT]]:
     """Apply a picklable function to every item in one Spark job.
 
-    Where the job fails as a whole, that is the answer of each item that was not heard of. Parts weigh about the same,
-    the heaviest first.
+    Where the job fails as a whole, that is the answer of each item that was not heard of; what cannot be unpickled here
+    is one with an error. Parts weigh about the same, the heaviest first.
 
     Args:
         items: picklable; each is sent to one worker.
@@ -92,6 +92,12 @@ def map_items(spark: SparkSession, items: Sequence[ItemT], function: Callable[[I
         except Exception as error:
             # PySpark fails in many ways: its own errors, py4j's, gRPC's.
             failed = error
-    return [MappedItem(item, *pickle.loads(found[place])) if failed is None or place in found
-            else MappedItem(item, None, job_failure(repr(item)[:200], failed, len(groups)))
-            for place, item in enumerate(items)]
+
+    def answered(place: int, item: ItemT) -> MappedItem[ItemT, ValueT]:
+        try:
+            return MappedItem(item, *pickle.loads(found[place]))
+        except Exception as error:  # unpickling runs foreign code, which may raise anything
+            name = repr(item)[:200]
+            return MappedItem(item, None, foreign_error(name, error) if failed is None or place in found
+                              else job_failure(name, failed, len(groups)))
+    return [answered(place, item) for place, item in enumerate(items)]

@@ -140,32 +140,35 @@ class SparkJobs:
         came: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
 
         def work() -> None:
-            try:
-                with contextlib.suppress(Exception):
-                    # Where a session cannot be tagged (it is gone, or the server is old), its jobs run to their end.
-                    if context is None:
-                        self._spark.addTag(name)
-                    else:
-                        # A classic session's own tags reach SQL queries, but not what Python collects (4.3.0).
-                        context.addJobTag(name)
-                        context.setInterruptOnCancel(True)
-                self._listening[name] = came.put
-                if context is not None and self._news is None:
-                    # One for all jobs: Spark never lets go of an accumulator.
-                    self._news = context.accumulator([], _News(self._listening))  # type: ignore[arg-type]
-                rows = self._frame(apply, [pickle.dumps(pieces) for pieces in parts], name)
-                for row in rows.toLocalIterator() if context is None else rows.collect():
-                    came.put((row["number"], bytes(row["answer"])))
-            except BaseException as error:
-                came.put(error)
-            else:
-                came.put(None)
-
+            with contextlib.suppress(Exception):
+                # Where a session cannot be tagged (it is gone, or the server is old), its jobs run to their end.
+                if context is None:
+                    self._spark.addTag(name)
+                else:
+                    # A classic session's own tags reach SQL queries, but not what Python collects (4.3.0).
+                    context.addJobTag(name)
+                    context.setInterruptOnCancel(True)
+            self._listening[name] = came.put
+            if context is not None and self._news is None:
+                # One for all jobs: Spark never lets go of an accumulator.
+                self._news = context.accumulator([], _News(self._listening))  # type: ignore[arg-type]
+            rows = self._frame(apply, [pickle.dumps(pieces) for pieces in parts], name)
+            for row in rows.toLocalIterator() if context is None else rows.collect():
+                came.put((row["number"], bytes(row["answer"])))
         target: Callable[[], None] = work
         with contextlib.suppress(Exception):
             # Where the session is gone, the job's own error will say so.
             target = inheritable_thread_target(self._spark)(work)
-        thread = threading.Thread(target=target, name=name, daemon=True)
+
+        def told() -> None:
+            try:
+                # Asks the session before it works: that may be gone by now.
+                target()
+            except BaseException as error:
+                came.put(error)
+            else:
+                came.put(None)
+        thread = threading.Thread(target=told, name=name, daemon=True)
         thread.start()
         ended, failed = False, None
         try:

@@ -150,9 +150,9 @@ def _unseen_file(result: RewriteResult) -> CompactlibError | None:
             continue
         try:
             size = os.stat(file.path).st_size
-        except OSError as error:
-            return NotFound(f"task {result.task!r} wrote {file.path} on a worker, but this process does not see it "
-                            f"({error.strerror}); workers and driver need the same folder under the same path")
+        except (OSError, ValueError) as error:  # the latter for a name that no file can have
+            return NotFound(f"task {result.task!r} wrote {file.path!r} on a worker, but this process does not see it "
+                            f"({error}); workers and driver need the same folder under the same path")
         if size != file.size_bytes:
             return CorruptData(path=file.path, offset=min(size, file.size_bytes),
                                expected=f"the {file.size_bytes} bytes that attempt {result.attempt} reported",

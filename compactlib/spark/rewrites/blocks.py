@@ -195,8 +195,6 @@ class MergeBlocks:
             raise
         return blocks
 
-    # -- the Spark job
-
     def _written(self, objects: ObjectStore, job: RunningJob, sources: Sequence[_Source], schema: pa.Schema, rows: int,
                  made: list[str]) -> tuple[BlockMeta, ...]:
         """Write the blocks. The keys of those that are not there already come into `made` first: an earlier attempt

@@ -12,7 +12,7 @@ import pickle
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -20,7 +20,7 @@ import attrs
 
 from compactlib._arguments import require_whole
 from compactlib.clock import Clock
-from compactlib.errors import InvalidInput
+from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.executors.tasks import LocalExecutor
 from compactlib.objects import ObjectRef, ObjectStore
 from compactlib.objects.store import delete_many, read_checked
@@ -112,8 +112,9 @@ class StagingMerge:
             merge = _MergePart(self._open_objects, files.prefix, rule, metarange.rule, files.range_format)
             mapped = map_items(self._spark, parts, merge, parts=len(parts))
         finally:
-            # Those of a process that died are removed by a garbage collection.
-            delete_many(files.objects, [each.ref.key for each in staged])
+            # Those that are left, as by a process that died, are removed by a garbage collection.
+            with suppress(CompactlibError):
+                delete_many(files.objects, [each.ref.key for each in staged])
         made: list[ClosedRange] = []
         counts = Counter[str]()
         for each in mapped:

@@ -185,9 +185,8 @@ def _within_bytes(columns: EntryColumns, rows: range) -> Iterator[range]:
     start, stop = rows.start, rows.stop
     while start < stop:
         limit = columns.offsets[start] + MAX_BATCH_BYTES
-        end = stop
-        if columns.offsets[stop - 1] + columns.sizes[stop - 1] > limit:
-            end = max(bisect_right(columns.offsets, limit, start, stop) - 1, start + 1)
+        fits = columns.offsets[stop - 1] + columns.sizes[stop - 1] <= limit
+        end = stop if fits else max(bisect_right(columns.offsets, limit, start, stop) - 1, start + 1)
         yield range(start, end)
         start = end
 

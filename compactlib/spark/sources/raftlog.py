@@ -103,7 +103,6 @@ def plan_slices(options: SourceOptions) -> list[LogSlice]:
 
         def state_between(low: int, high: int) -> SnapshotMeta | None:
             return None if state is None else SnapshotMeta(state.index, live=state.live.between(low, high))
-
         if state is not None:
             held = IndexSet().union(*(IndexSet.range(ref.first, ref.last) for ref in refs), log.unflushed)
             if lost := state.live.between(first, last) - held:

@@ -42,7 +42,6 @@ def whole(field: str, takes: str, least: int = 0, most: float = math.inf) -> Opt
         if not (text.isascii() and text.isdigit()) or not least <= int(text) <= most:
             raise ValueError
         return int(text)
-
     return Option(field, read, takes)
 
 

@@ -3,10 +3,16 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
+from collections.abc import Callable
+from typing import cast
 
+import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
+from compactlib.spark.executors.jobs import SparkJobs
 from compactlib.spark.executors.reports import advice, condensed, job_failure
 
 CRASHED = """An error occurred while calling o80.collectToPython.
@@ -58,6 +64,21 @@ def test_the_telling_line(message: str, line: str) -> None:
 ])
 def test_the_advice(message: str, tasks: int, words: str) -> None:
     assert words in advice(message, tasks)
+
+
+def test_a_session_that_goes_before_the_job_begins_is_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark asks the session in the job's own thread before anything else."""
+    def gone(work: Callable[[], None]) -> Callable[[], None]:
+        def asked() -> None:
+            raise RuntimeError("there is no active session")
+
+        return asked
+
+    monkeypatch.setattr(pyspark, "inheritable_thread_target", lambda session: gone)
+    looks = itertools.count()
+    jobs = SparkJobs(cast(SparkSession, object()))
+    with pytest.raises(RuntimeError, match="no active session"):
+        list(jobs.answers(bytes, [[(0, b"")]], lambda: next(looks) == 20))
 
 
 def test_the_failure_names_the_task_and_keeps_the_rest() -> None:

@@ -57,6 +57,14 @@ def test_a_success_counts_as_soon_as_it_comes() -> None:
     assert (list(matching.rest(is_whole=True)), matching.silent(), list(matching.unused())) == ([], [], [])
 
 
+def test_a_file_that_cannot_be_is_the_failure_of_its_task_alone() -> None:
+    _, (bad, good) = ended(["a", "b"], [(0, report(result("a", "1", "some\0where"), "1")),
+                                        (1, report(result("b", "2"), "2"))])
+    assert isinstance(bad.outcome, RewriteFailure)
+    assert "embedded null" in str(bad.outcome.error)
+    assert good.outcome == result("b", "2")
+
+
 def test_a_task_without_a_report() -> None:
     """Of a job that came to its end it has failed; of one that was stopped it may be tried again."""
     matching, (present, absent) = ended(["a", "b"], [(0, report(result("a", "1"), "1"))])

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from compactlib.errors import InvalidInput
 from compactlib.kv import MemoryStore
 from compactlib.objects import LocalObjects, MemoryObjects
+from compactlib.objects.errors import ObjectStoreFailed
 from compactlib.outcome import Done
 from compactlib.spark.rewrites.staging_merge import StagingMerge
 from compactlib.staging import CommittedRanges, Repository, SplitRule
@@ -119,6 +120,16 @@ def test_keys_that_do_not_ascend_are_refused(spark: SparkSession, tmp_path: Path
             merge.apply(None, changes)
     assert merge.apply(None, once).added == 1
     assert not list(open_objects().list("incoming/"))
+
+
+def test_changes_that_cannot_be_removed_again_are_left(spark: SparkSession, tmp_path: Path) -> None:
+    class Keeping(LocalObjects):
+        def delete(self, key: str) -> None:
+            raise ObjectStoreFailed(operation="delete", key=key, detail="not now")
+
+    merge = StagingMerge(spark, CommittedRanges(Keeping(tmp_path)), functools.partial(LocalObjects, tmp_path))
+    assert merge.apply(None, [(key(1), Record.of(b"1"))]).added == 1
+    assert len(list(LocalObjects(tmp_path).list("incoming/"))) == 1
 
 
 def test_ranges_are_written_in_the_format_of_the_committed_layer(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -180,6 +181,29 @@ class TestOnSpark:
         assert map_items(spark, [], planned_bytes) == []
         with pytest.raises(InvalidInput, match="weights"):
             map_items(spark, [folder], planned_bytes, weights=[])
+
+    def test_what_cannot_travel_is_the_answer_of_its_item_alone(self, spark: SparkSession) -> None:
+        """An error with a lock in it, and a value that no process can read back."""
+        class Unreadable:
+            def __reduce__(self) -> tuple[type[int], tuple[str]]:
+                return int, ("no number",)
+
+        class Locked(CompactlibError):
+            def __init__(self) -> None:
+                super().__init__("mine")
+                self.lock = threading.Lock()
+
+        def answer(item: int) -> object:
+            if item == 1:
+                raise Locked
+            return Unreadable() if item == 2 else item
+
+        whole, locked, unreadable, last = map_items(spark, range(4), answer, parts=1)
+        assert [(each.value, each.error) for each in (whole, last)] == [(0, None), (3, None)]
+        assert isinstance(locked.error, TaskFailed)
+        assert "Locked: mine" in str(locked.error)
+        assert isinstance(unreadable.error, TaskFailed)
+        assert "no number" in str(unreadable.error)
 
     def test_there_are_enough_parts_for_a_cluster_to_grow_by(self, spark: SparkSession) -> None:
         """Workers that are not there yet are not counted, but what waits for them is."""
