@@ -95,9 +95,8 @@ class SparkExecutor:
             try:
                 budget.check()
             except BudgetSpent as spent:
-                for name in undone:
-                    # Each gets an error of its own.
-                    yield RewriteFailure(name, budget.refusal or spent)
+                # Each gets an error of its own.
+                yield from [RewriteFailure(name, budget.refusal or spent) for name in undone]
                 return
             size, limits = self._next_job(budget.remaining, len(waiting))
             pieces = dict(waiting[:size])
@@ -110,8 +109,7 @@ class SparkExecutor:
             with contextlib.closing(self._jobs.answers(TaskRunner(limits), parts, stop)) as answers:
                 try:
                     for answer in answers:
-                        report = matching.hear(*answer)
-                        if report is not None:
+                        if (report := matching.hear(*answer)) is not None:
                             budget.charge(report.spent_bytes)
                             yield told(report)
                 except Exception as error:

@@ -21,8 +21,6 @@ from compactlib.spark.executors.jobs import require_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_KNOWN_ALREADY = ("DUPLICATED_ARTIFACT", "ARTIFACT_ALREADY_EXISTS")
-
 
 def library_archive(with_dependencies: bool = False) -> bytes:
     """The sources of the library as a zip that Python can import from; equal sources give equal bytes."""
@@ -67,7 +65,7 @@ def ship_library(spark: SparkSession, *, with_dependencies: bool = False) -> str
         spark.addArtifacts(path, pyfile=True)
     except PySparkException as error:
         # The name carries the digest, so an artifact of that name is the same archive.
-        if error.getCondition() not in _KNOWN_ALREADY:
+        if error.getCondition() not in ("DUPLICATED_ARTIFACT", "ARTIFACT_ALREADY_EXISTS"):
             raise
         shutil.rmtree(folder, ignore_errors=True)
     finally:

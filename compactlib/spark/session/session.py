@@ -151,7 +151,7 @@ def notebook_session(app_name: str = "notebook", *, cores: int = 2, options: Map
     # PySpark warns of what it does with other packages, at every session and many calls.
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     warnings.filterwarnings("ignore", category=UserWarning, module="pyspark")
-    shown = {"spark.sql.repl.eagerEval.enabled": "true"}
-    session = local_session(app_name, cores=cores, options={**shown, **(options or {})})
+    session = local_session(app_name, cores=cores,
+                            options={"spark.sql.repl.eagerEval.enabled": "true", **(options or {})})
     register(session)
     return session

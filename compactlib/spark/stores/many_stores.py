@@ -97,9 +97,8 @@ def _compact_stores(jobs: Sequence[StoreJob], executor: Executor, stores_at_once
     try:
         running = [pool.submit(run_one, job) for job in jobs]
         for done, ended in enumerate(as_completed(running), 1):
-            outcome = ended.result()
             observer.progress(Progress("stores", done, len(jobs), "stores"))
-            yield outcome
+            yield ended.result()
     finally:
         budget.cancel()
         pool.shutdown(wait=True, cancel_futures=True)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from compactlib.objects.folder import StoreInObjects
     from compactlib.scheduler.fences.fence import Fence
 
-
 OpenStore: TypeAlias = "Callable[[str], Compaction[Any, Any, Any, Any, Any] | StoreInObjects]"
 """Opens the store of this name, under its lock; picklable, runs on the workers. For stores that lie in an object store
 it is a `compactlib.objects.folder.OpenInObjects`."""
