@@ -358,3 +358,27 @@ def test_a_merge_that_takes_ranges_of_a_source_nobody_keeps_any_more() -> None:
             break
     assert step > 10
     assert taken > 1
+
+
+@pytest.mark.parametrize("is_needed", [False, True])
+def test_a_metarange_that_another_collection_takes_while_it_is_read_is_missed_only_if_it_is_needed(
+        is_needed: bool) -> None:
+    world = World()
+    path = world.layer().files.path_of_metarange(world.orphan)
+    world.branch = world.orphan
+
+    def hook(operation: str, key: str) -> None:
+        if (operation, key) == ("get", path) and path in world.files():
+            # The branch goes, and another collection takes what it needed; or the file is lost.
+            if is_needed:
+                world.objects.delete(path)
+            else:
+                world.branch = None
+                world.collect()
+
+    if is_needed:
+        with pytest.raises(MetaRangeNotFound):
+            world.collect(hook)
+    else:
+        world.collect(hook)
+        assert world.files() == set()

@@ -122,7 +122,12 @@ class RangeCollector:
         """Leave the trace of this collection, and see from it what the time is where files are dated."""
         trace = self._files.path_of_doom(COLLECTION, self._files.new_name())
         self._files.objects.create(trace, b"")
-        self._stored_now = self._files.objects.info(trace).modified_at
+        try:
+            self._stored_now = self._files.objects.info(trace).modified_at
+        except ObjectNotFound:
+            # It stood still until another collection took the trace for an old one.
+            self._begin()
+            return
         self._now = min(self._clock.now(), self._stored_now)
 
     def _take_away(self, marks: list[str]) -> None:
@@ -166,8 +171,17 @@ class RangeCollector:
         live = self._live()
         young = {MetaRangeId(file.id) for folder, file in files if folder == METARANGES and self._is_young(file)}
         needed: set[str] = set()
+        missing: list[MetaRangeNotFound] = []
         for root in live.needed | young:
-            needed.update(self._parts_of(root))
+            try:
+                needed.update(self._parts_of(root))
+            except MetaRangeNotFound as error:
+                missing.append(error)
+        # Another collection may have taken what was needed when it was looked up, and no longer is.
+        again = self._live().needed if missing else frozenset()
+        for lost in missing:
+            if lost.metarange_id in again:
+                raise lost
         gone = 0
         for root in live.history - live.needed - young:
             try:
