@@ -89,6 +89,7 @@ class RangeCollector:
         self._grace_seconds = grace_seconds
         self._budget: Budget = Budget() if budget is None else budget
         self._now = self._stored_now = 0.0
+        self._trace = ""
 
     def run(self) -> Collected:
         """Delete files that are not needed. Two listings of everything, and one request for each live metarange not
@@ -120,10 +121,10 @@ class RangeCollector:
 
     def _begin(self) -> None:
         """Leave the trace of this collection, and see from it what the time is where files are dated."""
-        trace = self._files.path_of_doom(COLLECTION, self._files.new_name())
-        self._files.objects.create(trace, b"")
+        self._trace = self._files.path_of_doom(COLLECTION, self._files.new_name())
+        self._files.objects.create(self._trace, b"")
         try:
-            self._stored_now = self._files.objects.info(trace).modified_at
+            self._stored_now = self._files.objects.info(self._trace).modified_at
         except ObjectNotFound:
             # It stood still until another collection took the trace for an old one.
             self._begin()
@@ -224,7 +225,9 @@ class RangeCollector:
                 elif seen not in there:
                     with contextlib.suppress(ObjectExists):
                         self._files.objects.create(self._files.prefix + DOOMED + seen, b"")
-        delete_many(self._files.objects, [self._files.prefix + DOOMED + name for name in sorted(old)])
+        # Without a grace its own trace is old at once; a writer has to find it.
+        paths = {self._files.prefix + DOOMED + name for name in old} - {self._trace}
+        delete_many(self._files.objects, sorted(paths))
 
     def _is_young(self, file: StoredFile) -> bool:
         return file.modified_at > self._now - self._grace_seconds
