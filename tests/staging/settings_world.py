@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A repository that is opened again and again with other settings, by two at once, while clocks jump.
 
-What was acknowledged under one opening is there under the next, whatever formats, sizes, limits and graces it has; and
-what nothing needs is gone at last.
+What was acknowledged under one opening is there under the next, whatever formats, sizes, limits and graces it has, also
+if one works while the other stands still in a compaction or reclaim; and what nothing needs is gone at last.
 """
 
 from __future__ import annotations
@@ -30,7 +30,14 @@ from compactlib.staging import (
     SplitRule,
     StagingOptions,
 )
-from compactlib.staging.errors import BeingCollected, BranchExists, MergeConflict, MetaRangeNotFound, RangeNotFound
+from compactlib.staging.errors import (
+    BeingCollected,
+    BranchExists,
+    BranchNotFound,
+    MergeConflict,
+    MetaRangeNotFound,
+    RangeNotFound,
+)
 from compactlib.staging.model.names import CommitId, token_partition
 from compactlib.testing import FaultyStore, KVFault
 from compactlib.testing.faults.kv_faults import KVOperation
@@ -104,6 +111,8 @@ class SettingsWorld:
         self._words = 0
         self._faults = 0.0
         self._died = False
+        self._requests_left = 0
+        self._is_beside = False
         self.store = Cells(page_size=self.rng.choice([2, 7, 1000]))
         self.open()
         self.repo().create_branch("main")
@@ -148,6 +157,7 @@ class SettingsWorld:
         self.story.append(f"open {store.limits.max_transact} {committed!r} {options}")
 
         def choose(operation: KVOperation) -> KVFault | None:
+            self._counted()
             if self.rng.random() < self._faults:
                 return self.rng.choice([KVFault.UNKNOWN_DONE, KVFault.UNKNOWN_LOST, KVFault.FAIL, KVFault.SLOW_DOWN,
                                         KVFault.CONFLICT, KVFault.CRASH_BEFORE, KVFault.CRASH_AFTER])
@@ -156,9 +166,23 @@ class SettingsWorld:
         return Repository(FaultyStore(store, choose), committed, clock=self.clock, rng=names, options=options)
 
     def _object_fault(self, request: ObjectRequest) -> Fault | None:
+        self._counted()
         if self.rng.random() < self._faults:
             return self.rng.choice([Fault.REFUSED, Fault.UNKNOWN_DONE, Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
         return None
+
+    def _counted(self) -> None:
+        """A request; before one of them, the other repository does a few things."""
+        if not self._requests_left:
+            return
+        self._requests_left -= 1
+        if self._requests_left:
+            return
+        faults, self._faults, self._is_beside = self._faults, 0.0, True
+        for _ in range(self.rng.randrange(1, 5)):
+            self.step()
+            self.check(self.rng.choice(list(self.models)))
+        self._faults, self._is_beside = faults, False
 
     # --- looking
 
@@ -214,8 +238,8 @@ class SettingsWorld:
         try:
             work(self.repo().branch(name), self.models[name])
         except BeingCollected:
-            # A collection that died has left its marks.
-            assert self._died
+            # A collection that died has left its marks, or one is under way.
+            assert self._died or self._is_beside
             self.story.append("  being collected")
 
     def _keys(self) -> list[bytes]:
@@ -269,19 +293,33 @@ class SettingsWorld:
 
     def _settling(self, work: Callable[[Repository], object]) -> None:
         """What changes nothing that is read, whatever the store answers."""
+        if self._is_beside:
+            self.story.append(f"  beside: {work(self.repo())!r:.300}")
+            return
         self._faults = self.rng.choice([0.0, 0.0, 0.1])
+        self._requests_left = self.rng.choice([0, self.rng.randrange(1, 10), self.rng.randrange(1, 60)])
+        repos, repo, is_alone = self.repos, self.repo(), not self._requests_left
+        self.repos = [each for each in repos if each is not repo]
         try:
-            outcome = work(self.repo())
+            outcome = work(repo)
         except Crash:
             self.story.append("  died")
             self._died = True
             self.reading.clear()
             self.open()
             return
+        except BranchNotFound:
+            assert not is_alone
+            outcome = None
         finally:
+            self._requests_left = 0
             is_faulty, self._faults = self._faults > 0, 0.0
+        self.repos = repos
         self.story.append(f"  {outcome!r:.300}")
-        assert is_faulty or not isinstance(outcome, Failed), outcome
+        if isinstance(outcome, Failed) and not is_faulty:
+            # Without a grace, a collection takes what a compaction has just made.
+            assert not is_alone, outcome
+            assert isinstance(outcome.error, BeingCollected | BranchNotFound), outcome
 
     def reset(self, branch: Branch, model: Model) -> None:
         branch.reset()

@@ -17,6 +17,7 @@ from compactlib.blobstore.compaction.plan.last_plans import LastPlans, read_last
 from compactlib.blobstore.compaction.plan.plan import BlobPlan, plan_for
 from compactlib.blobstore.compaction.plan.policies.stats_based import StatsBased
 from compactlib.blobstore.compaction.plan.policy import BlobPolicy, BlobView, check_view
+from compactlib.blobstore.compaction.progress.compaction_file import LOG_NAME
 from compactlib.blobstore.compaction.run.store_compactions import needs_forecast
 from compactlib.blobstore.compaction.sense.kept_statistics import KeptStatistics
 from compactlib.blobstore.compaction.sense.look import view_of, week_of_buckets
@@ -46,7 +47,7 @@ from compactlib.blobstore.store.store_reader import StoreLook, look_at_store, se
 from compactlib.blobstore.store.verify import verify_segment
 from compactlib.blobstore.validity.verdicts import PurgeRules
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError, Unsupported
+from compactlib.errors import Busy, Closed, CorruptData, InvalidInput, StorageError, Unsupported
 from compactlib.files.disk import LocalFiles, StrPath, local_path
 from compactlib.report import Finding, Printed, VerifyReport
 from compactlib.runtime.breather import Breather
@@ -348,19 +349,22 @@ class BlobReader(Closing):
 
         Raises:
             BudgetSpent: the budget refused.
+            Busy: compactions took segments away under it again and again; verify when none is running.
             NotAStore, Busy, CorruptData, Unsupported, StorageError: as for `refresh`.
             Closed: the reader is closed.
         """
         limit = Budget() if budget is None else budget
         require_method("budget", limit, "spend")
-        for left in reversed(range(_LOOKS)):
+        for _ in range(_LOOKS):
             self.refresh()
-            report = self._verified(limit, is_last=not left)
+            report = self._verified(limit)
             if report is not None:
                 return report
-        raise AssertionError("the last try gives a report")
+        raise Busy(f"compactions of the store in {self._folder} have taken segments away from the verifier {_LOOKS} "
+                   f"times; verify again when none is running")
 
-    def _verified(self, budget: Budget, *, is_last: bool) -> VerifyReport | None:
+    def _verified(self, budget: Budget) -> VerifyReport | None:
+        """One try; `None` if a compaction took a segment away before it was looked at."""
         look = self._opened()
         findings = [Finding("damage", f"{error.path}:{error.offset}", str(error), error) for error in look.damage]
         records = read = 0
@@ -373,7 +377,7 @@ class BlobReader(Closing):
             try:
                 found, count = verify_segment(look.snapshot, info.name, self._file(info.name), info.end)
             except StorageError as error:
-                if not is_last and segment_path(self._folder, info.name) is None:
+                if segment_path(self._folder, info.name) is None:
                     return None
                 findings.append(Finding("missing", str(info.name), str(error), error))
                 continue
@@ -387,8 +391,17 @@ class BlobReader(Closing):
             findings.append(Finding("damage", SETTINGS_FILE, str(error), error))
         if look.compaction is None:
             findings += [Finding("leftover", name, "no segment of the log, and no compaction is in progress")
-                         for name in leftovers(self._folder, None)]
+                         for name in self._left_over()]
         return VerifyReport(tuple(findings), records, read)
+
+    def _left_over(self) -> list[str]:
+        """Names that nothing needs, unless a compaction has begun since the look."""
+        left = list(leftovers(self._folder, None))
+        if os.path.lexists(os.path.join(self._folder, LOG_NAME)):
+            return []
+        # What one needed that has ended since is gone.
+        still = set(leftovers(self._folder, None)) if left else set()
+        return [name for name in left if name in still]
 
     def status(self) -> ReaderStatus:
         """The store in numbers, as it was seen.

@@ -232,7 +232,7 @@ def _try_to_look(folder: str, before: StoreLook | None, *, is_last: bool) -> Sto
         segments = (LogSegment(FIRST_SEGMENT, SEGMENT_HEADER_BYTES),)
     contents = LogContents.of(descriptor.incarnation, segments, OpenIndex(segments[-1].name, segments[-1].end),
                               None if before is None else before.snapshot.contents.directory)
-    damage = (*lost, *layout.damage, *_lost_segments(folder, layout),
+    damage = (*lost, *layout.damage, *_lost_segments(folder, layout, after),
               *(error for _, each in loaded.values() for error in each.report.damage))
     log = layout.log if layout.log is not None and layout.log.phase is not Phase.DONE else None
     return StoreLook(folder, descriptor, contents.snapshot(None, descriptor.segment_bytes), damage, log, loaded)
@@ -271,12 +271,13 @@ def _descriptor(folder: str, names: Sequence[SegmentName]) -> tuple[Descriptor, 
                                          expected="the store's descriptor"),)
 
 
-def _lost_segments(folder: str, layout: _Layout) -> Iterator[CorruptData]:
-    """Segments of which only an index is left, whose place no other has taken, and which no compaction removes."""
-    held = {name.position for name in layout.names}
-    cycles = () if layout.log is None else layout.log.cycles
-    going = {name for cycle in cycles for name in (*cycle.sources, *cycle.planned)}
-    for name in sorted(layout.index_files):
+def _lost_segments(folder: str, *layouts: _Layout) -> Iterator[CorruptData]:
+    """Segments of which only an index is left, at each look, whose place no other has taken, and which no compaction
+    removes."""
+    held = {name.position for layout in layouts for name in layout.names}
+    logs = [layout.log for layout in layouts if layout.log is not None]
+    going = {name for log in logs for cycle in log.cycles for name in (*cycle.sources, *cycle.planned)}
+    for name in sorted(set.intersection(*(set(layout.index_files) for layout in layouts))):
         if name.position not in held and name not in going:
             yield CorruptData(path=os.path.join(folder, name.log_file), offset=0, expected="the segment of an index",
                               found="no such file")

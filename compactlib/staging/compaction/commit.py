@@ -160,9 +160,13 @@ class Compactor:
             seconds=context.clock.monotonic() - began))
 
     def _equals_head(self, applied: Applied, head: MetaRangeId | None) -> bool:
-        if applied.metarange_id == head:
-            return True
-        return head is None and not self._context.committed.ranges_of(applied.metarange_id)
+        if head is not None:
+            return applied.metarange_id == head
+        try:
+            return not self._context.committed.ranges_of(applied.metarange_id)
+        except MetaRangeNotFound as error:
+            # This one has just made it: a collection has taken it since.
+            raise BeingCollected(id=applied.metarange_id) from error
 
     def _swap(self, branch: str, sealed: BranchRecord, result: MetaRangeId | None) -> BranchUpdate:
         """Step 3."""

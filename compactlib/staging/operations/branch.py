@@ -70,7 +70,7 @@ class Branch:
         return read.get(self._context, self._name, key)
 
     def get_many(self, keys: Iterable[bytes]) -> dict[bytes, Record]:
-        """The records of those keys that have one, all at one moment.
+        """The records of those keys that have one, each as it is at some moment of the call.
 
         Where the store reads as many keys in one request: one for the staging token, one for what is not there in every
         ten sealed tokens, the ranges, and two for the branch.
@@ -112,7 +112,7 @@ class Branch:
             max_scanned=self._context.options.max_scanned))
 
     def entries(self, *, prefix: bytes = b"", delimiter: bytes = b"", page_limit: int = 1000) -> Iterator[Listed]:
-        """All keys in order, page after page: each page is the branch at one moment, and they are not the same one."""
+        """All keys in order, page after page: each key as it is at some moment of the call for its page."""
         after: bytes | None = None
         while True:
             page = self.list(prefix=prefix, delimiter=delimiter, after=after, limit=page_limit)

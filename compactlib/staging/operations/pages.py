@@ -31,7 +31,7 @@ class Listed:
 
 @attrs.frozen(kw_only=True)
 class ListPage(Printed):
-    """One page of a listing: what the branch held at one moment while the call ran.
+    """One page of a listing: each key as the branch held it at some moment of the call.
 
     Attributes:
         entries: in order of the keys.
@@ -63,7 +63,7 @@ class ListPage(Printed):
 
 @attrs.frozen(kw_only=True)
 class DiffPage(Printed):
-    """One page of what is uncommitted: what differed from HEAD at one moment while the call ran.
+    """One page of what is uncommitted: each key as it differed from HEAD at some moment of the call.
 
     Attributes:
         differences: from HEAD to the branch, in order of the keys.

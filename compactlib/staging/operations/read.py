@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reads of a branch: one key, many, a page of a listing, a page of what is uncommitted; and those of a commit.
 
-Each call gives what the branch held at one moment while it ran (see `branch_view.py`). Several calls are several
-moments: a listing of many pages is consistent page by page.
+Each call gives of each key what the branch held at some moment while it ran (see `branch_view.py`): stores read several
+keys at several moments. A listing of many pages is many calls.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def get(context: StagingContext, branch: str, key: bytes) -> Record:
 
 
 def get_many(context: StagingContext, branch: str, keys: Iterable[bytes]) -> dict[bytes, Record]:
-    """The records of those keys that have one, all at one moment.
+    """The records of those keys that have one, each as it is at some moment of the call.
 
     Raises:
         TooManyKeys: more than `MAX_BATCH_KEYS` were given.
@@ -52,7 +52,7 @@ def get_many(context: StagingContext, branch: str, keys: Iterable[bytes]) -> dic
 
     def read(view: BranchView) -> tuple[dict[bytes, Record], bool]:
         found = view.find_many(wanted)
-        # Those of the staging token alone were each the newest, but not all at one moment.
+        # Those of the staging token alone were each the newest, the others are of a state that has to hold.
         return {key: place.record for key, place in found.items() if place.record is not None}, False
 
     return consistently(context, branch, read)

@@ -48,8 +48,8 @@ class World:
     def live(self) -> LiveMetaRanges:
         return LiveMetaRanges(needed=frozenset() if self.branch is None else frozenset([self.branch]))
 
-    def collect(self, hook: Callable[[str, str], None] | None = None) -> Collected:
-        return self.layer(hook).collect(self.live, grace_seconds=GRACE)
+    def collect(self, hook: Callable[[str, str], None] | None = None, *, grace: float = GRACE) -> Collected:
+        return self.layer(hook).collect(self.live, grace_seconds=grace)
 
     def write(self, content: RecordSet, hook: Callable[[str, str], None] | None = None) -> None:
         """Make a metarange of files that are there already, for the most part, and move the branch to it."""
@@ -144,6 +144,23 @@ def test_a_collection_at_every_step_of_a_writer_loses_nothing() -> None:
             break
         check_readable(world)
     assert step > 10
+
+
+def test_a_collection_without_a_grace_at_every_step_of_a_writer_takes_nothing_that_was_confirmed() -> None:
+    refused = 0
+    for step in itertools.count():
+        world = World()
+        hook, seen = at_step(step, lambda world=world: world.collect(grace=0))  # type: ignore[misc]
+        try:
+            made = world.build({b"new%02d" % number: Record.of(b"1") for number in range(20)}, hook)
+        except BeingCollected:
+            refused += 1
+        else:
+            if made in {file.id for file in world.layer().list_metaranges()}:
+                assert len(list(world.layer().scan(made))) == 20
+        if seen[0] <= step:
+            break
+    assert refused > 0
 
 
 def test_what_a_cluster_left_on_its_way_goes_when_it_is_old() -> None:
@@ -358,3 +375,27 @@ def test_a_merge_that_takes_ranges_of_a_source_nobody_keeps_any_more() -> None:
             break
     assert step > 10
     assert taken > 1
+
+
+@pytest.mark.parametrize("is_needed", [False, True])
+def test_a_metarange_that_another_collection_takes_while_it_is_read_is_missed_only_if_it_is_needed(
+        is_needed: bool) -> None:
+    world = World()
+    path = world.layer().files.path_of_metarange(world.orphan)
+    world.branch = world.orphan
+
+    def hook(operation: str, key: str) -> None:
+        if (operation, key) == ("get", path) and path in world.files():
+            # The branch goes, and another collection takes what it needed; or the file is lost.
+            if is_needed:
+                world.objects.delete(path)
+            else:
+                world.branch = None
+                world.collect()
+
+    if is_needed:
+        with pytest.raises(MetaRangeNotFound):
+            world.collect(hook)
+    else:
+        world.collect(hook)
+        assert world.files() == set()

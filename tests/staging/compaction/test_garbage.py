@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable
 import attrs
 import pytest
 
+from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.kv import Condition, Delete, MemoryStore, PredicateFailed, Put
 from compactlib.kv.errors import TooLarge
 from compactlib.objects import MemoryObjects
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.staging import Branch, CommittedRanges, StagingOptions
+from compactlib.staging import AlwaysPolicy, Branch, CommittedRanges, Repository, StagingOptions
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage, live_metaranges
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound
 from compactlib.staging.model.names import CommitId
@@ -349,3 +350,24 @@ def test_a_collection_that_died_while_the_clock_was_ahead_turns_writers_away_for
         world.clock.advance(101)
     collect_garbage(world.context, grace_seconds=100)
     assert isinstance(main.commit("the same again"), Done)
+
+
+def test_a_compaction_whose_result_is_collected_before_it_is_looked_at_gives_way_to_the_collection() -> None:
+    clock = ManualClock(1_000.0)
+    objects = HookedObjects(MemoryObjects(clock=clock))
+    repo = Repository(MemoryStore(), CommittedRanges(objects, clock=clock, cache_bytes=0), clock=clock)
+    main = repo.create_branch("main")
+    main.put(b"k", b"1")
+
+    def collect(operation: str, key: str) -> None:
+        if operation == "get" and key.startswith("metaranges/"):
+            objects.hook = lambda operation, key: None
+            clock.advance(200)
+            assert isinstance(collect_garbage(repo.context, grace_seconds=100), Done)
+
+    objects.hook = collect
+    outcome = repo.compact(branch="main", policy=AlwaysPolicy(window_seconds=0))
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, BeingCollected)
+    assert isinstance(repo.compact(branch="main", policy=AlwaysPolicy(window_seconds=0)), Done)
+    assert main.get(b"k").data == b"1"

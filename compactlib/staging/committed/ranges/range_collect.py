@@ -89,6 +89,7 @@ class RangeCollector:
         self._grace_seconds = grace_seconds
         self._budget: Budget = Budget() if budget is None else budget
         self._now = self._stored_now = 0.0
+        self._trace = ""
 
     def run(self) -> Collected:
         """Delete files that are not needed. Two listings of everything, and one request for each live metarange not
@@ -120,9 +121,14 @@ class RangeCollector:
 
     def _begin(self) -> None:
         """Leave the trace of this collection, and see from it what the time is where files are dated."""
-        trace = self._files.path_of_doom(COLLECTION, self._files.new_name())
-        self._files.objects.create(trace, b"")
-        self._stored_now = self._files.objects.info(trace).modified_at
+        self._trace = self._files.path_of_doom(COLLECTION, self._files.new_name())
+        self._files.objects.create(self._trace, b"")
+        try:
+            self._stored_now = self._files.objects.info(self._trace).modified_at
+        except ObjectNotFound:
+            # It stood still until another collection took the trace for an old one.
+            self._begin()
+            return
         self._now = min(self._clock.now(), self._stored_now)
 
     def _take_away(self, marks: list[str]) -> None:
@@ -166,8 +172,17 @@ class RangeCollector:
         live = self._live()
         young = {MetaRangeId(file.id) for folder, file in files if folder == METARANGES and self._is_young(file)}
         needed: set[str] = set()
+        missing: list[MetaRangeNotFound] = []
         for root in live.needed | young:
-            needed.update(self._parts_of(root))
+            try:
+                needed.update(self._parts_of(root))
+            except MetaRangeNotFound as error:
+                missing.append(error)
+        # Another collection may have taken what was needed when it was looked up, and no longer is.
+        again = self._live().needed if missing else frozenset()
+        for lost in missing:
+            if lost.metarange_id in again:
+                raise lost
         gone = 0
         for root in live.history - live.needed - young:
             try:
@@ -210,7 +225,9 @@ class RangeCollector:
                 elif seen not in there:
                     with contextlib.suppress(ObjectExists):
                         self._files.objects.create(self._files.prefix + DOOMED + seen, b"")
-        delete_many(self._files.objects, [self._files.prefix + DOOMED + name for name in sorted(old)])
+        # Without a grace its own trace is old at once; a writer has to find it.
+        paths = {self._files.prefix + DOOMED + name for name in old} - {self._trace}
+        delete_many(self._files.objects, sorted(paths))
 
     def _is_young(self, file: StoredFile) -> bool:
         return file.modified_at > self._now - self._grace_seconds
