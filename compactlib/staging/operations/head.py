@@ -73,13 +73,17 @@ def discard_and_move(context: StagingContext, branch: str, next_head: NextHead) 
     """
     counts: _CountsOfMoves = {}
 
-    def change(record: BranchRecord) -> BranchRecord:
+    def change(record: BranchRecord) -> BranchRecord | None:
         target = next_head(record.commit_id)
+        if (target == record.commit_id and record.is_bare and context.tokens.is_empty(record.staging_token)
+                # A token may look empty because a compaction took its entries away, and a cleanup came after it.
+                and context.branches.read(branch).record == record):
+            return None
         counts[record.commit_id, target] = _counts(context, record.commit_id, target)
         return record.emptied(context.tokens.issue(branch), target)
 
     update = context.branches.update(branch, change, operation="hard_reset", knows_own=False)
-    return _outcome(context, branch, update, counts)
+    return _outcome(context, branch, update, counts, discards=True)
 
 
 def require_clean(context: StagingContext, branch: str, record: BranchRecord, cache: DiffCache, *,
@@ -138,14 +142,17 @@ def _counts(context: StagingContext, before: CommitId | None, target: CommitId |
 
 
 def _outcome(context: StagingContext, branch: str, update: BranchUpdate, counted: _CountsOfMoves,
-             own: _FromTo | None = None) -> MoveOutcome:
-    """What came of a move. Reads nothing: one that happened is not reported as failed."""
+             own: _FromTo | None = None, *, discards: bool = False) -> MoveOutcome:
+    """What came of a move. Reads nothing: one that happened is not reported as failed.
+
+    One that `discards` and wrote is `Done` also where HEAD stays: what was uncommitted is gone.
+    """
     after = update.after
     if after.version != update.before.version:
         context.drop_tokens(branch, update.before, after)
         context.events.committed(branch, after)
         own = update.before.commit_id, after.commit_id
-    if own is None or own[0] == own[1]:
+    if own is None or (own[0] == own[1] and (own[1] is None or not discards)):
         return NoChanges("HEAD stays where it is", after.commit_id)
     counts, commit_id = counted[own], own[1]
     if commit_id is None:

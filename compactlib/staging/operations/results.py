@@ -15,7 +15,7 @@ from compactlib.staging.model.values import Difference
 
 @attrs.frozen(kw_only=True)
 class CommitStats(Printed):
-    """A commit that was made, or a HEAD that was moved.
+    """A commit that was made, or a HEAD that was moved or cleared of what was uncommitted.
 
     Attributes:
         commit_id: the commit that was made, or that HEAD was moved to.

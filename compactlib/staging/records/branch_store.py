@@ -195,16 +195,25 @@ class BranchStore:
             backoff.wait()
         raise TooManyTries(operation=operation, branch=branch, tries=tries)
 
-    def create(self, branch: str, record: BranchRecord) -> None:
+    def create(self, branch: str, record: BranchRecord, entry: Put | None = None) -> None:
         """Write the first record of a branch. One write.
+
+        Args:
+            branch: the branch's name.
+            record: the record.
+            entry: written in the same step, on a store that can: enters the record's token in the register.
 
         Raises:
             BranchExists: there is a branch of this name.
             OutcomeUnknown: no answer came, and the outcome of the write cannot be seen.
         """
         key = branch_key(branch)
+        value = encode_branch_record(record)
         try:
-            self._store.set_if(self._partition, key, encode_branch_record(record), None)
+            if entry is None:
+                self._store.set_if(self._partition, key, value, None)
+            else:
+                self._store.transact([Condition(self._partition, key, None)], [Put(self._partition, key, value), entry])
         except PredicateFailed:
             raise BranchExists(branch=branch) from None
         except OutcomeUnknown as error:

@@ -19,7 +19,7 @@ import attrs
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
 from compactlib.files.record_frame import RecordFrame
-from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, PredicateFailed
+from compactlib.kv import Condition, Delete, KeyNotFound, KVStore, PredicateFailed, Put
 from compactlib.kv.batches import change_many, get_many
 from compactlib.kv.errors import TooLarge
 from compactlib.kv.store import Predicate
@@ -108,7 +108,12 @@ class StagingTokens:
 
     def enter(self, token: StagingToken, branch: str) -> None:
         """Enter a token in the register. One write; again does no harm."""
-        self._store.set(self._partition, token_key(token), self._mark(_REGISTER, branch))
+        entry = self.entry(token, branch)
+        self._store.set(entry.partition, entry.key, entry.value)
+
+    def entry(self, token: StagingToken, branch: str) -> Put:
+        """What enters a token in the register, for a `transact`. No request."""
+        return Put(self._partition, token_key(token), self._mark(_REGISTER, branch))
 
     def knows(self, token: StagingToken) -> bool:
         """Whether the token is one of this repository that was not cleaned up yet. One or two reads."""

@@ -85,12 +85,17 @@ def test_a_read_of_many_keys_looks_into_all_sealed_tokens_at_once() -> None:
     assert [each.name for each in world.store.operations[before:]].count("get_many") == 2
 
 
+def is_load(operation: KVOperation) -> bool:
+    """Whether it writes to a token."""
+    return operation.name == "transact" and operation.partition.startswith(b"stg-")
+
+
 @pytest.mark.parametrize("fault", [KVFault.FAIL, KVFault.UNKNOWN_DONE, KVFault.UNKNOWN_LOST])
 def test_a_batch_that_ends_in_the_middle_says_what_is_written_and_may_be_made_again(fault: KVFault) -> None:
     armed = [4]
 
     def choose(operation: KVOperation) -> KVFault | None:
-        if operation.name == "transact" and armed:
+        if is_load(operation) and armed:
             armed[0] -= 1
             if armed[0] == 0:
                 armed.clear()
@@ -118,7 +123,7 @@ def test_a_store_that_asks_to_wait_is_not_sent_again_what_it_has() -> None:
     seen: list[KVOperation] = []
 
     def choose(operation: KVOperation) -> KVFault | None:
-        if operation.name == "transact":
+        if is_load(operation):
             seen.append(operation)
             return KVFault.SLOW_DOWN if len(seen) in (3, 4) else None
         return None
@@ -131,7 +136,7 @@ def test_a_store_that_asks_to_wait_is_not_sent_again_what_it_has() -> None:
 
 def test_a_store_that_never_stops_asking_to_wait_does_not_pass_for_one_that_wrote_nothing() -> None:
     world = World(FaultyStore(limited(100, 100), lambda operation: (
-        KVFault.SLOW_DOWN if operation.name == "transact" and operation.key >= KEYS[200] else None)))
+        KVFault.SLOW_DOWN if is_load(operation) and operation.key >= KEYS[200] else None)))
     branch = world.repo.create_branch("main")
     with pytest.raises((PartlyWritten, SlowDown)) as caught:
         branch.put_many(dict.fromkeys(KEYS, b"v"))

@@ -12,7 +12,7 @@ from compactlib.outcome import Done, Skipped
 from compactlib.staging import Branch, DirtyBranch, MergeConflict
 from compactlib.staging.compaction.reclaim.cleanup import TokenCleaner
 from compactlib.staging.errors import MetaRangeNotFound
-from compactlib.staging.operations.results import NoChanges
+from compactlib.staging.operations.results import CommitStats, NoChanges
 from compactlib.testing import FaultyStore, KVFault
 from compactlib.testing.faults.kv_faults import KVOperation
 from tests.staging.repository.test_defects import interrupted
@@ -116,6 +116,21 @@ def test_a_hard_reset_without_discard_wants_a_clean_branch_and_keeps_later_write
     with pytest.raises(DirtyBranch):
         main.hard_reset(old)
     assert contents(main) == {"a": "1", "x": "1"}
+
+
+def test_a_hard_reset_that_discards_says_so_also_where_head_stays() -> None:
+    world = World()
+    main = world.branch({"a": "1"})
+    head = main.record().commit_id
+    assert head is not None
+    before = main.record()
+    assert isinstance(main.hard_reset(head, discard=True), NoChanges)
+    assert main.record() == before
+    main.put(b"b", b"2")
+    outcome = main.hard_reset(head, discard=True)
+    assert isinstance(outcome, Done)
+    assert outcome.stats == CommitStats(commit_id=head)
+    assert contents(main) == {"a": "1"}
 
 
 def test_nothing_begins_at_a_commit_whose_records_were_collected() -> None:

@@ -126,7 +126,7 @@ def test_a_conditional_write_is_made_or_not_known_to_be(reads: int, told: type[C
 @pytest.mark.parametrize(("reads", "told"), [(3, None), (1000, OutcomeUnknown)])
 def test_a_branch_is_made_or_not_known_to_be(reads: int, told: type[CompactlibError] | None) -> None:
     store, objects = MemoryStore(), MemoryObjects()
-    faulty = FaultyStore(store, Away(lambda operation: operation.name == "set_if", reads))
+    faulty = FaultyStore(store, Away(lambda operation: operation.name == "transact", reads))
     try:
         repo_over(faulty, objects).create_branch("main")
     except CompactlibError as error:
