@@ -57,6 +57,7 @@ def session(master: str, folder: Path, bare: dict[str, str], options: dict[str, 
         # Both workers have to be there before the first task is given out.
         "spark.cores.max": "2",
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "280s",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         **{f"spark.executorEnv.{name}": value for name, value in bare.items()},
         **options,
