@@ -110,7 +110,10 @@ class World:
         self.blocks = itertools.count(1)
         self.rows: dict[Key, frozenset[int]] = {}
         self.acknowledged: set[int] = set()
+        # What may be gone: a tombstone was given out, and nobody has written it since the deletion was over.
         self.deleted: set[Key] = set()
+        self.written: set[tuple[Key, int]] = set()
+        self.deleting: dict[str, set[Key]] = {}
         self.held: list[tuple[JobPlan, int]] = []
         self.tokens: dict[str, int] = {}
         self.unconfirmed: list[Tombstone] = []
@@ -226,7 +229,13 @@ class World:
         block = BlockMeta(id=f"{plan.name}@{self.rng.choice([str(token), 'same'])}", tenant=plan.tenant,
                           shard=plan.shard, level=plan.compaction_level + 1)
         rows = frozenset[int]().union(*(self.rows[plan.tenant, plan.shard, each] for each in plan.source_blocks))
-        assert self.rows.setdefault(key_of(block), rows) == rows
+        key = key_of(block)
+        assert self.rows.setdefault(key, rows) == rows
+        if (key, token) not in self.written:
+            # An attempt writes it once, before it says so for the first time.
+            self.written.add((key, token))
+            if not any(key in keys for keys in self.deleting.values()):
+                self.deleted.discard(key)
         return StatusUpdate(plan.name, token, status, CompactedBlocks(
             tenant=plan.tenant, shard=plan.shard, source_blocks=plan.source_blocks, new_blocks=(block,)))
 
@@ -234,6 +243,9 @@ class World:
         rng = self.rng
         about = rng.choices(self.held[-6:], k=rng.choice([0, 1, 1, 2, 3])) if self.held else []
         confirmed = [tombstone for tombstone in self.unconfirmed if rng.random() < 0.5]
+        for tombstone in confirmed:
+            # It has deleted what it confirms, whether that is heard or not.
+            self.deleting.pop(tombstone.name, None)
         request = PollRequest(tuple(self.said(*each) for each in about), rng.randint(0, 3),
                               tuple(tombstone.name for tombstone in confirmed))
         response = self.tried(lambda: self.scheduler.poll(request))
@@ -254,7 +266,9 @@ class World:
         riding = itertools.chain.from_iterable(plan.tombstones for plan in response.compaction_jobs)
         for tombstone in (*response.tombstones, *riding):
             assert isinstance(tombstone, BlockTombstones)
-            self.deleted.update((tombstone.tenant, tombstone.shard, each) for each in tombstone.blocks)
+            keys = {(tombstone.tenant, tombstone.shard, each) for each in tombstone.blocks}
+            self.deleted |= keys
+            self.deleting[tombstone.name] = keys
             self.unconfirmed.append(tombstone)
 
     def see_completed(self, done: CompactedBlocks) -> None:
