@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import AuditFailed, Closed, CompactlibError, CorruptData, InvalidInput, Stale
@@ -460,6 +462,12 @@ def live_through(world: World) -> int:
         world.check()
     world.end()
     return world.accepted
+
+
+@pytest.fixture(autouse=True)
+def _unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What observers raise is logged, and pytest would keep gigabytes of that for thousands of lives."""
+    monkeypatch.setattr(logging.getLogger("compactlib.observers"), "disabled", True)
 
 
 def test_a_stored_scheduler_keeps_what_it_has_said(effort: Effort) -> None:
