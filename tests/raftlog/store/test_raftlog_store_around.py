@@ -229,21 +229,28 @@ def test_soak_a_killed_store_another_that_acknowledges_and_then_no_power() -> No
 # ------------------------------------------------------------------------- taken back while a compaction rewrites it
 
 
+@attrs.frozen
+class Flushing:
+    """Runs tasks, and flushes a store before it rewrites or after it."""
+
+    store: RaftLogStore
+    moment: str
+
+    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
+            observer: Observer | None = None) -> Iterator[RewriteOutcome]:
+        listed = list(tasks)
+        if self.moment == "before the rewrite":
+            self.store.flush()
+        outcomes = list(LocalExecutor().run(listed, budget=budget, observer=observer))
+        if self.moment == "after it":
+            self.store.flush()
+        yield from outcomes
+
+
 @pytest.mark.parametrize("moment", ["before the rewrite", "after it"])
 def test_segments_that_are_taken_back_while_they_are_rewritten_are_no_failure(tmp_path: Path, moment: str) -> None:
     """A flush writes what took their entries' places, and removes their files, which hold nothing else."""
     store = RaftLogStore(tmp_path / STORE, attrs.evolve(options(UnsyncedFiles()), max_wal_bytes=1 << 20))
-
-    class Meanwhile:
-        def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
-                observer: Observer | None = None) -> Iterator[RewriteOutcome]:
-            listed = list(tasks)
-            if moment == "before the rewrite":
-                store.flush()
-            outcomes = list(LocalExecutor().run(listed, budget=budget, observer=observer))
-            if moment == "after it":
-                store.flush()
-            yield from outcomes
 
     with store:
         log = store.log("a")
@@ -251,7 +258,7 @@ def test_segments_that_are_taken_back_while_they_are_rewritten_are_no_failure(tm
         store.flush()
         overwrite(log, [(index, 2, b"new") for index in range(6, 20)])
         log.snapshot(18, [0, 5, 7, 9, 13])
-        outcome = log.compact(policy=log.policy, executor=Meanwhile())
+        outcome = log.compact(policy=log.policy, executor=Flushing(store, moment))
         if moment == "before the rewrite":
             assert isinstance(outcome, Skipped)
             assert "taken back" in outcome.reason
@@ -270,20 +277,13 @@ def test_a_group_that_was_taken_back_whole_while_it_was_rewritten_leaves_no_file
     store = RaftLogStore(tmp_path / STORE, attrs.evolve(made, max_wal_bytes=1 << 20,
                                                         log=attrs.evolve(made.log, policy=SeedPolicy(max_sources=2))))
 
-    class AndAFlush:
-        def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
-                observer: Observer | None = None) -> Iterator[RewriteOutcome]:
-            outcomes = list(LocalExecutor().run(list(tasks), budget=budget, observer=observer))
-            store.flush()
-            yield from outcomes
-
     with store:
         log = store.log("a")
         log.append([(index, 1, b"old") for index in range(16)])
         store.flush()
         overwrite(log, [(index, 2, b"new") for index in range(8, 28)])
         log.snapshot(26, [1, 5, 9, 13, 17, 21, 25])
-        outcome = log.compact(policy=log.policy, executor=AndAFlush())
+        outcome = log.compact(policy=log.policy, executor=Flushing(store, "after it"))
         assert isinstance(outcome, Done)
         assert [group.members for group in outcome.stats.done] == [(1, 2), (3,)]
         log.append([(index, 3, b"more") for index in range(28, 36)])
