@@ -19,7 +19,7 @@ def put_plainly(keys: array[int], times: array[int], given: array[int], rows: ar
     """See `records.put_plainly`."""
     owners, at, numbers = np.frombuffer(keys, np.int32), np.frombuffer(times, np.int64), np.frombuffer(given, np.int32)
     current, place = np.frombuffer(records.current, np.int32), np.frombuffer(records.place, np.int32)
-    order, again = _by_key(owners)
+    order, again = by_key(owners)
     old = current[owners]
     old[order[1:][again]] = numbers[order[:-1][again]]
     last = order[np.append(~again, True)]
@@ -40,68 +40,11 @@ def put_plainly(keys: array[int], times: array[int], given: array[int], rows: ar
     place[gone] = DEAD
 
 
-def _by_key(owners: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def by_key(owners: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Which operations come first by key, then in their order; of all but the first, if its key is that before it."""
     by_key = (owners.astype(np.int64) << 32) + np.arange(len(owners))
     by_key.sort()
     return by_key & 0xFFFFFFFF, by_key[1:] >> 32 == by_key[:-1] >> 32
-
-
-class Coming:
-    """Writes that come next: how often the key of each was written before, and when last.
-
-    Args:
-        keys: the key of each.
-        times: when, ascending.
-        writes: how often each key has been written by now; `make` raises it.
-        last: when the last of these was; `make` raises it.
-    """
-
-    def __init__(self, keys: Sequence[int], times: Sequence[int], writes: array[int], last: array[int]) -> None:
-        self._keys, self._times = np.array(keys, np.int32), np.array(times, np.int64)
-        self._counted, self._latest = writes, last
-        self._made = self._told = 0
-        order, again = _by_key(self._keys)
-        owners, numbers, first = self._keys.take(order), np.arange(len(order)), np.append(True, ~again)
-        before = np.frombuffer(writes, np.int64).take(owners)
-        before += numbers - np.maximum.accumulate(np.where(first, numbers, 0))
-        since = np.roll(self._times.take(order), 1)
-        since[first] = np.frombuffer(last, np.int64).take(owners[first])
-        self._before, self._since = np.empty_like(before), np.empty_like(since)
-        self._before[order], self._since[order] = before, since
-        self._rates = self._before / np.maximum(self._times - self._since, 1)
-        self._rates[self._before == 0] = np.inf
-
-    def above(self, borders: Sequence[float], count: int) -> list[int]:
-        """How many borders are at or above the writes of a key for each millisecond since the last; none for its first.
-
-        Of so many writes behind those that were made or told, the last one first.
-        """
-        rates = self._rates[self._told:self._told + count]
-        self._told += count
-        return (len(borders) - np.searchsorted(borders, rates[::-1])).tolist()  # type: ignore[no-any-return]
-
-    def make(self, rows: Sequence[int], sums: Sequence[array[int]]) -> int:
-        """Make so many writes more, and take off what they replace; gives when the last one is made.
-
-        Args:
-            rows: the row of what each replaces, below 0 for none.
-            sums: of each row the number of its records, and over their keys the sums of `writes` and of `last`; what
-                lies behind the last one is left out.
-        """
-        part = slice(self._made, self._made + len(rows))
-        self._made = self._told = part.stop
-        keys, times, before, since = self._keys[part], self._times[part], self._before[part], self._since[part]
-        # Of those of one key the last one's is the highest.
-        np.maximum.at(np.frombuffer(self._counted, np.int64), keys, before + 1)
-        np.maximum.at(np.frombuffer(self._latest, np.int64), keys, times)
-        there = np.frombuffer(array("q", rows), np.int64)
-        replaces = np.flatnonzero((there >= 0) & (there < len(sums[0])))
-        there = there.take(replaces)
-        gone = np.ones_like(there), before.take(replaces), since.take(replaces)
-        for column, parts in zip(sums, gone, strict=True):
-            np.subtract.at(np.frombuffer(column, np.int64), there, parts)
-        return int(times[-1])
 
 
 def sorted_out(members: Sequence[array[int]], rows: Sequence[int], place: array[int], free: array[int]

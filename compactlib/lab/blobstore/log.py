@@ -27,8 +27,9 @@ from compactlib.blobstore.model.names import FIRST_SEGMENT, SegmentName
 from compactlib.blobstore.model.placement import Survivor, SurvivorPlacement, class_of, needs_history
 from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.lab.blobstore import records as records_by_loops
+from compactlib.lab.blobstore.contents import Contents
 from compactlib.lab.blobstore.histories import Histories
-from compactlib.lab.blobstore.placement.placement import Contents, Placement, Placer, Victim, checked_placer
+from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim, checked_placer
 from compactlib.lab.blobstore.records import DEAD, NEVER, Records
 
 NO_ROW = -1
@@ -137,7 +138,7 @@ class BlobLog:
         self._moments: array[float] = array("d")
         self._views: list[SegmentView | None] = []
         self._free_rows: list[int] = []
-        self._classes: list[int] = []
+        self._classes: array[int] = array("q")
         self._begun: list[int] = []
         # Where deaths are told at once.
         self._contents = Contents()
@@ -148,16 +149,16 @@ class BlobLog:
         self.histories: Histories | None = (
             Histories() if needs_history(settings.survivors) and not settings.tombstone_bytes else None)
         self.placer: Placer | None = None
+        # Where a placement is told of many records at once: what does so, and whether also of the user's.
+        self._ahead: ModuleType | None = None
+        self._tells_ahead = False
         if settings.placement is not None:
             self._open += [NO_ROW] * (settings.placement.classes - 1)
             self.placer = checked_placer(settings.placement)
             self.placer.contents, self.placer.sums_of = self._contents, self._sums_of
             self.placer.keeps_replaced = self._retention_ms > 0
-            self.placer.arrays = self._by_arrays
-        # Where classes are told ahead: those of the next writes, the next one last; and of each write that the placer
-        # has not been told of, the row of what it replaced.
-        self._ahead: list[int] | None = None
-        self._replaced: list[int] = []
+            self._ahead = None if self._by_arrays is None else _ahead()
+            self._tells_ahead = self._ahead is not None and type(self.placer).ahead is not Placer.ahead
 
     # ------------------------------------------------------------------------------------------------------ segments
 
@@ -304,22 +305,8 @@ class BlobLog:
         if self.placer is not None:
             self.placer.left(records.key[record], row, self._classes[row])
 
-    def look_ahead(self, keys: Sequence[int], times: Sequence[int]) -> None:
-        """Note which writes `put_placed` is going to make; behind the last of them comes `advance`. O(writes)."""
-        assert self.placer is not None
-        self._ahead = [] if len(keys) >= _MANY and self.placer.ahead(keys, times) else None
-
-    def _look_back(self) -> None:
-        """Tell the placer what has been made of the writes that it has looked ahead to."""
-        if self._replaced:
-            assert self.placer is not None
-            assert self._ahead is not None
-            self.placer.made(self._replaced)
-            self._replaced.clear()
-            self._ahead.clear()
-
     def put_placed(self, keys: Sequence[int], times: Sequence[int], size: int, numbers: range, last_ms: int,
-                   max_dead_fraction: float) -> tuple[int, int]:
+                   max_dead_fraction: float, openings: int) -> tuple[int, int]:
         """Write records of one size that live until they are replaced, each to the segment of its class.
 
         Only in a log with a placement in which every record does so. Stops at a new time when too much is dead
@@ -333,6 +320,7 @@ class BlobLog:
             numbers: which of them are to be written.
             last_ms: when the one before the first was.
             max_dead_fraction: see `has_dead_beyond`; 1: whatever is dead.
+            openings: how many segments it may begin; without NumPy it begins none.
         """
         records, placer, opened, classes = self.records, self.placer, self._open, self._classes
         assert placer is not None
@@ -345,9 +333,12 @@ class BlobLog:
         contents, fullest = self._contents, self.settings.room_bytes - size
         self._weigh()
         write = placer.write if records.one_size == size else self._write_weighed
-        ahead, replaced = self._ahead, self._replaced
-        left = None if type(placer).left is Placer.left or ahead is not None else placer.left
+        left = None if type(placer).left is Placer.left else placer.left
         placer.segment_records, placer.until_ms = self.settings.room_bytes // size, NEVER
+        if openings and self._tells_ahead and records.one_size == size and max_dead_fraction == 1:
+            done = self._put_ahead(keys, times, numbers, openings)
+            if done is not None:
+                return done
         for number in numbers:
             key, at = keys[number], times[number]
             if at != last_ms and max_dead_fraction < 1 and self.has_dead_beyond(max_dead_fraction):
@@ -364,16 +355,8 @@ class BlobLog:
                     contents.dead_bytes += dead
                 if left is not None:
                     left(key, row, placed)
-            else:
-                row = NO_ROW
             placer.writes += 1
-            if ahead is None:
-                placed = write(key, at)
-            else:
-                if not ahead:
-                    ahead += placer.classes_ahead()
-                placed = ahead.pop()
-                replaced.append(row)
+            placed = write(key, at)
             row = opened[placed]
             if row == NO_ROW or used[row] > fullest:
                 return number, placed
@@ -388,6 +371,64 @@ class BlobLog:
             if used[row] > fullest:
                 self._close(placed)
         return numbers.stop, NO_ROW
+
+    def _put_ahead(self, keys: Sequence[int], times: Sequence[int], numbers: range, openings: int
+                   ) -> tuple[int, int] | None:
+        """Write as many as the placer tells the classes of ahead; `None` if it does not, or they are too few to pay."""
+        assert self.placer is not None
+        assert self._ahead is not None
+        records, placer, opened = self.records, self.placer, self._open
+        size, each = records.one_size, placer.segment_records
+        count = sum(each - self._used[row] // size for row in opened if row != NO_ROW) + openings * each + 1
+        span = slice(numbers.start, min(numbers.start + count, numbers.stop))
+        if span.stop - span.start < _MANY:
+            return None
+        writes = self._ahead.Writes(keys[span], times[span], records, opened, self._classes, self._used, self._valid,
+                                    self._contents, each, openings)
+        classes = placer.ahead(writes)
+        if classes is None:
+            return None
+        asked, earlier = writes.asked(classes), placer.writes
+        shares = writes.shares(classes)
+        made = asked - (len(shares.begun(asked)) > openings)
+        given = records.free[-made:]
+        del records.free[-made:]
+        there, parts = shares.laid(self._begin_all(shares.begun(made), earlier + 1), given, writes.times)
+        placer.writes = earlier + asked
+        self._contents.bytes += made * size
+        self._lay(parts, size)
+        self._contents.dead_bytes += writes.bury(asked, there, records, self._valid, self._moments)
+        writes.enter(given, there, asked, records)
+        self._close_full(parts, size)
+        return span.start + made, NO_ROW if asked == made else int(classes[made])
+
+    def _begin_all(self, begun: Sequence[tuple[int, int]], first_write: int) -> list[list[int]]:
+        """Begin segments, each at a write and of a class; gives the rows of each class, and which had room before."""
+        assert self.placer is not None
+        rows = [[] if row == NO_ROW else [row] for row in self._open]
+        for number, placed in begun:
+            self.placer.writes = first_write + number
+            # What is open is full by then, and closed later.
+            self._open[placed] = NO_ROW
+            self._begin(placed)
+            rows[placed].append(self._open[placed])
+        return rows
+
+    def _lay(self, parts: Sequence[tuple[int, int, int, bytes, int]], size: int) -> None:
+        """Take records into segments, as `Shares.laid` gives them."""
+        for _, _, row, numbers, newest in parts:
+            self._members[row].frombytes(numbers)
+            total = len(numbers) // self._members[row].itemsize * size
+            self._used[row] += total
+            self._valid[row] += total
+            self._newest[row] = max(self._newest[row], newest)
+
+    def _close_full(self, parts: Sequence[tuple[int, int, int, bytes, int]], size: int) -> None:
+        """Close the segments that are full, in their order; the last ones of the other classes stay open."""
+        for _, placed, row, _, _ in parts:
+            self._open[placed] = row
+            if self._used[row] + size > self.settings.room_bytes:
+                self._close(placed)
 
     def put_plainly(self, keys: array[int], times: array[int], size: int) -> None:
         """Write records of one size that live until they are replaced; the log has segments for them to begin.
@@ -458,7 +499,6 @@ class BlobLog:
 
     def advance(self, now_ms: int) -> None:
         """Take off what has died by `now_ms`. O(what has died)."""
-        self._look_back()
         before = self._open_valid_bytes()
         died = self.records.bury(self._horizon(now_ms), self._valid, self._moments, self._told_expired())
         self._contents.dead_bytes += died - (before - self._open_valid_bytes())
@@ -610,6 +650,11 @@ def _by_arrays() -> ModuleType | None:
     return by_arrays
 
 
+def _ahead() -> ModuleType:
+    from compactlib.lab.blobstore import ahead
+    return ahead
+
+
 class _Copy:
     """One compaction under way: fills outputs, in cycles of as many as there are swap segments."""
 
@@ -634,11 +679,13 @@ class _Copy:
                 self._count(row)
             self._copy_alike(victims)
             return
+        if log.placer is not None and self._are_alike and type(log.placer).copies is not Placer.copies:
+            self._place_alike(victims, log.placer)
+            return
         for row in victims:
             self._count(row)
             if log.placer is not None:
-                log.placer.taken(Victim(row, log._classes[row], log._begun[row], len(log._members[row]),
-                                        log._valid[row] * len(log._members[row]) // log._used[row]))
+                self._tell_taken(row, log.placer)
             free = len(records.free)
             kept, _ = records_by_loops.sorted_out([log._members[row]], [row], records.place, records.free)
             if log.histories is not None:
@@ -647,7 +694,7 @@ class _Copy:
                 self._classify(kept, log._names[row], settings.survivors)
             elif log.placer is not None:
                 self._room_segments += 1
-                self._place(kept, log.placer)
+                self._place(kept, self._classes_for(kept, log.placer))
             else:
                 self._copy(kept)
                 self._sources.append(log._names[row])
@@ -696,14 +743,68 @@ class _Copy:
             if done < len(kept):
                 self._begin_output()
 
-    def _place(self, kept: array[int], placer: Placer) -> None:
+    def _tell_taken(self, row: int, placer: Placer) -> None:
+        log = self._log
+        placer.taken(Victim(row, log._classes[row], log._begun[row], len(log._members[row]),
+                            log._valid[row] * len(log._members[row]) // log._used[row]))
+
+    @property
+    def _are_alike(self) -> bool:
+        """Whether a placer is told of survivors by segments: they are of one size, and have no times to live."""
+        records = self._log.records
+        return records.one_size > 0 and not records.has_lives and not self._log.settings.forecast_seconds
+
+    def _place_alike(self, victims: Sequence[int], placer: Placer) -> None:
+        """Put what is valid into the open segments of its classes, of which the placer tells many at once."""
+        log, records, size = self._log, self._log.records, self._log.records.one_size
+        placer.segment_records, placer.until_ms = log.settings.room_bytes // size, NEVER
+        members = [log._members[row] for row in victims]
+        kept, ends = log._steps(sum(map(len, members))).sorted_out(members, victims, records.place, records.free)
+        keys, classes = list(map(records.key.__getitem__, kept)), list[int]()
+        for row, end in zip(victims, ends, strict=True):
+            self._count(row)
+            self._tell_taken(row, placer)
+            classes += placer.copies(keys[len(classes):end], self._now_ms)
+        if len(kept) >= _MANY and log._ahead is not None and self._place_at_once(kept, classes, ends, log._ahead):
+            return
+        start = 0
+        for end in ends:
+            self._room_segments += 1
+            self._place(kept[start:end], classes[start:end])
+            start = end
+
+    def _place_at_once(self, kept: array[int], classes: Sequence[int], ends: Sequence[int], ahead: ModuleType
+                       ) -> bool:
+        """By arrays; `False`, and nothing done, if the log has too few segments for all that they begin."""
+        log, placer, size = self._log, self._log.placer, self._log.records.one_size
+        assert placer is not None
+        each = placer.segment_records
+        rooms = [0 if row == NO_ROW else each - log._used[row] // size for row in log._open]
+        shares = ahead.Shares(classes, rooms, each)
+        begun = shares.begun(len(kept))
+        free = log.free_segments
+        # Of the victims those count as free whose records are placed by then.
+        if any(number > free + bisect_right(ends, record) for number, (record, _) in enumerate(begun)):
+            return False
+        opened = tuple(log._open)
+        rows = log._begin_all([(0, placed) for _, placed in begun], placer.writes)
+        self._outputs += [row for own, open_row in zip(rows, opened, strict=True) for row in own if row != open_row]
+        there, parts = shares.laid(rows, kept, ahead.written(kept, log.records))
+        ahead.move(kept, there, log.records)
+        if log.settings.copies_renew:
+            parts = [(*part[:-1], self._now_ms) for part in parts]
+        log._lay(parts, size)
+        log._close_full(parts, size)
+        return True
+
+    def _place(self, kept: array[int], classes: Iterable[int]) -> None:
         """Put records into the open segments of their classes; where no segment is left to begin, into any with room.
         """
         log, now_ms = self._log, self._now_ms
         records, renew, room = log.records, log.settings.copies_renew, log.settings.room_bytes
         place, sizes, written, members = records.place, records.size, records.written, log._members
         used, valid, newest, opened = log._used, log._valid, log._newest, log._open
-        for record, placed in zip(kept, self._classes_for(kept, placer), strict=True):
+        for record, placed in zip(kept, classes, strict=True):
             size = sizes[record]
             row = opened[placed]
             if row == NO_ROW or used[row] + size > room:
@@ -727,7 +828,7 @@ class _Copy:
     def _classes_for(self, kept: array[int], placer: Placer) -> Iterable[int]:
         """The class of each record, asked for as its turn comes; those that differ are told of one by one."""
         records, room = self._log.records, self._log.settings.room_bytes
-        if records.one_size > 0 and not records.has_lives and not self._log.settings.forecast_seconds:
+        if self._are_alike:
             placer.segment_records, placer.until_ms = room // records.one_size, NEVER
             return placer.copies([records.key[record] for record in kept], self._now_ms)
         return self._classes_one_by_one(kept, placer)

@@ -21,6 +21,8 @@ NEVER = (1 << 62) - 1
 """When a record dies that does not."""
 DEAD = -1
 """Where a record lies that is dead."""
+AGAIN = -2
+"""Where a record lies that is told of, and is still to be written."""
 NO_SIZE = 0
 MIXED = -1
 _GROWTH = 4096

@@ -337,10 +337,10 @@ class BlobReplay:
         assert isinstance(piece.sizes, int)
         size, done = piece.sizes + self._settings.record_overhead_bytes, 0
         log.room(size)
-        log.look_ahead(keys, times)
         while done < len(piece):
             end = min(len(piece), done + (self._until_check or len(piece)))
-            made, placed = log.put_placed(keys, times, size, range(done, end), self._now_ms, most)
+            made, placed = log.put_placed(keys, times, size, range(done, end), self._now_ms, most,
+                                          max(log.free_segments - self._min_free, 0))
             if made > done:
                 self._now_ms = times[made - 1]
                 self._counts["user_bytes"] += (made - done) * size
@@ -355,7 +355,7 @@ class BlobReplay:
                     self._count_refused(0)
                 self._made(1)
                 done += 1
-            elif done < end:
+            elif done < end and most < 1:
                 self.check()
                 self._now_ms = times[done]
         self._ask_about_the_dead()

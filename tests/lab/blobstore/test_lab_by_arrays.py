@@ -17,7 +17,10 @@ from compactlib.lab import BlobSettings, Operations
 from compactlib.lab.blobstore.fixed_number import FixedNumber
 from compactlib.lab.blobstore.placement.dac import DAC
 from compactlib.lab.blobstore.placement.fadac import FADaC
+from compactlib.lab.blobstore.placement.mixed import Mixed
+from compactlib.lab.blobstore.placement.multi_log import MultiLog
 from compactlib.lab.blobstore.placement.placement import Placement
+from compactlib.lab.blobstore.placement.sepbit import SepBIT
 from compactlib.lab.blobstore.placement.sfs import SFS
 from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
 from compactlib.lab.blobstore.placement.warcip import WARCIP
@@ -67,8 +70,9 @@ def test_steps_by_arrays_are_the_loops_steps(monkeypatch: pytest.MonkeyPatch, ch
     assert report.total.copied_bytes > 0
 
 
-PLACEMENTS: list[Placement | None] = [None, None, UserAndSurvivors(keep_open=False), DAC(classes=2), SFS(classes=2),
-                                      FADaC(classes=2), WARCIP(classes=3, segments=2)]
+PLACEMENTS: list[Placement] = [Mixed(), UserAndSurvivors(keep_open=False), DAC(classes=2), SFS(classes=2),
+                               FADaC(classes=2, step=1.5), WARCIP(classes=3, segments=2), MultiLog(classes=3),
+                               SepBIT(classes=4, segments=1)]
 POLICIES: list[BlobPolicy] = [Greedy(min_used_fraction=0), CostBenefit(min_used_fraction=0),
                               CompactAll(min_used_fraction=0), FixedNumber(victims=3),
                               FixedNumber(victims=2, min_dead_fraction=0.1, prefers="root benefit")]
@@ -99,13 +103,17 @@ def odd_pieces(draw: st.DrawFn, largest: int) -> list[Operations]:
 
 @examples(max_examples=60)
 @given(odd_pieces(8), st.fixed_dictionaries({
-    "placement": st.sampled_from(PLACEMENTS), "deleted_retention_seconds": st.sampled_from([0, 0, 0.005, 0.05]),
+    "placement": st.sampled_from([None, None, *PLACEMENTS]),
+    "deleted_retention_seconds": st.sampled_from([0, 0, 0.005, 0.05]),
     "forecast_seconds": st.sampled_from([0, 0, 0.02]), "check_every_operations": st.sampled_from([0, 3, 7]),
     "min_free_segments": st.sampled_from([None, 0, 2]), "max_dead_fraction": st.sampled_from([1.0, 0.3]),
     "swap_segments": st.integers(1, 3), "copies_renew": st.booleans()}), st.sampled_from(POLICIES))
 def test_steps_by_arrays_are_the_loops_steps_in_odd_workloads(pieces: list[Operations], changed: dict[str, Any],
                                                               policy: BlobPolicy) -> None:
-    settings = BlobSettings.of_slots(9, 20, bucket_seconds=0.004, **changed)
+    same_steps(pieces, BlobSettings.of_slots(9, 20, bucket_seconds=0.004, **changed), policy)
+
+
+def same_steps(pieces: list[Operations], settings: BlobSettings, policy: BlobPolicy) -> None:
     by_arrays = BlobReplay(policy, settings)
     with mock.patch.dict(sys.modules, {"compactlib.lab.blobstore.by_arrays": None}):
         vars(sys.modules["compactlib.lab.blobstore"]).pop("by_arrays", None)
@@ -117,3 +125,33 @@ def test_steps_by_arrays_are_the_loops_steps_in_odd_workloads(pieces: list[Opera
             by_arrays.log.audit()
             assert by_arrays.log.view(each.times_ms[-1] + 1) == by_loops.log.view(each.times_ms[-1] + 1)
     assert by_arrays.report("") == by_loops.report("")
+
+
+@st.composite
+def long_pieces(draw: st.DrawFn, keys: int) -> list[Operations]:
+    """Pieces of PUTs of one size, some keys much more often than others; a few deletes and other sizes between."""
+    random, now, made = Random(draw(st.integers(0, 1 << 32))), draw(st.sampled_from([0, -500, 10**12])), []
+    steps = draw(st.sampled_from([(0,), (1,), (0, 0, 1, 9)]))
+    for count in draw(st.lists(st.sampled_from([1, 30, 200, 600]), min_size=1, max_size=6)):
+        times = []
+        for _ in range(count):
+            now += random.choice(steps)
+            times.append(now)
+        is_odd = random.randrange(6) == 0
+        made.append(Operations(
+            kinds=bytes(random.choice([PUT, PUT, DELETE]) if is_odd else PUT for _ in range(count)),
+            keys=[min(int(random.paretovariate(0.5)) - 1, keys - 1) for _ in range(count)],
+            sizes=random.choice([1, 2, 3]) if is_odd and random.randrange(2) else 2, times_ms=times))
+    return made
+
+
+@examples(max_examples=15)
+@given(long_pieces(60), st.fixed_dictionaries({
+    "check_every_operations": st.sampled_from([0, 0, 40]), "min_free_segments": st.sampled_from([None, 0, 2]),
+    "max_dead_fraction": st.sampled_from([1.0, 1.0, 0.3]), "copies_renew": st.booleans()}),
+    st.sampled_from([(30, 10), (13, 16), (10, 33)]), st.sampled_from(POLICIES))
+@pytest.mark.parametrize("placement", PLACEMENTS, ids=lambda placement: placement.name)
+def test_placing_many_at_once_is_placing_one_by_one(placement: Placement, pieces: list[Operations],
+                                                    changed: dict[str, Any], shape: tuple[int, int],
+                                                    policy: BlobPolicy) -> None:
+    same_steps(pieces, BlobSettings.of_slots(*shape, placement=placement, **changed), policy)

@@ -17,13 +17,14 @@ from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.placement import ByEnd
 from compactlib.errors import InvalidInput
 from compactlib.lab import BlobSettings, HotCold, Operations, TtlMix, Uniform, Zipf, replay_blobs
+from compactlib.lab.blobstore.contents import Contents
 from compactlib.lab.blobstore.fixed_number import FixedNumber
 from compactlib.lab.blobstore.placement.by_lifetime import ByLifetime
 from compactlib.lab.blobstore.placement.dac import DAC
 from compactlib.lab.blobstore.placement.fadac import FADaC
 from compactlib.lab.blobstore.placement.mixed import Mixed
 from compactlib.lab.blobstore.placement.multi_log import MultiLog
-from compactlib.lab.blobstore.placement.placement import Contents, Placement, Placer, Victim
+from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim
 from compactlib.lab.blobstore.placement.sepbit import SepBIT
 from compactlib.lab.blobstore.placement.sfs import SFS
 from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors

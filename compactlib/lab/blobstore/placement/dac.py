@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 from array import array
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
 from compactlib.lab.blobstore.placement.placement import Placer, class_count, grown
+
+if TYPE_CHECKING:
+    from compactlib.lab.blobstore.ahead import Classes, Writes
 
 
 @attrs.frozen(kw_only=True)
@@ -49,6 +53,20 @@ class _Regions(Placer):
             self._region[key] = region
         return region
 
+    def ahead(self, writes: Writes) -> Classes:
+        regions = (writes.of_keys(self._region) + writes.times_before() + 1).clip(max=self._hottest)
+        writes.leave(self._region, regions, writes.asked(regions))
+        return regions
+
     def copy(self, key: int, now_ms: int) -> int:
-        region = self._region[key] = max(self._region[key] - 1, 0)
-        return region
+        return self.copies((key,), now_ms)[0]
+
+    def copies(self, keys: Sequence[int], now_ms: int) -> list[int]:
+        regions, found = self._region, []
+        for key in keys:
+            region = regions[key]
+            if region:
+                region -= 1
+                regions[key] = region
+            found.append(region)
+        return found

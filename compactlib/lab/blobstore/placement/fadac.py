@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
 from compactlib._arguments import is_above
 from compactlib.lab.blobstore.placement.placement import Placer, class_count, grown
+
+if TYPE_CHECKING:
+    from compactlib.lab.blobstore.ahead import Classes, Writes
 
 
 @attrs.frozen(kw_only=True)
@@ -60,7 +64,6 @@ class _Fading(Placer):
             # Of a request of r records each brings 1 / r of the request's step.
             request = self._request
             bound = self._average = bound + (request - bound) / valid / request
-        # As `_class_of`, without a call.
         if not bound or count <= bound:
             return 0
         found, step, hottest = 1, self._step, self._hottest
@@ -68,23 +71,45 @@ class _Fading(Placer):
             found += 1
         return found
 
+    def ahead(self, writes: Writes) -> Classes:
+        counts = writes.of_keys(self._count) + writes.times_before() + 1
+        request, averages = self._request, list[float]()
+
+        def classes_at(valid: Any) -> Any:
+            averages.clear()
+            average = self._average
+            for records in valid.tolist():
+                if records:
+                    average += (request - average) / records / request
+                averages.append(average)
+            valid[:] = averages
+            return self._classes_of(counts, valid)
+
+        classes: Any = writes.settled(self._classes_of(counts, self._average), classes_at)
+        asked = writes.asked(classes)
+        writes.leave(self._count, counts, asked)
+        self._average = averages[asked - 1]
+        return classes  # type: ignore[no-any-return]
+
+    def _classes_of(self, counts: Any, bounds: Any) -> Any:
+        """By arrays; see `write`."""
+        found = 0
+        for _ in range(self._hottest):
+            found = found + (counts > bounds)
+            bounds = bounds * self._step
+        return found * (bounds != 0)
+
     def copy(self, key: int, now_ms: int) -> int:
         return self.copies((key,), now_ms)[0]
 
     def copies(self, keys: Sequence[int], now_ms: int) -> list[int]:
-        counts, average, class_of, found = self._count, self._average, self._class_of, []
+        counts, bounds, found = self._count, [self._average], list[int]()
+        while self._average and len(bounds) < self._hottest:
+            bounds.append(bounds[-1] * self._step)
         for key in keys:
             count = counts[key]
             if count:
                 count -= 1
                 counts[key] = count
-            found.append(class_of(count, average))
-        return found
-
-    def _class_of(self, count: int, bound: float) -> int:
-        if not count > bound or not bound:
-            return 0
-        step, found = self._step, 1
-        while found < self._hottest and count > (bound := bound * step):
-            found += 1
+            found.append(bisect_left(bounds, count) if self._average else 0)
         return found

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
 from compactlib.lab.blobstore.placement.placement import Placer
+
+if TYPE_CHECKING:
+    from compactlib.lab.blobstore.ahead import Classes, Writes
 
 
 @attrs.frozen
@@ -32,6 +36,14 @@ class OneForEach(Placer):
         """See `Placer.write`."""
         return 0
 
+    def ahead(self, writes: Writes) -> Classes:
+        """See `Placer.ahead`."""
+        return [0] * len(writes)
+
     def copy(self, key: int, now_ms: int) -> int:
         """See `Placer.copy`."""
         return self._survivors
+
+    def copies(self, keys: Sequence[int], now_ms: int) -> Sequence[int]:
+        """See `Placer.copies`."""
+        return [self._survivors] * len(keys)

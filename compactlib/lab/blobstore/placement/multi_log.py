@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import random
 from array import array
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
 from compactlib.blobstore.compaction.plan.policy import whole
 from compactlib.lab.blobstore.placement.placement import Placer, Victim, class_count, grown
+from compactlib.lab.blobstore.records import AGAIN, DEAD
+
+if TYPE_CHECKING:
+    from compactlib.lab.blobstore.ahead import Classes, Writes
 
 
 @attrs.frozen(kw_only=True)
@@ -65,15 +70,39 @@ class _Logs(Placer):
 
     def write(self, key: int, now_ms: int) -> int:
         log = self._log[key]
-        if log and self._collected[log]:
-            expected = self._valid[log] * self._kept[log] / self._collected[log] / 2
-            early = expected - (self.writes - self._last[key])
-            if early > 0 and self._draw() < early / expected:
-                log -= 1
-                self._log[key] = log
+        if log and self._collected[log] and self._is_early(log, self.writes - self._last[key]):
+            log -= 1
+            self._log[key] = log
         self._last[key] = self.writes
         self._valid[log] += 1
         return log
+
+    def _is_early(self, log: int, age: int) -> bool:
+        expected = self._valid[log] * self._kept[log] / self._collected[log] / 2
+        early = expected - age
+        return early > 0 and self._draw() < early / expected
+
+    def ahead(self, writes: Writes) -> Classes:
+        logs, last, valid, collected, is_early = self._log, self._last, self._valid, self._collected, self._is_early
+        rooms, openings, found = list(writes.rooms), writes.openings, list[int]()
+        replaced = writes.classes_left().tolist()
+        for number, (key, left) in enumerate(zip(writes.keys.tolist(), replaced, strict=True), self.writes + 1):
+            log = logs[key]
+            if left != DEAD:
+                valid[log if left == AGAIN else left] -= 1
+            if log and collected[log] and is_early(log, number - last[key]):
+                log -= 1
+                logs[key] = log
+            last[key] = number
+            valid[log] += 1
+            found.append(log)
+            if not rooms[log]:
+                if not openings:
+                    break
+                openings -= 1
+                rooms[log] = writes.each
+            rooms[log] -= 1
+        return found
 
     def copy(self, key: int, now_ms: int) -> int:
         log = self._log[key]
@@ -84,3 +113,6 @@ class _Logs(Placer):
         self._log[key] = log
         self._valid[log] += 1
         return log
+
+    def copies(self, keys: Sequence[int], now_ms: int) -> list[int]:
+        return [self.copy(key, now_ms) for key in keys]

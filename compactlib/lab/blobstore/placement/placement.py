@@ -16,14 +16,17 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from numbers import Integral
-from types import ModuleType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
 from compactlib.blobstore.model.values import is_a
 from compactlib.errors import InvalidInput
+from compactlib.lab.blobstore.contents import Contents
 from compactlib.lab.blobstore.records import NEVER
+
+if TYPE_CHECKING:
+    from compactlib.lab.blobstore.ahead import Classes, Writes
 
 
 @attrs.frozen
@@ -45,21 +48,6 @@ class Victim:
     valid: int
 
 
-@attrs.define
-class Contents:
-    """What a log holds.
-
-    Attributes:
-        bytes: of all its records.
-        dead_bytes: of that, what is dead in segments that are closed.
-        record_bytes: size of a record; where sizes differ, about the mean.
-    """
-
-    bytes: float = 0
-    dead_bytes: int = 0
-    record_bytes: float = 1
-
-
 class Placer:
     """What a placement knows of one log; a scheme overrides what it needs. One thread at a time.
 
@@ -69,7 +57,6 @@ class Placer:
         sums_of: for each of some segments, by their rows: how many records are valid and not replaced, and over their
             keys the sum of each of some columns of 64 bits. O(their records).
         keeps_replaced: whether what is replaced or deleted stays valid for a while, so that `left` tells of it later.
-        arrays: steps that NumPy takes (`compactlib.lab.blobstore.by_arrays`); `None` where it is not installed.
         segment_records: how many records of the kind at hand a segment takes.
         until_ms: until when the record at hand is kept if nobody replaces it; `NEVER` without a time to live.
         brief: classes whose open segment is closed at the end of each compaction, full or not.
@@ -79,7 +66,6 @@ class Placer:
     contents: Contents
     sums_of: Callable[[Sequence[int], Sequence[array[int]]], list[list[int]]]
     keeps_replaced: bool = False
-    arrays: ModuleType | None = None
     segment_records: int = 0
     until_ms: int = NEVER
     brief: tuple[int, ...] = ()
@@ -96,17 +82,16 @@ class Placer:
         """The class of a record that the user writes; `left` has told of an earlier one that is not kept."""
         raise NotImplementedError
 
-    def ahead(self, keys: Sequence[int], times: Sequence[int]) -> bool:
-        """The writes of the user that come next, of one size and without times to live; whether `classes_ahead` and
-        `made` are to be called for them, and not `write`, or `left` for what they replace."""
-        return False
+    def ahead(self, writes: Writes) -> Classes | None:
+        """The classes of writes of the user that come next; `None`: `write` is to be asked, as this does.
 
-    def classes_ahead(self) -> list[int]:
-        """The classes of at least one of the writes that come next, the next one last; until the next compaction."""
-        raise NotImplementedError
-
-    def made(self, rows: Sequence[int]) -> None:
-        """So many writes more are made; the segment of what each replaced, below 0 for none. Before each compaction."""
+        Called instead of `write`, and of `left` for what they replace, where many records of one size without times to
+        live come; only where NumPy is installed. `writes.asked` tells how many of these writes are made then, or asked
+        for; a scheme remembers those, and what it answers for the rest does not count. `Placer.writes` and `contents`
+        are as they were before the first; `closed` is called afterwards, as the classes tell. The results are to be the
+        same as those of `write`.
+        """
+        return None
 
     def copy(self, key: int, now_ms: int) -> int:
         """The class of a record that a compaction copies."""
@@ -115,7 +100,8 @@ class Placer:
     def copies(self, keys: Sequence[int], now_ms: int) -> Iterable[int]:
         """As `copy` for all that is copied from one segment, where records are of one size and have no times to live.
 
-        Each is placed before the next is asked for; a scheme that answers at once may not use what that changes.
+        Each is placed before the next is asked for. A scheme with a method of its own is asked, and told what is
+        `taken`, for all victims of a compaction before anything is placed: it may not use what that changes.
         """
         return map(self.copy, keys, repeat(now_ms))
 
@@ -158,13 +144,24 @@ def checked_placer(placement: Placement) -> Placer:
     def checked(ask: Callable[..., int]) -> Callable[..., int]:
         return lambda *given: _class_in(placement, ask(*given))
 
-    def each_checked(ask: Callable[..., Iterable[int]]) -> Callable[..., list[int]]:
-        return lambda *given: [_class_in(placement, each) for each in ask(*given)]
+    def each_checked(ask: Callable[..., Iterable[int]]) -> Callable[..., Iterable[int]]:
+        return lambda *given: (_class_in(placement, each) for each in ask(*given))
+
+    def ahead_checked(ask: Callable[[Writes], Classes | None]) -> Callable[[Writes], list[int] | None]:
+        def asked(writes: Writes) -> list[int] | None:
+            found = ask(writes)
+            if found is None:
+                return None
+            if not 1 <= len(found) <= len(writes):
+                raise InvalidInput(f"placement {placement!r:.100} told {len(found)} classes ahead of {len(writes)} "
+                                   f"writes; give one for each")
+            return [_class_in(placement, each) for each in found]
+        return asked
 
     for name in ("write", "copy"):
         setattr(placer, name, checked(getattr(placer, name)))
-    for name in ("copies", "classes_ahead"):
-        setattr(placer, name, each_checked(getattr(placer, name)))
+    for name, check in (("copies", each_checked), ("ahead", ahead_checked)):
+        setattr(placer, name, check(getattr(placer, name)))
     return placer
 
 

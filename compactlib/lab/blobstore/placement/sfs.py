@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
 from compactlib.blobstore.compaction.plan.policy import whole
 from compactlib.lab.blobstore.placement.placement import Placer, Victim, class_count, grown
 
-_AHEAD = 1024
-"""So many classes are told ahead; a compaction may change those of the rest."""
+if TYPE_CHECKING:
+    from compactlib.lab.blobstore.ahead import Classes, Writes
 
 
 @attrs.frozen(kw_only=True)
@@ -59,7 +60,6 @@ class _Groups(Placer):
         self._summed: set[int] = set()
         self._unsummed: set[int] = set()
         self._now = 0
-        self._coming: Any = None
         self._sorted: list[float] = []
         self._totals: list[float] = []
         self._sorted_at: tuple[int, int] = (-1, -1)
@@ -81,17 +81,21 @@ class _Groups(Placer):
         writes_of[key], last_of[key] = writes + 1, now_ms
         return self._coldest - bisect_left(self._borders, writes / (now_ms - last or 1)) if writes else 0
 
-    def ahead(self, keys: Sequence[int], times: Sequence[int]) -> bool:
-        if self.arrays is None:
-            return False
-        self._coming = self.arrays.Coming(keys, times, self._writes, self._last)
-        return True
-
-    def classes_ahead(self) -> list[int]:
-        return self._coming.above(self._borders, _AHEAD)  # type: ignore[no-any-return]
-
-    def made(self, rows: Sequence[int]) -> None:
-        self._now = self._coming.make(rows, self._sums)
+    def ahead(self, writes: Writes) -> Classes:
+        counts, since = writes.of_keys(self._writes) + writes.times_before(), writes.earlier(self._last, writes.times)
+        rates = counts / (writes.times - since).clip(1)
+        rates[counts == 0] = math.inf
+        classes: Classes = self._coldest - sum(rates > border for border in self._borders)
+        asked = writes.asked(classes)
+        writes.leave(self._writes, counts + 1, asked)
+        writes.leave(self._last, writes.times, asked)
+        # What leaves a segment that is not summed up need not be taken off, and does no harm.
+        held, sums, times = self._sums
+        writes.take_off(held, 1, asked)
+        writes.take_off(sums, counts, asked)
+        writes.take_off(times, since, asked)
+        self._now = int(writes.times[asked - 1])
+        return classes
 
     def copy(self, key: int, now_ms: int) -> int:
         since_ms = now_ms - self._last[key]

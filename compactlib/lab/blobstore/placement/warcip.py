@@ -7,12 +7,15 @@ import math
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
 from compactlib.blobstore.compaction.plan.policy import whole
 from compactlib.lab.blobstore.placement.placement import Placer, class_count, grown
+
+if TYPE_CHECKING:
+    from compactlib.lab.blobstore.ahead import Classes, Writes
 
 _NOT_YET = -math.inf
 
@@ -58,6 +61,8 @@ class _Clusters(Placer):
         self._spare: list[int] = []
         self._doomed = -1
         self._full = 0
+        # Of each class: how many segments `ahead` has seen full of which `closed` is still to tell.
+        self._foreseen = [0] * settings.classes
         # Of each key: when it was written, and when it was copied, last.
         self._at = array("d")
         self._copied = array("d")
@@ -88,6 +93,22 @@ class _Clusters(Placer):
         centres[found] = (centre * count + interval) / more
         return self._places[found]
 
+    def ahead(self, writes: Writes) -> Classes:
+        rooms, openings, write, found = list(writes.rooms), writes.openings, self.write, list[int]()
+        for key, now_ms in zip(writes.keys.tolist(), writes.times.tolist(), strict=True):
+            placed = write(key, now_ms)
+            found.append(placed)
+            if not rooms[placed]:
+                if not openings:
+                    break
+                openings -= 1
+                rooms[placed] = writes.each
+            rooms[placed] -= 1
+            if not rooms[placed]:
+                self._is_full(placed)
+                self._foreseen[placed] += 1
+        return found
+
     def copy(self, key: int, now_ms: int) -> int:
         return self.copies((key,), now_ms)[0]
 
@@ -98,6 +119,12 @@ class _Clusters(Placer):
         return [0] * len(keys)
 
     def closed(self, row: int, placed: int) -> None:
+        if self._foreseen[placed]:
+            self._foreseen[placed] -= 1
+        else:
+            self._is_full(placed)
+
+    def _is_full(self, placed: int) -> None:
         if placed not in self._places:
             return
         place = self._places.index(placed)
