@@ -13,6 +13,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -290,6 +291,54 @@ def test_what_is_written_to_a_wal_that_another_process_has_removed_is_refused(tm
         subprocess.run([sys.executable, "-c", script, path], check=True)
         with pytest.raises(StoreFailed, match="-wal beside it was removed"):
             store.set(b"p", b"k", b"w")
+
+
+def test_readers_who_never_pause_do_not_let_the_wal_grow_for_ever(tmp_path: Path,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compactlib.kv.stores.sqlite.store._WAL_BYTES", 1 << 20)
+    path, done = tmp_path / "kv", threading.Event()
+
+    def reads() -> None:
+        lines = [sqlite3.connect(path, isolation_level=None) for _ in range(2)]
+        for turn in itertools.count():
+            # The next one begins before this one ends.
+            lines[turn % 2].execute("BEGIN").execute("SELECT count(*) FROM cells").fetchall()
+            if turn:
+                lines[turn % 2 - 1].execute("ROLLBACK")
+            if done.wait(0.001):
+                break
+        for line in lines:
+            line.close()
+
+    with contextlib.closing(SqliteStore(path, synchronous="normal")) as store:
+        reader, largest = threading.Thread(target=reads), 0
+        reader.start()
+        try:
+            for _ in range(200):
+                store.set(b"p", b"k", bytes(100_000))
+                largest = max(largest, path.with_name("kv-wal").stat().st_size)
+        finally:
+            done.set()
+            reader.join()
+        assert largest < 8 << 20
+        store.audit()
+
+
+def test_a_reader_who_stays_costs_writers_one_wait_for_each_doubling(tmp_path: Path,
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compactlib.kv.stores.sqlite.store._WAL_BYTES", 1 << 20)
+    path = tmp_path / "kv"
+    with contextlib.closing(SqliteStore(path, busy_seconds=0)) as store:
+        store.set(b"p", b"k", b"v")
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            assert reader.execute("BEGIN").execute("SELECT count(*) FROM cells").fetchall() == [(1,)]
+            for _ in range(60):
+                store.set(b"p", b"k", bytes(100_000))
+            assert path.with_name("kv-wal").stat().st_size > 4 << 20
+        store.set(b"p", b"k", bytes(20 << 20))
+        assert path.with_name("kv-wal").stat().st_size == 0
+        with locked(path), pytest.raises(SlowDown):
+            store.set(b"p", b"k", b"v")
 
 
 def test_a_link_to_the_file_is_followed_also_by_one_who_only_reads(tmp_path: Path) -> None:

@@ -35,6 +35,10 @@ _LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value
 _PAGE_BYTES = 4 << 20
 _HEADER_BYTES = 100
 _WAL_WAIT_SECONDS = 0.01
+_WAL_BYTES = 16 << 20
+"""Of the `-wal`, from which on a writer waits for readers. SQLite folds 4 MB into the file, but only begins the `-wal`
+anew in a moment in which nobody reads it."""
+_FOLD_MILLISECONDS = 200
 
 _GET = "SELECT value, version, checksum FROM cells WHERE partition = ? AND key = ?"
 _SCAN = ("SELECT key, value, version, checksum FROM cells WHERE partition = ? AND key >= ? ORDER BY key LIMIT ?")
@@ -96,6 +100,7 @@ class SqliteStore(TransactionalStore):
         self._read_only = read_only
         self._busy_seconds = busy_seconds
         self._clock: Clock = SystemClock() if clock is None else clock
+        self._fold_bytes = _WAL_BYTES
         # An interrupt may come right after a transaction has begun, and that one would keep all others from writing.
         self._connections: Connections[FileConnection] = Connections(
             self._path, self._connect,
@@ -245,6 +250,7 @@ class SqliteStore(TransactionalStore):
                     answers: list[Exception | None] = [work.carry_out(transaction) for transaction in batch]
                     connection.execute("UPDATE counter SET version = ?", (work.version,))
                 self._finish(connection)
+            self._fold(connection)
         return answers
 
     def _finish(self, connection: sqlite3.Connection) -> None:
@@ -255,6 +261,24 @@ class SqliteStore(TransactionalStore):
                 # The sync may have failed after the bytes arrived: a crash now could bring the transaction back.
                 raise OutcomeUnknown(operation="commit", path=self._path, detail=str(error)) from error
             raise named(error, "commit", self._path) from error
+
+    def _fold(self, connection: FileConnection) -> None:
+        """Begin a large `-wal` anew: who begins to read meanwhile finds all in the file. Where somebody reads for long,
+        that is tried again once it has doubled."""
+        try:
+            size = os.path.getsize(f"{self._path}-wal")
+            if size < self._fold_bytes:
+                return
+            wait = int(1000 * self._busy_seconds)
+            connection.execute(f"PRAGMA busy_timeout = {min(wait, _FOLD_MILLISECONDS)}")
+            try:
+                is_busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                connection.execute(f"PRAGMA busy_timeout = {wait}")
+            self._fold_bytes = 2 * size if is_busy else _WAL_BYTES
+        except (OSError, sqlite3.Error):
+            # What was committed is durable all the same, and the next writer tries it again.
+            return
 
     # -- opening
 
