@@ -362,6 +362,20 @@ def test_an_empty_database_becomes_no_store_where_there_must_be_one(tmp_path: Pa
     SqliteStore(f"/{tmp_path}/kv", create=False).close()
 
 
+def test_an_audit_that_has_failed_holds_nothing_though_its_error_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "kv"
+    with contextlib.closing(SqliteStore(path, busy_seconds=0)) as store, contextlib.closing(SqliteStore(path)) as other:
+        store.transact((), [Put(b"p", b"%d" % number, b"v" * 100) for number in range(200)])
+        with contextlib.closing(sqlite3.connect(path)) as damaging, damaging:
+            damaging.execute("UPDATE cells SET checksum = 1 WHERE key = ?", (b"1",))
+        with pytest.raises(DamagedStore) as kept:
+            store.audit()
+        other.set(b"p", b"k", b"v")
+        assert store.get(b"p", b"k").value == b"v"
+        store.set(b"p", b"k", b"w")
+        assert "checksum" in str(kept.value)
+
+
 # -- a disk that does not answer
 
 

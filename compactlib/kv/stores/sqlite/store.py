@@ -164,19 +164,21 @@ class SqliteStore(TransactionalStore):
         """See `KVStore.audit`: SQLite's own integrity check, every row's checksum, and the write counter."""
         with self._reading("audit") as connection, _rolled_back(connection):
             connection.execute("BEGIN")
-            findings = [text for text, in connection.execute("PRAGMA integrity_check")]
+            findings = [text for text, in connection.execute("PRAGMA integrity_check").fetchall()]
             if findings != ["ok"]:
                 raise DamagedStore(path=self._path, detail="; ".join(findings)[:1000])
             counter = counter_of(connection, self._path)
             versions = set()
             rows = connection.execute("SELECT partition, key, value, version, checksum FROM cells")
-            for partition, key, value, version, checksum in rows:
-                require_sound(self._path, partition, key, value, version, checksum)
-                if version > counter:
-                    raise AuditFailed(f"key {key!r} has version {version}, the counter stands at {counter}")
-                if version in versions:
-                    raise AuditFailed(f"version {version} was given out twice, to {key!r} last")
-                versions.add(version)
+            # One that is not closed holds the connection to what it reads, as long as an error is kept that names it.
+            with contextlib.closing(rows):
+                for partition, key, value, version, checksum in rows:
+                    require_sound(self._path, partition, key, value, version, checksum)
+                    if version > counter:
+                        raise AuditFailed(f"key {key!r} has version {version}, the counter stands at {counter}")
+                    if version in versions:
+                        raise AuditFailed(f"version {version} was given out twice, to {key!r} last")
+                    versions.add(version)
 
     def __repr__(self) -> str:
         return f"SqliteStore({self._path!r}, synchronous={self._synchronous!r})"
