@@ -67,7 +67,7 @@ def serve(settings: ServeSettings) -> int:
     """
     listen, tls = address_of(settings.address), _tls_of(settings)
     tokens = None if settings.tokens is None else tokens_of(settings.tokens)
-    observer = PrometheusObserver()
+    observer = PrometheusObserver.apart()
     # What strangers send that is no HTTP is answered, and is no news.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     with contextlib.closing(SqliteStore(settings.path, files=LocalFiles(private=True))) as kv, \

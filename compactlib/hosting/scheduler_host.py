@@ -41,6 +41,7 @@ from compactlib.scheduler.model.update import (
     BlocksAdded,
     Configure,
     Configured,
+    Opening,
     Operation,
     Requeue,
     Requeued,
@@ -96,8 +97,8 @@ class SchedulerHost(Closing):
         partition: of the store, for this scheduler's snapshots alone.
         snapshot_every: commands after which a snapshot is taken, in the thread of the poll at hand; one for each KiB of
             the state, if that is more; 0 for never.
-        with_index: whether a new scheduler has a metadata index; the first opening writes a snapshot, which says so.
-            Without `kv` nothing does: give the same each time, and on every node of a group.
+        with_index: whether a new scheduler has a metadata index; one that was there keeps what it has, on every node
+            of a group.
         policy: which job a poll gives out first; no part of what is ordered or stored, so that each node may have its
             own, and the leader's counts.
         observer: notified of what the commands of this host make happen, once each has its answer, and outside of any
@@ -127,7 +128,7 @@ class SchedulerHost(Closing):
         self._every = snapshot_every
         self._observer = telling(observer)
         self._config = config or SchedulerConfig()
-        self._settings = encode_message(self._config)
+        self._settings = encode_message(Opening(self._config, with_index))
         self.machine: SchedulerMachine = SchedulerMachine(self._config, with_index=with_index, policy=policy)
         self._snapshots = None if kv is None else SnapshotStore(kv, partition, clock=clock, rng=rng)
         self._snapshotting = threading.Lock()
@@ -140,9 +141,6 @@ class SchedulerHost(Closing):
             with contextlib.suppress(Busy):
                 # Where this node does not lead, or its clock is in doubt: with the first command.
                 self._decide(lambda command: None)
-                if self._snapshots is not None and not self._snapshots.index:
-                    # Whether there is an index stands in no command: a replay from nothing would go by the argument.
-                    self.snapshot()
         except BaseException:
             log.close()
             raise

@@ -108,6 +108,25 @@ def test_what_cannot_be_served_is_not_taken_over_from_a_server_that_runs(address
         first.audit()
 
 
+def test_one_process_may_serve_again_also_beside_metrics_of_its_own(tmp_path: Path) -> None:
+    script = tmp_path / "twice.py"
+    script.write_text(
+        "import os, signal, sys, threading, time\n"
+        "from compactlib.app.cli import main\n"
+        "from compactlib.runtime.observe import PrometheusObserver\n"
+        "def stop():\n"
+        "    while signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:\n"
+        "        time.sleep(0.01)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "mine = PrometheusObserver()\n"
+        "for _ in range(2):\n"
+        "    threading.Thread(target=stop, daemon=True).start()\n"
+        "    assert main(['serve', sys.argv[1], '127.0.0.1:0']) == 0\n")
+    done = subprocess.run([sys.executable, script, tmp_path / "jobs.sqlite"], capture_output=True, text=True,
+                          check=False, timeout=120)
+    assert (done.returncode, done.stdout.count(" is served at http://127.0.0.1:")) == (0, 2), done.stderr
+
+
 def test_with_tokens_and_a_certificate_it_listens_for_those_who_have_both(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     authority.context("localhost", server=True)

@@ -382,6 +382,12 @@ def test_nodes_with_certificates_talk_and_a_node_at_a_wrong_address_is_told_noth
         while not any(name == "catalog_message_lost" and fields["to"] == "y" and "'y'" in fields["reason"]
                       for name, fields in observer.events):
             await asyncio.sleep(0.005)
+        assert heard.empty()
+        nodes["b"].set_peers({"x": addresses["x"]})
+        nodes["a"].send("b", said)
+        while not any(name == "catalog_connection_ended" and "'a' is none of the peers" in fields["error"]
+                      for name, fields in observer.events):
+            await asyncio.sleep(0.005)
         for node in nodes.values():
             await node.close()
         assert heard.empty()

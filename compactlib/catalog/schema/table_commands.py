@@ -49,8 +49,7 @@ class CreateTable:
             check_name(self, name, catalog)
         if len(names) != len(set(names)):
             raise refuse(self, "two columns have one name", catalog)
-        primary_name = f"{self.name}_PK"
-        _check_new_relation(self, self.schema, primary_name, catalog)
+        primary_name = _new_primary_name(self, self.schema, self.name, catalog)
         table = Table(id=catalog.next_id, schema_id=schema.id, name=self.name, zone_id=zone.id, columns=self.columns,
                       primary_key=self.primary_key, primary_index_id=catalog.next_id + 1)
         _check_columns(self, table, self.primary_key, catalog)
@@ -88,7 +87,7 @@ class DropTable:
 
 @attrs.frozen(kw_only=True)
 class RenameTable:
-    """Give a table another name."""
+    """Give a table another name, and the index of its primary key the one that goes with it."""
 
     schema: str
     name: str
@@ -100,7 +99,9 @@ class RenameTable:
         if self.name == self.new_name:
             return ()
         _check_new_relation(self, self.schema, self.new_name, catalog)
-        return (PutObject(attrs.evolve(found, name=self.new_name)),)
+        primary_name = _new_primary_name(self, self.schema, self.new_name, catalog)
+        return (PutObject(attrs.evolve(found, name=self.new_name)),
+                PutObject(attrs.evolve(catalog.index(found.primary_index_id), name=primary_name)))
 
 
 @attrs.frozen(kw_only=True)
@@ -282,6 +283,12 @@ def _check_new_relation(command: object, schema: str, name: str, catalog: Catalo
     require_schema(command, schema, catalog)
     if catalog.find_table(schema, name) is not None or catalog.find_index(schema, name) is not None:
         raise refuse(command, f"{schema}.{name} exists", catalog)
+
+
+def _new_primary_name(command: object, schema: str, table: str, catalog: Catalog) -> str:
+    name = f"{table}_PK"
+    _check_new_relation(command, schema, name, catalog)
+    return name
 
 
 def _check_columns(command: object, table: Table, names: Sequence[str], catalog: Catalog) -> None:

@@ -67,7 +67,10 @@ class LocalNeeds:
         self._sources = tuple(sorted(sources, key=lambda source: not isinstance(source, LowWatermark)))
 
     def report(self) -> NodeReport:
-        """The node's answer to a round. A source that fails counts as not available and is named."""
+        """The node's answer to a round. A source that fails counts as not available and is named.
+
+        It speaks for the versions that the view had when it began; `LocalHost.report` asks again if others came.
+        """
         view = self._view()
         published, hosted = (None, HostedPartitions()) if self._partitions is None \
             else self._partitions.needs_and_hosted()

@@ -129,15 +129,18 @@ class TcpTransport:
         return self._door.listener.address
 
     def set_peers(self, peers: Mapping[str, Address]) -> None:
-        """Replace the addresses: links to nodes that are gone or have moved are closed.
+        """Replace the addresses: links to nodes that are gone or have moved are ended, and what waits there is lost.
+
+        With TLS nothing more is taken from those that are gone.
 
         Raises:
             InvalidInput: an address is none, or plain TCP would leave this machine.
         """
         checked = self._checked(peers)
-        for name in [name for name in self._links if self._peers.get(name) != peers.get(name)]:
-            self._links.pop(name).task.cancel()
+        left = [name for name in self._links if self._peers.get(name) != checked.get(name)]
         self._peers = checked
+        for name in left:
+            self._links.pop(name).end("its address has changed" if name in checked else "it is no peer any more")
 
     def _checked(self, peers: Mapping[str, Address]) -> dict[str, Address]:
         for name, address in peers.items():
@@ -208,11 +211,14 @@ class TcpTransport:
         if hello.cluster != self._hello.cluster:
             raise WrongCluster(expected=f"cluster {self._hello.cluster!r}", found=f"cluster {hello.cluster!r}",
                                address=where)
-        if self._door.is_guarded and hello.node.name not in self._peers:
-            raise TurnedAway(f"the node {hello.node.name!r} is none of the peers; name it in set_peers")
+        self._require_peer(hello.node.name)
         await line.introduce(hello.node.name)
         line.writer.write(wire.encode(self._hello))
         return hello.node.name
+
+    def _require_peer(self, name: str) -> None:
+        if self._door.is_guarded and name not in self._peers:
+            raise TurnedAway(f"the node {name!r} is none of the peers; name it in set_peers")
 
     async def _read_message(self, receive: Receive, line: Line, sender: str) -> bool:
         """Take in one frame; whether there was one."""
@@ -225,6 +231,8 @@ class TcpTransport:
         try:
             # A small frame may be a long report: it is not made of it in the thread of the event loop.
             message = await self._work.call(wire.decode, frame, sender=sender)
+            # It may have been one when it connected.
+            self._require_peer(sender)
         except Unsupported as error:
             self._observer.event("catalog_message_refused", {"sender": sender, "error": str(error)})
             refusal = wire.refusal_of(error, self._hello.node)
@@ -286,7 +294,8 @@ class _Link:
         self._queue: deque[bytes] = deque()
         self._filled = asyncio.Event()
         self._pause = transport._options.min_pause_seconds
-        self.task: KeptTask = transport._work.spawn(self._run(), f"the link to {name}")
+        self._writer: asyncio.StreamWriter | None = None
+        self._task: KeptTask = transport._work.spawn(self._run(), f"the link to {name}")
 
     def put(self, frame: bytes) -> None:
         """Queue a frame; the oldest is lost if there are too many."""
@@ -295,6 +304,13 @@ class _Link:
             self._transport._lost(self._name, "the queue is full")
         self._queue.append(frame)
         self._filled.set()
+
+    def end(self, why: str) -> None:
+        """Send nothing more, nor what was written and not sent; what is queued is lost."""
+        self._drop(why)
+        self._task.cancel()
+        if self._writer is not None:
+            self._writer.transport.abort()
 
     async def _run(self) -> None:
         work, options = self._transport._work, self._transport._options
@@ -309,12 +325,12 @@ class _Link:
         options = self._transport._options
         await self._filled.wait()
         try:
-            reader, writer = await self._transport.connect(self._name, self._address)
+            reader, self._writer = await self._transport.connect(self._name, self._address)
             self._pause = options.min_pause_seconds
             try:
-                await self._write(reader, writer)
+                await self._write(reader, self._writer)
             finally:
-                await hang_up(writer)
+                await hang_up(self._writer)
         except (CompactlibError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             self._drop(f"no connection: {_told(error)}")
             await asyncio.sleep(self._pause)

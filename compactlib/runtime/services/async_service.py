@@ -247,7 +247,13 @@ class AsyncWork:
             task = self._loop.create_task(self._kept(coroutine, what))
         self._spawned += 1
         self._tasks[task] = what
-        task.add_done_callback(self._tasks.pop)
+
+        def ended(done: asyncio.Task[Any]) -> None:
+            self._tasks.pop(done, None)
+            # A task that is cancelled before its first step never comes to it.
+            coroutine.close()
+
+        task.add_done_callback(ended)
         return KeptTask(task)
 
     def keep_on(self, turn: Callable[[], Awaitable[object]], what: str, *,

@@ -234,6 +234,16 @@ class Configure:
     config: SchedulerConfig
 
 
+@attrs.frozen(slots=False)
+class Opening:
+    """The settings of an opening, as a host's log orders them, and whether a scheduler that begins with it has a
+    metadata index; one that goes on has what it had.
+    """
+
+    config: SchedulerConfig
+    with_index: bool
+
+
 Operation: TypeAlias = PlanUpdate | AddBlocks | Tick | Retain | Requeue | Configure
 """Everything that `apply` carries out."""
 

@@ -18,6 +18,7 @@ from compactlib.scheduler.model.update import (
     AddBlocks,
     BlocksAdded,
     Configure,
+    Opening,
     Operation,
     PlanUpdate,
     Requeue,
@@ -32,8 +33,8 @@ VERSION = 5
 RECORDS = RecordFrame("scheduler record", MAGIC, VERSION, "<HH")
 """The kind, then the body."""
 
-Change: TypeAlias = Operation | SchedulerConfig
-"""What a command carries: an operation, or the settings that hold from there on."""
+Change: TypeAlias = Operation | SchedulerConfig | Opening
+"""What a command carries: an operation, or the settings that hold from there on, in a host's log as an opening."""
 Message: TypeAlias = PollRequest | PollResponse | BlocksAdded | Change
 """What a transport carries, and a host's own log: a request, an answer, an operation or settings."""
 
@@ -113,7 +114,7 @@ def check_operation(operation: Operation) -> None:
         raise InvalidInput(f"{problem}; nothing was changed")
 
 
-def encode_command(command: Command, change: Change) -> bytes:
+def encode_command(command: Command, change: Operation | SchedulerConfig) -> bytes:
     """A command and what it does, for a replicated log or a journal. O(size).
 
     Raises:

@@ -57,6 +57,7 @@ FIELDS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "retain": (update.Retain, ("before",)),
     "requeue": (update.Requeue, ("names",)),
     "configure": (update.Configure, ("config",)),
+    "opening": (update.Opening, ("config", "with_index")),
     "level": (config.LevelConfig, ("max_blocks", "max_age_seconds", "max_job_bytes", "max_range_seconds")),
     "settings": (config.SchedulerConfig, (
         "levels", "max_failures", "max_releases", "lease_seconds", "max_queue_size", "max_quarantine_size",
@@ -77,6 +78,7 @@ _CONVERTED: dict[type[Any], dict[str, Callable[[Any], Any]]] = {
     model.JobState: {"status": model.JobStatus},
     model.CompactedBlocks: {"no_output": model.NoOutput},
     poll.StatusAnswer: {"verdict": poll.Verdict},
+    update.Opening: {"with_index": _is_set},
     config.SchedulerConfig: dict.fromkeys(("standalone_cleanup", "refuse_future_tokens", "evict_at_limit",
                                            "check_results", "strict_states"), _is_set),
 }

@@ -14,7 +14,7 @@ from compactlib.errors import CorruptData
 from compactlib.kv.snapshots import SnapshotStore
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.model.poll import PollRequest, PollResponse
-from compactlib.scheduler.model.update import AlreadyApplied, ApplyResult, Operation, PlanUpdate
+from compactlib.scheduler.model.update import AlreadyApplied, ApplyResult, Opening, Operation, PlanUpdate
 from compactlib.scheduler.model.values import Command
 from compactlib.scheduler.persistence.codec import Change, check_operation, decode_message, encode_message
 from compactlib.scheduler.persistence.state_rows import decode_state, encode_state, under
@@ -37,7 +37,8 @@ class SchedulerMachine:
 
     Args:
         config: holds until the log, or a state that is loaded, brings settings.
-        with_index: whether a new scheduler has a metadata index; one that is loaded has what it had.
+        with_index: whether a new scheduler has a metadata index, unless an opening says so; one that is loaded has
+            what it had.
         policy: which job a poll gives out first, where polls are prepared.
 
     Attributes:
@@ -51,7 +52,7 @@ class SchedulerMachine:
         self._policy = policy
         self._encoded: tuple[bytes, Operation] | None = None
         self.has_settings: bool = False
-        self.service: SchedulerService = self._serve(SchedulerState(config, MetadataIndex() if with_index else None))
+        self.service: SchedulerService = self._serve(_new_state(config, with_index=with_index))
 
     @property
     def applied_index(self) -> int:
@@ -99,6 +100,10 @@ class SchedulerMachine:
         Settings are an opening's. Those that it was opened with before change nothing; others hold from here on.
         """
         self.service.events = ()
+        if isinstance(change, Opening):
+            if not self.has_settings:
+                self.service = self._serve(_new_state(self.service.config, with_index=change.with_index))
+            change = change.config
         if not isinstance(change, SchedulerConfig):
             return self.service.apply(command, change)
         if command.index <= self.applied_index:
@@ -145,3 +150,7 @@ class SchedulerMachine:
 
     def _serve(self, state: SchedulerState) -> SchedulerService:
         return SchedulerService(state=state, policy=self._policy)
+
+
+def _new_state(config: SchedulerConfig, *, with_index: bool) -> SchedulerState:
+    return SchedulerState(config, MetadataIndex() if with_index else None)

@@ -183,6 +183,19 @@ def test_a_table_is_renamed() -> None:
     assert "exists" in refused(WITH_TABLE, RenameTable(schema="PUBLIC", name="T", new_name="T_PK"))
 
 
+def test_a_renamed_table_leaves_its_name_and_its_index_s_to_a_new_one() -> None:
+    rename = RenameTable(schema="PUBLIC", name="T", new_name="U")
+    both = after(WITH_TABLE, rename, create_table())
+    both.audit()
+    for name in ("T", "U"):
+        table, index = both.find_table("PUBLIC", name), both.find_index("PUBLIC", f"{name}_PK")
+        assert table is not None
+        assert index is not None
+        assert (table.primary_index_id, index.table_id) == (index.id, table.id)
+    taken = after(WITH_TABLE, create_table(name="U_PK"))
+    assert refused(taken, rename) == "PUBLIC.U_PK exists"
+
+
 def columns_of(catalog: Catalog) -> list[str]:
     table = catalog.find_table("PUBLIC", "T")
     assert table is not None

@@ -204,6 +204,31 @@ def test_what_cannot_be_sent_is_lost_counted_and_told() -> None:
     run(story)
 
 
+def test_what_waits_for_a_node_that_is_taken_out_is_lost_counted_and_told() -> None:
+    async def story() -> None:
+        async with Node("a") as one, Node("b") as other:
+            one.knows(b=other)
+            one.transport.send("b", message(1))
+            one.knows()
+            assert (await one.notes("catalog_message_lost", "it is no peer any more"))["to"] == "b"
+            one.knows(b=other)
+            one.transport.send("b", message(2))
+            one.transport.set_peers({"b": ("127.0.0.1", 1)})
+            await one.notes("catalog_message_lost", "its address has changed")
+            assert one.observer.counters["catalog_messages_lost", (("to", "b"),)] == 2
+            one.knows(b=other)
+            one.transport.send("b", message(3))
+            assert await other.hears() == ("a", message(3))
+            # With a line that is open, in the same way.
+            one.transport.send("b", message(4))
+            one.knows()
+            await asyncio.sleep(0.05)
+            assert other.heard.empty()
+            assert one.observer.counters["catalog_messages_lost", (("to", "b"),)] == 3
+
+    run(story)
+
+
 def test_a_full_queue_loses_its_oldest() -> None:
     async def story() -> None:
         async with Node("a", options=TcpOptions(max_queued=2)) as one, Node("b") as other:

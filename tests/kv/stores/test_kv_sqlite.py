@@ -13,6 +13,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from compactlib.errors import (
 from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.kv import KeyNotFound, KVStore, MemoryStore, Put, SlowDown, SqliteStore
 from compactlib.kv.errors import ConnectFailed, DamagedStore, NotAStore, StoreFailed
+from compactlib.kv.stores.sqlite.store import FileConnection
 from compactlib.testing import KVStoreConformance
 from compactlib.testing.kit.forks import in_a_fork
 from compactlib.testing.stores.kv_machine import kv_machine
@@ -185,7 +187,7 @@ def test_another_process_may_set_the_file_up_at_any_statement_of_this_one(tmp_pa
     turn, path, met = -1, tmp_path / "kv", False
     connect = sqlite3.connect
 
-    class Meddled(sqlite3.Connection):
+    class Meddled(FileConnection):
         def execute(self, *arguments: Any) -> sqlite3.Cursor:
             nonlocal met
             if next(statements) == turn:
@@ -198,7 +200,7 @@ def test_another_process_may_set_the_file_up_at_any_statement_of_this_one(tmp_pa
 
     while met or turn < 0:
         turn, met, statements, path = turn + 1, False, itertools.count(), tmp_path / f"kv{turn + 1}"
-        monkeypatch.setattr(sqlite3, "connect", functools.partial(connect, factory=Meddled))
+        monkeypatch.setattr(sqlite3, "connect", lambda *at, factory, **how: connect(*at, factory=Meddled, **how))
         with contextlib.closing(SqliteStore(path)) as store:
             store.set(b"p", b"mine", b"v")
             store.audit()
@@ -231,6 +233,147 @@ def test_a_child_of_fork_must_open_its_own(tmp_path: Path) -> None:
         assert in_a_fork(functools.partial(refused, store)) is True
         store.set(b"p", b"k", b"x")
         store.audit()
+
+
+def open_there(path: Path) -> list[bytes]:
+    with contextlib.closing(SqliteStore(path)) as store:
+        store.set(b"p", b"child", b"v")
+        return [entry.key for entry in store.scan(b"p")]
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_child_forked_while_the_file_is_open_is_not_let_in(tmp_path: Path, *, reads: bool) -> None:
+    """It would take its parent's locks for its own: the next to close the file, its parent too, removes the `-wal` that
+    it writes to."""
+    with contextlib.closing(SqliteStore(tmp_path / "kv")) as store:
+        store.set(b"p", b"k", b"v")
+        with contextlib.closing(SqliteStore(tmp_path / "kv", read_only=reads)):
+            (tmp_path / "link").symlink_to("kv")
+            for name in ("kv", "link"):
+                refusal = in_a_fork(functools.partial(open_there, tmp_path / name))
+                assert isinstance(refusal, Closed)
+                assert "was open when this process" in str(refusal)
+        assert in_a_fork(functools.partial(open_there, tmp_path / "other")) == [b"child"]
+    assert in_a_fork(functools.partial(open_there, tmp_path / "kv")) == [b"child", b"k"]
+
+
+# -- files that are moved by hand
+
+
+@pytest.mark.parametrize("instead", [False, True])
+def test_what_is_written_to_a_file_that_is_gone_is_refused(tmp_path: Path, *, instead: bool) -> None:
+    with contextlib.closing(SqliteStore(tmp_path / "kv")) as store, \
+            contextlib.closing(SqliteStore(tmp_path / "kv")) as other:
+        store.set(b"p", b"k", b"v")
+        other._connections._forget_idle()  # noqa: SLF001 - so that it has to connect anew
+        (tmp_path / "kv").rename(tmp_path / "gone")
+        if instead:
+            SqliteStore(tmp_path / "kv").close()
+        for call in (lambda: store.set(b"p", b"k", b"w"), lambda: store.get(b"p", b"k"),
+                     lambda: store.get_many([(b"p", b"k")]), lambda: list(store.scan(b"p")), store.audit):
+            with pytest.raises(StoreFailed, match="the file was removed, or another one was put in its place"):
+                call()
+        for call in (lambda: other.set(b"p", b"k", b"w"), lambda: other.get(b"p", b"k")):
+            with pytest.raises(StoreFailed, match="put in its place" if instead else "unable to open"):
+                call()
+        if instead:
+            return  # which has taken what was in the `-wal`
+        (tmp_path / "gone").rename(tmp_path / "kv")
+        assert other.get(b"p", b"k").value == store.get(b"p", b"k").value == b"v"
+
+
+def test_what_is_written_to_a_wal_that_another_process_has_removed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "kv"
+    with contextlib.closing(SqliteStore(path)) as store:
+        store.set(b"p", b"k", b"v")
+        path.open("rb").close()  # gives the locks of this process up, as the system has it
+        script = "import sys\nfrom compactlib.kv import SqliteStore\nSqliteStore(sys.argv[1]).close()"
+        subprocess.run([sys.executable, "-c", script, path], check=True)
+        with pytest.raises(StoreFailed, match="-wal beside it was removed"):
+            store.set(b"p", b"k", b"w")
+
+
+def test_readers_who_never_pause_do_not_let_the_wal_grow_for_ever(tmp_path: Path,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compactlib.kv.stores.sqlite.store._WAL_BYTES", 1 << 20)
+    path, done = tmp_path / "kv", threading.Event()
+
+    def reads() -> None:
+        lines = [sqlite3.connect(path, isolation_level=None) for _ in range(2)]
+        for turn in itertools.count():
+            # The next one begins before this one ends.
+            lines[turn % 2].execute("BEGIN").execute("SELECT count(*) FROM cells").fetchall()
+            if turn:
+                lines[turn % 2 - 1].execute("ROLLBACK")
+            if done.wait(0.001):
+                break
+        for line in lines:
+            line.close()
+
+    with contextlib.closing(SqliteStore(path, synchronous="normal")) as store:
+        reader, largest = threading.Thread(target=reads), 0
+        reader.start()
+        try:
+            for _ in range(200):
+                store.set(b"p", b"k", bytes(100_000))
+                largest = max(largest, path.with_name("kv-wal").stat().st_size)
+        finally:
+            done.set()
+            reader.join()
+        assert largest < 8 << 20
+        store.audit()
+
+
+def test_a_reader_who_stays_costs_writers_one_wait_for_each_doubling(tmp_path: Path,
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compactlib.kv.stores.sqlite.store._WAL_BYTES", 1 << 20)
+    path = tmp_path / "kv"
+    with contextlib.closing(SqliteStore(path, busy_seconds=0)) as store:
+        store.set(b"p", b"k", b"v")
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            assert reader.execute("BEGIN").execute("SELECT count(*) FROM cells").fetchall() == [(1,)]
+            for _ in range(60):
+                store.set(b"p", b"k", bytes(100_000))
+            assert path.with_name("kv-wal").stat().st_size > 4 << 20
+        store.set(b"p", b"k", bytes(20 << 20))
+        assert path.with_name("kv-wal").stat().st_size == 0
+        with locked(path), pytest.raises(SlowDown):
+            store.set(b"p", b"k", b"v")
+
+
+def test_a_link_to_the_file_is_followed_also_by_one_who_only_reads(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder/kv")
+    with contextlib.closing(SqliteStore(tmp_path / "link")) as store:
+        store.set(b"p", b"k", b"v")
+        with contextlib.closing(SqliteStore(tmp_path / "link", read_only=True)) as reader:
+            store.set(b"p", b"l", b"w")
+            assert [entry.key for entry in reader.scan(b"p")] == [b"k", b"l"]
+
+
+def test_an_empty_database_becomes_no_store_where_there_must_be_one(tmp_path: Path) -> None:
+    """Also what is left by a process that was killed while it made a store."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "kv")) as empty:
+        empty.execute("PRAGMA journal_mode = WAL")
+    with pytest.raises(NotAStore, match="without a key-value store"):
+        SqliteStore(tmp_path / "kv", create=False)
+    with contextlib.closing(SqliteStore(tmp_path / "kv")) as store:
+        store.set(b"p", b"k", b"v")
+    SqliteStore(f"/{tmp_path}/kv", create=False).close()
+
+
+def test_an_audit_that_has_failed_holds_nothing_though_its_error_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "kv"
+    with contextlib.closing(SqliteStore(path, busy_seconds=0)) as store, contextlib.closing(SqliteStore(path)) as other:
+        store.transact((), [Put(b"p", b"%d" % number, b"v" * 100) for number in range(200)])
+        with contextlib.closing(sqlite3.connect(path)) as damaging, damaging:
+            damaging.execute("UPDATE cells SET checksum = 1 WHERE key = ?", (b"1",))
+        with pytest.raises(DamagedStore) as kept:
+            store.audit()
+        other.set(b"p", b"k", b"v")
+        assert store.get(b"p", b"k").value == b"v"
+        store.set(b"p", b"k", b"w")
+        assert "checksum" in str(kept.value)
 
 
 # -- a disk that does not answer

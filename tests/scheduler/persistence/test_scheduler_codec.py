@@ -41,6 +41,7 @@ from compactlib.scheduler.model.update import (
     Configure,
     EvictedJob,
     NewJob,
+    Opening,
     PlanUpdate,
     RefusedOutputs,
     Requeue,
@@ -101,6 +102,7 @@ MESSAGES: list[Any] = [
     PollResponse((PLAN,), (Assignment("ab", 41, 5.5, "k.seal", (META,)),), (StatusAnswer("ab", Verdict.NOT_FOUND),),
                  PLAN.tombstones, 7.0, "by level, failures and age"),
     BlocksAdded(("a",), ("b", "c"), (), ("d",)),
+    Opening(SchedulerConfig(max_failures=7), with_index=True), Opening(SchedulerConfig(), with_index=False),
 ]
 
 

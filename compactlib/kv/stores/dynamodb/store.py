@@ -175,7 +175,11 @@ class DynamoStore:
         self._put("set", checked_put(partition, key, value, _LIMITS), ())
 
     def set_if(self, partition: bytes, key: bytes, value: Buffer, predicate: Predicate | None) -> None:
-        """See `KVStore.set_if`. One conditional write."""
+        """See `KVStore.set_if`. One conditional write.
+
+        If DynamoDB's own front end repeats it after it had counted, and another write came between, that is
+        `PredicateFailed`; a `transact` with one `Condition` and one `Put`, at twice the price, has no such moment.
+        """
         self._put("set_if", checked_put(partition, key, value, _LIMITS), (predicate,))
 
     def delete(self, partition: bytes, key: bytes) -> None:

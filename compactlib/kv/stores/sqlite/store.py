@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import sqlite3
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 from urllib.parse import quote
@@ -19,9 +20,9 @@ import attrs
 
 from compactlib._arguments import refuses_misfits, require_seconds
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import AuditFailed, Busy, InvalidInput, ReadOnly, StorageError, Unsupported
+from compactlib.errors import AuditFailed, Busy, Closed, InvalidInput, ReadOnly, StorageError, Unsupported
 from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, sync_names
-from compactlib.kv.errors import DamagedStore, KeyNotFound, NotAStore, OutcomeUnknown, PredicateFailed
+from compactlib.kv.errors import DamagedStore, KeyNotFound, NotAStore, OutcomeUnknown, PredicateFailed, StoreFailed
 from compactlib.kv.parts.arguments import Transaction, checked_cell, checked_largest_page
 from compactlib.kv.parts.connections import Connections
 from compactlib.kv.parts.transactional import TransactionalStore
@@ -34,6 +35,10 @@ _LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value
 _PAGE_BYTES = 4 << 20
 _HEADER_BYTES = 100
 _WAL_WAIT_SECONDS = 0.01
+_WAL_BYTES = 16 << 20
+"""Of the `-wal`, from which on a writer waits for readers. SQLite folds 4 MB into the file, but only begins the `-wal`
+anew in a moment in which nobody reads it."""
+_FOLD_MILLISECONDS = 200
 
 _GET = "SELECT value, version, checksum FROM cells WHERE partition = ? AND key = ?"
 _SCAN = ("SELECT key, value, version, checksum FROM cells WHERE partition = ? AND key >= ? ORDER BY key LIMIT ?")
@@ -53,7 +58,12 @@ class SqliteStore(TransactionalStore):
 
     A predicate is the number of the write that it came from, so it never holds again once the key was written. Every
     row has a checksum, so a damaged value raises `DamagedStore` and is never given out; a row whose place in the file's
-    tree is damaged may be missed by a scan, and `audit` finds it.
+    tree is damaged may be missed by a scan, and `audit` finds it. Once the file is removed, or another is put in its
+    place, each call is `StoreFailed`: what it wrote would be lost.
+
+    SQLite keeps the locks of a process in its memory, where a fork takes them for its own: a file that a process has
+    open when it forks cannot be opened in the fork. Spawn, or close it before; and let nothing but SQLite open it in a
+    process that has it open, since closing it again gives its locks up.
 
     Args:
         path: the file; made if there is none. SQLite keeps two more beside it, `-wal` and `-shm`, while it is open. It
@@ -70,6 +80,7 @@ class SqliteStore(TransactionalStore):
 
     Raises:
         NotAStore: the file holds something else, or nothing although `create` is `False`.
+        Closed: this process was forked while the file was open.
         Unsupported: it was written by a later release, or its disk cannot do WAL.
         DamagedStore: it is damaged.
         SlowDown: another process kept it locked while it was to be set up.
@@ -83,27 +94,38 @@ class SqliteStore(TransactionalStore):
         require_seconds("busy_seconds", busy_seconds)
         if synchronous not in ("full", "normal"):
             raise InvalidInput(f'synchronous is {synchronous!r}; give "full" or "normal"')
-        self._path = local_path(path, "the file")
+        # SQLite follows a link, and keeps its other files beside what that names.
+        self._path = os.path.realpath(local_path(path, "the file"))
         self._synchronous = synchronous
         self._read_only = read_only
         self._busy_seconds = busy_seconds
         self._clock: Clock = SystemClock() if clock is None else clock
+        self._fold_bytes = _WAL_BYTES
         # An interrupt may come right after a transaction has begun, and that one would keep all others from writing.
-        self._connections: Connections[sqlite3.Connection] = Connections(
-            self._path, self._connect, lambda connection: not connection.in_transaction)
+        self._connections: Connections[FileConnection] = Connections(
+            self._path, self._connect,
+            lambda connection: not connection.in_transaction and connection.file == self._file)
         super().__init__(_LIMITS, checked_largest_page(page_size))
         disk: Files = LocalFiles() if files is None else files
         _require_file(self._path, disk if create and not read_only else None)
         if not read_only:
             # A file that was found may be one whose maker was killed before its name was durable.
             sync_names(disk, os.path.dirname(self._path))
+        self._file = _identity_of(self._path)
+        for inherited in _opened.valuerefs():
+            if (other := inherited()) is not None and other._file == self._file and other._connections.is_foreign:
+                raise Closed(f"{self._path} was open when this process, {os.getpid()}, was forked; spawn it, or close "
+                             f"the store before the fork")
+        _opened[id(self)] = self
         # Without a `-wal` nobody has it open, and SQLite would make one, and leave it, unless the file cannot change.
         self._unchanging = _version_of(self._path) if read_only and not os.path.exists(f"{self._path}-wal") else None
         try:
-            self._set_up()
+            self._set_up(create=create and not read_only)
         except BaseException:
             self._connections.close()
             raise
+        # A file system of layers may have made another one as it was opened for writing.
+        self._file = _identity_of(self._path)
 
     def get(self, partition: bytes, key: bytes) -> Versioned:
         """See `KVStore.get`. About 15 microseconds."""
@@ -142,19 +164,21 @@ class SqliteStore(TransactionalStore):
         """See `KVStore.audit`: SQLite's own integrity check, every row's checksum, and the write counter."""
         with self._reading("audit") as connection, _rolled_back(connection):
             connection.execute("BEGIN")
-            findings = [text for text, in connection.execute("PRAGMA integrity_check")]
+            findings = [text for text, in connection.execute("PRAGMA integrity_check").fetchall()]
             if findings != ["ok"]:
                 raise DamagedStore(path=self._path, detail="; ".join(findings)[:1000])
             counter = counter_of(connection, self._path)
             versions = set()
             rows = connection.execute("SELECT partition, key, value, version, checksum FROM cells")
-            for partition, key, value, version, checksum in rows:
-                require_sound(self._path, partition, key, value, version, checksum)
-                if version > counter:
-                    raise AuditFailed(f"key {key!r} has version {version}, the counter stands at {counter}")
-                if version in versions:
-                    raise AuditFailed(f"version {version} was given out twice, to {key!r} last")
-                versions.add(version)
+            # One that is not closed holds the connection to what it reads, as long as an error is kept that names it.
+            with contextlib.closing(rows):
+                for partition, key, value, version, checksum in rows:
+                    require_sound(self._path, partition, key, value, version, checksum)
+                    if version > counter:
+                        raise AuditFailed(f"key {key!r} has version {version}, the counter stands at {counter}")
+                    if version in versions:
+                        raise AuditFailed(f"version {version} was given out twice, to {key!r} last")
+                    versions.add(version)
 
     def __repr__(self) -> str:
         return f"SqliteStore({self._path!r}, synchronous={self._synchronous!r})"
@@ -162,14 +186,25 @@ class SqliteStore(TransactionalStore):
     # -- reading
 
     @contextlib.contextmanager
-    def _reading(self, operation: str) -> Iterator[sqlite3.Connection]:
+    def _reading(self, operation: str) -> Iterator[FileConnection]:
         try:
             with named_errors(operation, self._path), self._connections.lent() as connection:
+                self._require_in_place(operation, connection)
                 yield connection
         finally:
             if self._unchanging is not None and _version_of(self._path) != self._unchanging:
                 raise Busy(f"{self._path} was opened for reading alone, and an owner has changed it meanwhile; open it "
                            f"again")
+
+    def _require_in_place(self, operation: str, connection: FileConnection, *, writes: bool = False) -> None:
+        """Return if what is at the path is what was opened: SQLite goes on to read and write what was removed."""
+        gone = "" if _identity_of(self._path) == self._file == connection.file else "the file"
+        if writes and not gone:
+            wal = _identity_of(f"{self._path}-wal")
+            gone = "" if wal is not None and wal == connection.wal else "SQLite's -wal beside it"
+        if gone:
+            raise StoreFailed(operation=operation, path=self._path, detail=f"{gone} was removed, or another one was "
+                              f"put in its place; open it again")
 
     def _find_many(self, cells: Sequence[Cell]) -> list[Versioned | None]:
         # One read transaction, for one lock: SQLite is in this process, so more statements cost no round trips.
@@ -211,11 +246,13 @@ class SqliteStore(TransactionalStore):
             with named_errors("begin", self._path):
                 connection.execute("BEGIN IMMEDIATE")
             with _rolled_back(connection):
+                self._require_in_place("write", connection, writes=True)
                 with named_errors("write", self._path):
                     work = _Work(connection, counter_of(connection, self._path))
                     answers: list[Exception | None] = [work.carry_out(transaction) for transaction in batch]
                     connection.execute("UPDATE counter SET version = ?", (work.version,))
                 self._finish(connection)
+            self._fold(connection)
         return answers
 
     def _finish(self, connection: sqlite3.Connection) -> None:
@@ -227,33 +264,61 @@ class SqliteStore(TransactionalStore):
                 raise OutcomeUnknown(operation="commit", path=self._path, detail=str(error)) from error
             raise named(error, "commit", self._path) from error
 
+    def _fold(self, connection: FileConnection) -> None:
+        """Begin a large `-wal` anew: who begins to read meanwhile finds all in the file. Where somebody reads for long,
+        that is tried again once it has doubled."""
+        try:
+            size = os.path.getsize(f"{self._path}-wal")
+            if size < self._fold_bytes:
+                return
+            wait = int(1000 * self._busy_seconds)
+            connection.execute(f"PRAGMA busy_timeout = {min(wait, _FOLD_MILLISECONDS)}")
+            try:
+                is_busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                connection.execute(f"PRAGMA busy_timeout = {wait}")
+            self._fold_bytes = 2 * size if is_busy else _WAL_BYTES
+        except (OSError, sqlite3.Error):
+            # What was committed is durable all the same, and the next writer tries it again.
+            return
+
     # -- opening
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> FileConnection:
         mode = "immutable=1" if self._unchanging is not None else "mode=ro" if self._read_only else "mode=rw"
-        uri = f"file:{quote(os.fsencode(self._path))}?{mode}"
-        connection = sqlite3.connect(uri, uri=True, timeout=self._busy_seconds, isolation_level=None,
-                                     check_same_thread=False)
-        try:
-            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-        except BaseException:
-            # It would keep the file open for as long as the exception lives.
-            connection.close()
-            raise
+        uri = f"file://{quote(os.fsencode(self._path))}?{mode}"
+        with named_errors("open", self._path):
+            connection = sqlite3.connect(uri, uri=True, timeout=self._busy_seconds, isolation_level=None,
+                                         check_same_thread=False, factory=FileConnection)
+            try:
+                connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+                self._know_files(connection)
+            except BaseException:
+                # It would keep the file open for as long as the exception lives.
+                connection.close()
+                raise
         return connection
 
-    def _set_up(self) -> None:
+    def _know_files(self, connection: FileConnection) -> None:
+        """Remember which file a connection has, and which `-wal`: its first look opens that, which then stays."""
+        connection.file = _identity_of(self._path)
+        if not self._read_only:
+            connection.execute("PRAGMA user_version").fetchone()
+            connection.wal = _identity_of(f"{self._path}-wal")
+
+    def _set_up(self, *, create: bool) -> None:
         try:
             with named_errors("open", self._path), self._connections.lent() as connection:
                 # In one read transaction: another process may be setting the file up right now.
                 with _rolled_back(connection):
                     connection.execute("BEGIN")
                     ready = is_ready(connection, self._path)
-                if self._read_only and not ready:
+                if not ready and not create:
                     raise NotAStore(f"{self._path} is an SQLite database without a key-value store; check the path",
                                     path=self._path)
                 if not self._read_only:
                     self._switch_to_wal(connection)
+                    self._know_files(connection)
                 if ready:
                     return
                 with _rolled_back(connection):
@@ -284,6 +349,17 @@ class SqliteStore(TransactionalStore):
         if mode != "wal":
             raise Unsupported(f"{self._path} is on a file system where SQLite cannot use WAL (it offers {mode!r}); put "
                               f"it on a disk of this machine")
+
+
+class FileConnection(sqlite3.Connection):
+    """One to the file; by which that and its `-wal` are known."""
+
+    file: tuple[int, int] | None = None
+    wal: tuple[int, int] | None = None
+
+
+_opened: weakref.WeakValueDictionary[int, SqliteStore] = weakref.WeakValueDictionary()
+"""All stores of this process, and in a fork those of its parent at first."""
 
 
 @contextlib.contextmanager
@@ -343,6 +419,15 @@ def _require_file(path: str, files: Files | None) -> None:
     if 0 < size < _HEADER_BYTES or (not size and files is None):
         raise NotAStore(f"{path} has {size} bytes, so there is no key-value store in it; check the path, restore the "
                         f"file from a copy, or open it with create=True to begin anew", path=path)
+
+
+def _identity_of(path: str) -> tuple[int, int] | None:
+    """By which it is seen that a path names another file; `None` if it names none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _version_of(path: str) -> tuple[int, int] | None:
