@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 import pytest
@@ -159,7 +159,19 @@ def import_it(world: World, commit_id: CommitId) -> Branch:
     return main
 
 
-USES = [again, reset_to, import_it]
+def merge_it(world: World, commit_id: CommitId) -> Branch:
+    main = world.repo.branch("main")
+    main.merge(commit_id)
+    return main
+
+
+def pick_it(world: World, commit_id: CommitId) -> Branch:
+    main = world.repo.branch("main")
+    main.cherry_pick(commit_id)
+    return main
+
+
+USES = [again, reset_to, import_it, merge_it, pick_it]
 
 
 def used(world: World, use: Callable[[World, CommitId], Branch], commit_id: CommitId) -> Branch | None:
@@ -199,6 +211,22 @@ def test_a_collection_at_any_step_of_using_a_commit_again_takes_nothing_from_it(
         if story.seen <= step:
             break
     assert step > 4
+
+
+@pytest.mark.parametrize("in_memory", ["nothing", "the metarange", "its range"])
+@pytest.mark.parametrize("operation", ["merge", "revert", "cherry_pick"])
+def test_what_a_collected_commit_changed_is_refused_by_one_name_whatever_is_in_memory(
+        operation: str, in_memory: str) -> None:
+    story = Forgotten(0)
+    world = World(story.base.store, story.base.objects, seed=2)
+    view = world.repo.at(story.commit_id)
+    if in_memory == "the metarange":
+        world.committed.ranges_of(view.metarange_id)
+    if in_memory == "its range":
+        assert view.get(b"s").data == b"1"
+    story.collect()
+    with pytest.raises(MetaRangeNotFound, match="collected"):
+        getattr(world.repo.branch("main"), operation)(story.commit_id)
 
 
 def test_who_only_looks_whether_the_records_are_there_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,3 +401,60 @@ def test_a_compaction_whose_result_is_collected_before_it_is_looked_at_gives_way
     assert isinstance(outcome.error, BeingCollected)
     assert isinstance(repo.compact(branch="main", policy=AlwaysPolicy(window_seconds=0)), Done)
     assert main.get(b"k").data == b"1"
+
+
+def commits(main: Branch, side: CommitId) -> object:
+    main.delete(b"second")
+    return main.commit("beside a collection")
+
+
+def reverts(main: Branch, side: CommitId) -> object:
+    return main.revert(next(each for each, _ in main.log()))
+
+
+def has_step(make: Callable[[Branch, CommitId], object], step: int, *, is_compacted: bool) -> bool:
+    """Whether the work has a request of this number, before which everything that nothing names is collected."""
+    requests, is_on = itertools.count(), False
+
+    def request() -> None:
+        nonlocal is_on
+        if is_on and next(requests) == step:
+            is_on = False
+            clock.advance(200)
+            assert isinstance(collect_garbage(repo.context, grace_seconds=100), Done)
+
+    clock = ManualClock(1_000.0)
+    objects = HookedObjects(MemoryObjects(clock=clock), lambda operation, key: request())
+    repo = Repository(FaultyStore(MemoryStore(), lambda operation: request()),
+                      CommittedRanges(objects, clock=clock, cache_bytes=0), clock=clock,
+                      options=StagingOptions(first_backoff_seconds=0))
+    repo.create_branch("old").put(b"old", b"1")
+    repo.branch("old").commit("c")
+    repo.delete_branch("old")
+    main = repo.create_branch("main")
+    for key in b"first", b"second":
+        main.put(key, b"1")
+        main.commit("c")
+    side = repo.create_branch("side", "main")
+    side.put(b"third", b"1")
+    side.commit("c")
+    main.put(b"fourth", b"1")
+    main.commit("c")
+    if is_compacted:
+        main.put(b"fifth", b"1")
+        repo.compact(branch="main", policy=AlwaysPolicy(window_seconds=0))
+        if make is not commits:
+            main.delete(b"fifth")
+    picked = next(each for each, _ in side.log())
+    is_on = True
+    assert isinstance(make(main, picked), Done)
+    assert repo.verify().is_sound
+    return not is_on
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+@pytest.mark.parametrize("make", [commits, reverts, Branch.merge, Branch.cherry_pick])
+def test_a_collection_at_any_step_of_a_commit_or_a_move_is_told_to_nobody_and_takes_nothing(
+        make: Callable[[Branch, CommitId], object], is_compacted: bool) -> None:
+    assert sum(itertools.takewhile(bool, (has_step(make, step, is_compacted=is_compacted)
+                                          for step in itertools.count()))) > 10
