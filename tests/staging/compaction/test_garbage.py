@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 import pytest
@@ -13,7 +13,7 @@ from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.kv import Condition, Delete, MemoryStore, PredicateFailed, Put
 from compactlib.kv.errors import TooLarge
-from compactlib.objects import MemoryObjects
+from compactlib.objects import MemoryObjects, ObjectStoreFailed
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.staging import AlwaysPolicy, Branch, CommittedRanges, Repository, StagingOptions
@@ -458,3 +458,29 @@ def test_a_collection_at_any_step_of_a_commit_or_a_move_is_told_to_nobody_and_ta
         make: Callable[[Branch, CommitId], object], is_compacted: bool) -> None:
     assert sum(itertools.takewhile(bool, (has_step(make, step, is_compacted=is_compacted)
                                           for step in itertools.count()))) > 10
+
+
+class LosesTheFirst(MemoryObjects):
+    """Removes all but the first of many, as a store that answers for each object of one request."""
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        super().delete_many(keys[1:])
+        raise ObjectStoreFailed(operation="delete", key=keys[0], detail="an internal error")
+
+
+def test_a_collection_of_which_a_request_failed_for_some_files_leaves_no_metarange_without_its_ranges() -> None:
+    clock = ManualClock(1_000_000.0)
+    world = World(objects=LosesTheFirst(clock=clock))
+    world.branch({"a": "1"})
+    side = world.repo.create_branch("side", "main")
+    for value in b"1", b"2":
+        side.put(b"s", value)
+        side.commit("side")
+    commits = [commit_id for commit_id, _ in side.log()][:2]
+    world.repo.delete_branch("side")
+    clock.advance(1000)
+    world.clock.advance(1000)
+    assert isinstance(collect_garbage(world.context, grace_seconds=100), Failed)
+    for commit_id in commits:
+        branch = used(World(world.store, world.objects, seed=2), reset_to, commit_id)
+        assert branch is None or branch.list().keys == (b"a", b"s")

@@ -155,15 +155,20 @@ class RangeCollector:
         needed.update(self._parts_if_there(metaranges & reused | metaranges - known))
         needed.update(file.id for _, file in files if self._is_young(file))
         deleted = [(folder, file) for folder, file in doomed if file.id not in needed]
-        for at in range(0, len(deleted), MAX_DELETES):
-            self._budget.check()
-            part = deleted[at:at + MAX_DELETES]
-            try:
-                delete_many(self._files.objects, [self._files.prefix + folder + file.id for folder, file in part])
-            finally:
-                for _, file in part:
-                    self._files.forget(file.id)
+        for folder in _FOLDERS:
+            # No request for files of both: it may fail for some of its files, or be lost for them in a crash.
+            self._delete_files(folder, [file for each, file in deleted if each == folder])
         return deleted
+
+    def _delete_files(self, folder: str, files: list[StoredFile]) -> None:
+        for at in range(0, len(files), MAX_DELETES):
+            self._budget.check()
+            part = files[at:at + MAX_DELETES]
+            try:
+                delete_many(self._files.objects, [self._files.prefix + folder + file.id for file in part])
+            finally:
+                for file in part:
+                    self._files.forget(file.id)
 
     def _look(self) -> tuple[set[str], list[tuple[str, StoredFile]], int]:
         """What is needed, what is there, and how many metaranges of the history are not."""
