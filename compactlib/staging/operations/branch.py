@@ -268,6 +268,7 @@ class Branch:
         Raises:
             DirtyBranch: the branch has uncommitted changes.
             MetaRangeNotFound: there is no such metarange.
+            RangeNotFound: one of its ranges is gone: what it was made of had been collected, or was not copied.
         """
         builder = HeadBuilder(self._context, message=message, metadata=metadata)
         return self._move(builder.metarange(metarange_id), "commit_metarange")

@@ -214,9 +214,14 @@ class HeadBuilder:
         """The records of a metarange, whatever HEAD has."""
 
         def next_head(head: CommitId | None) -> CommitId | None:
-            if head is not None and self._context.commits.metarange_of(head) == metarange_id:
+            present, committed = self._context.commits.metarange_of(head), self._context.committed
+            if head is not None and present == metarange_id:
                 return head
-            self._context.committed.claim(metarange_id)  # It must be there before anything names it, and stay.
+            committed.claim(metarange_id)  # It must be there before anything names it, and stay.
+            # So must its ranges, all of which are counted: of what it was made of, some may be in memory alone.
+            for range_id in ({each.range_id for each in committed.ranges_of(metarange_id)}
+                             - {each.range_id for each in committed.ranges_of(present)}):
+                committed.files.forget(range_id)
             return self._commit(head, (), metarange_id)
 
         return next_head

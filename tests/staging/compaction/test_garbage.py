@@ -16,14 +16,14 @@ from compactlib.kv.errors import TooLarge
 from compactlib.objects import MemoryObjects, ObjectStoreFailed
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.staging import AlwaysPolicy, Branch, CommittedRanges, Repository, StagingOptions
+from compactlib.staging import AlwaysPolicy, Branch, CommittedRanges, Repository, SplitRule, StagingOptions
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage, live_metaranges
-from compactlib.staging.errors import BeingCollected, MetaRangeNotFound
+from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.model.names import CommitId
 from compactlib.testing import FaultyStore, KVFault
 from compactlib.testing.faults.kv_faults import KVOperation
 from tests.staging.hooked_objects import HookedObjects
-from tests.staging.world import World
+from tests.staging.world import World, changes
 
 
 def test_commits_of_all_branches_and_their_ancestors_are_live() -> None:
@@ -484,3 +484,19 @@ def test_a_collection_of_which_a_request_failed_for_some_files_leaves_no_metaran
     for commit_id in commits:
         branch = used(World(world.store, world.objects, seed=2), reset_to, commit_id)
         assert branch is None or branch.list().keys == (b"a", b"s")
+
+
+def test_an_import_on_top_of_what_was_collected_is_refused_whatever_is_in_memory() -> None:
+    world = World(rule=SplitRule(max_bytes=100))
+    main = world.branch({"a": "1"})
+    first = world.metarange({f"k{number}": "x" * 20 for number in range(9)})
+    assert len(list(world.committed.scan(first))) == 9
+    world.clock.advance(1000)
+    other = World(world.store, world.objects, seed=3)
+    other.clock.advance(1000)
+    assert isinstance(collect_garbage(other.context, grace_seconds=100), Done)
+    second = world.committed.apply(first, changes({"l": "1"})).metarange_id
+    with pytest.raises(RangeNotFound):
+        main.commit_metarange(second, "import")
+    assert main.list().keys == (b"a",)
+    assert world.repo.verify().is_sound
