@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Sequence
 
 import attrs
@@ -500,3 +501,49 @@ def test_an_import_on_top_of_what_was_collected_is_refused_whatever_is_in_memory
         main.commit_metarange(second, "import")
     assert main.list().keys == (b"a",)
     assert world.repo.verify().is_sound
+
+
+def test_what_one_collection_has_deleted_and_a_writer_made_again_another_one_under_way_leaves_alone() -> None:
+    clock = ManualClock(1_000_000.0)
+    inner, store = MemoryObjects(clock=clock), MemoryStore()
+
+    def process(hook: Callable[[str, str], None] = lambda operation, key: None) -> Repository:
+        return Repository(store, CommittedRanges(HookedObjects(inner, hook), clock=clock), clock=clock)
+
+    def commit(repo: Repository, branch: str, key: bytes) -> object:
+        repo.branch(branch).put(key, b"1")
+        return repo.branch(branch).commit("c")
+
+    repo = process()
+    for name in "old", "new", "other":
+        repo.create_branch(name)
+    commit(repo, "old", b"x")
+    repo.delete_branch("old")
+    clock.advance(1000)
+    about_to_delete, may_delete = threading.Event(), threading.Event()
+
+    def waits(operation: str, key: str) -> None:
+        if operation.startswith("delete") and "metaranges/" in key:
+            about_to_delete.set()
+            assert may_delete.wait(30)
+
+    slow = threading.Thread(target=lambda: collect_garbage(process(waits).context, grace_seconds=100))
+    slow.start()
+    assert about_to_delete.wait(30)
+    collect_garbage(repo.context, grace_seconds=100)
+    is_again = False
+
+    def before_it_looks(operation: str, key: str) -> None:
+        if is_again and operation == "list" and key.startswith("doomed/"):
+            may_delete.set()
+            slow.join()
+
+    writer = process(before_it_looks)
+    commit(writer, "other", b"y")  # It knows both collections now.
+    is_again = True
+    outcome = commit(writer, "new", b"x")
+    may_delete.set()
+    slow.join()
+    assert isinstance(outcome, Done)
+    assert process().verify().is_sound
+    assert process().branch("new").get(b"x").data == b"1"
