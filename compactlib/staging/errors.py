@@ -60,8 +60,9 @@ class MetaRangeNotFound(NotFound):
     """
 
     def __init__(self, *, metarange_id: str, path: str) -> None:
-        super().__init__(f"the file {path!r} of metarange {metarange_id} is missing; if the branch moved on meanwhile, "
-                         f"read its record again, else restore the file from a copy")
+        super().__init__(f"the file {path!r} of metarange {metarange_id} is missing: collected, if no branch has "
+                         f"reached its commit for long; if the branch moved on meanwhile, read its record again, else "
+                         f"restore the file from a copy")
         self.metarange_id = metarange_id
         self.path = path
 

@@ -105,7 +105,8 @@ class CommittedRanges:
 
         A tombstone of an unknown key changes nothing. A record of the same identity as the base's changes nothing: the
         base's data stays. The result's id depends on the resulting records alone, so it is `base` if nothing changed.
-        The observer is notified how many of the base's ranges are done. O(ranges + records of the ranges touched).
+        The observer is notified how many of the base's ranges are done. A base that nothing names any more, and that is
+        not young, is to be claimed first. O(ranges + records of the ranges touched).
 
         Raises:
             UnsortedKeys: the keys do not ascend strictly. Nothing is published.

@@ -196,6 +196,8 @@ def _rewritten(task: CompactTokens, executor: Executor, budget: Budget, observer
         raise own_error(task.name, error) from error
     if isinstance(outcome, RewriteFailure):
         raise outcome.error
-    if not isinstance(outcome, CompactedTokens):
-        raise InvalidInput(f"the executor gave {outcome!r} for a compaction; expected CompactedTokens")
+    if not isinstance(outcome, CompactedTokens) or (outcome.base, outcome.newest_first) != (
+            task.base, task.newest_first):
+        raise InvalidInput(f"the executor gave {outcome!r:.200} for a compaction; expected CompactedTokens of its own "
+                           f"base and tokens")
     return outcome.applied

@@ -52,9 +52,13 @@ class CompactedTokens(RewriteResult):
     """What `CompactTokens` made.
 
     Attributes:
+        base: as the task has it.
+        newest_first: likewise.
         applied: the merge and its numbers.
     """
 
+    base: MetaRangeId | None
+    newest_first: tuple[StagingToken, ...]
     applied: Applied
 
 
@@ -86,4 +90,4 @@ class CompactTokens:
                                       observer=attempt.observer)
         return CompactedTokens(task=self.name, attempt=attempt.id, files=(), bytes_read=applied.bytes_read,
                                bytes_written=applied.bytes_written, seconds=attempt.clock.monotonic() - began,
-                               applied=applied)
+                               base=self.base, newest_first=self.newest_first, applied=applied)

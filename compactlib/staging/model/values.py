@@ -183,7 +183,7 @@ class Collected(Printed):
         bytes_freed: the lengths of those files.
         live: files that a live metarange needs.
         live_bytes: the lengths of those files.
-        young: unreachable files younger than the grace period, or used again within it.
+        young: unreachable files younger than the grace period, used again within it, or another collection's.
         young_bytes: the lengths of those files.
         gone: metaranges of the history that are not there any more.
     """

@@ -230,6 +230,8 @@ class Branch:
             DirtyBranch: this branch has uncommitted changes. Those of the source do not matter.
             MergeConflict: both sides changed a key, each in its own way, and the strategy is `"fail"`.
             CommitNotFound: there is no such commit.
+            MetaRangeNotFound: no branch has reached a commit that is needed for long, and its records were collected.
+            BeingCollected: they are being collected at this moment.
         """
         builder = HeadBuilder(self._context, message=message or f"merge {source} into {self._name}", metadata=metadata,
                               strategy=strategy)
@@ -241,7 +243,7 @@ class Branch:
         """Undo what a commit changed against its first parent, in a new commit.
 
         Raises:
-            DirtyBranch, MergeConflict, CommitNotFound: as for `merge`.
+            DirtyBranch, MergeConflict, CommitNotFound, MetaRangeNotFound, BeingCollected: as for `merge`.
         """
         builder = HeadBuilder(self._context, message=message or f"revert {commit}", metadata=metadata,
                               strategy=strategy)
@@ -253,7 +255,7 @@ class Branch:
         """Do again what a commit changed against its first parent, in a new commit.
 
         Raises:
-            DirtyBranch, MergeConflict, CommitNotFound: as for `merge`.
+            DirtyBranch, MergeConflict, CommitNotFound, MetaRangeNotFound, BeingCollected: as for `merge`.
         """
         builder = HeadBuilder(self._context, message=message or f"cherry-pick {commit}", metadata=metadata,
                               strategy=strategy)
@@ -266,6 +268,7 @@ class Branch:
         Raises:
             DirtyBranch: the branch has uncommitted changes.
             MetaRangeNotFound: there is no such metarange.
+            RangeNotFound: one of its ranges is gone: what it was made of had been collected, or was not copied.
         """
         builder = HeadBuilder(self._context, message=message, metadata=metadata)
         return self._move(builder.metarange(metarange_id), "commit_metarange")

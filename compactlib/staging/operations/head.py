@@ -20,7 +20,7 @@ from typing import TypeAlias
 from compactlib.outcome import Done
 from compactlib.staging.errors import DirtyBranch
 from compactlib.staging.model.names import CommitId
-from compactlib.staging.model.values import MergeStrategy, MetaRangeId
+from compactlib.staging.model.values import Applied, MergeStrategy, MetaRangeId
 from compactlib.staging.operations.branch_view import BranchView
 from compactlib.staging.operations.diff_cache import DiffCache
 from compactlib.staging.operations.results import CommitStats, Counts, NoChanges
@@ -184,7 +184,9 @@ class HeadBuilder:
             base = self._context.commits.merge_base(source, head)
             if source is None or source == base:
                 return head
-            return self._commit(head, (source,), self._merged(base, source, head))
+            metarange_of = self._context.commits.metarange_of
+            merged = self._merged(metarange_of(base), metarange_of(source), metarange_of(head))
+            return self._commit(head, (source,), merged.metarange_id)
 
         return next_head
 
@@ -203,8 +205,7 @@ class HeadBuilder:
         """HEAD with what leads from one metarange to the other."""
 
         def next_head(head: CommitId | None) -> CommitId | None:
-            present = self._context.commits.metarange_of(head)
-            merged = self._context.committed.merge(base, source, present, self._strategy)
+            merged = self._merged(base, source, self._context.commits.metarange_of(head))
             return head if not merged.changes else self._commit(head, (), merged.metarange_id)
 
         return next_head
@@ -213,18 +214,24 @@ class HeadBuilder:
         """The records of a metarange, whatever HEAD has."""
 
         def next_head(head: CommitId | None) -> CommitId | None:
-            if head is not None and self._context.commits.metarange_of(head) == metarange_id:
+            present, committed = self._context.commits.metarange_of(head), self._context.committed
+            if head is not None and present == metarange_id:
                 return head
-            self._context.committed.claim(metarange_id)  # It must be there before anything names it, and stay.
+            committed.claim(metarange_id)  # It must be there before anything names it, and stay.
+            # So must its ranges, all of which are counted: of what it was made of, some may be in memory alone.
+            for range_id in ({each.range_id for each in committed.ranges_of(metarange_id)}
+                             - {each.range_id for each in committed.ranges_of(present)}):
+                committed.files.forget(range_id)
             return self._commit(head, (), metarange_id)
 
         return next_head
 
-    def _merged(self, base: CommitId | None, source: CommitId, head: CommitId | None) -> MetaRangeId:
-        # Also where the source's own metarange is the result: only a merge marks it as used for garbage collections.
-        metarange_of = self._context.commits.metarange_of
-        return self._context.committed.merge(metarange_of(base), metarange_of(source), metarange_of(head),
-                                             self._strategy).metarange_id
+    def _merged(self, base: MetaRangeId | None, source: MetaRangeId | None, present: MetaRangeId | None) -> Applied:
+        """What HEAD has, with what leads from one metarange to the other: perhaps of commits that no branch reaches."""
+        for metarange_id in base, source:
+            if metarange_id is not None and metarange_id != present:
+                self._context.committed.claim(metarange_id)  # Also where all of it is in memory.
+        return self._context.committed.merge(base, source, present, self._strategy)
 
     def _commit(self, head: CommitId | None, others: tuple[CommitId, ...], metarange_id: MetaRangeId) -> CommitId:
         parents = (() if head is None else (head,)) + others

@@ -196,12 +196,13 @@ class BranchStore:
         raise TooManyTries(operation=operation, branch=branch, tries=tries)
 
     def create(self, branch: str, record: BranchRecord, entry: Put | None = None) -> None:
-        """Write the first record of a branch. One write.
+        """Write the first record of a branch. One write, two on a store that changes fewer than three cells in one.
 
         Args:
             branch: the branch's name.
             record: the record.
-            entry: written in the same step, on a store that can: enters the record's token in the register.
+            entry: enters the record's token in the register, in the same step or after it: a sweep that finds the token
+                there finds it in the record, too. If it fails then, the next sweep enters it.
 
         Raises:
             BranchExists: there is a branch of this name.
@@ -210,7 +211,7 @@ class BranchStore:
         key = branch_key(branch)
         value = encode_branch_record(record)
         try:
-            if entry is None:
+            if entry is None or not self.creates_in_one_step:
                 self._store.set_if(self._partition, key, value, None)
             else:
                 self._store.transact([Condition(self._partition, key, None)], [Put(self._partition, key, value), entry])
@@ -222,7 +223,15 @@ class BranchStore:
                 raise
             if seen.record != record:
                 raise BranchExists(branch=branch) from error
+        if entry is not None and not self.creates_in_one_step:
+            with contextlib.suppress(CompactlibError):
+                self._store.set(entry.partition, entry.key, entry.value)
         self._events.record_written(branch, record)
+
+    @property
+    def creates_in_one_step(self) -> bool:
+        """Whether the store takes a condition, a record, and its token's entry in the register together."""
+        return self._store.limits.max_transact >= 3
 
     def try_update(self, found: FoundBranch, record: BranchRecord) -> BranchRecord:
         """Write the next record, if the branch is as it was found; gives it with its version. One write.

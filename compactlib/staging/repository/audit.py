@@ -72,7 +72,7 @@ class _Marks:
 def _problem(context: StagingContext, marks: _Marks, branch: str, record: BranchRecord) -> str | None:
     record.audit()
     unknown = [token for token in record.tokens if (branch, token) not in marks.registered]
-    if unknown:
+    if unknown and context.branches.creates_in_one_step:
         return f"tokens that are not in the register: {unknown}"
     gone = [token for token in record.tokens if (branch, token) in marks.dropped]
     if gone:

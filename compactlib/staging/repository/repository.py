@@ -11,7 +11,7 @@ from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
 from compactlib.contract import CommitFence
 from compactlib.errors import InvalidInput
-from compactlib.kv import KVStore, Put
+from compactlib.kv import KVStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.report import VerifyReport
 from compactlib.rewrite import Executor
@@ -42,8 +42,6 @@ from compactlib.staging.repository.verify import verify
 
 _RECLAIM = ""
 """The name of a reclaim among what is under way; no branch has it."""
-_CELLS = 3
-"""Of making a branch in one step: a condition, its record, and its token's entry in the register."""
 _LONG_SECONDS = 10.0
 """What making a branch may take before its commit is looked at once more."""
 
@@ -278,23 +276,14 @@ class Repository(Closing):
         began, began_at = context.clock.monotonic(), context.clock.now()
         commit_id = None if source is None else resolve_present(context, source)
         record = BranchRecord(commit_id=commit_id, staging_token=context.tokens.draw())
-        entry: Put | None = context.tokens.entry(record.staging_token, name)
-        if context.store.limits.max_transact < _CELLS:
-            context.tokens.enter(record.staging_token, name)
-            entry = None
-        # In one step with the record: a sweep that finds the token in the register finds it in the record, too.
-        context.branches.create(name, record, entry)
+        context.branches.create(name, record, context.tokens.entry(record.staging_token, name))
         # By both clocks: the steady one may stand still with a suspended machine, and the other one may be set back.
         if max(context.clock.monotonic() - began, context.clock.now() - began_at) > _LONG_SECONDS:
             self._look_again(record, name)
         return branch
 
     def _look_again(self, record: BranchRecord, name: str) -> None:
-        """After standing still for long while a branch was made: its commit and its token may be gone meanwhile.
-
-        Where the token was entered before the record was written, the sweep may have taken it for an orphan, and a
-        cleanup be about to empty it: writes go to another one, and if none has come to it, the branch lets go of it.
-        """
+        """After standing still for long while a branch was made: its commit may be gone meanwhile."""
         context = self._context
         metarange_id = context.commits.metarange_of(record.commit_id)
         try:
@@ -303,18 +292,6 @@ class Repository(Closing):
         except (MetaRangeNotFound, BeingCollected):
             context.branches.delete(name, _expecting(name, record))
             raise
-        if context.store.limits.max_transact >= _CELLS:
-            return
-        first = record.staging_token
-
-        def without_first(now: BranchRecord) -> BranchRecord | None:
-            # Sealed, it takes no more writes, and what is empty stays so.
-            is_useless = now.sealed_tokens[-1:] == (first,) and context.tokens.is_empty(first)
-            return now.without_sealed(1) if is_useless else None
-
-        context.branches.update(name, lambda now: now.sealed_with(context.tokens.issue(name)))
-        update = context.branches.update(name, without_first)
-        context.drop_tokens(name, update.before, update.after)
 
     def delete_branch(self, name: str, *, expected: BranchRecord | None = None) -> None:
         """Delete a branch and everything uncommitted on it. Its commits stay.

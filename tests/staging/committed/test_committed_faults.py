@@ -20,6 +20,7 @@ from compactlib.staging.committed.formats.rows import RangeFormat
 from compactlib.staging.committed.formats.split import SplitRule
 from compactlib.staging.committed.ranges import range_writer
 from compactlib.staging.committed.ranges.range_writer import MAX_IN_FLIGHT
+from compactlib.staging.errors import DamagedRange
 from compactlib.staging.model.values import Change, LiveMetaRanges, MetaRangeId, Record
 from compactlib.testing import explore, record
 from compactlib.testing.crash.recorder import RecordingFiles
@@ -209,3 +210,29 @@ def test_changes_that_end_in_an_error_publish_nothing(threads: int) -> None:
         with pytest.raises(ObjectStoreFailed):
             layer.apply(base, broken())
         assert [file.id for file in layer.list_metaranges()] == [base]
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.5])
+@pytest.mark.parametrize("folder", ["ranges/", "metaranges/"])
+@pytest.mark.parametrize("range_format", FORMATS)
+def test_a_file_that_was_copied_in_part_is_not_taken_for_what_was_to_be_written(range_format: RangeFormat, folder: str,
+                                                                                kept: float) -> None:
+    objects = MemoryObjects()
+    ranges = CommittedRanges(objects, range_format=range_format, rule=RULE)
+    written(ranges, BASE)
+    cut = next(iter(objects.list(folder))).key
+    data = objects.get(cut)
+    objects.delete(cut)
+    objects.create(cut, data[:int(len(data) * kept)])
+    again = CommittedRanges(objects, range_format=range_format, rule=RULE)
+    with pytest.raises(DamagedRange, match=cut):
+        written(again, BASE)
+    objects.delete(cut)
+    assert dict(again.scan(written(again, BASE))) == BASE
+
+
+def test_a_file_of_another_format_is_taken_for_what_was_to_be_written() -> None:
+    for first, second in itertools.permutations(FORMATS, 2):
+        objects = MemoryObjects()
+        metarange_id = written(CommittedRanges(objects, range_format=first, rule=RULE), BASE)
+        assert written(CommittedRanges(objects, range_format=second, rule=RULE), BASE) == metarange_id

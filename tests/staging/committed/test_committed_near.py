@@ -53,15 +53,15 @@ def test_a_restart_fetches_nothing_again(tmp_path: Path) -> None:
     assert dict(again.scan(metarange_id)) == RECORDS
     assert gets(objects) == 0
     assert sorted(path.parent.name for path in tmp_path.rglob("*/*") if path.is_file()) == (
-        ["metaranges"] + ["ranges"] * 10)
+        ["near-metaranges"] + ["near-ranges"] * 10)
 
 
 def test_no_more_is_kept_than_may_be_and_what_is_read_stays(tmp_path: Path) -> None:
     objects, metarange_id = world()
     size = next(iter(objects.inner.list("ranges/"))).size_bytes
     index = next(iter(objects.inner.list("metaranges/"))).size_bytes
-    (tmp_path / "ranges").mkdir(parents=True)
-    (tmp_path / "ranges" / "notes.txt").write_text("not ours")
+    (tmp_path / "near-ranges").mkdir(parents=True)
+    (tmp_path / "near-ranges" / "notes.txt").write_text("not ours")
     first = layer(objects, tmp_path, index + 2 * size)
     for number in (0, 1, 0, 2, 0, 3, 0):
         first.files.cache.clear()
@@ -73,11 +73,11 @@ def test_no_more_is_kept_than_may_be_and_what_is_read_stays(tmp_path: Path) -> N
     assert gets(objects) == 0
     smaller = layer(objects, tmp_path, index + size)
     tier_of(smaller)
-    left = {path.name for path in (tmp_path / "ranges").iterdir()}
+    left = {path.name for path in (tmp_path / "near-ranges").iterdir()}
     assert len(left) <= 3
     assert "notes.txt" in left
     assert dict(layer(objects, tmp_path, 0).scan(metarange_id)) == RECORDS
-    assert {path.name for path in (tmp_path / "ranges").iterdir()} == {"notes.txt"}
+    assert {path.name for path in (tmp_path / "near-ranges").iterdir()} == {"notes.txt"}
     with pytest.raises(InvalidInput, match="near_bytes"):
         layer(objects, tmp_path, -1)
 
@@ -134,4 +134,17 @@ def test_a_verification_and_a_collection_look_into_the_store(tmp_path: Path) -> 
     clock.advance(1_000)
     assert ranges.collect(lambda: LiveMetaRanges(needed=frozenset()), grace_seconds=1).metaranges_deleted == 1
     assert not [path for path in tmp_path.rglob("*/*") if path.is_file()]
+    tier_of(ranges)
+
+
+@pytest.mark.parametrize("near_bytes", [0, 300, 1 << 20])
+def test_near_in_a_folder_of_ranges_takes_none_of_them_away(tmp_path: Path, near_bytes: int) -> None:
+    """Whether they are another repository's, or its own."""
+    own = LocalObjects(tmp_path)
+    metarange_id = written(CommittedRanges(own, rule=RULE), RECORDS)
+    ranges = CommittedRanges(own, rule=RULE, near=LocalObjects(tmp_path), near_bytes=near_bytes)
+    assert dict(ranges.scan(metarange_id)) == RECORDS
+    live = LiveMetaRanges(needed=frozenset({metarange_id}))
+    assert ranges.verify(live).is_sound
+    assert CommittedRanges(own, rule=RULE).verify(live).is_sound
     tier_of(ranges)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from compactlib.executors import Executor, LocalExecutor, ProcessExecutor
 from compactlib.kv import MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.outcome import Done, Failed, Skipped
+from compactlib.rewrite import RewriteOutcome, RewriteTask
 from compactlib.runtime.budget import Budget
-from compactlib.runtime.observe import RecordingObserver
+from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.staging import (
     BranchNotFound,
     CommittedRanges,
@@ -233,6 +235,32 @@ def test_an_executor_that_gives_something_else_is_named() -> None:
     outcome = world.repo.compact(executor=Lazy())  # type: ignore[arg-type]
     assert isinstance(outcome, Failed)
     assert "gave no outcome" in str(outcome.error)
+
+
+def test_an_executor_that_gives_what_it_made_of_other_tokens_loses_nothing() -> None:
+    class Remembers:
+        """Answers a task of the same name as before with what came of that."""
+
+        def __init__(self) -> None:
+            self.made: list[RewriteOutcome] = []
+
+        def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None, observer: Observer | None = None,
+                ) -> Iterator[RewriteOutcome]:
+            self.made = self.made or list(LocalExecutor().run(tasks, budget=budget, observer=observer))
+            yield from self.made
+
+    world = World()
+    branch = world.repo.create_branch("main")
+    executor = Remembers()
+    branch.put(b"a", b"1")
+    assert isinstance(world.repo.compact(policy=NOW, executor=executor), Done)
+    branch.put(b"b", b"2")
+    outcome = world.repo.compact(policy=NOW, executor=executor)
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, InvalidInput)
+    assert values(branch) == {b"a": b"1", b"b": b"2"}
+    compacted(world)
+    assert values(branch) == {b"a": b"1", b"b": b"2"}
 
 
 def test_metrics_of_compactions() -> None:

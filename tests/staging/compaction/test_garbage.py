@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 import pytest
@@ -13,17 +14,17 @@ from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.kv import Condition, Delete, MemoryStore, PredicateFailed, Put
 from compactlib.kv.errors import TooLarge
-from compactlib.objects import MemoryObjects
+from compactlib.objects import MemoryObjects, ObjectStoreFailed
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.staging import AlwaysPolicy, Branch, CommittedRanges, Repository, StagingOptions
+from compactlib.staging import AlwaysPolicy, Branch, CommittedRanges, Repository, SplitRule, StagingOptions
 from compactlib.staging.compaction.reclaim.garbage import collect_garbage, live_metaranges
-from compactlib.staging.errors import BeingCollected, MetaRangeNotFound
+from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.model.names import CommitId
 from compactlib.testing import FaultyStore, KVFault
 from compactlib.testing.faults.kv_faults import KVOperation
 from tests.staging.hooked_objects import HookedObjects
-from tests.staging.world import World
+from tests.staging.world import World, changes
 
 
 def test_commits_of_all_branches_and_their_ancestors_are_live() -> None:
@@ -159,7 +160,19 @@ def import_it(world: World, commit_id: CommitId) -> Branch:
     return main
 
 
-USES = [again, reset_to, import_it]
+def merge_it(world: World, commit_id: CommitId) -> Branch:
+    main = world.repo.branch("main")
+    main.merge(commit_id)
+    return main
+
+
+def pick_it(world: World, commit_id: CommitId) -> Branch:
+    main = world.repo.branch("main")
+    main.cherry_pick(commit_id)
+    return main
+
+
+USES = [again, reset_to, import_it, merge_it, pick_it]
 
 
 def used(world: World, use: Callable[[World, CommitId], Branch], commit_id: CommitId) -> Branch | None:
@@ -199,6 +212,22 @@ def test_a_collection_at_any_step_of_using_a_commit_again_takes_nothing_from_it(
         if story.seen <= step:
             break
     assert step > 4
+
+
+@pytest.mark.parametrize("in_memory", ["nothing", "the metarange", "its range"])
+@pytest.mark.parametrize("operation", ["merge", "revert", "cherry_pick"])
+def test_what_a_collected_commit_changed_is_refused_by_one_name_whatever_is_in_memory(
+        operation: str, in_memory: str) -> None:
+    story = Forgotten(0)
+    world = World(story.base.store, story.base.objects, seed=2)
+    view = world.repo.at(story.commit_id)
+    if in_memory == "the metarange":
+        world.committed.ranges_of(view.metarange_id)
+    if in_memory == "its range":
+        assert view.get(b"s").data == b"1"
+    story.collect()
+    with pytest.raises(MetaRangeNotFound, match="collected"):
+        getattr(world.repo.branch("main"), operation)(story.commit_id)
 
 
 def test_who_only_looks_whether_the_records_are_there_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,3 +402,148 @@ def test_a_compaction_whose_result_is_collected_before_it_is_looked_at_gives_way
     assert isinstance(outcome.error, BeingCollected)
     assert isinstance(repo.compact(branch="main", policy=AlwaysPolicy(window_seconds=0)), Done)
     assert main.get(b"k").data == b"1"
+
+
+def commits(main: Branch, side: CommitId) -> object:
+    main.delete(b"second")
+    return main.commit("beside a collection")
+
+
+def reverts(main: Branch, side: CommitId) -> object:
+    return main.revert(next(each for each, _ in main.log()))
+
+
+def has_step(make: Callable[[Branch, CommitId], object], step: int, *, is_compacted: bool) -> bool:
+    """Whether the work has a request of this number, before which everything that nothing names is collected."""
+    requests, is_on = itertools.count(), False
+
+    def request() -> None:
+        nonlocal is_on
+        if is_on and next(requests) == step:
+            is_on = False
+            clock.advance(200)
+            assert isinstance(collect_garbage(repo.context, grace_seconds=100), Done)
+
+    clock = ManualClock(1_000.0)
+    objects = HookedObjects(MemoryObjects(clock=clock), lambda operation, key: request())
+    repo = Repository(FaultyStore(MemoryStore(), lambda operation: request()),
+                      CommittedRanges(objects, clock=clock, cache_bytes=0), clock=clock,
+                      options=StagingOptions(first_backoff_seconds=0))
+    repo.create_branch("old").put(b"old", b"1")
+    repo.branch("old").commit("c")
+    repo.delete_branch("old")
+    main = repo.create_branch("main")
+    for key in b"first", b"second":
+        main.put(key, b"1")
+        main.commit("c")
+    side = repo.create_branch("side", "main")
+    side.put(b"third", b"1")
+    side.commit("c")
+    main.put(b"fourth", b"1")
+    main.commit("c")
+    if is_compacted:
+        main.put(b"fifth", b"1")
+        repo.compact(branch="main", policy=AlwaysPolicy(window_seconds=0))
+        if make is not commits:
+            main.delete(b"fifth")
+    picked = next(each for each, _ in side.log())
+    is_on = True
+    assert isinstance(make(main, picked), Done)
+    assert repo.verify().is_sound
+    return not is_on
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+@pytest.mark.parametrize("make", [commits, reverts, Branch.merge, Branch.cherry_pick])
+def test_a_collection_at_any_step_of_a_commit_or_a_move_is_told_to_nobody_and_takes_nothing(
+        make: Callable[[Branch, CommitId], object], is_compacted: bool) -> None:
+    assert sum(itertools.takewhile(bool, (has_step(make, step, is_compacted=is_compacted)
+                                          for step in itertools.count()))) > 10
+
+
+class LosesTheFirst(MemoryObjects):
+    """Removes all but the first of many, as a store that answers for each object of one request."""
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        super().delete_many(keys[1:])
+        raise ObjectStoreFailed(operation="delete", key=keys[0], detail="an internal error")
+
+
+def test_a_collection_of_which_a_request_failed_for_some_files_leaves_no_metarange_without_its_ranges() -> None:
+    clock = ManualClock(1_000_000.0)
+    world = World(objects=LosesTheFirst(clock=clock))
+    world.branch({"a": "1"})
+    side = world.repo.create_branch("side", "main")
+    for value in b"1", b"2":
+        side.put(b"s", value)
+        side.commit("side")
+    commits = [commit_id for commit_id, _ in side.log()][:2]
+    world.repo.delete_branch("side")
+    clock.advance(1000)
+    world.clock.advance(1000)
+    assert isinstance(collect_garbage(world.context, grace_seconds=100), Failed)
+    for commit_id in commits:
+        branch = used(World(world.store, world.objects, seed=2), reset_to, commit_id)
+        assert branch is None or branch.list().keys == (b"a", b"s")
+
+
+def test_an_import_on_top_of_what_was_collected_is_refused_whatever_is_in_memory() -> None:
+    world = World(rule=SplitRule(max_bytes=100))
+    main = world.branch({"a": "1"})
+    first = world.metarange({f"k{number}": "x" * 20 for number in range(9)})
+    assert len(list(world.committed.scan(first))) == 9
+    world.clock.advance(1000)
+    other = World(world.store, world.objects, seed=3)
+    other.clock.advance(1000)
+    assert isinstance(collect_garbage(other.context, grace_seconds=100), Done)
+    second = world.committed.apply(first, changes({"l": "1"})).metarange_id
+    with pytest.raises(RangeNotFound):
+        main.commit_metarange(second, "import")
+    assert main.list().keys == (b"a",)
+    assert world.repo.verify().is_sound
+
+
+def test_what_one_collection_has_deleted_and_a_writer_made_again_another_one_under_way_leaves_alone() -> None:
+    clock = ManualClock(1_000_000.0)
+    inner, store = MemoryObjects(clock=clock), MemoryStore()
+
+    def process(hook: Callable[[str, str], None] = lambda operation, key: None) -> Repository:
+        return Repository(store, CommittedRanges(HookedObjects(inner, hook), clock=clock), clock=clock)
+
+    def commit(repo: Repository, branch: str, key: bytes) -> object:
+        repo.branch(branch).put(key, b"1")
+        return repo.branch(branch).commit("c")
+
+    repo = process()
+    for name in "old", "new", "other":
+        repo.create_branch(name)
+    commit(repo, "old", b"x")
+    repo.delete_branch("old")
+    clock.advance(1000)
+    about_to_delete, may_delete = threading.Event(), threading.Event()
+
+    def waits(operation: str, key: str) -> None:
+        if operation.startswith("delete") and "metaranges/" in key:
+            about_to_delete.set()
+            assert may_delete.wait(30)
+
+    slow = threading.Thread(target=lambda: collect_garbage(process(waits).context, grace_seconds=100))
+    slow.start()
+    assert about_to_delete.wait(30)
+    collect_garbage(repo.context, grace_seconds=100)
+    is_again = False
+
+    def before_it_looks(operation: str, key: str) -> None:
+        if is_again and operation == "list" and key.startswith("doomed/"):
+            may_delete.set()
+            slow.join()
+
+    writer = process(before_it_looks)
+    commit(writer, "other", b"y")  # It knows both collections now.
+    is_again = True
+    outcome = commit(writer, "new", b"x")
+    may_delete.set()
+    slow.join()
+    assert isinstance(outcome, Done)
+    assert process().verify().is_sound
+    assert process().branch("new").get(b"x").data == b"1"

@@ -68,8 +68,9 @@ def test_a_branch_that_was_long_in_the_making_names_no_dropped_token(store: type
     world.repo.audit()
 
 
-def test_a_cleanup_that_looked_before_the_branch_was_there_takes_nothing_from_it() -> None:
-    world = World()
+@pytest.mark.parametrize("store", [MemoryStore, OneCell])
+def test_a_cleanup_that_looked_before_the_branch_was_there_takes_nothing_from_it(store: type[MemoryStore]) -> None:
+    world = World(store())
     world.branch({"a": "1"})
     looked, may_go_on = threading.Event(), threading.Event()
 
@@ -103,3 +104,23 @@ def test_a_cleanup_that_looked_before_the_branch_was_there_takes_nothing_from_it
         puts()
     assert contents(new) == {"a": "1", "b": "2"}
     world.repo.audit()
+
+
+def test_a_branch_whose_maker_ended_before_its_token_was_entered_is_whole_and_the_sweep_enters_it() -> None:
+    world = World(OneCell())
+    world.branch({"a": "1"})
+
+    def ends(operation: KVOperation) -> KVFault | None:
+        return KVFault.FAIL if operation.name == "set" else None
+
+    Repository(FaultyStore(world.store, ends), world.committed, clock=world.clock).create_branch("new", "main")
+    new = world.repo.branch("new")
+    token = new.record().staging_token
+    assert not world.context.tokens.knows(token)
+    world.repo.audit()
+    new.put(b"b", b"2")
+    TokenCleaner(world.context).sweep()
+    assert world.context.tokens.knows(token)
+    world.clock.advance(2 * DAY)
+    world.repo.reclaim()
+    assert contents(new) == {"a": "1", "b": "2"}

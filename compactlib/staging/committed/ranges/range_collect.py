@@ -15,7 +15,10 @@ needs it. Files are never rewritten, so the age of one that is used AGAIN does n
 If the writer's mark came before the collection's listing, that sees it. If it came later, the writer sees the doom
 mark, and gives way with `BeingCollected`; or, if the doom mark is gone already, sees that the file is gone. The same
 holds for a file that one collection deleted, a writer wrote anew, and another collection had seen in its old age:
-either that sees its youth, or the writer sees the doom. Marks have names of their own, so collections may run at once.
+either that sees its youth, or the writer sees the doom. Marks have names of their own, so collections may run at once;
+but the other one may have deleted the new file, and taken its mark away, before the writer looks. So after dooming a
+collection lists the doom marks, too: what another one dooms it leaves alone, as if it was marked as reused, and it
+deletes nothing that is not there when it looks again.
 A collection that died leaves doom marks, which turn writers away until they are older than the grace period; so a
 collection must end within it.
 
@@ -109,7 +112,7 @@ class RangeCollector:
         try:
             for mark in marks:
                 self._files.objects.create(mark, b"")
-            deleted = self._delete(doomed, {file.id for _, file in files})
+            deleted = self._delete({file.id for _, file in doomed}, {file.id for _, file in files}, marks)
         finally:
             self._take_away(marks)
         freed = _bytes_of(deleted)
@@ -145,25 +148,31 @@ class RangeCollector:
         if failed is not None:
             raise failed
 
-    def _delete(self, doomed: list[tuple[str, StoredFile]], known: set[str]) -> list[tuple[str, StoredFile]]:
+    def _delete(self, doomed: set[str], known: set[str], marks: list[str]) -> list[tuple[str, StoredFile]]:
         if not doomed:
             return []
-        reused = self._reused()
+        reused = self._reused() | self._doomed_by_others(set(marks))
         again, files, _ = self._look()
         needed = reused | again
         metaranges = {file.id for folder, file in files if folder == METARANGES}
         needed.update(self._parts_if_there(metaranges & reused | metaranges - known))
         needed.update(file.id for _, file in files if self._is_young(file))
-        deleted = [(folder, file) for folder, file in doomed if file.id not in needed]
-        for at in range(0, len(deleted), MAX_DELETES):
-            self._budget.check()
-            part = deleted[at:at + MAX_DELETES]
-            try:
-                delete_many(self._files.objects, [self._files.prefix + folder + file.id for folder, file in part])
-            finally:
-                for _, file in part:
-                    self._files.forget(file.id)
+        # Of those that are there now: what another collection has taken may be written anew at any moment.
+        deleted = [(folder, file) for folder, file in files if file.id in doomed and file.id not in needed]
+        for folder in _FOLDERS:
+            # No request for files of both: it may fail for some of its files, or be lost for them in a crash.
+            self._delete_files(folder, [file for each, file in deleted if each == folder])
         return deleted
+
+    def _delete_files(self, folder: str, files: list[StoredFile]) -> None:
+        for at in range(0, len(files), MAX_DELETES):
+            self._budget.check()
+            part = files[at:at + MAX_DELETES]
+            try:
+                delete_many(self._files.objects, [self._files.prefix + folder + file.id for file in part])
+            finally:
+                for file in part:
+                    self._files.forget(file.id)
 
     def _look(self) -> tuple[set[str], list[tuple[str, StoredFile]], int]:
         """What is needed, what is there, and how many metaranges of the history are not."""
@@ -208,6 +217,10 @@ class RangeCollector:
             with contextlib.suppress(ObjectNotFound):
                 found.add(self._files.objects.get(self._files.prefix + REUSED + mark.id).decode("ascii", "replace"))
         return found
+
+    def _doomed_by_others(self, own: set[str]) -> set[str]:
+        return {mark.id.partition(".")[0] for mark in self._files.list(DOOMED)
+                if self._files.prefix + DOOMED + mark.id not in own}
 
     def _remove_old(self, folder: str) -> None:
         delete_many(self._files.objects, [self._files.prefix + folder + mark.id for mark in self._files.list(folder)

@@ -12,6 +12,7 @@ collection first dooms, then looks for marks. Whichever comes second sees the ot
 
 from __future__ import annotations
 
+import contextlib
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -190,22 +191,35 @@ class RangeFiles:
 
         Returns:
             Whether it was there already.
+
+        Raises:
+            DamagedRange: it was there, and is of another length and damaged: one that was copied in part.
         """
-        return self._create(range_id, self.path_of_range(range_id), self.range_format.encode(rows, range_id))
+        path = self.path_of_range(range_id)
+        return self._create(range_id, path, self.range_format.encode(rows, range_id),
+                            lambda data: self._decode(data, range_id, path))
 
     def write_metarange(self, metarange_id: MetaRangeId, data: bytes) -> bool:
         """Make a metarange durable, whose ranges are. To be confirmed by `confirm`.
 
         Returns:
             Whether it was there already.
-        """
-        return self._create(metarange_id, self.path_of_metarange(metarange_id), data)
 
-    def _create(self, id_: str, path: str, data: bytes) -> bool:
+        Raises:
+            DamagedRange: as for `write_range`.
+        """
+        path = self.path_of_metarange(metarange_id)
+        return self._create(metarange_id, path, data, lambda data: MetaRange.decode(data, metarange_id, path))
+
+    def _create(self, id_: str, path: str, data: bytes, decoded: Callable[[bytes], object]) -> bool:
         try:
             self.objects.create(path, data)
         except ObjectExists:
             self.mark_reuse(id_)
+            # If it is gone by now, `confirm` says so.
+            with contextlib.suppress(ObjectNotFound, Unsupported):
+                if self.objects.info(path).size_bytes != len(data):
+                    decoded(self.objects.get(path))  # It is of another format, or was copied here in part.
             return True
         return False
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`RangeTier`: files of ranges and metaranges that were read, kept near by: a restart does not fetch them again.
 
-They lie in an object store of the process's own, a folder say, under `ranges/<id>` and `metaranges/<id>`. Nothing
-depends on it: what cannot be kept or read there is fetched, and what is damaged is deleted and fetched.
+They lie in an object store of the process's own, a folder say, under `near-ranges/<id>` and `near-metaranges/<id>`:
+under any prefix, no committed layer's own files are called so. Nothing depends on it: what cannot be kept or read there
+is fetched, and what is damaged is deleted and fetched.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from compactlib.errors import AuditFailed, CompactlibError, InvalidInput
 from compactlib.objects import ObjectExists, ObjectNotFound, ObjectStore
 
 _LOGGER = logging.getLogger("compactlib.staging")
-_NAME = re.compile(r"(meta)?ranges/[0-9a-f]{40}")
+_NEAR = "near-"
+_NAME = re.compile(_NEAR + r"((?:meta)?ranges/[0-9a-f]{40})")
 
 
 class RangeTier:
@@ -45,9 +47,9 @@ class RangeTier:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._sizes: OrderedDict[str, int] = OrderedDict()
-        for info in sorted(objects.list(), key=lambda info: info.modified_at):
-            if _NAME.fullmatch(info.key):
-                self._sizes[info.key] = info.size_bytes
+        for info in sorted(objects.list(_NEAR), key=lambda info: info.modified_at):
+            if (found := _NAME.fullmatch(info.key)) is not None:
+                self._sizes[found[1]] = info.size_bytes
         self._total = sum(self._sizes.values())
         self._evict()
 
@@ -58,7 +60,7 @@ class RangeTier:
                 return None
             self._sizes.move_to_end(name)
         try:
-            return self._objects.get(name)
+            return self._objects.get(_NEAR + name)
         except ObjectNotFound:  # Another process has made room.
             self._forget(name)
         except CompactlibError as error:
@@ -69,7 +71,7 @@ class RangeTier:
         """Keep a file, and delete those that were not used for longest until all fit."""
         if len(data) > self._max_bytes:
             return
-        if not self._tried(lambda: self._objects.create(name, data)):
+        if not self._tried(lambda: self._objects.create(_NEAR + name, data)):
             return
         with self._lock:
             self._total += len(data) - self._sizes.pop(name, 0)
@@ -81,7 +83,7 @@ class RangeTier:
         if error is not None:
             self._note(error)
         if self._forget(name):
-            self._tried(lambda: self._objects.delete(name))
+            self._tried(lambda: self._objects.delete(_NEAR + name))
 
     def audit(self) -> None:
         """Check that it counts what it knows of, and knows of no more than it may.
@@ -108,7 +110,7 @@ class RangeTier:
                     return
                 name, size_bytes = self._sizes.popitem(last=False)
                 self._total -= size_bytes
-            self._tried(lambda name=name: self._objects.delete(name))  # type: ignore[misc]
+            self._tried(lambda name=name: self._objects.delete(_NEAR + name))  # type: ignore[misc]
 
     def _tried(self, change: Callable[[], object]) -> bool:
         try:

@@ -165,7 +165,7 @@ class TokenCleaner:
             counts["orphans_found"] += len(batch)
 
     def _enter_named(self, named: Mapping[StagingToken, str], registered: Sequence[TokenMark]) -> None:
-        """Enter tokens that are named and not in the register: those of a branch whose making stood still for long."""
+        """Enter tokens that are named and not in the register: whoever made the branch ended before that."""
         for token in named.keys() - {mark.token for mark in registered}:
             self._context.tokens.enter(token, named[token])
 

@@ -84,7 +84,7 @@ def collect_garbage(context: StagingContext, *, grace_seconds: float | None = No
     if collected.ranges_deleted or collected.metaranges_deleted:
         return Done(collected)
     return Skipped(f"{collected.young} unneeded files wait until they are older than "
-                   f"{grace_seconds} seconds")
+                   f"{grace_seconds} seconds, or are another collection's")
 
 
 def _tell_levels(context: StagingContext, collected: Collected) -> None:
