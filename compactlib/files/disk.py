@@ -483,6 +483,20 @@ def list_folder(path: StrPath) -> list[str]:
         return sorted(os.listdir(path))
 
 
+def look_at(path: StrPath) -> os.stat_result | None:
+    """What lies under a name, a link not followed; `None` for nothing.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    try:
+        return os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StorageError.from_os(error, "look at", path) from error
+
+
 def read_if_there(path: StrPath, most: int = -1) -> bytes | None:
     """The first `most` bytes of a file, by default all; `None` if there is no such file.
 

@@ -31,7 +31,7 @@ from compactlib.blobstore.segment.tail import LogWriter
 from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files
+from compactlib.files.disk import Files, list_folder
 from compactlib.runtime.later import LaterObserver
 from compactlib.runtime.owned_lock import OwnedLock
 
@@ -374,7 +374,7 @@ class LiveLog:
 
 def remove_leftovers(files: Files, folder: str) -> None:
     """Unlink what an interrupted durable write of the store itself has left."""
-    for file_name in os.listdir(folder):
+    for file_name in list_folder(folder):
         written, suffix = os.path.splitext(file_name)
         if suffix == HALF_WRITTEN_SUFFIX and (written == DESCRIPTOR_FILE or place_of_index_file(written) is not None):
             remove_file(files, folder, file_name)

@@ -280,9 +280,11 @@ class SegmentSet:
         self._show(_view_of(refs, known))
 
     def _show(self, view: _View) -> None:
-        # The list before its number: a lease taken between the two holds more than it must, never less.
+        # The list before its number: a lease taken between the two holds more than it must, never less. And without a
+        # call in between, so that an interrupt comes before or after both.
+        epoch = next(self._epochs)
         self._view = view
-        self._epoch = next(self._epochs)
+        self._epoch = epoch
 
     @property
     def epoch(self) -> int:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from compactlib.blobstore.compaction.progress.compaction_log import Cycle, Target
 from compactlib.blobstore.model.names import UNPUBLISHED_SUFFIX, SegmentName, place_of_index_file, segment_of_log_file
 from compactlib.errors import Conflict, CorruptData, StorageError
-from compactlib.files.disk import Files, StrPath, list_folder
+from compactlib.files.disk import Files, StrPath, list_folder, look_at
 
 
 def private_name(target: SegmentName) -> str:
@@ -52,7 +52,7 @@ def place_targets(files: Files, folder: StrPath, cycle: Cycle) -> None:
     for target in cycle.targets:
         private = os.path.join(folder, private_name(target.name))
         final = os.path.join(folder, target.name.log_file)
-        if os.path.lexists(private):
+        if look_at(private) is not None:
             _check_whole(private, target)
             files.rename(private, final)
         else:
@@ -60,7 +60,8 @@ def place_targets(files: Files, folder: StrPath, cycle: Cycle) -> None:
 
 
 def _check_whole(path: str, target: Target) -> None:
-    size = os.stat(path).st_size if os.path.lexists(path) else 0
+    found = look_at(path)
+    size = 0 if found is None else found.st_size
     if size != target.end:
         raise CorruptData(path=path, offset=size, expected=f"a new segment of {target.end} bytes",
                           found=f"{size} bytes")
