@@ -98,7 +98,7 @@ def link_members(files: Files, folder: StrPath, members: Sequence[int]) -> bool:
             try:
                 replace_with_symlink(files, leader, path, temporary_suffix=LINK_SUFFIX)
             except DiskFull:
-                if os.path.lexists(path):
+                if look_at(path) is not None:
                     files.unlink(path)
             changed = True
     return changed

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterable, Sequence
 
 from compactlib.blobstore.compaction.progress.compaction_log import Cycle, Target
@@ -34,10 +35,12 @@ def check_names_are_free(folder: StrPath, targets: Iterable[SegmentName]) -> Non
 
     Raises:
         Conflict: one has.
+        StorageError: the disk does not say.
     """
     for target in targets:
         path = os.path.join(folder, target.log_file)
-        if os.path.isdir(path) and not os.path.islink(path):
+        found = look_at(path)
+        if found is not None and stat.S_ISDIR(found.st_mode):
             raise Conflict(f"{path} is a folder, and a new segment of the compaction gets this name; see what it is, "
                            f"move it away, and compact again")
 
@@ -125,5 +128,6 @@ def remove_file(files: Files, folder: StrPath, name: str) -> None:
     try:
         files.unlink(path)
     except StorageError:
-        if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path)):
+        found = look_at(path)
+        if found is not None and not stat.S_ISDIR(found.st_mode):
             raise

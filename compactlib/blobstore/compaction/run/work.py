@@ -388,7 +388,7 @@ class CompactionWork:
         breather.breathe()
         data = encode_index(index, self._store.incarnation)
         path = os.path.join(self._folder, index.segment.index_file(index.start))
-        if os.path.lexists(path):
+        if look_at(path) is not None:
             self._files.unlink(path)
         with contextlib.closing(self._files.create(path)) as out:
             out.write_at(0, [data])
