@@ -362,7 +362,7 @@ def replace_with_link(files: Files, source: StrPath, path: StrPath, *, temporary
 
 
 def _remove_leftover(files: Files, temporary: str) -> None:
-    if os.path.lexists(temporary):
+    if look_at(temporary) is not None:
         files.unlink(temporary)
 
 
@@ -481,6 +481,28 @@ def list_folder(path: StrPath) -> list[str]:
     """
     with _Named("list", path):
         return sorted(os.listdir(path))
+
+
+def look_at(path: StrPath) -> os.stat_result | None:
+    """What lies under a name, a link not followed; `None` for nothing.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    try:
+        return os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StorageError.from_os(error, "look at", path) from error
+
+
+def may_be_there(path: StrPath) -> bool:
+    """Whether something has a name, or the disk does not say."""
+    try:
+        return look_at(path) is not None
+    except StorageError:
+        return True
 
 
 def read_if_there(path: StrPath, most: int = -1) -> bytes | None:

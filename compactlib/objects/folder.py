@@ -30,7 +30,7 @@ from compactlib._arguments import require_method, require_whole
 from compactlib.clock import Clock
 from compactlib.contract import CommitFence, Compaction, Policy
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, StorageError, Unsupported
-from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path
+from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path, look_at
 from compactlib.files.folder_lock import LOCK_NAME
 from compactlib.objects.errors import ObjectStoreFailed
 from compactlib.objects.register import NO_ID, ObjectRegister, Version
@@ -221,7 +221,9 @@ class WorkingCopy:
             known_heads = heads(here)
             for name in list_folder(here):
                 path, full = os.path.join(folder, name), os.path.join(here, name)
-                found = os.lstat(full)
+                found = look_at(full)
+                if found is None:
+                    continue
                 if stat.S_ISDIR(found.st_mode):
                     folders.append(path)
                 elif stat.S_ISLNK(found.st_mode):

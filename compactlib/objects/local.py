@@ -19,6 +19,7 @@ from compactlib.files.disk import (
     StrPath,
     list_folder,
     local_path,
+    look_at,
     make_missing_folder,
     read_exactly,
     sync_names,
@@ -245,12 +246,9 @@ class LocalObjects(Closing):
     def info(self, key: str) -> ObjectInfo:
         """See `ObjectStore.info`."""
         path = self._path(key)
-        try:
-            status = os.lstat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            raise ObjectNotFound(key=key) from None
-        except OSError as error:
-            raise StorageError.from_os(error, "look at", path) from error
+        status = look_at(path)
+        if status is None:
+            raise ObjectNotFound(key=key)
         self._require_object(key, path, status)
         self._settle(key)
         return ObjectInfo(key, status.st_size, status.st_mtime)
@@ -281,11 +279,8 @@ class LocalObjects(Closing):
                 if (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key)):
                     yield from self._walk(key, prefix, after)
             elif key.startswith(prefix) and key > after:
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                if stat.S_ISREG(status.st_mode):
+                status = look_at(entry.path)
+                if status is not None and stat.S_ISREG(status.st_mode):
                     yield ObjectInfo(key, status.st_size, status.st_mtime)
 
     # --- removing
@@ -381,12 +376,8 @@ class LocalObjects(Closing):
 
 def _kind_of(path: str) -> int | None:
     """What a name stands for, as the `S_IF...` constants of `stat`, a link for itself; `None` for nothing."""
-    try:
-        return stat.S_IFMT(os.lstat(path).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise StorageError.from_os(error, "look at", path) from error
+    found = look_at(path)
+    return None if found is None else stat.S_IFMT(found.st_mode)
 
 
 def _remember(folders: set[str], folder: str) -> None:

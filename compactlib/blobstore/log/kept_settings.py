@@ -12,7 +12,7 @@ import os
 from math import isfinite
 
 from compactlib.errors import CompactlibError, CorruptData, StorageError
-from compactlib.files.disk import Files, StrPath, read_if_there, write_durably
+from compactlib.files.disk import Files, StrPath, may_be_there, read_if_there, write_durably
 from compactlib.files.record_frame import RecordFrame
 
 FILE_NAME = "RETENTION"
@@ -52,6 +52,6 @@ def keep_retention(files: Files, folder: StrPath, seconds: float) -> None:
     try:
         write_durably(files, path, [_FRAME.encode(seconds)])
     except StorageError:
-        if os.path.lexists(path) and (kept is None or kept < seconds):
+        if may_be_there(path) and (kept is None or kept < seconds):
             files.unlink(path)
             files.sync_folder(os.fspath(folder))

@@ -31,7 +31,7 @@ from compactlib.blobstore.segment.tail import LogWriter
 from compactlib.clock import Clock
 from compactlib.errors import AuditFailed, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files
+from compactlib.files.disk import Files, list_folder, look_at
 from compactlib.runtime.later import LaterObserver
 from compactlib.runtime.owned_lock import OwnedLock
 
@@ -214,7 +214,7 @@ class LiveLog:
                             wanted_bytes=wanted_bytes, gates=self._gates())
         self.seal_index()
         contents, name = self.contents, self.writer.segment.next_position
-        while os.path.lexists(path := os.path.join(self._folder, name.log_file)) and not is_ordinary(path):
+        while look_at(path := os.path.join(self._folder, name.log_file)) is not None and not is_ordinary(path):
             # An unrelated link or folder has this name, and stays.
             name = name.next_position
         header, contents = self._descriptor.header(name, self._next_sequence), contents.with_segment(name)
@@ -245,7 +245,7 @@ class LiveLog:
         there = {segment: sorted(place.offset for place in map(place_of_index_file, found) if place is not None)
                  for segment, found in files_of(self._folder, names).items()} if index_starts is None else {
             name: [start for start in index_starts.get(name, ())
-                   if os.path.lexists(os.path.join(self._folder, name.index_file(start)))] for name in names}
+                   if look_at(os.path.join(self._folder, name.index_file(start))) is not None] for name in names}
         loader = SegmentLoader(self._files, self._folder, self._descriptor, self._config.index_max_entries, there,
                                mapped=self._config.index_mapped)
         loaded = list(map(loader.load_sealed, names))
@@ -374,7 +374,7 @@ class LiveLog:
 
 def remove_leftovers(files: Files, folder: str) -> None:
     """Unlink what an interrupted durable write of the store itself has left."""
-    for file_name in os.listdir(folder):
+    for file_name in list_folder(folder):
         written, suffix = os.path.splitext(file_name)
         if suffix == HALF_WRITTEN_SUFFIX and (written == DESCRIPTOR_FILE or place_of_index_file(written) is not None):
             remove_file(files, folder, file_name)

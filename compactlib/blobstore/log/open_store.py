@@ -42,7 +42,7 @@ from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, create_seg
 from compactlib.blobstore.segment.tail import LogWriter
 from compactlib.clock import Clock
 from compactlib.errors import CorruptData, DiskFull, InvalidInput, StorageError
-from compactlib.files.disk import Files, list_folder, sync_names
+from compactlib.files.disk import Files, list_folder, look_at, sync_names
 from compactlib.files.folder_lock import LOCK_NAME, FolderLock
 from compactlib.runtime.later import LaterObserver
 from compactlib.runtime.observe import Observer
@@ -126,10 +126,10 @@ def _check_own_files(folder: str, files: Files) -> None:
     """Links are not followed, pipes are not waited for: what has the name of one of our files has to be a file."""
     for name in _OWN_FILES:
         path = os.path.join(folder, name)
-        if os.path.lexists(path) and not is_ordinary(path):
+        if look_at(path) is not None and not is_ordinary(path):
             raise InvalidInput(f"{path} is not an ordinary file, and the store's own is one; see what it is, and "
                                f"remove it")
-    if os.path.lexists(path := os.path.join(folder, LOG_NAME)):
+    if look_at(path := os.path.join(folder, LOG_NAME)) is not None:
         # The step that it ends with decides what is removed.
         with contextlib.closing(files.open(path)) as out:
             out.sync()

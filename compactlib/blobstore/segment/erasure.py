@@ -26,7 +26,7 @@ from compactlib.blobstore.model.names import SegmentName, place_of_index_file
 from compactlib.blobstore.segment.records import HEADER_BYTES
 from compactlib.errors import CorruptData
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, StrPath, list_folder, read_if_there, write_durably
+from compactlib.files.disk import Files, StrPath, list_folder, look_at, read_if_there, write_durably
 from compactlib.files.record_frame import BodyFrame
 
 STATE_NAME = "HARD_DELETE"
@@ -130,7 +130,7 @@ def erase_records(files: Files, folder: StrPath, erasures: Sequence[Erasure]) ->
     written = 0
     for segment, group in groupby(sorted(erasures, key=attrgetter("segment", "offset")), key=attrgetter("segment")):
         path = os.path.join(folder, segment.log_file)
-        if not os.path.lexists(path):
+        if look_at(path) is None:
             continue
         with contextlib.closing(files.open(path)) as out:
             written += sum(out.write_at(each.offset, _record(each)) for each in group)

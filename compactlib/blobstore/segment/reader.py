@@ -19,7 +19,7 @@ import attrs
 from compactlib.blobstore.model.names import MAX_NUMBER, MIN_SEGMENT_BYTES, SegmentName
 from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, OutFile, StrPath, read_exactly, read_into
+from compactlib.files.disk import Files, OutFile, StrPath, look_at, read_exactly, read_into
 from compactlib.files.record_frame import RecordFrame
 
 SEGMENT_HEADER_BYTES = 80
@@ -104,11 +104,13 @@ def create_segment(files: Files, path: StrPath, header: SegmentHeader) -> OutFil
 
 
 def is_ordinary(path: StrPath) -> bool:
-    """Whether this is an ordinary file: no link, which may lead anywhere, and no pipe."""
-    try:
-        return stat.S_ISREG(os.lstat(path).st_mode)
-    except OSError:
-        return False
+    """Whether this is an ordinary file: no link, which may lead anywhere, and no pipe.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    found = look_at(path)
+    return found is not None and stat.S_ISREG(found.st_mode)
 
 
 class SegmentFile:

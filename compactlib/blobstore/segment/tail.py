@@ -13,7 +13,7 @@ from compactlib.blobstore.errors import WritesStopped
 from compactlib.blobstore.model.names import LogPosition, SegmentName
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES, SegmentHeader, create_segment
 from compactlib.errors import AuditFailed, StorageError
-from compactlib.files.disk import Files, OutFile
+from compactlib.files.disk import Files, OutFile, look_at
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -148,7 +148,7 @@ class LogWriter:
             StorageError: the disk refused; the active segment stays the one it was.
         """
         path = os.path.join(self._folder, header.name.log_file)
-        if os.path.lexists(path):
+        if look_at(path) is not None:
             # Left by an attempt that failed; nothing was written to it.
             self._files.unlink(path)
         out = create_segment(self._files, path, header)

@@ -42,7 +42,7 @@ from compactlib.blobstore.segment.erasure import STATE_NAME, Erasure, read_state
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment.scan import scan_records
 from compactlib.errors import Busy, CorruptData, NotFound, StorageError
-from compactlib.files.disk import LocalFiles, StrPath
+from compactlib.files.disk import LocalFiles, StrPath, look_at
 
 _LOOKS = 100
 _ERASED = int(RecordFlag.ERASED)
@@ -126,7 +126,7 @@ def segment_path(folder: str, name: SegmentName) -> str | None:
     final = os.path.join(folder, name.log_file)
     # Twice, as it may get its name in between.
     places = (final, os.path.join(folder, private_name(name)), final)
-    return next((path for path in places if os.path.lexists(path)), None)
+    return next((path for path in places if look_at(path) is not None), None)
 
 
 @attrs.frozen

@@ -187,7 +187,11 @@ class BlobSettings:
         require_whole("record_overhead_bytes", overhead)
         require_whole("header_bytes", header)
         live = found.peak_live_bytes + overhead * found.peak_live_keys
-        room = max(math.ceil(live / utilisation / segments), found.largest_bytes + overhead)
+        try:
+            room = max(math.ceil(live / utilisation / segments), found.largest_bytes + overhead)
+        except OverflowError:
+            raise InvalidInput(f"utilisation is {utilisation}; with that, the segments and record_overhead_bytes that "
+                               f"were given, no log is so large") from None
         segment = room + header
         count = max(math.ceil(live / utilisation / room), 2)
         return cls(capacity_bytes=count * segment, segment_bytes=segment, **values)

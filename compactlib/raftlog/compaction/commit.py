@@ -25,10 +25,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Sequence
 
 from compactlib.errors import Busy, CorruptData, DiskFull, InvalidInput, StorageError
-from compactlib.files.disk import Files, StrPath, replace_with_link, replace_with_symlink
+from compactlib.files.disk import Files, StrPath, look_at, replace_with_link, replace_with_symlink
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.model.names import LINK_SUFFIX, SWAP_SUFFIX, compacting_name, segment_name
 from compactlib.raftlog.segment.known import KnownSegment, is_committed, know_segment
@@ -72,8 +73,8 @@ def place_leader(files: Files, folder: StrPath, members: Sequence[int], rewritte
                           temporary_suffix=SWAP_SUFFIX)
     except BaseException:
         # On a full disk a large file must not wait for the next run to be removed.
-        if not is_committed(folder, name):
-            with contextlib.suppress(StorageError):
+        with contextlib.suppress(StorageError):
+            if not is_committed(folder, name):
                 files.unlink(compacting)
         raise
     files.sync_folder(folder)
@@ -97,7 +98,7 @@ def link_members(files: Files, folder: StrPath, members: Sequence[int]) -> bool:
             try:
                 replace_with_symlink(files, leader, path, temporary_suffix=LINK_SUFFIX)
             except DiskFull:
-                if os.path.lexists(path):
+                if look_at(path) is not None:
                     files.unlink(path)
             changed = True
     return changed
@@ -139,7 +140,7 @@ def _check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Seq
 def _check_nothing_between(folder: StrPath, members: Sequence[int]) -> None:
     # By name, not by listing the folder: all groups of a compaction together look at each number once.
     for number in sorted(set(range(members[0], members[-1])).difference(members)):
-        path = os.path.join(folder, segment_name(number))
-        if os.path.lexists(path) and not os.path.islink(path):
+        found = look_at(os.path.join(folder, segment_name(number)))
+        if found is not None and not stat.S_ISLNK(found.st_mode):
             raise Busy(f"segments {', '.join(map(str, members))} cannot become one while the file of segment {number} "
                        f"lies between them; it goes when the last lease on it ends, compact again then")

@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from compactlib.errors import BudgetSpent, CompactlibError, NotFound, StorageError, Unsupported
-from compactlib.files.disk import Files, read_exactly
+from compactlib.files.disk import Files, look_at, read_exactly
 from compactlib.indexset.index_set import merge_positions
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.raftlog.model.names import segment_name
@@ -168,7 +168,7 @@ def _punch_segment(folder: str, files: Files, reader: SegmentReader, number: int
     size = sum(hole.length for hole in holes)
     budget.spend(size)
     path = os.path.join(folder, segment_name(number))
-    before = os.stat(path).st_blocks
+    before = _blocks(path)
     out = files.open(path)
     try:
         for hole in holes:
@@ -177,8 +177,13 @@ def _punch_segment(folder: str, files: Files, reader: SegmentReader, number: int
         out.sync()
     finally:
         out.close()
-    freed = (before - os.stat(path).st_blocks) * 512
+    freed = (before - _blocks(path)) * 512
     return [PunchedSegment(number=number, holes=len(holes), hole_bytes=size, bytes_freed=max(freed, 0))]
+
+
+def _blocks(path: str) -> int:
+    found = look_at(path)
+    return 0 if found is None else found.st_blocks
 
 
 def _is_punched(reader: SegmentReader, hole: Hole) -> bool:

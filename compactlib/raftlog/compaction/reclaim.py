@@ -4,19 +4,25 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterable
 
-from compactlib.files.disk import Files, StrPath, list_folder
+from compactlib.files.disk import Files, StrPath, list_folder, look_at
 from compactlib.raftlog.model.names import segment_name, segment_number
 
 
 def remove_segments(files: Files, folder: StrPath, numbers: Iterable[int]) -> int:
-    """Remove segment files; returns the bytes given back. Those already gone are passed over."""
+    """Remove segment files; returns the bytes given back. Those already gone are passed over.
+
+    Raises:
+        StorageError: the disk refused.
+    """
     freed = 0
     for number in numbers:
         path = os.path.join(folder, segment_name(number))
-        if os.path.lexists(path):
-            freed += os.lstat(path).st_size
+        found = look_at(path)
+        if found is not None:
+            freed += found.st_size
             files.unlink(path)
     return freed
 
@@ -34,14 +40,18 @@ def purge_links(files: Files, folder: StrPath, *, now: float, keep_seconds: floa
 
     Returns:
         The numbers whose links were removed.
+
+    Raises:
+        StorageError: the disk refused.
     """
     removed: list[int] = []
     for name in list_folder(folder):
         number = segment_number(name)
         path = os.path.join(folder, name)
-        if number is None or not os.path.islink(path):
+        found = None if number is None else look_at(path)
+        if number is None or found is None or not stat.S_ISLNK(found.st_mode):
             continue
-        old = now - os.lstat(path).st_mtime >= keep_seconds
+        old = now - found.st_mtime >= keep_seconds
         if not os.path.exists(path) or (old and not is_leased(number)):
             files.unlink(path)
             removed.append(number)

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from typing import Literal
 
 import attrs
@@ -265,12 +265,24 @@ class Compactor:
         """Take segments out of the list that hold nothing alive up to the snapshot `above`."""
         size = sum(map(self._size, numbers))
         with self._switch:
-            known = [self._segments.known_of(number) for number in numbers]
-            self._segments.drop(numbers)
-            for number, segment in zip(numbers, known, strict=True):
-                self._discard(number, is_hidden=segment is None or segment.ref.last > above, may_hide=True)
-            self._switched(())
+            known = map(self._segments.known_of, numbers)
+            hidden = {number for number, segment in zip(numbers, known, strict=True)
+                      if segment is None or segment.ref.last > above}
+            try:
+                self._segments.drop(numbers)
+                self._discard_dropped(numbers, hidden)
+            except BaseException:
+                # Interrupted: a file that is neither listed nor garbage would keep its neighbours from being merged.
+                self._discard_dropped(numbers, hidden)
+                raise
         return size
+
+    def _discard_dropped(self, numbers: Sequence[int], hidden: Collection[int]) -> None:
+        doomed = self.doomed
+        for number in numbers:
+            if number not in doomed and self._segments.known_of(number) is None:
+                self._discard(number, is_hidden=number in hidden, may_hide=True)
+        self._switched(())
 
     def _rewrite(self, groups: Sequence[PlannedGroup], state: SnapshotMeta, limits: SegmentLimits, executor: Executor,
                  run: Run, observer: Observer, fence: CommitFence | None) -> Iterator[GroupOutcome]:
@@ -378,7 +390,9 @@ class Compactor:
         except CompactlibError as error:
             # Whichever list is in force answers: if the leader was replaced it holds all that was live, and the
             # members' names lead either to their own files or to the leader. The next run completes it.
-            replaced = is_committed(self._folder, compacting_name(members))
+            replaced = True
+            with contextlib.suppress(StorageError):
+                replaced = is_committed(self._folder, compacting_name(members))
             return GroupFailed(members, error, "partly" if adopted else "unknown" if replaced else "no")
         return GroupStats(members=members, entries_before=sum(stats.entries for stats in group.members),
                           entries_after=file.entries, bytes_read=result.bytes_read, bytes_written=file.size_bytes,

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections import deque
 
 import attrs
 
 from compactlib.errors import CorruptData, NotFound, StorageError, Unsupported
-from compactlib.files.disk import Files, StrPath, list_folder
+from compactlib.files.disk import Files, StrPath, list_folder, look_at
 from compactlib.raftlog.compaction.holes import is_hole
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.model.gap import read_gap
@@ -77,13 +78,16 @@ def require_log(folder: StrPath, *, may_create: bool) -> bool:
         StorageError: it cannot be read.
     """
     path = os.fspath(folder)
-    if not os.path.lexists(path):
+    if look_at(path) is None:
         if may_create:
             return False
         raise NotALog(f"{path} does not exist; check the path", path=path)
-    if not os.path.isdir(path):
-        raise NotALog(f"{path} is not a folder; a log is a folder of segment files", path=path)
-    names = list_folder(path)
+    try:
+        names = list_folder(path)
+    except StorageError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ENOENT):
+            raise
+        raise NotALog(f"{path} is not a folder; a log is a folder of segment files", path=path) from None
     if any(_belongs_to_log(name) for name in names):
         return True
     strangers = [name for name in names if name not in _OF_THE_SYSTEM and not name.startswith(".")]

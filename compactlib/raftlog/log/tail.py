@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING
@@ -16,7 +15,6 @@ from compactlib.files.folder_lock import FolderLock
 from compactlib.raftlog.compaction.run import Compactor
 from compactlib.raftlog.log.folder import read_folder
 from compactlib.raftlog.log.newest import NewestSegment
-from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.values import MAX_INDEX, Entry
 from compactlib.raftlog.segment.known import KnownSegment
 from compactlib.raftlog.segment.segment_set import SegmentSet
@@ -185,8 +183,8 @@ class LogTail:
             self._compactor.discard([number for number in reversed(self._to_remove) if number not in doomed],
                                     one_by_one=True)
             self._compactor.reclaim()
-            self._to_remove = [number for number in self._to_remove
-                               if os.path.lexists(os.path.join(folder, segment_name(number)))]
+            doomed = self._compactor.doomed
+            self._to_remove = [number for number in self._to_remove if number in doomed]
             if self._to_remove:
                 raise Busy(f"segments {self._to_remove} in {folder} hold only what was taken back, but are being read; "
                            f"release the leases and call again")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from compactlib.files.disk import Files, StrPath, write_durably
+from compactlib.files.disk import Files, StrPath, look_at, write_durably
 from compactlib.files.record_frame import RecordFrame
 from compactlib.raftlog.model.names import GAP_NAME, TEMPORARY_SUFFIX
 from compactlib.raftlog.model.snapshot_meta import read_own_file
@@ -50,7 +50,7 @@ class KeptGap:
         self._path = os.path.join(folder, GAP_NAME)
         self._after = read_gap(folder)
         # No name that a compaction knows, and clears away.
-        if os.path.lexists(self._path + TEMPORARY_SUFFIX):
+        if look_at(self._path + TEMPORARY_SUFFIX) is not None:
             files.unlink(self._path + TEMPORARY_SUFFIX)
 
     @property
@@ -73,7 +73,7 @@ class KeptGap:
         Raises:
             StorageError: the disk refused; it counts on. Call again.
         """
-        if os.path.lexists(self._path):
+        if look_at(self._path) is not None:
             self._files.unlink(self._path)
         self._files.sync_folder(os.path.dirname(self._path))
         self._after = None

@@ -13,7 +13,7 @@ import os
 import attrs
 
 from compactlib.errors import Conflict, CorruptData, InvalidInput, Stale
-from compactlib.files.disk import Files, StrPath, write_durably
+from compactlib.files.disk import Files, StrPath, look_at, write_durably
 from compactlib.files.record_frame import RecordFrame
 from compactlib.raftlog.model.names import HARD_STATE_NAME, TEMPORARY_SUFFIX
 from compactlib.raftlog.model.snapshot_meta import read_own_file
@@ -93,7 +93,7 @@ class KeptHardState:
         self._path = os.path.join(folder, HARD_STATE_NAME)
         self._now = read_hard_state(folder)
         # A compaction clears away what others have left, at any time: so this is no name that it knows.
-        if os.path.lexists(self._path + TEMPORARY_SUFFIX):
+        if look_at(self._path + TEMPORARY_SUFFIX) is not None:
             files.unlink(self._path + TEMPORARY_SUFFIX)
         self.lock: OwnedLock = OwnedLock(f"the hard state in {folder}")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from compactlib.files.disk import StrPath
+from compactlib.files.disk import StrPath, look_at
 from compactlib.raftlog.model.names import compacting_members, segment_name
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.reader import SegmentReader
@@ -47,25 +47,28 @@ def file_bytes(folder: StrPath, number: int) -> int:
     """The size of a segment's own file; 0 if it was removed by hand.
 
     Dropping that is still right; copying from it fails by name.
+
+    Raises:
+        StorageError: the disk refused.
     """
-    try:
-        return os.lstat(os.path.join(folder, segment_name(number))).st_size
-    except FileNotFoundError:
-        return 0
+    found = look_at(os.path.join(folder, segment_name(number)))
+    return 0 if found is None else found.st_size
 
 
 def is_committed(folder: StrPath, compacting: str) -> bool:
     """Whether the leader's own name (not a link) leads to the file of the `.compacting` name.
 
     A link count of 2 alone says nothing: the second name may be `1.segment.swap`, or the private one.
+
+    Raises:
+        StorageError: the disk refused.
     """
     members = compacting_members(compacting)
     if members is None:
         return False
-    try:
-        new = os.lstat(os.path.join(folder, compacting))
-        old = os.lstat(os.path.join(folder, segment_name(members[0])))
-    except FileNotFoundError:
+    new = look_at(os.path.join(folder, compacting))
+    old = look_at(os.path.join(folder, segment_name(members[0])))
+    if new is None or old is None:
         return False
     return new.st_nlink >= 2 and stat.S_ISREG(old.st_mode) and os.path.samestat(new, old)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import stat
@@ -13,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import attrs
 
 from compactlib.errors import AuditFailed, Closed, CorruptData, NotFound, StorageError
-from compactlib.files.disk import StrPath, list_folder
+from compactlib.files.disk import StrPath, list_folder, look_at
 from compactlib.raftlog.model.names import kind_of, segment_name, segment_number
 from compactlib.raftlog.model.refs import audit_refs, merge_refs
 from compactlib.raftlog.model.values import Entry, SegmentRef
@@ -280,9 +281,11 @@ class SegmentSet:
         self._show(_view_of(refs, known))
 
     def _show(self, view: _View) -> None:
-        # The list before its number: a lease taken between the two holds more than it must, never less.
+        # The list before its number: a lease taken between the two holds more than it must, never less. And without a
+        # call in between, so that an interrupt comes before or after both.
+        epoch = next(self._epochs)
         self._view = view
-        self._epoch = next(self._epochs)
+        self._epoch = epoch
 
     @property
     def epoch(self) -> int:
@@ -370,7 +373,7 @@ def open_segment(folder: StrPath, number: int, *, newest: bool = False) -> Segme
         if not merged and os.path.islink(path):
             # It became a link between the look and the opening.
             return open_segment(folder, number)
-        if isinstance(error, CorruptData) or os.path.exists(path):
+        if isinstance(error, CorruptData) or error.errno != errno.ENOENT:
             raise
         raise NotFound(f"segment {path} is gone; look the index up again") from error
 
@@ -394,11 +397,12 @@ def _is_own_file(path: str) -> bool:
     Raises:
         CorruptData: it is a link to somewhere else, or no file.
     """
+    found = look_at(path)
     try:
-        mode = os.lstat(path).st_mode
-        if not stat.S_ISLNK(mode):
-            if not stat.S_ISREG(mode):
-                raise CorruptData(path=path, offset=0, expected="a segment file", found=kind_of(mode))
+        if found is None or not stat.S_ISLNK(found.st_mode):
+            if found is not None and not stat.S_ISREG(found.st_mode):
+                raise CorruptData(path=path, offset=0, expected="a segment file", found=kind_of(found.st_mode))
+            # Or it is gone since the folder was listed; opening it will show that.
             return True
         text = os.readlink(path)
     except FileNotFoundError:

@@ -23,7 +23,9 @@ from compactlib.files.disk import (
     LocalFiles,
     StrPath,
     local_path,
+    look_at,
     make_missing_folder,
+    may_be_there,
     sync_names,
     write_durably,
 )
@@ -369,7 +371,7 @@ class SnapshotFolder:
             self._switch(manifest, kind)
         except BaseException:
             # A full disk must not be kept full by what is of no use; only the switch itself may have happened.
-            if not os.path.lexists(os.path.join(self._folder, manifest_name(meta.index, meta.term, kind))):
+            if not may_be_there(os.path.join(self._folder, manifest_name(meta.index, meta.term, kind))):
                 with contextlib.suppress(StorageError):
                     self._remove_parts(meta.index, meta.term)
             raise
@@ -432,7 +434,7 @@ class SnapshotFolder:
 
     def _remove_checkpoint(self, meta: SnapshotMeta | SnapshotManifest) -> None:
         path = os.path.join(self._folder, manifest_name(meta.index, meta.term, "checkpoint"))
-        if os.path.lexists(path):
+        if look_at(path) is not None:
             with self._names:
                 self._files.unlink(path)
             self._files.sync_folder(self._folder)
@@ -440,7 +442,7 @@ class SnapshotFolder:
     def _remove_parts(self, index: int, term: int) -> None:
         for suffix in (STATE_SUFFIX, LIVE_SUFFIX):
             path = os.path.join(self._folder, stem_of(index, term) + suffix)
-            if os.path.lexists(path):
+            if look_at(path) is not None:
                 self._files.unlink(path)
         self._left.discard((index, term))
 

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import os
+import stat
 
 import attrs
 
 from compactlib.errors import CorruptData, StorageError
-from compactlib.files.disk import list_folder
+from compactlib.files.disk import list_folder, look_at
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.errors import LiveSetLost
 from compactlib.raftlog.model.snapshot_meta import read_own_file
@@ -64,7 +65,8 @@ def _manifests(folder: str) -> list[Listed]:
 
 
 def _is_file(path: str) -> bool:
-    return os.path.isfile(path) and not os.path.islink(path)
+    found = look_at(path)
+    return found is not None and stat.S_ISREG(found.st_mode)
 
 
 def superseded_in(folder: str) -> list[Listed]:
@@ -126,4 +128,5 @@ def strays_in(folder: str, *, keep_incoming: bool) -> list[str]:
 
 def is_own_folder(path: str) -> bool:
     """Whether a path is a folder and no link to one: nothing that is made here, whatever its name."""
-    return os.path.isdir(path) and not os.path.islink(path)
+    found = look_at(path)
+    return found is not None and stat.S_ISDIR(found.st_mode)

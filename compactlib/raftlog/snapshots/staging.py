@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from compactlib.errors import Closed, CorruptData, StorageError, Unsupported
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, OutFile, read_exactly, write_durably
+from compactlib.files.disk import Files, OutFile, look_at, read_exactly, write_durably
 from compactlib.raftlog.snapshots.files_format import (
     INCOMING_ENTRIES,
     INCOMING_MANIFEST,
@@ -196,7 +196,7 @@ def remove_incoming(files: Files, folder: str) -> None:
 
 def remove_stray(files: Files, path: str) -> None:
     """Remove a file that an earlier try may have left."""
-    if os.path.lexists(path):
+    if look_at(path) is not None:
         files.unlink(path)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import attrs
 
-from compactlib.files.disk import StrPath, list_folder
+from compactlib.files.disk import StrPath, list_folder, look_at
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.log.folder import require_log
 from compactlib.raftlog.model.names import LOCK_NAME
@@ -62,10 +62,8 @@ def _holds_log(path: str) -> bool:
 
 
 def _is_folder(path: str) -> bool:
-    try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
-    except OSError:
-        return False
+    found = look_at(path)
+    return found is not None and stat.S_ISDIR(found.st_mode)
 
 
 def what_is_there(path: str) -> str:

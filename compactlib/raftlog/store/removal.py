@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from compactlib.files.disk import Files, StrPath, list_folder
+from compactlib.files.disk import Files, StrPath, list_folder, look_at
 
 # No log id begins with a dot.
 _REMOVED_PREFIX = ".removed-"
@@ -14,11 +14,11 @@ _REMOVED_PREFIX = ".removed-"
 def begin_removal(files: Files, logs: StrPath, log_id: str) -> None:
     """Take a log's folder out of the list, durably; again, where that was refused half way. It must not be open."""
     path, removed = os.path.join(logs, log_id), os.path.join(logs, _REMOVED_PREFIX + log_id)
-    if os.path.lexists(removed):
+    if look_at(removed) is not None:
         # An earlier one of this name; its files go only where it is out of the list for certain.
         files.sync_folder(logs)
         finish_removals(files, logs)
-    if os.path.isdir(path):
+    if look_at(path) is not None:
         files.rename(path, removed)
     files.sync_folder(logs)
 

@@ -8,13 +8,14 @@ have a torn end; its last batch, of which nothing says that it was durable, is w
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from itertools import chain, groupby, pairwise
 
 import attrs
 
 from compactlib.errors import CorruptData, StorageError
-from compactlib.files.disk import Files, StrPath, list_folder
+from compactlib.files.disk import Files, StrPath, list_folder, look_at
 from compactlib.raftlog.wal.frames import FILE_HEADER_BYTES, FileHeader, Frame, FrameKind, decode_file_header
 from compactlib.raftlog.wal.names import is_wal_leftover, wal_name, wal_number
 from compactlib.raftlog.wal.scan import ScannedFile, scan_file
@@ -141,9 +142,11 @@ def last_index_after(frame: Frame, last: int) -> int:
 
 def _header(folder: StrPath, number: int) -> FileHeader:
     path = os.path.join(folder, wal_name(number))
-    if os.path.islink(path) or not os.path.isfile(path):
+    found = look_at(path)
+    if found is None or not stat.S_ISREG(found.st_mode):
+        is_link = found is not None and stat.S_ISLNK(found.st_mode)
         raise CorruptData(path=path, offset=0, expected="a WAL file", found="a symbolic link, which is never followed"
-                          if os.path.islink(path) else "no ordinary file")
+                          if is_link else "no ordinary file")
     header = decode_file_header(_read(path, FILE_HEADER_BYTES), path)
     if header.number != number:
         raise CorruptData(path=path, offset=16, expected=f"number {number} as in the file name",

@@ -11,7 +11,7 @@ import attrs
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import AuditFailed, Closed, InvalidInput, StorageError
-from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath, write_durably
+from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath, look_at, may_be_there, write_durably
 from compactlib.files.zeros_ahead import ZerosAhead
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.arguments import whole
@@ -197,7 +197,7 @@ class Wal:
             raise InvalidInput(f"WAL file {number} is in use; only files up to {self._handed_over} can go")
         while self._oldest <= number:
             path = os.path.join(self._folder, wal_name(self._oldest))
-            if os.path.lexists(path):
+            if look_at(path) is not None:
                 self._files.unlink(path)
             self._files.sync_folder(self._folder)
             self._oldest += 1
@@ -397,7 +397,7 @@ class Wal:
             try:
                 self._out = self._begin_file(self._number + 1, self._end)
             except StorageError as error:
-                if os.path.lexists(following):
+                if may_be_there(following):
                     # It may count after a crash or not: nothing may be added to this file any more, nor to that.
                     self._stop(error)
                     raise self._stopped_now() from error

@@ -146,6 +146,22 @@ class CompactionConformance(ConformanceKit):
             return range(1, count + 1)
         return sorted({1 + place * (count - 1) // (limit - 1) for place in range(limit)})
 
+    def test_the_factory_sees_what_is_missing_and_what_was_committed(self, tmp_path: Path) -> None:
+        """Its `check` raises where what was acknowledged is not there; `state` and `contents` change with a commit.
+
+        To do: compare each acknowledged value with what the store reads in check(), and answer what a commit replaces
+        in state() and contents(); else the other promises could not be broken.
+        """
+        with self.opened(tmp_path, fills=1) as opened, self.opened(tmp_path, name="empty") as empty:
+            found = _raised_by(lambda: opened.factory.check(empty.store, tuple(opened.acknowledged)))
+            if not isinstance(found, Exception):
+                raise Mismatch("check() is content with an empty store", "it to raise, since all of it is missing")
+            before = {"state()": opened.state(), "contents()": opened.contents()}
+            done(opened.compact(), "compact()")
+            for name, after in {"state()": opened.state(), "contents()": opened.contents()}.items():
+                if after == before[name]:
+                    raise Mismatch(f"{name} is the same before and after a compaction", "it to change with a commit")
+
     # ---- what a plan says, and whether that is what is done
 
     def test_a_store_with_nothing_in_it_says_why_nothing_is_done(self, tmp_path: Path) -> None:

@@ -164,7 +164,8 @@ def blob_histories(*, max_steps: int = 20) -> st.SearchStrategy[tuple[BlobStep, 
 
 
 class BlobHistory:
-    """A real store in small segments that lives through steps; compactions must change no answer. Single-threaded.
+    """A real store in small segments that lives through steps, beside what was acknowledged; compactions must change no
+    answer. Single-threaded.
 
     Args:
         folder: the store's; new.
@@ -179,6 +180,9 @@ class BlobHistory:
         self.clock: ManualClock = ManualClock(1_000.0)
         self._policy: BlobPolicy = policy or CompactAll()
         self._written: dict[int, bytes] = {}
+        # When each blob that was written expires, and which of them are deleted.
+        self._ends: dict[int, float] = {}
+        self._deleted: set[int] = set()
         self._deleted_at: dict[int, float] = {}
         self._folder = Path(folder)
         self._config = BlobStoreConfig(
@@ -200,9 +204,15 @@ class BlobHistory:
         """
         with contextlib.suppress(*_REFUSALS):
             self._carry_out(step)
-        for blob, content in self.live.items():
+        live, now = self.live, self.clock.now()
+        for blob, content in live.items():
+            assert blob in self._ends and blob not in self._deleted and self._ends[blob] >= now - _TICK_SECONDS, (
+                f"after {step} blob {blob} can be read, which was never written, or is deleted, or has expired")
             assert content == self._written[blob], (
                 f"after {step} blob {blob} holds {content!r}, and {self._written[blob]!r} was written")
+        lost = sorted(blob for blob, end in self._ends.items()
+                      if blob not in live and blob not in self._deleted and end > now + _TICK_SECONDS)
+        assert not lost, f"after {step} blobs {lost} are gone, which were written, and neither deleted nor expired"
         self._store.audit()
 
     def _carry_out(self, step: BlobStep) -> None:
@@ -214,11 +224,14 @@ class BlobHistory:
                 for blob in _blobs(step):
                     with contextlib.suppress(*_REFUSALS):
                         self._store.delete(_id(blob))
+                        self._deleted.add(blob)
                         self._deleted_at[blob] = self.clock.now()
             case Undelete():
                 self._store.undelete(_id(step.blob))
+                self._deleted.discard(step.blob)
             case KeepForever():
                 self._store.ttl_update(_id(step.blob))
+                self._ends[step.blob] = inf
             case Wait():
                 self.clock.advance(step.seconds)
             case CompactBlobs():
@@ -233,6 +246,8 @@ class BlobHistory:
         with contextlib.suppress(*_REFUSALS):
             self._store.put(_id(blob), content, ttl_seconds=life_seconds)
             self._written[blob] = content
+            self._deleted.discard(blob)
+            self._ends[blob] = inf if life_seconds is None else self.clock.now() + life_seconds
 
     def _compact(self) -> None:
         name = self._policy.name

@@ -108,6 +108,7 @@ class ObjectStoreConformance(ConformanceKit):
         """
         with self.make_store(tmp_path / "store") as store:
             won: list[bytes] = []
+            strange: list[Exception] = []
             barrier = threading.Barrier(self.creators)
 
             def create(data: bytes) -> None:
@@ -116,6 +117,9 @@ class ObjectStoreConformance(ConformanceKit):
                     store.create("contested/key", data)
                 except ObjectExists:
                     return
+                except Exception as error:
+                    strange.append(error)
+                    return
                 won.append(data)
 
             threads = [threading.Thread(target=create, args=(b"by %d" % number,)) for number in range(self.creators)]
@@ -123,6 +127,7 @@ class ObjectStoreConformance(ConformanceKit):
                 thread.start()
             for thread in threads:
                 thread.join()
+            same(strange, [], case="what those raised who came too late, and is no ObjectExists")
             same(won, [store.get("contested/key")])
 
     def test_an_object_that_is_not_there_is_named(self, tmp_path: Path) -> None:

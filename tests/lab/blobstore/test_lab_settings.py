@@ -76,8 +76,10 @@ def test_a_setting_that_cannot_be_is_named(setting: str) -> None:
                 kind(**{**NEEDED.get(kind, {}), field.name: strange})
 
 
-@pytest.mark.parametrize("given", [{"utilisation": "x"}, {"segments": "x"}, {"segments": 0}, {"segments": 2.5},
-                                   {"record_overhead_bytes": "x"}, {"header_bytes": None}], ids=str)
+@pytest.mark.parametrize("given", [{"utilisation": "x"}, {"utilisation": 1e-320}, {"segments": "x"}, {"segments": 0},
+                                   {"segments": 2.5}, {"segments": 10**400}, {"record_overhead_bytes": "x"},
+                                   {"record_overhead_bytes": 10**400}, {"header_bytes": None}],
+                         ids=lambda given: next(iter(given)))
 def test_a_log_for_a_workload_names_what_cannot_be(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(given))):
         BlobSettings.for_workload(Uniform(keys=5, writes=5), **given)

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import threading
 from pathlib import Path
 
 from compactlib.errors import StorageError
+from compactlib.outcome import Failed, Skipped
 from compactlib.raftlog import Entry, LogOptions, SeedPolicy, SegmentLimits, SegmentLog
+from compactlib.raftlog.model.names import segment_number
 from tests.effort import Effort
 from tests.interrupts import interruptions
 
@@ -30,7 +33,7 @@ def write(log: SegmentLog, synced: list[int]) -> None:
 
 
 def check(log: SegmentLog, synced: list[int]) -> None:
-    """It takes an entry from another thread, and holds what was synced."""
+    """It takes an entry from another thread, holds what was synced, and can be compacted to its end."""
     # What an interrupted compaction or snapshot has lost is said once.
     with contextlib.suppress(StorageError):
         log.sync()
@@ -44,6 +47,12 @@ def check(log: SegmentLog, synced: list[int]) -> None:
     if synced:
         assert [log.read(index) for index in (2, 3, 11)] == [Entry(index, 1, b"%d" % index) for index in (2, 3, 11)]
         assert (log.last_index or 0) > synced[-1]
+    outcome = log.compact(policy=SeedPolicy())
+    assert not isinstance(outcome, Failed), outcome
+    assert not (isinstance(outcome, Skipped) and outcome.is_busy), outcome
+    files = {segment_number(name) for name in os.listdir(log.folder)
+             if not os.path.islink(os.path.join(log.folder, name))} - {None}
+    assert files == {ref.number for ref in log.refs}, "a file that is not listed stays for as long as the log is open"
 
 
 def test_an_interrupt_anywhere_leaves_a_log_that_goes_on(tmp_path: Path, effort: Effort) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -515,6 +515,34 @@ def test_a_mistake_is_found_and_told(kind: type[LineStore], test: str, told: str
     monkeypatch.setattr(contract_actors, "PATIENCE_SECONDS", 1.0)
     kit = CompactionConformance()
     kit.make_factory = lambda: LineStores(kind)  # type: ignore[method-assign]
+    with scratch_folder(None) as folder, pytest.raises(PromiseBroken) as broken:
+        getattr(kit, test)(folder)
+    check_lesson(broken.value, test)
+    assert told in str(broken.value)
+
+
+class IsContentWithAnything(LineStores):
+    def check(self, store: LineStore, acknowledged: Sequence[tuple[int, ...]]) -> None:
+        pass
+
+
+class SeesNoCommit(LineStores):
+    def state(self, store: LineStore) -> object:
+        return None
+
+
+class SeesNothingStored(LineStores):
+    def contents(self, folder: Path, store: LineStore) -> object:
+        return None
+
+
+@pytest.mark.parametrize(("kind", "told"), [
+    (IsContentWithAnything, "check() is content with an empty store"),
+    (SeesNoCommit, "state() is the same"), (SeesNothingStored, "contents() is the same")])
+def test_a_factory_that_sees_nothing_is_found_and_told(kind: type[LineStores], told: str) -> None:
+    kit = CompactionConformance()
+    kit.make_factory = kind  # type: ignore[method-assign]
+    test = "test_the_factory_sees_what_is_missing_and_what_was_committed"
     with scratch_folder(None) as folder, pytest.raises(PromiseBroken) as broken:
         getattr(kit, test)(folder)
     check_lesson(broken.value, test)

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterable, Sequence
 
 from compactlib.blobstore.compaction.progress.compaction_log import Cycle, Target
 from compactlib.blobstore.model.names import UNPUBLISHED_SUFFIX, SegmentName, place_of_index_file, segment_of_log_file
 from compactlib.errors import Conflict, CorruptData, StorageError
-from compactlib.files.disk import Files, StrPath, list_folder
+from compactlib.files.disk import Files, StrPath, list_folder, look_at
 
 
 def private_name(target: SegmentName) -> str:
@@ -34,10 +35,12 @@ def check_names_are_free(folder: StrPath, targets: Iterable[SegmentName]) -> Non
 
     Raises:
         Conflict: one has.
+        StorageError: the disk does not say.
     """
     for target in targets:
         path = os.path.join(folder, target.log_file)
-        if os.path.isdir(path) and not os.path.islink(path):
+        found = look_at(path)
+        if found is not None and stat.S_ISDIR(found.st_mode):
             raise Conflict(f"{path} is a folder, and a new segment of the compaction gets this name; see what it is, "
                            f"move it away, and compact again")
 
@@ -52,7 +55,7 @@ def place_targets(files: Files, folder: StrPath, cycle: Cycle) -> None:
     for target in cycle.targets:
         private = os.path.join(folder, private_name(target.name))
         final = os.path.join(folder, target.name.log_file)
-        if os.path.lexists(private):
+        if look_at(private) is not None:
             _check_whole(private, target)
             files.rename(private, final)
         else:
@@ -60,7 +63,8 @@ def place_targets(files: Files, folder: StrPath, cycle: Cycle) -> None:
 
 
 def _check_whole(path: str, target: Target) -> None:
-    size = os.stat(path).st_size if os.path.lexists(path) else 0
+    found = look_at(path)
+    size = 0 if found is None else found.st_size
     if size != target.end:
         raise CorruptData(path=path, offset=size, expected=f"a new segment of {target.end} bytes",
                           found=f"{size} bytes")
@@ -124,5 +128,6 @@ def remove_file(files: Files, folder: StrPath, name: str) -> None:
     try:
         files.unlink(path)
     except StorageError:
-        if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path)):
+        found = look_at(path)
+        if found is not None and not stat.S_ISDIR(found.st_mode):
             raise

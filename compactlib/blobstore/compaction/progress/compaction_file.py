@@ -19,7 +19,7 @@ import attrs
 from compactlib.blobstore.compaction.progress.compaction_format import StoredLog, decode_log, encode_log, encode_step
 from compactlib.blobstore.compaction.progress.compaction_log import CompactionLog, Phase
 from compactlib.errors import CorruptData
-from compactlib.files.disk import Files, StrPath, list_folder, read_if_there, write_durably
+from compactlib.files.disk import Files, StrPath, list_folder, look_at, read_if_there, write_durably
 
 LOG_NAME = "COMPACTION"
 """The file of the compaction in progress."""
@@ -107,7 +107,7 @@ def close_log(files: Files, folder: StrPath, log: CompactionLog) -> None:
         StorageError: the disk refused; call again, also if only the last sync was refused.
     """
     path = os.path.join(folder, LOG_NAME)
-    if os.path.lexists(path):
+    if look_at(path) is not None:
         if log.committed:
             files.sync_folder(folder)
             files.rename(path, os.path.join(folder, done_name(log.number)))

@@ -38,6 +38,7 @@ from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.model.names import SegmentName
 from compactlib.blobstore.model.values import milliseconds
 from compactlib.errors import AuditFailed, CompactlibError, InvalidInput, StorageError
+from compactlib.files.disk import may_be_there
 from compactlib.files.freeing import Freeing
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.runtime.budget import Budget
@@ -246,7 +247,7 @@ class StoreCompactions:
             # The log may have its name all the same. It goes; if even that is refused, the compaction has begun.
             with contextlib.suppress(StorageError):
                 remove_names(store.files, store.folder, (LOG_NAME,))
-            if os.path.lexists(os.path.join(store.folder, LOG_NAME)):
+            if may_be_there(os.path.join(store.folder, LOG_NAME)):
                 self._work = work
             raise
         self._work = work

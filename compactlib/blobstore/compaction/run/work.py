@@ -44,7 +44,7 @@ from compactlib.blobstore.model.values import IndexEntry, RecordKind, millisecon
 from compactlib.blobstore.segment.reader import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.validity.verdicts import FOREVER, BlobEnd, DroppedPuts, PurgeRules, Rules, Verdict, nobody
 from compactlib.errors import CompactlibError, Conflict, CorruptData, InvalidInput
-from compactlib.files.disk import list_folder
+from compactlib.files.disk import list_folder, look_at
 from compactlib.files.freeing import Freeing
 from compactlib.rewrite import RewriteFailure, RewriteOutcome, RewriteResult
 from compactlib.runtime.breather import Breather
@@ -330,7 +330,9 @@ class CompactionWork:
             owner = segment_of_log_file(name.partition(".")[0] + LOG_SUFFIX) if name.endswith(_KEPT_SUFFIX) else None
             if owner is not None:
                 path = os.path.join(self._folder, name)
-                longest[owner] = max(longest.get(owner, (0, "")), (os.path.getsize(path), path))
+                found = look_at(path)
+                if found is not None:  # else its attempt has just ended
+                    longest[owner] = max(longest.get(owner, (0, "")), (found.st_size, path))
         return {owner: path for owner, (_, path) in longest.items()}
 
     # -- taking what was copied
@@ -386,7 +388,7 @@ class CompactionWork:
         breather.breathe()
         data = encode_index(index, self._store.incarnation)
         path = os.path.join(self._folder, index.segment.index_file(index.start))
-        if os.path.lexists(path):
+        if look_at(path) is not None:
             self._files.unlink(path)
         with contextlib.closing(self._files.create(path)) as out:
             out.write_at(0, [data])
