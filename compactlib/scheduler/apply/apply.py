@@ -10,7 +10,7 @@ See `docs/design/scheduler.md` for how Pyroscope does it, and for the difference
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import attrs
 
@@ -109,7 +109,7 @@ def _update_plan(effects: Effects, update: PlanUpdate) -> PollResponse:
 
 
 def carry_out_at_once(effects: Effects, completed: Iterable[tuple[Job, CompactedBlocks | None]],
-                      renewed: Iterable[Job], assigned: Iterable[Job], token: int, until: float,
+                      renewed: Iterable[Job], assigned: Sequence[Job], token: int, until: float,
                       answers: Iterable[StatusAnswer], now: float, why: str) -> PollResponse:
     """What the update of a poll would change that has no other parts, where nothing came between it and its decision:
     so nothing is looked up again. O(log n) a job.
@@ -128,18 +128,16 @@ def carry_out_at_once(effects: Effects, completed: Iterable[tuple[Job, Compacted
     effects.cut_late_stamps()
     state = effects.state
     jobs = state.jobs
-    for job, results in completed:
-        finish(effects, job, results)
+    finish(effects, completed)
     assignments: list[Assignment] = []
     for job in renewed:
         jobs.extend(job, until)
         assignments.append(_make_assignment(job.name, job.token, until))
-    plans: list[JobPlan] = []
     for job in assigned:
         if job.status is _IN_PROGRESS:
             _tell_reassigned(effects, job, token)
-        jobs.assign(job, token, until)
-        plans.append(_hand_out(effects, now, job, job.plan(), assignments))
+    jobs.assign(assigned, token, until)
+    plans = [_hand_out(effects, now, job, job.plan(), assignments) for job in assigned]
     effects.forget_tombstones()
     state.blocks.tick(now)
     return _make_response(tuple(plans), tuple(assignments), _answers(effects, tuple(answers)), (), now, why)

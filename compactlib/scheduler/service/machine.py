@@ -98,7 +98,7 @@ class SchedulerMachine:
 
         Settings are an opening's. Those that it was opened with before change nothing; others hold from here on.
         """
-        self.service.events = ()
+        self.service.forget_events()
         if not isinstance(change, SchedulerConfig):
             return self.service.apply(command, change)
         if command.index <= self.applied_index:
