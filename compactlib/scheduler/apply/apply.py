@@ -10,12 +10,13 @@ See `docs/design/scheduler.md` for how Pyroscope does it, and for the difference
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import attrs
 
 from compactlib.scheduler.apply.complete import complete, finish, queue_block, refuse_outputs
 from compactlib.scheduler.apply.effects import JOB_REASSIGNED, Effects
+from compactlib.scheduler.model.frozen import maker
 from compactlib.scheduler.model.poll import Assignment, PollResponse, StatusAnswer, Verdict
 from compactlib.scheduler.model.update import (
     AddBlocks,
@@ -44,6 +45,8 @@ from compactlib.scheduler.queue.job import Job
 from compactlib.scheduler.queue.metadata_index import AddOutcome
 
 _IN_PROGRESS = JobStatus.IN_PROGRESS
+_make_assignment = maker(Assignment)
+_make_response = maker(PollResponse)
 _FATES = {Pushed.QUEUED: "queued", Pushed.DUPLICATE: "duplicate", Pushed.TERMINAL: "terminal"}
 
 
@@ -106,7 +109,7 @@ def _update_plan(effects: Effects, update: PlanUpdate) -> PollResponse:
 
 
 def carry_out_at_once(effects: Effects, completed: Iterable[tuple[Job, CompactedBlocks | None]],
-                      renewed: Iterable[Job], assigned: Iterable[Job], token: int, until: float,
+                      renewed: Iterable[Job], assigned: Sequence[Job], token: int, until: float,
                       answers: Iterable[StatusAnswer], now: float, why: str) -> PollResponse:
     """What the update of a poll would change that has no other parts, where nothing came between it and its decision:
     so nothing is looked up again. O(log n) a job.
@@ -125,21 +128,19 @@ def carry_out_at_once(effects: Effects, completed: Iterable[tuple[Job, Compacted
     effects.cut_late_stamps()
     state = effects.state
     jobs = state.jobs
-    for job, results in completed:
-        finish(effects, job, results)
+    finish(effects, completed)
     assignments: list[Assignment] = []
     for job in renewed:
         jobs.extend(job, until)
-        assignments.append(Assignment(job.name, job.token, until))
-    plans: list[JobPlan] = []
+        assignments.append(_make_assignment(job.name, job.token, until))
     for job in assigned:
         if job.status is _IN_PROGRESS:
             _tell_reassigned(effects, job, token)
-        jobs.assign(job, token, until)
-        plans.append(_hand_out(effects, now, job, job.plan(), assignments))
+    jobs.assign(assigned, token, until)
+    plans = [_hand_out(effects, now, job, job.plan(), assignments) for job in assigned]
     effects.forget_tombstones()
     state.blocks.tick(now)
-    return PollResponse(tuple(plans), tuple(assignments), _answers(effects, tuple(answers)), (), now, why)
+    return _make_response(tuple(plans), tuple(assignments), _answers(effects, tuple(answers)), (), now, why)
 
 
 def _answers(effects: Effects, answers: tuple[StatusAnswer, ...]) -> tuple[StatusAnswer, ...]:
@@ -219,7 +220,7 @@ def _hand_out(effects: Effects, now: float, job: Job, plan: JobPlan, assignments
     """What the worker gets that the job was given to: the plan, with those of its tombstones that are left."""
     state = effects.state
     blocks = () if state.index is None else state.index.find(plan.tenant, plan.shard, plan.source_blocks)
-    assignments.append(Assignment(job.name, job.token, job.lease_expires_at, "", blocks))
+    assignments.append(_make_assignment(job.name, job.token, job.lease_expires_at, "", blocks))
     if not plan.tombstones:
         return plan
     left = tuple(tombstone for tombstone in plan.tombstones if tombstone.name in state.tombstones)

@@ -6,6 +6,8 @@ See `docs/design/scheduler.md` for how Pyroscope does it, and for the difference
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 
 from compactlib.scheduler.apply.effects import Effects
@@ -28,34 +30,43 @@ def complete(effects: Effects, item: CompletedJob) -> None:
         if results is not None:
             refuse_outputs(effects, name, results.new_blocks)
         return
-    finish(effects, job, results)
+    finish(effects, ((job, results),))
 
 
-def finish(effects: Effects, job: Job, results: CompactedBlocks | None) -> None:
-    """As `complete`, for a job that has not changed since."""
-    state, name = effects.state, job.name
-    if results is None:
-        state.jobs.complete(job)
-        return
-    checks, blocks = effects.limits.checks_results, results.new_blocks
-    gone = checks and state.index is not None and sources_gone(state, job, results)
-    if not gone and state.tombstones._first_covered(blocks) is not None:
-        # They were given up between prepare and apply; the worker keeps the job and learns it with its next poll.
-        effects.verdicts[name] = Verdict.SUPERSEDED
-        return
-    state.jobs.complete(job)
-    if gone:
-        effects.verdicts[name] = Verdict.SOURCES_GONE
-        effects.throw_away(name, (*job.orphans, *blocks))
-        _queue_survivors(effects, job)
-        return
-    if results.source_blocks and (blocks or results.no_output is NoOutput.EMPTY):
-        _replace(effects, job, results)
-    effects.completed(job, blocks)
-    if job.orphans:
-        settle_orphans(effects, job, blocks)
-    if checks and (results.no_output is not None or len(results.source_blocks) != job.source_count):
-        _quarantine_unread(effects, job, results)
+def finish(effects: Effects, completed: Iterable[tuple[Job, CompactedBlocks | None]]) -> None:
+    """As `complete`, for jobs that have not changed since, one after the other."""
+    state, checks = effects.state, effects.limits.checks_results
+    jobs, tombstones, index = state.jobs, state.tombstones, state.index
+    for job, results in completed:
+        if results is None:
+            jobs.complete(job)
+            continue
+        sources, blocks = results.source_blocks, results.new_blocks
+        gone = checks and index is not None and sources_gone(state, job, results)
+        if not gone and tombstones._first_covered(blocks) is not None:
+            # They were given up between prepare and apply; the worker keeps the job and learns it with its next poll.
+            effects.verdicts[job.name] = Verdict.SUPERSEDED
+            continue
+        jobs.complete(job)
+        if gone:
+            effects.verdicts[job.name] = Verdict.SOURCES_GONE
+            effects.throw_away(job.name, (*job.orphans, *blocks))
+            _queue_survivors(effects, job)
+            continue
+        if sources and (blocks or results.no_output is NoOutput.EMPTY):
+            # The sources, of which there is at least one, go, and the new blocks come.
+            tombstones._add_blocks(effects.command, job.name, job.tenant, job.shard, job.compaction_level, sources)
+            if index is not None:
+                # The sources of checked results are there; others may name anything, and what can be done with them
+                # is done.
+                index.remove(job.tenant, job.shard, sources)
+            for block in blocks:
+                _queue_output(effects, block)
+        effects.completed(job, blocks)
+        if job.orphans:
+            settle_orphans(effects, job, blocks)
+        if checks and (results.no_output is not None or len(sources) != job.source_count):
+            _quarantine_unread(effects, job, results)
 
 
 def _quarantine_unread(effects: Effects, job: Job, results: CompactedBlocks) -> None:
@@ -116,23 +127,16 @@ def _queue_survivors(effects: Effects, job: Job) -> None:
             queue_block(effects, block)
 
 
-def _replace(effects: Effects, job: Job, results: CompactedBlocks) -> None:
-    """The sources, of which there is at least one, go, and the new blocks come: tombstone, queue, index."""
-    state, command, index = effects.state, effects.command, effects.state.index
-    state.tombstones._add_blocks(command, job.name, job.tenant, job.shard, job.compaction_level, results.source_blocks)
+def _queue_output(effects: Effects, block: BlockMeta) -> None:
+    """A new block comes into index and queue; one that is known already stays where it is, in a job perhaps."""
+    state, index = effects.state, effects.state.index
     if index is not None:
-        # The sources of checked results are there; others may name anything, and what can be done with them is done.
-        index.remove(job.tenant, job.shard, results.source_blocks)
-    queue = state.blocks
-    for block in results.new_blocks:
-        # One that is known already stays where it is, in a job perhaps.
-        if index is not None:
-            is_new = index.add(block) is AddOutcome.ADDED
-        else:
-            is_new = queue.compacts(block.level) and not state.is_taken((block.tenant, block.shard, block.level),
-                                                                        block.id)
-        if is_new:
-            queue.push_meta(block, command.appended_at)
+        is_new = index.add(block) is AddOutcome.ADDED
+    else:
+        is_new = state.blocks.compacts(block.level) and not state.is_taken((block.tenant, block.shard, block.level),
+                                                                           block.id)
+    if is_new:
+        state.blocks.push_meta(block, effects.command.appended_at)
 
 
 def queue_block(effects: Effects, block: BlockMeta) -> bool:

@@ -40,7 +40,7 @@ class Effects:
         command: gives index and time: its own, or the one that the state machine takes it for (`queue/timeline.py`).
         limits: what it is carried out by.
         verdicts: answers that turned out otherwise than prepared, by job.
-        events: what a host may want to know: name and fields.
+        events: what a host may want to know, but for the jobs that are done: name and fields.
         expiry: up to when things have run out, seconds.
     """
 
@@ -50,6 +50,8 @@ class Effects:
         self.limits: Limits = limits
         self.verdicts: dict[str, Verdict] = {}
         self.events: list[tuple[str, dict[str, Any]]] = []
+        # How many events come before it, the job, what was written.
+        self._completed: list[tuple[int, Job, tuple[BlockMeta, ...]]] = []
         self.expiry: float = command.appended_at
         self._refused = 0
 
@@ -89,15 +91,23 @@ class Effects:
             self.throw_away(name, gone.orphans)
             self.events.append(("scheduler_quarantine_dropped", {"job": name, "blocks": len(gone.plan.source_blocks)}))
 
-    def completed(self, job: Job, new_blocks: Iterable[BlockMeta]) -> None:
+    def completed(self, job: Job, new_blocks: tuple[BlockMeta, ...]) -> None:
         """Tell of a job that is done."""
-        output_bytes = 0
-        for block in new_blocks:
-            output_bytes += block.size_bytes
-        seconds = self.command.appended_at - job.added_at
-        self.events.append((JOB_COMPLETED, {
-            "job": job.name, "level": job.compaction_level, "source_bytes": job.size_bytes,
-            "output_bytes": output_bytes, "seconds": seconds if seconds > 0 else 0.0}))
+        self._completed.append((len(self.events), job, new_blocks))
+
+    def told(self) -> list[tuple[str, dict[str, Any]]]:
+        """All events in the order in which they happened; those of jobs that are done are made here, where somebody
+        asks."""
+        told: list[tuple[str, dict[str, Any]]] = []
+        done = 0
+        for before, job, new_blocks in self._completed:
+            told += self.events[done:before]
+            done = before
+            told.append((JOB_COMPLETED, {
+                "job": job.name, "level": job.compaction_level, "source_bytes": job.size_bytes,
+                "output_bytes": sum(block.size_bytes for block in new_blocks),
+                "seconds": max(0.0, self.command.appended_at - job.added_at)}))
+        return told + self.events[done:]
 
     def forget_tombstones(self) -> None:
         """While there are more than may be kept, the oldest go: their objects stay, to be found by other means."""

@@ -7,10 +7,12 @@ import enum
 
 import attrs
 
+from compactlib.scheduler.model.frozen import made_quickly
 from compactlib.scheduler.model.values import BlockMeta, CompactedBlocks, JobPlan, JobStatus, Tombstone
 
 
-@attrs.frozen(slots=False)
+@made_quickly
+@attrs.frozen
 class StatusUpdate:
     """What a worker says about one of its jobs.
 
@@ -35,7 +37,8 @@ MAX_REASON_CHARS = 1000
 """What is kept of a reason."""
 
 
-@attrs.frozen(slots=False)
+@made_quickly
+@attrs.frozen
 class PollRequest:
     """One poll of a worker.
 
@@ -76,7 +79,8 @@ class Verdict(enum.Enum):
     """Another command changed the job between prepare and apply. Nothing changed; ask again."""
 
 
-@attrs.frozen(slots=False)
+@made_quickly
+@attrs.frozen
 class StatusAnswer:
     """The outcome of one status update.
 
@@ -93,7 +97,8 @@ class StatusAnswer:
     detail: str = ""
 
 
-@attrs.frozen(slots=False)
+@made_quickly
+@attrs.frozen
 class Assignment:
     """A job that the worker holds until the deadline.
 
@@ -113,7 +118,8 @@ class Assignment:
     blocks: tuple[BlockMeta, ...] = ()
 
 
-@attrs.frozen(slots=False)
+@made_quickly
+@attrs.frozen
 class PollResponse:
     """The answer to a poll.
 

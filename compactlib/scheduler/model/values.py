@@ -16,6 +16,7 @@ from typing import TypeAlias, TypeVar
 import attrs
 
 from compactlib.errors import InvalidInput
+from compactlib.scheduler.model.frozen import made_quickly
 
 ANONYMOUS_TENANT = ""
 """The tenant of blocks that hold several tenants' data (level 0); their compaction may split them by tenant."""
@@ -36,7 +37,8 @@ def made(kind: type[ValueT], fields: dict[str, object]) -> ValueT:
     return value
 
 
-@attrs.frozen(slots=False)
+@made_quickly
+@attrs.frozen
 class Command:
     """One entry of the replicated log: the only clock and the only identity that the scheduler knows.
 
@@ -72,6 +74,7 @@ def check_command(command: Command) -> None:
                            f"and finite seconds")
 
 
+@made_quickly
 @attrs.frozen(kw_only=True)
 class BlockMeta:
     """What the metadata index knows of a block, and what a worker reports of one that it wrote.
@@ -251,7 +254,8 @@ class JobPhase(enum.Enum):
     EXCLUDED = "excluded"
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@made_quickly
+@attrs.frozen(kw_only=True)
 class JobPlan:
     """What a job is to do. Never changes.
 
@@ -315,7 +319,8 @@ class NoOutput(enum.Enum):
     """The sources were not found: they go to quarantine, where an operator sees them."""
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@made_quickly
+@attrs.frozen(kw_only=True)
 class CompactedBlocks:
     """What a worker did.
 

@@ -16,6 +16,7 @@ import attrs
 from compactlib.errors import InvalidInput
 from compactlib.scheduler.apply.complete import sources_gone
 from compactlib.scheduler.errors import CommandOutOfOrder
+from compactlib.scheduler.model.frozen import maker
 from compactlib.scheduler.model.poll import PollRequest, StatusAnswer, StatusUpdate, Verdict
 from compactlib.scheduler.model.update import (
     CompletedJob,
@@ -53,6 +54,7 @@ _LOST_THE_JOB = (Verdict.NOT_FOUND, Verdict.STALE_TOKEN)
 _IN_PROGRESS = JobStatus.IN_PROGRESS
 _SUCCESS = JobStatus.SUCCESS
 _ACCEPTED = Verdict.ACCEPTED
+_make_answer = maker(StatusAnswer)
 _STATUSES = (JobStatus, int)
 _OVER = frozenset({JobStatus.SUCCESS, JobStatus.FAILED, JobStatus.RELEASED})
 
@@ -207,7 +209,7 @@ class Decision:
             elif status is _IN_PROGRESS and results is None:
                 touched.add(name)
                 renewed.append(job)
-                answers.append(StatusAnswer(name, _ACCEPTED, lease))
+                answers.append(_make_answer(name, _ACCEPTED, lease))
             elif status is _SUCCESS and (results is None or are_recordable(said, results)):
                 self._complete(said, job)
             else:
@@ -278,7 +280,7 @@ class Decision:
                 return
         self._schedule.completed(said.name)
         self.completed.append((job, results))
-        self.answers.append(StatusAnswer(said.name, _ACCEPTED))
+        self.answers.append(_make_answer(said.name, _ACCEPTED))
 
     # ---------------------------------------------------------------------------------- what the worker is given
 

@@ -8,7 +8,7 @@ looking at the rest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeAlias
 
@@ -47,11 +47,13 @@ class DueJobs:
         """Entries kept, those that are out of date included; at most twice the jobs and 64."""
         return len(self._heap)
 
-    def add(self, job: Job) -> None:
-        """Let the job wait here. O(log n)."""
-        heappush(self._heap, (due_time(job), job.last_key, job))
-        job.waits_in = self
-        self._size += 1
+    def add(self, jobs: Sequence[Job]) -> None:
+        """Let the jobs wait here. O(log n) a job."""
+        heap = self._heap
+        for job in jobs:
+            heappush(heap, (due_time(job), job.last_key, job))
+            job.waits_in = self
+        self._size += len(jobs)
 
     def remove(self, job: Job) -> None:
         """The job waits no longer. O(1); its entry goes later."""

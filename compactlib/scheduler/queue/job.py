@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeAlias
 
+from compactlib.scheduler.model.frozen import maker
 from compactlib.scheduler.model.values import BlockMeta, JobPlan, JobState, JobStatus, Tombstone, made
 
 Places: TypeAlias = tuple[int, int]
@@ -20,6 +21,7 @@ LastKey: TypeAlias = int | str
 """What decides between jobs that are otherwise equal: a number for all of them, or a name."""
 
 _SEPARATOR = "\n"
+_make_plan = maker(JobPlan)
 
 
 class DelayQueue(Protocol):
@@ -118,10 +120,10 @@ class Job:
     def plan(self) -> JobPlan:
         """The plan as it was made. O(sources)."""
         sources = self._sources
-        return made(JobPlan, {
-            "name": self.name, "tenant": self.tenant, "shard": self.shard, "compaction_level": self.compaction_level,
-            "source_blocks": tuple(sources.split(_SEPARATOR)) if isinstance(sources, str) else sources,
-            "tombstones": self.tombstones, "size_bytes": self.size_bytes})
+        return _make_plan(
+            name=self.name, tenant=self.tenant, shard=self.shard, compaction_level=self.compaction_level,
+            source_blocks=tuple(sources.split(_SEPARATOR)) if isinstance(sources, str) else sources,
+            tombstones=self.tombstones, size_bytes=self.size_bytes)
 
     def __lt__(self, other: Job) -> bool:
         # Asked by heaps for two entries of one job at one time: any order will do.

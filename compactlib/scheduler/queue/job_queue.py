@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from math import inf
 from operator import itemgetter
@@ -170,20 +170,30 @@ class JobQueue:
         job.become(state)
         self._place(job)
 
-    def assign(self, job: Job, token: int, until: float) -> None:
-        """Give a job that may be assigned to a worker, under this token and until then, seconds. O(log n)."""
-        level = self.levels[job.compaction_level]
-        counts = level.counts
-        if job.ready:
-            # One that never failed and waits for nothing, as nearly all do.
-            level.ready.remove(job)
-            counts.assigned += 1
-            job.status = _IN_PROGRESS
-            job.token = token
-            job.lease_expires_at = until
-            self.leased_count += 1
-            self._wait(job, level.leased)
-            return
+    def assign(self, jobs: Iterable[Job], token: int, until: float) -> None:
+        """Give jobs that may be assigned to a worker, under this token and until then, seconds. O(log n) a job."""
+        ready: dict[int, list[Job]] = {}
+        for job in jobs:
+            if not job.ready:
+                self._assign_again(job, token, until)
+            elif job.compaction_level in ready:
+                ready[job.compaction_level].append(job)
+            else:
+                ready[job.compaction_level] = [job]
+        # Those that never failed and wait for nothing, as nearly all do.
+        for number, waiting in ready.items():
+            level = self.levels[number]
+            level.ready.remove(waiting)
+            for job in waiting:
+                job.status = _IN_PROGRESS
+                job.token = token
+                job.lease_expires_at = until
+            level.counts.assigned += len(waiting)
+            self.leased_count += len(waiting)
+            self._wait(waiting, level.leased)
+
+    def _assign_again(self, job: Job, token: int, until: float) -> None:
+        counts = self.levels[job.compaction_level].counts
         self._take(job)
         if job.status is _IN_PROGRESS:
             counts.reassigned += 1
@@ -224,7 +234,13 @@ class JobQueue:
                 self.put(job, attrs.evolve(job.state, not_before=wait_end))
 
     def _remove(self, job: Job) -> LevelCounts:
-        self._take(job)
+        waits_in = job.waits_in
+        if waits_in is not None and job.status is _IN_PROGRESS:
+            # As nearly all are that go.
+            waits_in.remove(job)
+            self.leased_count -= 1
+        else:
+            self._take(job)
         del self._jobs[job.name]
         self.size_bytes -= job.size_bytes
         if self._sources:
@@ -259,10 +275,12 @@ class JobQueue:
         else:
             level.ready.add(job)
             return
-        self._wait(job, by_failures)
+        self._wait((job,), by_failures)
 
     @staticmethod
-    def _wait(job: Job, by_failures: dict[int, DueJobs]) -> None:
+    def _wait(jobs: Sequence[Job], by_failures: dict[int, DueJobs]) -> None:
+        """Let jobs wait that have the same status, and failed equally often."""
+        job = jobs[0]
         waiting = by_failures.get(job.failures)
         if waiting is None:
             if len(by_failures) > _SMALL:
@@ -270,12 +288,12 @@ class JobQueue:
                     del by_failures[left]
             waiting = DueJobs(includes_end=job.status is not _IN_PROGRESS)
             _insert(by_failures, job.failures, waiting)
-        waiting.add(job)
+        waiting.add(jobs)
 
     def _take(self, job: Job) -> None:
         waits_in = job.waits_in
         if job.ready:
-            self.levels[job.compaction_level].ready.remove(job)
+            self.levels[job.compaction_level].ready.remove((job,))
         elif waits_in is not None:
             waits_in.remove(job)
             if job.status is _IN_PROGRESS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -54,16 +54,18 @@ class Line:
             job.ready |= self._early_one
         self._size += 1
 
-    def remove(self, job: Job) -> None:
-        """O(1) amortized for a job of the line, else O(log n)."""
-        ready, in_line = job.ready, self._in_line
-        if ready & in_line:
-            job.ready = ready ^ in_line
-        else:
-            self._early.remove((job.last_key, job.name))
-            del self._early_jobs[job.name]
-            job.ready = ready ^ self._early_one
-        self._size -= 1
+    def remove(self, jobs: Sequence[Job]) -> None:
+        """O(1) amortized for each job of the line, else O(log n)."""
+        in_line = self._in_line
+        for job in jobs:
+            ready = job.ready
+            if ready & in_line:
+                job.ready = ready ^ in_line
+            else:
+                self._early.remove((job.last_key, job.name))
+                del self._early_jobs[job.name]
+                job.ready = ready ^ self._early_one
+        self._size -= len(jobs)
         line = self._line
         while line and not line[0].ready & in_line:
             line.popleft()
@@ -105,13 +107,14 @@ class ReadyJobs:
         if self._turns is not None:
             self._turns.add(job)
 
-    def remove(self, job: Job) -> None:
-        """The job was assigned, or left."""
-        self._line.remove(job)
-        if self._turns is not None:
-            self._turns.remove(job)
-        # Also of turns that an interrupt kept from being kept.
-        job.ready = NOT_READY
+    def remove(self, jobs: Sequence[Job]) -> None:
+        """The jobs were assigned, or left."""
+        self._line.remove(jobs)
+        for job in jobs:
+            if self._turns is not None:
+                self._turns.remove(job)
+            # Also of turns that an interrupt kept from being kept.
+            job.ready = NOT_READY
 
     def __iter__(self) -> Iterator[Job]:
         """The jobs in order; they must not change meanwhile. O(1) a job."""
@@ -179,7 +182,7 @@ class TenantTurns:
     def remove(self, job: Job) -> None:
         """The job was assigned, or left. O(log tenants) for a tenant's last."""
         line = self._lines[job.tenant]
-        line.remove(job)
+        line.remove((job,))
         if not line:
             del self._lines[job.tenant]
             del self._order[self._virtual[job.tenant], job.tenant]

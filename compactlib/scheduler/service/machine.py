@@ -99,7 +99,7 @@ class SchedulerMachine:
 
         Settings are an opening's. Those that it was opened with before change nothing; others hold from here on.
         """
-        self.service.events = ()
+        self.service.forget_events()
         if isinstance(change, Opening):
             if not self.has_settings:
                 self.service = self._serve(_new_state(self.service.config, with_index=change.with_index))

@@ -52,7 +52,6 @@ class SchedulerService:
     Attributes:
         state: the replicated state; for reading.
         policy: as given.
-        events: what the last command made happen, name and fields.
     """
 
     @refuses_misfits
@@ -66,7 +65,19 @@ class SchedulerService:
         require_policy("policy", policy, or_none=True)
         self.policy: AssignmentPolicy = ByPriority() if policy is None else policy
         self._observer = telling(observer)
-        self.events: Sequence[Event] = ()
+        self._events: Sequence[Event] = ()
+        self._effects: Effects | None = None
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """What the last command made happen, name and fields."""
+        if self._effects is not None:
+            self._events, self._effects = self._effects.told(), None
+        return self._events
+
+    def forget_events(self) -> None:
+        """A command begins that makes nothing happen."""
+        self._events, self._effects = (), None
 
     @property
     def config(self) -> SchedulerConfig:
@@ -101,7 +112,7 @@ class SchedulerService:
 
     def _apply(self, command: Command, operation: Operation) -> ApplyResult:
         state = self.state
-        self.events = ()
+        self.forget_events()
         if command.index <= state.applied_index:
             return AlreadyApplied(command.index, state.applied_index)
         limits = None
@@ -125,9 +136,9 @@ class SchedulerService:
     def _end(self, effects: Effects) -> None:
         effects.tell_excluded()
         self.state = effects.state
-        self.events = effects.events
-        if effects.events:
-            tell_events(self._observer, effects.events)
+        self._effects = effects
+        if not self._observer.is_deaf:
+            tell_events(self._observer, self.events)
 
     def poll(self, command: Command, request: PollRequest) -> PollResponse:
         """Both phases in one, for a host with a single node.
