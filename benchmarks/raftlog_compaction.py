@@ -20,10 +20,9 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 
 import attrs
 from measure import Figure, alternate, report
@@ -156,10 +155,9 @@ def replacing_copy(live_bytes: Path, source: Path, scratch: Path, groups: list[t
     os.sync()
     began = time.perf_counter()
     (work / "private").mkdir()
-    turn, copied, freed = threading.Lock(), SimpleQueue[int](), SimpleQueue[int]()
-    sizes = [size for _, size in groups]
+    turn, sizes = threading.Lock(), [size for _, size in groups]
 
-    def copy(number: int) -> None:
+    def copied(number: int) -> int:
         out = os.open(work / "private" / str(number), os.O_CREAT | os.O_EXCL | os.O_RDWR)
         with turn:
             start, done = sum(sizes[:number]), 0
@@ -167,11 +165,7 @@ def replacing_copy(live_bytes: Path, source: Path, scratch: Path, groups: list[t
                 done += os.pwrite(out, os.pread(descriptor, min(sizes[number] - done, 1 << 20), start + done), done)
         os.fsync(out)
         os.close(out)
-        copied.put(number)
-
-    def free() -> None:
-        while (removed := freed.get()) >= 0:
-            os.close(removed)
+        return number
 
     def commit(number: int) -> None:
         leader, *others = members = [work / name for name in groups[number][0]]
@@ -185,18 +179,12 @@ def replacing_copy(live_bytes: Path, source: Path, scratch: Path, groups: list[t
             os.symlink(leader.name, swap)
             os.rename(swap, other)
         for each in removed:
-            freed.put(each)
+            freeing.submit(os.close, each)
 
     descriptor, folder = os.open(live_bytes, os.O_RDONLY), os.open(work, os.O_RDONLY)
-    with ThreadPoolExecutor(2) as freeing:
-        for _ in range(2):
-            freeing.submit(free)
-        with ThreadPoolExecutor(3) as pool:
-            pool.map(copy, range(len(groups)))
-            for _ in groups:
-                commit(copied.get())
-        freed.put(-1)
-        freed.put(-1)
+    with ThreadPoolExecutor(2) as freeing, ThreadPoolExecutor(3) as copying:
+        for done in as_completed([copying.submit(copied, number) for number in range(len(groups))]):
+            commit(done.result())
     (work / "private").rmdir()
     os.fsync(folder)
     for path in work.glob("*.compacting"):
