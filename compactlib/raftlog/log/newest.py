@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from compactlib.files.disk import Files
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.values import Entry, SegmentLimits, SegmentRef
-from compactlib.raftlog.segment.known import KnownSegment
+from compactlib.raftlog.segment.known import KnownSegment, know_index
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
 
@@ -91,8 +91,9 @@ class NewestSegment:
         Raises:
             StorageError: as `make_room`.
         """
-        ended = self.known()
+        ended = None
         if self._writer is not None:
+            ended = know_index(self._number, self._writer.index, "native")
             # Sealed durably before its successor exists: a segment that is not the newest is never torn.
             self._writer.seal()
             self._writer.close()

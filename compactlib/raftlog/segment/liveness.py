@@ -107,6 +107,12 @@ def segment_stats(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | No
                         live_bytes=size, format=segment_format)
 
 
+def kept_of_dense(first: int, last: int, state: SnapshotMeta, live: IndexSet) -> int:
+    """How many entries are kept of a segment that holds every index of `first..last`, of which `live` are alive up to
+    the snapshot."""
+    return len(live) + max(0, last - max(first - 1, state.index))
+
+
 def _kept(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | None,
           live: IndexSet | None) -> tuple[int, int]:
     columns = index.columns
@@ -116,7 +122,7 @@ def _kept(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | None,
         first, last = columns.indexes[inside[0]], columns.indexes[inside[-1]]
         below = state.live.between(ref.first, min(ref.last, state.index)) if live is None else live
         if not below or (first <= below.first and below.last <= last):
-            kept = len(below) + max(0, last - max(first - 1, state.index))
+            kept = kept_of_dense(first, last, state, below)
             return kept, kept * columns.lengths[0]
     positions = kept_positions(index, ref, state)
     return len(positions), sum(picked(columns.lengths, positions))

@@ -85,15 +85,13 @@ def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: 
     if len(start) < native.INDEX_START:
         raise CorruptData(path=path, offset=len(start), found="the end of the file",
                           expected=f"a header and seals of {native.INDEX_START} bytes, which a segment begins as")
-    if number is not None and header.number != number:
-        raise CorruptData(path=path, offset=24, expected=f"segment number {number} as in the file name",
-                          found=str(header.number))
+    _require_number(header, number, path)
     return _load_native(descriptor, path, header, native.decode_seal(start), tail)
 
 
-def sealed_records(descriptor: int, path: str) -> bytes | None:
+def sealed_records(descriptor: int, path: str, *, number: int | None = None) -> bytes | None:
     """The index records, as they lie in the file, of a native segment that is sealed and in which no record overwrites
-    another; `None` for any other segment.
+    another; `None` for any other segment. For the arguments see `load_segment`.
 
     Raises:
         CorruptData: the file is damaged; says where.
@@ -103,9 +101,16 @@ def sealed_records(descriptor: int, path: str) -> bytes | None:
     if start[:len(ra_format.MAGIC)] == ra_format.MAGIC:
         return None
     header, seal = native.decode_header(start, path), native.decode_seal(start)
+    _require_number(header, number, path)
     if seal is None or not (seal.sealed and seal.ascending):
         return None
     return _durable_region(descriptor, path, header, seal)
+
+
+def _require_number(header: native.Header, number: int | None, path: str) -> None:
+    if number is not None and header.number != number:
+        raise CorruptData(path=path, offset=24, expected=f"segment number {number} as in the file name",
+                          found=str(header.number))
 
 
 def _load_native(descriptor: int, path: str, header: native.Header, seal: native.Seal | None,

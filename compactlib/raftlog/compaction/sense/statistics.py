@@ -12,8 +12,8 @@ from compactlib.errors import CompactlibError
 from compactlib.indexset.index_set import IndexSet
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef, SegmentStats
-from compactlib.raftlog.segment.known import KnownSegment, file_bytes
-from compactlib.raftlog.segment.liveness import segment_stats
+from compactlib.raftlog.segment.known import KnownSegment, file_bytes, is_still_whole
+from compactlib.raftlog.segment.liveness import kept_of_dense, segment_stats
 from compactlib.raftlog.segment.segment_set import SegmentSet
 from compactlib.runtime.breather import unhurried
 from compactlib.runtime.budget import Budget
@@ -46,7 +46,7 @@ class StatsCache:
         """Statistics of every segment, oldest to newest.
 
         Cost: nothing is read for a segment above the snapshot, without a live index, or unchanged; the index
-        otherwise, and then one merge of two sorted sequences.
+        otherwise, and then one merge of two sorted sequences, or none if it is dense and its payloads have one size.
 
         Args:
             segments: the log's segments.
@@ -99,7 +99,15 @@ class StatsCache:
         before = self._remembered.get(ref.number)
         if before is not None and before[0] == key:
             return before[1]
-        index = segments.reader(ref.number).index
-        stats = attrs.evolve(segment_stats(index, ref, state, segment_format=known.format, live=live), file_bytes=size)
+        # Without an open reader it takes less to see that the index is whole than to decode it.
+        each = known.payload_bytes if known.is_dense and segments.open_entries(ref.number) < 0 else None
+        if each is not None and state is not None and is_still_whole(segments.folder, known):
+            kept = kept_of_dense(ref.first, ref.last, state, live)
+            stats = SegmentStats(ref=ref, entries=known.entries, data_bytes=known.data_bytes, live_entries=kept,
+                                 live_bytes=kept * each, format=known.format, file_bytes=size)
+        else:
+            index = segments.reader(ref.number).index
+            stats = attrs.evolve(segment_stats(index, ref, state, segment_format=known.format, live=live),
+                                 file_bytes=size)
         self._remembered[ref.number] = key, stats
         return stats

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.errors import CompactlibError, CorruptData
+from compactlib.errors import CompactlibError, CorruptData, NotFound
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.sense.statistics import StatsCache
 from compactlib.raftlog.errors import LiveIndexMissing
@@ -132,3 +132,67 @@ def test_what_cannot_be_judged_is_raised_or_set_aside(segments: CountingSet, tmp
     with pytest.raises(LiveIndexMissing) as raised:
         StatsCache().gather(segments, state(42, 40, 41))
     assert (raised.value.missing, raised.value.first) == (1, 41)
+
+
+@pytest.fixture
+def uniform(tmp_path: Path) -> Iterator[CountingSet]:
+    """As `segments`, with entries of 7 bytes."""
+    for number in (1, 2, 3):
+        write_segment(tmp_path, number, ((index, 1, b"payload") for index in range(10 * number - 9, 10 * number + 1)))
+    made = CountingSet(tmp_path, known_in(tmp_path, 1, 2, 3))
+    made.opened = []
+    yield made
+    made.close()
+
+
+def test_payloads_of_one_size_are_counted_without_a_reader(uniform: CountingSet) -> None:
+    for snapshot in (state(0), state(5, 2), state(10, 2), state(10), state(15, 2, 12), state(20, 2, 12),
+                     state(25, 2, 12, 21), state(30, 2, 12, 21), state(30, 12), state(31, 12), state(40)):
+        found = StatsCache().gather(uniform, snapshot)
+        assert uniform.opened == [], snapshot
+        for stats in found:
+            kept = sum(not snapshot.is_dead(index) for index in range(stats.ref.first, stats.ref.last + 1))
+            assert (stats.live_entries, stats.live_bytes) == (kept, 7 * kept)
+            assert (stats.entries, stats.data_bytes, stats.format) == (10, 70, "native")
+    # One that is open is asked.
+    uniform.reader(2)
+    opened = StatsCache().gather(uniform, state(25, 2, 12, 21))
+    assert uniform.opened == [2, 2]
+    assert opened == StatsCache().gather(CountingSet(uniform.folder, uniform.known()), state(25, 2, 12, 21))
+
+
+def test_a_segment_of_one_size_that_was_cut_is_counted_within_its_range(uniform: CountingSet, tmp_path: Path) -> None:
+    write_segment(tmp_path, 4, [(18, 2, b"")])
+    uniform.put(known_in(tmp_path, 4)[0])
+    assert brief(StatsCache().gather(uniform, state(14, 2, 12))) == [(1, 7), (4, 28), (1, 0)]
+    assert uniform.opened == []
+
+
+@pytest.mark.parametrize("offset", [0, 24, 40, 200, 4096 - 1])
+def test_damage_since_a_segment_was_learnt_is_found(uniform: CountingSet, tmp_path: Path, offset: int) -> None:
+    """In the header, its number, the seals and the index: what its reader says is what is said."""
+    path = tmp_path / segment_name(2)
+    data = bytearray(path.read_bytes())
+    data[offset % len(data)] ^= 0xFF
+    path.write_bytes(data)
+    try:
+        with SegmentReader(path, tail="refuse", number=2):
+            said = None
+    except CompactlibError as error:
+        said = type(error)
+    damaged: dict[int, CompactlibError] = {}
+    found = StatsCache().gather(uniform, state(20, 2, 12), damaged=damaged)
+    assert ([] if said is None else [said]) == [type(error) for error in damaged.values()]
+    assert (found[1].live_entries, found[1].live_bytes) == ((1, 7) if said is None else (10, 70))
+
+
+def test_another_file_in_the_place_of_a_segment_is_read(uniform: CountingSet, tmp_path: Path) -> None:
+    """Of the same number and as many entries, all whole, of which others are live."""
+    (tmp_path / segment_name(2)).unlink()
+    write_segment(tmp_path, 2, ((index, 1, b"payload") for index in range(12, 22)))
+    damaged: dict[int, CompactlibError] = {}
+    StatsCache().gather(uniform, state(20, 2, 11), damaged=damaged)
+    assert [type(error) for error in damaged.values()] == [LiveIndexMissing]
+    (tmp_path / segment_name(3)).unlink()
+    with pytest.raises(NotFound):
+        StatsCache().gather(uniform, state(30, 2, 21))
