@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -503,47 +504,85 @@ def test_an_import_on_top_of_what_was_collected_is_refused_whatever_is_in_memory
     assert world.repo.verify().is_sound
 
 
-def test_what_one_collection_has_deleted_and_a_writer_made_again_another_one_under_way_leaves_alone() -> None:
-    clock = ManualClock(1_000_000.0)
-    inner, store = MemoryObjects(clock=clock), MemoryStore()
+class TwoCollections:
+    """One collection stops before a request; another one runs; a writer makes what they take again, and before one of
+    its own requests lets the first one go on.
 
-    def process(hook: Callable[[str, str], None] = lambda operation, key: None) -> Repository:
-        return Repository(store, CommittedRanges(HookedObjects(inner, hook), clock=clock), clock=clock)
+    Args:
+        step: the request of the collection.
+        writer_step: that of the writer.
+    """
 
-    def commit(repo: Repository, branch: str, key: bytes) -> object:
-        repo.branch(branch).put(key, b"1")
-        return repo.branch(branch).commit("c")
+    def __init__(self, step: int, writer_step: int) -> None:
+        self.clock = ManualClock(1_000_000.0)
+        self.objects, self.store = MemoryObjects(clock=self.clock), MemoryStore()
+        self.requests, self.writer_requests = itertools.count(), itertools.count()
+        self.step, self.writer_step = step, writer_step
+        self.stopped, self.may_go_on = threading.Event(), threading.Event()
+        self.has_step = self.has_writer_step = self.is_writing = False
 
-    repo = process()
-    for name in "old", "new", "other":
-        repo.create_branch(name)
-    commit(repo, "old", b"x")
-    repo.delete_branch("old")
-    clock.advance(1000)
-    about_to_delete, may_delete = threading.Event(), threading.Event()
+    def process(self, hook: Callable[[], None] = lambda: None) -> Repository:
+        committed = CommittedRanges(HookedObjects(self.objects, lambda operation, key: hook()), clock=self.clock)
+        return Repository(FaultyStore(self.store, lambda operation: hook()), committed, clock=self.clock,
+                          options=StagingOptions(first_backoff_seconds=0))
 
-    def waits(operation: str, key: str) -> None:
-        if operation.startswith("delete") and "metaranges/" in key:
-            about_to_delete.set()
-            assert may_delete.wait(30)
+    def stops(self) -> None:
+        if next(self.requests) == self.step:
+            self.has_step = True
+            self.stopped.set()
+            assert self.may_go_on.wait(30)
 
-    slow = threading.Thread(target=lambda: collect_garbage(process(waits).context, grace_seconds=100))
-    slow.start()
-    assert about_to_delete.wait(30)
-    collect_garbage(repo.context, grace_seconds=100)
-    is_again = False
+    def goes_on(self) -> None:
+        if self.is_writing and next(self.writer_requests) == self.writer_step:
+            self.has_writer_step, self.is_writing = True, False
+            self.finish()
 
-    def before_it_looks(operation: str, key: str) -> None:
-        if is_again and operation == "list" and key.startswith("doomed/"):
-            may_delete.set()
-            slow.join()
+    def collects(self) -> None:
+        collect_garbage(self.process(self.stops).context, grace_seconds=100)
+        self.stopped.set()
 
-    writer = process(before_it_looks)
-    commit(writer, "other", b"y")  # It knows both collections now.
-    is_again = True
-    outcome = commit(writer, "new", b"x")
-    may_delete.set()
-    slow.join()
-    assert isinstance(outcome, Done)
-    assert process().verify().is_sound
-    assert process().branch("new").get(b"x").data == b"1"
+    def finish(self) -> None:
+        self.may_go_on.set()
+        self.slow.join()
+
+    def run(self, *, compacts: bool) -> None:
+        repo = self.process()
+        for name in "old", "new", "other":
+            repo.create_branch(name)
+        repo.branch("old").put(b"x", b"1")
+        repo.branch("old").commit("c")
+        repo.delete_branch("old")
+        self.clock.advance(1000)
+        self.slow = threading.Thread(target=self.collects)
+        self.slow.start()
+        assert self.stopped.wait(30)
+        collect_garbage(repo.context, grace_seconds=100)
+        writer = self.process(self.goes_on)
+        writer.branch("other").put(b"y", b"1")
+        writer.branch("other").commit("it has seen both collections now")
+        self.is_writing = True
+        writer.branch("new").put(b"x", b"1")
+        with contextlib.suppress(BeingCollected):
+            if compacts:
+                writer.compact(branch="new", policy=AlwaysPolicy(window_seconds=0))
+            else:
+                writer.branch("new").commit("c")
+        self.is_writing = False
+        self.finish()
+        assert self.process().verify().is_sound
+        assert self.process().branch("new").get(b"x").data == b"1"
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+def test_what_one_collection_has_deleted_and_a_writer_made_again_another_one_under_way_leaves_alone(
+        compacts: bool) -> None:
+    for step in itertools.count(10):  # Before that, it has looked at nothing.
+        for writer_step in itertools.count(5):
+            story = TwoCollections(step, writer_step)
+            story.run(compacts=compacts)
+            if not story.has_writer_step:
+                break
+        if not story.has_step:
+            break
+    assert step > 20
+    assert writer_step > 15
