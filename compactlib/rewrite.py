@@ -134,6 +134,9 @@ class Executor(Protocol):
         A task's error is its outcome; it does not end the others. Tasks that the budget no longer lets begin are
         reported as failures with `BudgetSpent`. Leaving the iterator early abandons what has not begun.
 
+        Tasks that run at once share what is left of a total, so it may be spent with none of them done, again and
+        again; one worker, or a total of all that the running ones write, has some done each time.
+
         Raises:
             InvalidInput: two tasks share a name, or a name is empty or too long; raised at once, before anything
                 has begun.

@@ -231,19 +231,24 @@ class StoredScheduler:
         """Check the state, and that the store gives the same one. O(everything).
 
         Raises:
+            JournalConflict: another process has taken the store over.
             CompactlibError: something is wrong; the message has the numbers.
         """
         with self._held():
             if self._broken is None and not self._closed:
                 self._settle()
             self.service.audit()
-            if self._get(_entry_key(self._machine.applied_index + 1)) is not None:
-                raise self._taken_over()
-            self._snapshots.audit()
-            stored = stored_machine(self._kv, self._partition)
-            if stored.dump() != self._machine.dump():
-                raise CorruptData(path=self._place(HEAD_KEY), offset=0, expected=repr(self.service.state),
-                                  found=repr(stored.service.state))
+            try:
+                self._snapshots.audit()
+                stored = stored_machine(self._kv, self._partition)
+                if stored.dump() != self._machine.dump():
+                    raise CorruptData(path=self._place(HEAD_KEY), offset=0, expected=repr(self.service.state),
+                                      found=repr(stored.service.state))
+            except CorruptData:
+                # Or has another process taken the store over meanwhile, and removed what it covers?
+                if stored_machine(self._kv, self._partition).applied_index > self._machine.applied_index:
+                    raise self._taken_over() from None
+                raise
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:

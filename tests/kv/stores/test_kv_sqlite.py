@@ -35,7 +35,7 @@ from compactlib.errors import (
 )
 from compactlib.files.disk import LocalFiles, StrPath
 from compactlib.kv import KeyNotFound, KVStore, MemoryStore, Put, SlowDown, SqliteStore
-from compactlib.kv.errors import ConnectFailed, DamagedStore, NotAStore, StoreFailed
+from compactlib.kv.errors import ConnectFailed, DamagedStore, NotAStore, OutcomeUnknown, StoreFailed
 from compactlib.kv.stores.sqlite.store import FileConnection
 from compactlib.testing import KVStoreConformance
 from compactlib.testing.kit.forks import in_a_fork
@@ -396,6 +396,29 @@ def test_what_the_disk_said_is_told_also_of_many_reads_at_once(tmp_path: Path) -
             with pytest.raises(StoreFailed) as failed:
                 call()
             assert failed.value.detail == "disk I/O error"
+
+
+def test_a_commit_of_unknown_fate_stays_so_though_it_cannot_be_taken_back(tmp_path: Path,
+                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    broken: list[bool] = []
+    connect = sqlite3.connect
+
+    class Failing(FileConnection):
+        def execute(self, statement: str, *rest: Any) -> sqlite3.Cursor:
+            if broken and statement in ("COMMIT", "ROLLBACK"):
+                error = sqlite3.OperationalError("disk I/O error")
+                error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+                raise error
+            return super().execute(statement, *rest)
+
+    monkeypatch.setattr(sqlite3, "connect", lambda *at, factory, **how: connect(*at, factory=Failing, **how))
+    with contextlib.closing(SqliteStore(tmp_path / "kv", busy_seconds=0)) as store:
+        broken.append(True)
+        with pytest.raises(OutcomeUnknown):
+            store.set(b"p", b"k", b"v")
+        broken.clear()
+        store.set(b"p", b"l", b"w")
+        assert [entry.key for entry in store.scan(b"p")] == [b"l"]
 
 
 # -- locks

@@ -219,6 +219,31 @@ def test_of_two_that_open_at_once_one_wins() -> None:
     assert rows(opened(kv, clock)) == expected
 
 
+def test_an_audit_in_whose_middle_another_process_takes_over_says_that_and_finds_no_damage() -> None:
+    outcomes: list[str] = []
+    while not outcomes or outcomes[-1] != "sound":
+        kv, left, clock = MemoryStore(), [len(outcomes)], ManualClock(1000.0)
+        auditing: list[bool] = []
+
+        def take_over(operation: KVOperation, kv: MemoryStore = kv, left: list[int] = left,
+                      clock: ManualClock = clock, auditing: list[bool] = auditing) -> None:
+            if auditing and not left[0]:
+                auditing.clear()
+                opened(kv, clock).apply(Tick())
+            left[0] -= bool(auditing)
+
+        scheduler = opened(FaultyStore(kv, take_over), clock)
+        scheduler.apply(Tick())
+        auditing.append(True)
+        try:
+            scheduler.audit()
+            outcomes.append("sound" if auditing else "sound before")
+        except JournalConflict:
+            outcomes.append("taken over")
+    assert set(outcomes) == {"sound", "taken over"}
+    assert len(outcomes) > 5
+
+
 def test_an_audit_finds_a_state_that_the_store_does_not_give() -> None:
     kv, clock = MemoryStore(), ManualClock(1000.0)
     scheduler = opened(kv, clock, checkpoint_every=6)

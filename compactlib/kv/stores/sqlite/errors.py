@@ -24,7 +24,7 @@ def named_errors(operation: str, path: str) -> Iterator[None]:
 def named(error: sqlite3.Error, operation: str, path: str) -> CompactlibError:
     """The library's error for one of SQLite's."""
     match primary_code(error):
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
             return SlowDown(operation=operation, detail=f"{path} is locked by another writer ({error})")
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return DamagedStore(path=path, detail=str(error))
