@@ -173,12 +173,12 @@ class ReceivingLog:
     async def leave(self) -> None:
         """After `settle`: say so if the host has not restored what is in force; nobody will have it do so again."""
         async with self._turn:
-            if self._is_unrestored:
+            if self._is_unrestored and self._step is not None:
                 error = self._met
                 await self._carry_out(self._receiver.failed(TaskFailed(
                     "it is in force in the follower's log, and the host has not restored its machine by it: "
                     f"`installed` raised {error!r}; send it again", task="installed", kind=type(error).__name__,
-                    detail=repr(error))))
+                    detail=repr(error)), self._step.effect))
 
     async def settle(self) -> None:
         """Return when nothing is being put in force, and let the files go."""
@@ -217,7 +217,7 @@ class ReceivingLog:
                     # The next transfer, or opening the folder, does it again; this one is over all the same.
                     continue
                 # The rest may say that this was done.
-                await self._carry_out(self._receiver.failed(named))
+                await self._carry_out(self._receiver.failed(named, effect))
                 return
 
     async def _carry_one(self, effect: Effect) -> None:
@@ -252,7 +252,7 @@ class ReceivingLog:
                 goes_on = isinstance(error, StorageError) and await self._work.call(self._is_in_force, effect)
                 if not goes_on or await self._closes_within(pause):
                     async with self._turn:
-                        await self._carry_out(self._receiver.failed(named))
+                        await self._carry_out(self._receiver.failed(named, effect))
                     return
                 # The snapshot is in force, and only the disk keeps the log's row from it.
                 self._work.note(error, type(effect).__name__)

@@ -144,9 +144,7 @@ class SnapshotReceiver:
             # A new leader may offer the very snapshot that is under way; whatever else it says, the old one is over.
             effects += [] if isinstance(message, Offer) else self.observe_term(envelope.term)
             self._term = envelope.term
-        self._tells_term, self._owes_term = self._owes_term, False
-        if self._tells_term:
-            effects.insert(0, TermSeen(self._term))
+        effects = [*self._owed_term(), *effects]
         if isinstance(message, Offer):
             return effects + self._offered(message, now, last_applied, has_room)
         return effects + self._told(message, now)
@@ -171,14 +169,20 @@ class SnapshotReceiver:
                               payload_bytes=current.payload_bytes, resends=0, ignored=current.ignored,
                               seconds=now - current.began_at)
         self._stage, self._now, self._staged = "idle", None, None
-        return [Send(Installed(self._envelope(current), current.meta.index)), Finished(Done(stats))]
+        # Told first: where the term cannot be kept, `Installed` is not said in it, but to the sender's next probe.
+        return [Finished(Done(stats)), *self._owed_term(), Send(Installed(self._envelope(current), current.meta.index))]
 
-    def failed(self, error: CompactlibError) -> list[Effect]:
-        """An effect could not be carried out: the transfer ends, and a message says so to the sender."""
+    def failed(self, error: CompactlibError, effect: Effect) -> list[Effect]:
+        """An effect could not be carried out: the transfer ends, and a message says so to the sender.
+
+        A snapshot that is being installed meanwhile goes on, unless the effect is its `InstallSnapshot`.
+        """
         named = ((LiveIndexMissing, AbortReason.LIVE_MISSING), (CorruptData, AbortReason.DAMAGED),
                  (StorageError, AbortReason.DISK_REFUSED))
         # It may be the term that was not kept: say it again.
         self._owes_term = self._owes_term or self._tells_term
+        if self._stage == "installing" and not isinstance(effect, InstallSnapshot):
+            return []
         reason = next((reason for kind, reason in named if isinstance(error, kind)), AbortReason.OUT_OF_STEP)
         return self._abort(reason, str(error))
 
@@ -247,6 +251,10 @@ class SnapshotReceiver:
 
     def __repr__(self) -> str:
         return f"SnapshotReceiver({self._stage}{'' if self._now is None else f', snapshot {self._now.meta.index}'})"
+
+    def _owed_term(self) -> list[Effect]:
+        self._tells_term, self._owes_term = self._owes_term, False
+        return [TermSeen(self._term)] if self._tells_term else []
 
     # -- offers
 

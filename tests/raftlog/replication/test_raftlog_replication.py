@@ -62,6 +62,7 @@ LIVE = IndexSet.from_sorted([100, 600, 1200, 1777])
 STATE = b"the state, in a few chunks " * 8
 MANIFEST = manifest_of(2000, 3, LIVE, STATE)
 FIRST = Envelope(transfer=42, attempt=1, term=3)
+WRITE = WriteState(0, STATE)
 
 
 def entry_of(index: int) -> Entry:
@@ -242,7 +243,7 @@ def test_a_whole_transfer_step_by_step() -> None:
         Send(Progress(FIRST, Position(Phase.END, 0), 1500, 5))]
     assert taker.deadline is None
     assert taker.entries_durable(1777, 3.0) == [InstallSnapshot(MANIFEST, LIVE)]
-    told, finished = taker.installed(4.0)
+    finished, told = taker.installed(4.0)
     assert told == Send(Installed(FIRST, 2000))
     assert isinstance(finished, Finished)
     assert isinstance(finished.outcome, Done)
@@ -429,25 +430,48 @@ def test_a_state_staged_by_an_earlier_life_counts_only_for_the_same_snapshot() -
 
 def test_a_disk_that_refuses_and_a_missing_entry_are_told_by_name() -> None:
     full = DiskFull(operation="write", path="x", errno=28)
-    assert aborted(at_state().failed(full)).reason is AbortReason.DISK_REFUSED
-    assert aborted(at_state().failed(CorruptData(path="x", offset=0, expected="a", found="b"))).reason is \
+    assert aborted(at_state().failed(full, WRITE)).reason is AbortReason.DISK_REFUSED
+    assert aborted(at_state().failed(CorruptData(path="x", offset=0, expected="a", found="b"), WRITE)).reason is \
         AbortReason.DAMAGED
-    assert aborted(at_state().failed(NotFound("no entry"))).reason is AbortReason.OUT_OF_STEP
-    effects = at_state().failed(LiveIndexMissing("gone", missing=1, first=600))
+    assert aborted(at_state().failed(NotFound("no entry"), WRITE)).reason is AbortReason.OUT_OF_STEP
+    effects = at_state().failed(LiveIndexMissing("gone", missing=1, first=600), WRITE)
     assert aborted(effects).reason is AbortReason.LIVE_MISSING
     (refusal,) = sent(effects)
     effects = accepted().receive(refusal, 0.0)
     assert (aborted(effects).reason, aborted(effects).last_applied) == (AbortReason.LIVE_MISSING, 1500)
-    assert receiver().failed(NotFound("")) == []
+    assert receiver().failed(NotFound(""), WRITE) == []
 
 
 def test_a_term_that_the_host_could_not_keep_is_said_again() -> None:
     taker = receiver()
     offer = Offer(attrs.evolve(FIRST, term=7), MANIFEST, "log")
     assert taker.receive(offer, 0.0, last_applied=1500)[0] == TermSeen(7)
-    taker.failed(DiskFull(operation="write", path="HARD_STATE", errno=28))
+    taker.failed(DiskFull(operation="write", path="HARD_STATE", errno=28), TermSeen(7))
     assert taker.receive(offer, 0.0, last_applied=1500)[0] == TermSeen(7)
     assert TermSeen(7) not in taker.receive(offer, 0.0, last_applied=1500)
+
+
+def test_a_term_that_cannot_be_kept_while_a_snapshot_is_installed_does_not_end_that() -> None:
+    taker, full = at_state(), DiskFull(operation="write", path="HARD_STATE", errno=28)
+    taker.receive(StateChunk(FIRST, 0, STATE), 1.0, last_applied=1500)
+    (install,) = taker.entries_durable(1777, 1.0)
+    offer = Offer(attrs.evolve(FIRST, term=7), MANIFEST, "log")
+    assert taker.receive(offer, 2.0, last_applied=1500)[0] == TermSeen(7)
+    assert taker.failed(full, TermSeen(7)) == []
+    assert taker.stage == "installing"
+    finished, owed, told = taker.installed(3.0)
+    assert isinstance(finished, Finished)
+    assert (owed, told) == (TermSeen(7), Send(Installed(attrs.evolve(FIRST, term=7), 2000)))
+    assert taker.failed(full, owed) == []
+    assert taker.receive(Probe(attrs.evolve(FIRST, term=7)), 4.0, last_applied=2000) == [owed, told]
+
+
+def test_a_snapshot_that_cannot_be_installed_is_told_by_name() -> None:
+    taker = at_state()
+    taker.receive(StateChunk(FIRST, 0, STATE), 1.0, last_applied=1500)
+    (install,) = taker.entries_durable(1777, 1.0)
+    full = DiskFull(operation="rename", path="x", errno=28)
+    assert aborted(taker.failed(full, install)).reason is AbortReason.DISK_REFUSED
 
 
 def test_the_host_can_give_up_on_either_side() -> None:
