@@ -552,7 +552,7 @@ class RaftLogStore(Closing):
             if thread.failures_in_a_row and not isinstance(error, CompactlibError):
                 raise AuditFailed(f"{thread!r} has failed {thread.failures_in_a_row} times in a row: {error!r}")
         for log in list(self._logs.values()):
-            log.audit()
+            log.audit_kept()
 
     def _require_open(self) -> None:
         if self._closed:
