@@ -363,12 +363,16 @@ class RaftLogStore(Closing):
             raise InvalidInput(f"{path} is a symbolic link, which a store does not follow; remove it, or choose "
                                f"another id")
         segments = LogSegments(path, self._options.log)
-        row = segments.log.snapshot or NO_SNAPSHOT
-        self._rows.put(log_id, row)
-        last = segments.log.last_index
-        memtable = Memtable(-1 if last is None else last, max_entries=self._options.max_memtable_entries)
-        memtable.skip_to(row.index)
-        self._logs[log_id] = self._make_log(log_id, segments, memtable)
+        try:
+            row = segments.log.snapshot or NO_SNAPSHOT
+            self._rows.put(log_id, row)
+            last = segments.log.last_index
+            memtable = Memtable(-1 if last is None else last, max_entries=self._options.max_memtable_entries)
+            memtable.skip_to(row.index)
+            self._logs[log_id] = self._make_log(log_id, segments, memtable)
+        except BaseException:
+            segments.close()
+            raise
         return self._logs[log_id]
 
     def remove(self, log_id: str) -> None:
