@@ -147,10 +147,13 @@ class SegmentLog(Closing):
         self._files = self._options.files
         self._observer = telling(self._options.observer)
         self._switch = OwnedLock(f"the log in {self._folder}")
-        with contextlib.ExitStack() as stack:
-            self._open(stack)
-            self._opened = stack.pop_all()
         self._owner = Ownership(f"the log in {self._folder}")
+        self._opened = contextlib.ExitStack()
+        try:
+            self._open(self._opened)
+        except BaseException:
+            self._opened.close()
+            raise
 
     def _open(self, stack: contextlib.ExitStack) -> None:
         folder, files, options = self._folder, self._files, self._options

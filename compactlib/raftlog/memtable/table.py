@@ -78,11 +78,14 @@ class Table:
         if self.slabs:
             newest = self.slabs[-1]
             if newest.term == term and newest.last + 1 == first and len(newest.payloads) < _JOINED_ENTRIES:
-                newest.payloads.extend(payloads)
+                held = newest.payloads
+                held += payloads
                 return
-        # The slab before its first index: a reader that finds the index finds the slab.
-        self.slabs.append(Slab(first, term, list(payloads)))
-        self._firsts.append(first)
+        slab = Slab(first, term, list(payloads))
+        # The slab before its first index: a reader that finds the index finds the slab. And without a call in between,
+        # here and where the memtable counts, so that an interrupt comes before or after all of it.
+        self.slabs += (slab,)
+        self._firsts += (first,)
 
     def find(self, index: int) -> Entry | None:
         """The entry of `index`, `None` if it holds none. O(log slabs)."""
@@ -206,9 +209,9 @@ class Memtable:
         kept = len(self._tables)
         while kept and self._tables[kept - 1].file_number is None and self._tables[kept - 1].base > after:
             kept -= 1
-        self._count -= sum(table.entries for table in self._tables[kept:])
-        self._tables = (*self._tables[:kept], Table(after + 1, cuts=True))
-        self._last = after
+        count = self._count - sum(table.entries for table in self._tables[kept:])
+        tables = (*self._tables[:kept], Table(after + 1, cuts=True))
+        self._tables, self._count, self._last = tables, count, after
 
     def freeze(self, file_number: int) -> bool:
         """Let what there is wait for segments, with this WAL file; returns whether there is anything new."""
@@ -225,8 +228,9 @@ class Memtable:
     def release(self, tables: Iterable[Table]) -> None:
         """Forget tables whose entries are in segments now; they are the oldest ones."""
         gone = set(map(id, tables))
-        self._tables = tuple(table for table in self._tables if id(table) not in gone)
-        self._count = sum(table.entries for table in self._tables)
+        left = tuple(table for table in self._tables if id(table) not in gone)
+        count = sum(table.entries for table in left)
+        self._tables, self._count = left, count
 
     def find(self, index: int) -> Entry | None:
         """The entry of `index`, `None` if the tables hold none. O(tables + log slabs)."""
@@ -256,14 +260,15 @@ class Memtable:
             raise MemtableFull(entries=self._count, limit=self._max_entries)
 
     def _take(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
+        count = self._count + len(payloads)
         newest = self._tables[-1] if self._tables else None
         if newest is None or newest.file_number is not None:
             # It continues: what is older stays, up to here.
             newest = Table(self._last + 1, cuts=False)
             self._tables = (*self._tables, newest)
+        last = first + len(payloads) - 1
         newest.append(first, term, payloads)
-        self._count += len(payloads)
-        self._last = first + len(payloads) - 1
+        self._count, self._last = count, last
 
     def audit(self) -> None:
         """Check that slabs ascend, that tables answer from their base on, and that the count is right.

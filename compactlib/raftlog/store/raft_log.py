@@ -977,6 +977,14 @@ class RaftLog(Closing):
             Closed: it was closed.
         """
         self._require_open()
+        self.audit_kept()
+
+    def audit_kept(self) -> None:
+        """The store's: the same, also of a log that was closed, whose entries the store keeps.
+
+        Raises:
+            AuditFailed: as `audit`.
+        """
         with self._snapshotting, self._lock:
             self._memtable.audit()
             self._log.audit()

@@ -363,12 +363,16 @@ class RaftLogStore(Closing):
             raise InvalidInput(f"{path} is a symbolic link, which a store does not follow; remove it, or choose "
                                f"another id")
         segments = LogSegments(path, self._options.log)
-        row = segments.log.snapshot or NO_SNAPSHOT
-        self._rows.put(log_id, row)
-        last = segments.log.last_index
-        memtable = Memtable(-1 if last is None else last, max_entries=self._options.max_memtable_entries)
-        memtable.skip_to(row.index)
-        self._logs[log_id] = self._make_log(log_id, segments, memtable)
+        try:
+            row = segments.log.snapshot or NO_SNAPSHOT
+            self._rows.put(log_id, row)
+            last = segments.log.last_index
+            memtable = Memtable(-1 if last is None else last, max_entries=self._options.max_memtable_entries)
+            memtable.skip_to(row.index)
+            self._logs[log_id] = self._make_log(log_id, segments, memtable)
+        except BaseException:
+            segments.close()
+            raise
         return self._logs[log_id]
 
     def remove(self, log_id: str) -> None:
@@ -552,7 +556,7 @@ class RaftLogStore(Closing):
             if thread.failures_in_a_row and not isinstance(error, CompactlibError):
                 raise AuditFailed(f"{thread!r} has failed {thread.failures_in_a_row} times in a row: {error!r}")
         for log in list(self._logs.values()):
-            log.audit()
+            log.audit_kept()
 
     def _require_open(self) -> None:
         if self._closed:

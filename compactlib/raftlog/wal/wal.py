@@ -228,8 +228,9 @@ class Wal:
                 dead = verdict.first - first
                 body = run_body(payloads[dead:] if dead else payloads)
                 self._enqueue(QueuedWrite(log_id, body, previous, verdict.cut_after, verdict.first,
-                                          verdict.state.last, term))
-            self._writers[log_id] = verdict.state
+                                          verdict.state.last, term), verdict.state)
+            else:
+                self._writers[log_id] = verdict.state
         return verdict
 
     def write_sparse(self, log_id: str, previous: int | None, indexes: Sequence[int], terms: Sequence[int],
@@ -244,16 +245,17 @@ class Wal:
                 indexes, terms = indexes[dead:], terms[dead:]
                 body = sparse_body(indexes, terms, payloads[dead:])
                 self._enqueue(QueuedWrite(log_id, body, previous, verdict.cut_after, indexes[0], indexes[-1],
-                                          terms[-1], indexes, terms))
-            self._writers[log_id] = verdict.state
+                                          terms[-1], indexes, terms), verdict.state)
+            else:
+                self._writers[log_id] = verdict.state
         return verdict
 
     def cut(self, log_id: str, after: int) -> None:
         """Queue that everything above `after` is taken back, -1 for everything there is. Raises as `write_run`."""
         with self._queueing:
             self._require_running()
-            self._enqueue(QueuedWrite(log_id, empty_body(FrameKind.CUT), None, after, after + 1, after, 0))
-            self._writers[log_id] = WriterState(after)
+            self._enqueue(QueuedWrite(log_id, empty_body(FrameKind.CUT), None, after, after + 1, after, 0),
+                          WriterState(after))
 
     def forget(self, log_id: str) -> None:
         """The log is no more; nothing of it is queued. Later files do not name it."""
@@ -261,10 +263,13 @@ class Wal:
             self._writers.pop(log_id, None)
             self._held = tuple(logged for logged in self._held if logged.log_id != log_id)
 
-    def _enqueue(self, write: QueuedWrite) -> None:
-        self._queue.append(write)
-        self._queued_bytes += write.body.frame_bytes
+    def _enqueue(self, write: QueuedWrite, state: WriterState) -> None:
+        size = write.body.frame_bytes
+        # Without a call in between, so that an interrupt comes before or after all four.
+        self._writers[write.log_id] = state
+        self._queued_bytes += size
         self._ticket += 1
+        self._queue += (write,)
 
     @property
     def ticket(self) -> int:

@@ -77,6 +77,20 @@ def test_a_log_that_was_closed_is_opened_again_by_its_store(tmp_path: Path) -> N
         check_log(again, PlainLog.of(rows(1, 4)))
 
 
+def test_a_store_audits_and_verifies_a_log_that_its_host_has_closed(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path) as store:
+        log = store.log("a")
+        log.append(rows(1, 3))
+        log.close()
+        store.audit()
+        assert store.verify().is_sound
+        store.flush()
+        store.audit()
+        assert indexes(store.log("a")) == [1, 2, 3]
+        with pytest.raises(Closed):
+            log.audit()
+
+
 def test_a_log_can_be_removed_and_begun_anew(tmp_path: Path) -> None:
     with RaftLogStore(tmp_path, SMALL) as store:
         store.log("a").append(rows(1, 30))
