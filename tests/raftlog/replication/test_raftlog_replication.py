@@ -454,7 +454,7 @@ def test_a_term_that_the_host_could_not_keep_is_said_again() -> None:
 def test_a_term_that_cannot_be_kept_while_a_snapshot_is_installed_does_not_end_that() -> None:
     taker, full = at_state(), DiskFull(operation="write", path="HARD_STATE", errno=28)
     taker.receive(StateChunk(FIRST, 0, STATE), 1.0, last_applied=1500)
-    (install,) = taker.entries_durable(1777, 1.0)
+    taker.entries_durable(1777, 1.0)
     offer = Offer(attrs.evolve(FIRST, term=7), MANIFEST, "log")
     assert taker.receive(offer, 2.0, last_applied=1500)[0] == TermSeen(7)
     assert taker.failed(full, TermSeen(7)) == []
