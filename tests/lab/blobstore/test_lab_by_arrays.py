@@ -5,21 +5,24 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 from unittest import mock
 
+import attrs
 import pytest
 from hypothesis import given, settings as examples, strategies as st
 
 from compactlib.blobstore import BlobPolicy, CompactAll, CostBenefit, Greedy
-from compactlib.lab import BlobSettings, Operations
+from compactlib.errors import InvalidInput
+from compactlib.lab import BlobSettings, Operations, Zipf
 from compactlib.lab.blobstore.fixed_number import FixedNumber
 from compactlib.lab.blobstore.placement.dac import DAC
 from compactlib.lab.blobstore.placement.fadac import FADaC
 from compactlib.lab.blobstore.placement.mixed import Mixed
 from compactlib.lab.blobstore.placement.multi_log import MultiLog
-from compactlib.lab.blobstore.placement.placement import Placement
+from compactlib.lab.blobstore.placement.placement import Placement, Placer
 from compactlib.lab.blobstore.placement.sepbit import SepBIT
 from compactlib.lab.blobstore.placement.sfs import SFS
 from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
@@ -28,6 +31,8 @@ from compactlib.lab.blobstore.replay import BlobReplay
 from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, READ
 
 pytest.importorskip("numpy")
+
+from compactlib.lab.blobstore.ahead import Classes, Writes
 
 
 def pieces(seed: int, sizes: tuple[int, ...]) -> list[Operations]:
@@ -155,3 +160,84 @@ def test_placing_many_at_once_is_placing_one_by_one(placement: Placement, pieces
                                                     changed: dict[str, Any], shape: tuple[int, int],
                                                     policy: BlobPolicy) -> None:
     same_steps(pieces, BlobSettings.of_slots(*shape, placement=placement, **changed), policy)
+
+
+class OneByOne(Placer):
+    def write(self, key: int, now_ms: int) -> int:
+        return key % 2
+
+    def copy(self, key: int, now_ms: int) -> int:
+        return key % 3
+
+
+class Many(OneByOne):
+    def ahead(self, writes: Writes) -> Classes:
+        self.told = [*getattr(self, "told", []), len(writes)]
+        return writes.keys % 2
+
+    def copies(self, keys: Sequence[int], now_ms: int) -> list[int]:
+        return [key % 3 for key in keys]
+
+
+class OtherThanMany(Many):
+    def write(self, key: int, now_ms: int) -> int:
+        return 1 - key % 2
+
+    def copy(self, key: int, now_ms: int) -> int:
+        return 0
+
+
+class OtherOneByOne(Placer):
+    write, copy = OtherThanMany.write, OtherThanMany.copy
+
+
+class NoClass(Many):
+    def ahead(self, writes: Writes) -> Classes:
+        return writes.keys % 2 + 2
+
+
+class TooFew(Many):
+    def ahead(self, writes: Writes) -> Classes:
+        return []
+
+
+class TooMany(Many):
+    def ahead(self, writes: Writes) -> Classes:
+        return [0] * (len(writes) + 1)
+
+
+class TooFewCopies(Many):
+    def copies(self, keys: Sequence[int], now_ms: int) -> list[int]:
+        return [0] * (len(keys) - 1)
+
+
+@attrs.frozen
+class OfOnesOwn:
+    placer: type[Placer]
+    name: str = "of one's own"
+    classes: int = 3
+
+
+def replayed(placer: type[Placer]) -> BlobReplay:
+    replay = BlobReplay(Greedy(min_used_fraction=0, min_reclaimed_segments=4),
+                        BlobSettings.of_slots(60, 16, placement=OfOnesOwn(placer)))
+    for piece in Zipf(keys=600, writes=3_000).pieces(1):
+        replay.feed(piece)
+    return replay
+
+
+@pytest.mark.parametrize(("many", "one_by_one"), [(Many, OneByOne), (OtherThanMany, OtherOneByOne)])
+def test_a_scheme_of_ones_own_may_tell_many_classes_at_once(many: type[Placer], one_by_one: type[Placer]) -> None:
+    found, expected = replayed(many), replayed(one_by_one)
+    assert found.log.view(10**15).segments == expected.log.view(10**15).segments
+    assert found.report("") == expected.report("")
+    # Where a later class changes what one record gets, the earlier one's answers are not asked for.
+    assert hasattr(found.log.placer, "told") == (many is Many)
+
+
+@pytest.mark.parametrize(("placer", "told"), [
+    (NoClass, r"gave class [23]; a class is a whole number from 0 to 2"), (TooFew, r"gave 0 classes of \d+ records"),
+    (TooMany, r"gave \d+ classes of \d+ records; give one for each"), (TooFewCopies, r"gave \d+ classes of \d+ rec")])
+def test_many_answers_that_cannot_be_are_named(placer: type[Placer], told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        replayed(placer)
