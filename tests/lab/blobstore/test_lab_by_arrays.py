@@ -76,8 +76,8 @@ def test_steps_by_arrays_are_the_loops_steps(monkeypatch: pytest.MonkeyPatch, ch
 
 
 PLACEMENTS: list[Placement] = [Mixed(), UserAndSurvivors(keep_open=False), DAC(classes=2), SFS(classes=2),
-                               FADaC(classes=3, step=1.5, request_records=3.5), WARCIP(classes=3, segments=2), MultiLog(classes=3),
-                               SepBIT(classes=4, segments=1)]
+                               FADaC(classes=3, step=1.5, request_records=3.5), WARCIP(classes=3, segments=2),
+                               MultiLog(classes=3), SepBIT(classes=4, segments=1)]
 POLICIES: list[BlobPolicy] = [Greedy(min_used_fraction=0), CostBenefit(min_used_fraction=0),
                               CompactAll(min_used_fraction=0), FixedNumber(victims=3),
                               FixedNumber(victims=2, min_dead_fraction=0.1, prefers="root benefit")]

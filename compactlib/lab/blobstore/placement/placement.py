@@ -5,6 +5,7 @@ A `Placement` is a frozen value: the settings of a scheme. `placer()` begins its
 the log asks once for each record that it stores: `write` for a record of the user, `copy` for one that a compaction
 keeps. The answer is a class from 0 to `classes - 1`; each class has one open segment, which stays open between
 compactions. A log also tells its placer what happens to records and segments; a scheme keeps of that what it needs.
+Asked for each record, a placer takes most of a replay's time: one may answer for many at once, `ahead` and `copies`.
 
 Times are milliseconds; a scheme may also count in writes of the user, as most papers do (`Placer.writes`). Keys are
 small numbers: what a scheme keeps of each is a column, `grown` with the keys.
