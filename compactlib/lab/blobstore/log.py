@@ -14,6 +14,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from types import ModuleType
 from typing import Protocol
 
@@ -29,7 +30,7 @@ from compactlib.errors import AuditFailed, InvalidInput
 from compactlib.lab.blobstore import records as records_by_loops
 from compactlib.lab.blobstore.contents import Contents
 from compactlib.lab.blobstore.histories import Histories
-from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim, checked_placer
+from compactlib.lab.blobstore.placement.placement import Placement, Placer, Victim, checked_placer, tells_many
 from compactlib.lab.blobstore.records import DEAD, NEVER, Records
 
 NO_ROW = -1
@@ -158,7 +159,7 @@ class BlobLog:
             self.placer.contents, self.placer.sums_of = self._contents, self._sums_of
             self.placer.keeps_replaced = self._retention_ms > 0
             self._ahead = None if self._by_arrays is None else _ahead()
-            self._tells_ahead = self._ahead is not None and type(self.placer).ahead is not Placer.ahead
+            self._tells_ahead = self._ahead is not None and tells_many(self.placer, "ahead", "write")
 
     # ------------------------------------------------------------------------------------------------------ segments
 
@@ -374,7 +375,7 @@ class BlobLog:
 
     def _put_ahead(self, keys: Sequence[int], times: Sequence[int], numbers: range, openings: int
                    ) -> tuple[int, int] | None:
-        """Write as many as the placer tells the classes of ahead; `None` if it does not, or they are too few to pay."""
+        """Write as many as the placer tells the classes of ahead; `None` if they are too few to pay."""
         assert self.placer is not None
         assert self._ahead is not None
         records, placer, opened = self.records, self.placer, self._open
@@ -386,8 +387,6 @@ class BlobLog:
         writes = self._ahead.Writes(keys[span], times[span], records, opened, self._classes, self._used, self._valid,
                                     self._contents, each, openings)
         classes = placer.ahead(writes)
-        if classes is None:
-            return None
         asked, earlier = writes.asked(classes), placer.writes
         shares = writes.shares(classes)
         made = asked - (len(shares.begun(asked)) > openings)
@@ -679,7 +678,7 @@ class _Copy:
                 self._count(row)
             self._copy_alike(victims)
             return
-        if log.placer is not None and self._are_alike and type(log.placer).copies is not Placer.copies:
+        if log.placer is not None and self._are_alike and tells_many(log.placer, "copies", "copy"):
             self._place_alike(victims, log.placer)
             return
         for row in victims:
@@ -830,7 +829,7 @@ class _Copy:
         records, room = self._log.records, self._log.settings.room_bytes
         if self._are_alike:
             placer.segment_records, placer.until_ms = room // records.one_size, NEVER
-            return placer.copies([records.key[record] for record in kept], self._now_ms)
+            return map(placer.copy, [records.key[record] for record in kept], repeat(self._now_ms))
         return self._classes_one_by_one(kept, placer)
 
     def _classes_one_by_one(self, kept: array[int], placer: Placer) -> Iterable[int]:

@@ -5,21 +5,24 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 from unittest import mock
 
+import attrs
 import pytest
 from hypothesis import given, settings as examples, strategies as st
 
 from compactlib.blobstore import BlobPolicy, CompactAll, CostBenefit, Greedy
-from compactlib.lab import BlobSettings, Operations
+from compactlib.errors import InvalidInput
+from compactlib.lab import BlobSettings, Operations, Zipf
 from compactlib.lab.blobstore.fixed_number import FixedNumber
 from compactlib.lab.blobstore.placement.dac import DAC
 from compactlib.lab.blobstore.placement.fadac import FADaC
 from compactlib.lab.blobstore.placement.mixed import Mixed
 from compactlib.lab.blobstore.placement.multi_log import MultiLog
-from compactlib.lab.blobstore.placement.placement import Placement
+from compactlib.lab.blobstore.placement.placement import Placement, Placer
 from compactlib.lab.blobstore.placement.sepbit import SepBIT
 from compactlib.lab.blobstore.placement.sfs import SFS
 from compactlib.lab.blobstore.placement.user_and_survivors import UserAndSurvivors
@@ -28,6 +31,8 @@ from compactlib.lab.blobstore.replay import BlobReplay
 from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, READ
 
 pytest.importorskip("numpy")
+
+from compactlib.lab.blobstore.ahead import Classes, Writes
 
 
 def pieces(seed: int, sizes: tuple[int, ...]) -> list[Operations]:
@@ -71,8 +76,8 @@ def test_steps_by_arrays_are_the_loops_steps(monkeypatch: pytest.MonkeyPatch, ch
 
 
 PLACEMENTS: list[Placement] = [Mixed(), UserAndSurvivors(keep_open=False), DAC(classes=2), SFS(classes=2),
-                               FADaC(classes=2, step=1.5), WARCIP(classes=3, segments=2), MultiLog(classes=3),
-                               SepBIT(classes=4, segments=1)]
+                               FADaC(classes=3, step=1.5, request_records=3.5), WARCIP(classes=3, segments=2),
+                               MultiLog(classes=3), SepBIT(classes=4, segments=1)]
 POLICIES: list[BlobPolicy] = [Greedy(min_used_fraction=0), CostBenefit(min_used_fraction=0),
                               CompactAll(min_used_fraction=0), FixedNumber(victims=3),
                               FixedNumber(victims=2, min_dead_fraction=0.1, prefers="root benefit")]
@@ -124,12 +129,22 @@ def same_steps(pieces: list[Operations], settings: BlobSettings, policy: BlobPol
             by_loops.feed(each)
             by_arrays.log.audit()
             assert by_arrays.log.view(each.times_ms[-1] + 1) == by_loops.log.view(each.times_ms[-1] + 1)
+            assert remembered(by_arrays) == remembered(by_loops)
     assert by_arrays.report("") == by_loops.report("")
+
+
+def remembered(replay: BlobReplay) -> dict[str, Any]:
+    """What a placement knows, but for what SFS knows of segments that it sums up anew."""
+    return {name: value for name, value in vars(replay.log.placer).items()
+            if name != "_sums" and not callable(value)} if replay.log.placer else {}
 
 
 @st.composite
 def long_pieces(draw: st.DrawFn, keys: int) -> list[Operations]:
-    """Pieces of PUTs of one size, some keys much more often than others; a few deletes and other sizes between."""
+    """Pieces of PUTs of one size, some keys much more often than others; a few deletes and other sizes between.
+
+    The smallest log that they are written to has no room for them.
+    """
     random, now, made = Random(draw(st.integers(0, 1 << 32))), draw(st.sampled_from([0, -500, 10**12])), []
     steps = draw(st.sampled_from([(0,), (1,), (0, 0, 1, 9)]))
     for count in draw(st.lists(st.sampled_from([1, 30, 200, 600]), min_size=1, max_size=6)):
@@ -149,9 +164,90 @@ def long_pieces(draw: st.DrawFn, keys: int) -> list[Operations]:
 @given(long_pieces(60), st.fixed_dictionaries({
     "check_every_operations": st.sampled_from([0, 0, 40]), "min_free_segments": st.sampled_from([None, 0, 2]),
     "max_dead_fraction": st.sampled_from([1.0, 1.0, 0.3]), "copies_renew": st.booleans()}),
-    st.sampled_from([(30, 10), (13, 16), (10, 33)]), st.sampled_from(POLICIES))
+    st.sampled_from([(30, 10), (13, 16), (10, 33), (7, 12)]), st.sampled_from(POLICIES))
 @pytest.mark.parametrize("placement", PLACEMENTS, ids=lambda placement: placement.name)
 def test_placing_many_at_once_is_placing_one_by_one(placement: Placement, pieces: list[Operations],
                                                     changed: dict[str, Any], shape: tuple[int, int],
                                                     policy: BlobPolicy) -> None:
     same_steps(pieces, BlobSettings.of_slots(*shape, placement=placement, **changed), policy)
+
+
+class OneByOne(Placer):
+    def write(self, key: int, now_ms: int) -> int:
+        return key % 2
+
+    def copy(self, key: int, now_ms: int) -> int:
+        return key % 3
+
+
+class Many(OneByOne):
+    def ahead(self, writes: Writes) -> Classes:
+        self.told = [*getattr(self, "told", []), len(writes)]
+        return writes.keys % 2
+
+    def copies(self, keys: Sequence[int], now_ms: int) -> list[int]:
+        return [key % 3 for key in keys]
+
+
+class OtherThanMany(Many):
+    def write(self, key: int, now_ms: int) -> int:
+        return 1 - key % 2
+
+    def copy(self, key: int, now_ms: int) -> int:
+        return 0
+
+
+class OtherOneByOne(Placer):
+    write, copy = OtherThanMany.write, OtherThanMany.copy
+
+
+class NoClass(Many):
+    def ahead(self, writes: Writes) -> Classes:
+        return writes.keys % 2 + 2
+
+
+class TooFew(Many):
+    def ahead(self, writes: Writes) -> Classes:
+        return []
+
+
+class TooMany(Many):
+    def ahead(self, writes: Writes) -> Classes:
+        return [0] * (len(writes) + 1)
+
+
+class TooFewCopies(Many):
+    def copies(self, keys: Sequence[int], now_ms: int) -> list[int]:
+        return [0] * (len(keys) - 1)
+
+
+@attrs.frozen
+class OfOnesOwn:
+    placer: type[Placer]
+    name: str = "of one's own"
+    classes: int = 3
+
+
+def replayed(placer: type[Placer]) -> BlobReplay:
+    replay = BlobReplay(Greedy(min_used_fraction=0, min_reclaimed_segments=4),
+                        BlobSettings.of_slots(60, 16, placement=OfOnesOwn(placer)))
+    for piece in Zipf(keys=600, writes=3_000).pieces(1):
+        replay.feed(piece)
+    return replay
+
+
+@pytest.mark.parametrize(("many", "one_by_one"), [(Many, OneByOne), (OtherThanMany, OtherOneByOne)])
+def test_a_scheme_of_ones_own_may_tell_many_classes_at_once(many: type[Placer], one_by_one: type[Placer]) -> None:
+    found, expected = replayed(many), replayed(one_by_one)
+    assert found.log.view(10**15).segments == expected.log.view(10**15).segments
+    assert found.report("") == expected.report("")
+    # Where a later class changes what one record gets, the earlier one's answers are not asked for.
+    assert hasattr(found.log.placer, "told") == (many is Many)
+
+
+@pytest.mark.parametrize(("placer", "told"), [
+    (NoClass, r"gave class [23]; a class is a whole number from 0 to 2"), (TooFew, r"gave 0 classes of \d+ records"),
+    (TooMany, r"gave \d+ classes of \d+ records; give one for each"), (TooFewCopies, r"gave \d+ classes of \d+ rec")])
+def test_many_answers_that_cannot_be_are_named(placer: type[Placer], told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        replayed(placer)

@@ -38,7 +38,7 @@ class OneForEach(Placer):
 
     def ahead(self, writes: Writes) -> Classes:
         """See `Placer.ahead`."""
-        return [0] * len(writes)
+        return writes.numbers * 0
 
     def copy(self, key: int, now_ms: int) -> int:
         """See `Placer.copy`."""

@@ -70,30 +70,30 @@ class _Logs(Placer):
 
     def write(self, key: int, now_ms: int) -> int:
         log = self._log[key]
-        if log and self._collected[log] and self._is_early(log, self.writes - self._last[key]):
-            log -= 1
-            self._log[key] = log
+        if log and self._collected[log]:
+            expected = self._valid[log] * self._kept[log] / self._collected[log] / 2
+            early = expected - (self.writes - self._last[key])
+            if early > 0 and self._draw() < early / expected:
+                log -= 1
+                self._log[key] = log
         self._last[key] = self.writes
         self._valid[log] += 1
         return log
 
-    def _is_early(self, log: int, age: int) -> bool:
-        expected = self._valid[log] * self._kept[log] / self._collected[log] / 2
-        early = expected - age
-        return early > 0 and self._draw() < early / expected
-
     def ahead(self, writes: Writes) -> Classes:
-        logs, last, valid, collected, is_early = self._log, self._last, self._valid, self._collected, self._is_early
+        logs, valid, collected, kept, draw = self._log, self._valid, self._collected, self._kept, self._draw
         rooms, openings, found = list(writes.rooms), writes.openings, list[int]()
-        replaced = writes.classes_left().tolist()
-        for number, (key, left) in enumerate(zip(writes.keys.tolist(), replaced, strict=True), self.writes + 1):
+        made = writes.numbers + (self.writes + 1)
+        ages = (made - writes.earlier(self._last, made)).tolist()
+        for key, age, left in zip(writes.keys.tolist(), ages, writes.classes_left().tolist(), strict=True):
             log = logs[key]
             if left != DEAD:
                 valid[log if left == AGAIN else left] -= 1
-            if log and collected[log] and is_early(log, number - last[key]):
-                log -= 1
-                logs[key] = log
-            last[key] = number
+            if log and collected[log]:
+                expected = valid[log] * kept[log] / collected[log] / 2
+                if expected > age and draw() < (expected - age) / expected:
+                    log -= 1
+                    logs[key] = log
             valid[log] += 1
             found.append(log)
             if not rooms[log]:
@@ -102,17 +102,22 @@ class _Logs(Placer):
                 openings -= 1
                 rooms[log] = writes.each
             rooms[log] -= 1
+        writes.leave(self._last, made, len(found))
         return found
 
     def copy(self, key: int, now_ms: int) -> int:
-        log = self._log[key]
-        if log < self._coldest:
-            log += 1
-        elif self._coldest + 1 < len(self._valid) and self._valid[log] >= self.segment_records:
-            log = self._coldest = self._coldest + 1
-        self._log[key] = log
-        self._valid[log] += 1
-        return log
+        return self.copies((key,), now_ms)[0]
 
     def copies(self, keys: Sequence[int], now_ms: int) -> list[int]:
-        return [self.copy(key, now_ms) for key in keys]
+        logs, valid, coldest, found = self._log, self._valid, self._coldest, list[int]()
+        for key in keys:
+            log = logs[key]
+            if log < coldest:
+                log += 1
+            elif coldest + 1 < len(valid) and valid[log] >= self.segment_records:
+                log = coldest = coldest + 1
+            logs[key] = log
+            valid[log] += 1
+            found.append(log)
+        self._coldest = coldest
+        return found

@@ -5,6 +5,7 @@ A `Placement` is a frozen value: the settings of a scheme. `placer()` begins its
 the log asks once for each record that it stores: `write` for a record of the user, `copy` for one that a compaction
 keeps. The answer is a class from 0 to `classes - 1`; each class has one open segment, which stays open between
 compactions. A log also tells its placer what happens to records and segments; a scheme keeps of that what it needs.
+Asked for each record, a placer takes most of a replay's time: one may answer for many at once, `ahead` and `copies`.
 
 Times are milliseconds; a scheme may also count in writes of the user, as most papers do (`Placer.writes`). Keys are
 small numbers: what a scheme keeps of each is a column, `grown` with the keys.
@@ -13,8 +14,7 @@ small numbers: what a scheme keeps of each is a column, `grown` with the keys.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Protocol
 
@@ -82,28 +82,28 @@ class Placer:
         """The class of a record that the user writes; `left` has told of an earlier one that is not kept."""
         raise NotImplementedError
 
-    def ahead(self, writes: Writes) -> Classes | None:
-        """The classes of writes of the user that come next; `None`: `write` is to be asked, as this does.
+    def ahead(self, writes: Writes) -> Classes:
+        """The classes of writes of the user that come next: those that `write` would give, at a part of the time.
 
-        Called instead of `write`, and of `left` for what they replace, where many records of one size without times to
-        live come; only where NumPy is installed. `writes.asked` tells how many of these writes are made then, or asked
-        for; a scheme remembers those, and what it answers for the rest does not count. `Placer.writes` and `contents`
-        are as they were before the first; `closed` is called afterwards, as the classes tell. The results are to be the
-        same as those of `write`.
+        A scheme need not have this. Where it has, and NumPy is installed, it is called instead of `write`, and of
+        `left` for what is replaced, where many records of one size without times to live come. Some of the last of them
+        may have to wait until a compaction has made room: a scheme remembers as many as `writes.asked` gives for its
+        answer, which need not go on behind them. `writes` and `contents` are as before the first, and `closed` is
+        called when all are placed.
         """
-        return None
+        raise NotImplementedError
 
     def copy(self, key: int, now_ms: int) -> int:
         """The class of a record that a compaction copies."""
         raise NotImplementedError
 
-    def copies(self, keys: Sequence[int], now_ms: int) -> Iterable[int]:
+    def copies(self, keys: Sequence[int], now_ms: int) -> Sequence[int]:
         """As `copy` for all that is copied from one segment, where records are of one size and have no times to live.
 
-        Each is placed before the next is asked for. A scheme with a method of its own is asked, and told what is
-        `taken`, for all victims of a compaction before anything is placed: it may not use what that changes.
+        A scheme need not have this. Where it has, it is asked, and told what is `taken`, for all victims of a
+        compaction before any of their records is placed: it may not use what that changes.
         """
-        return map(self.copy, keys, repeat(now_ms))
+        raise NotImplementedError
 
     def left(self, key: int, row: int, placed: int) -> None:
         """The record of `key` in segment `row`, of class `placed`, was replaced or deleted, or has expired."""
@@ -144,25 +144,29 @@ def checked_placer(placement: Placement) -> Placer:
     def checked(ask: Callable[..., int]) -> Callable[..., int]:
         return lambda *given: _class_in(placement, ask(*given))
 
-    def each_checked(ask: Callable[..., Iterable[int]]) -> Callable[..., Iterable[int]]:
-        return lambda *given: (_class_in(placement, each) for each in ask(*given))
-
-    def ahead_checked(ask: Callable[[Writes], Classes | None]) -> Callable[[Writes], list[int] | None]:
-        def asked(writes: Writes) -> list[int] | None:
-            found = ask(writes)
-            if found is None:
-                return None
-            if not 1 <= len(found) <= len(writes):
-                raise InvalidInput(f"placement {placement!r:.100} told {len(found)} classes ahead of {len(writes)} "
-                                   f"writes; give one for each")
-            return [_class_in(placement, each) for each in found]
+    def all_checked(ask: Callable[..., Classes]) -> Callable[..., list[int]]:
+        def asked(of: Writes | Sequence[int], *more: int) -> list[int]:
+            told = ask(of, *more)
+            found = [_class_in(placement, each) for each in (told if isinstance(told, Sequence) else told.tolist())]
+            # What is told ahead may end where the first write waits.
+            least = len(of) if more else 1
+            if not least <= len(found) <= len(of):
+                raise InvalidInput(f"placement {placement!r:.100} gave {len(found)} classes of {len(of)} records; give "
+                                   f"one for each")
+            return found
         return asked
 
     for name in ("write", "copy"):
         setattr(placer, name, checked(getattr(placer, name)))
-    for name, check in (("copies", each_checked), ("ahead", ahead_checked)):
-        setattr(placer, name, check(getattr(placer, name)))
+    for name in ("copies", "ahead"):
+        setattr(placer, name, all_checked(getattr(placer, name)))
     return placer
+
+
+def tells_many(placer: Placer, many: str, one: str) -> bool:
+    """Whether a scheme has a method `many`, and no class that comes after that has changed what `one` gives."""
+    holder = next(each for each in type(placer).__mro__ if many in vars(each) or one in vars(each))
+    return holder is not Placer and many in vars(holder)
 
 
 def _class_in(placement: Placement, found: int) -> int:

@@ -94,10 +94,28 @@ class _Clusters(Placer):
         return self._places[found]
 
     def ahead(self, writes: Writes) -> Classes:
-        rooms, openings, write, found = list(writes.rooms), writes.openings, self.write, list[int]()
-        for key, now_ms in zip(writes.keys.tolist(), writes.times.tolist(), strict=True):
-            placed = write(key, now_ms)
-            found.append(placed)
+        written, copied = writes.earlier(self._at, writes.times), writes.of_keys(self._copied)
+        intervals = writes.times - written
+        punished = (copied >= written) & (written > _NOT_YET)
+        intervals[punished] = intervals[punished] + copied[punished] - written[punished]
+        intervals[written == _NOT_YET] = 0.0
+        centres, counts, places, told = self._centres, self._in_segment, self._places, list[int]()
+        rooms, openings = list(writes.rooms), writes.openings
+        for interval in intervals.tolist():
+            # As `write`, without a call.
+            found = bisect_right(centres, interval)
+            centre = centres[found]
+            if centre - interval > interval - centres[found - 1]:
+                found -= 1
+                centre = centres[found]
+            else:
+                while centres[found + 1] == centre:
+                    found += 1
+            count = counts[found]
+            counts[found] = more = count + 1.0
+            centres[found] = (centre * count + interval) / more
+            placed = places[found]
+            told.append(placed)
             if not rooms[placed]:
                 if not openings:
                     break
@@ -107,7 +125,8 @@ class _Clusters(Placer):
             if not rooms[placed]:
                 self._is_full(placed)
                 self._foreseen[placed] += 1
-        return found
+        writes.leave(self._at, writes.times, len(told))
+        return told
 
     def copy(self, key: int, now_ms: int) -> int:
         return self.copies((key,), now_ms)[0]
