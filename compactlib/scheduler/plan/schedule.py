@@ -194,13 +194,11 @@ class Schedule:
 
     def _by_age(self, capacity: int) -> list[Job]:
         """The jobs that `ByPriority` chooses."""
-        touched, found = self.touched, []
+        found: list[Job] = []
         for level in self._queue.levels.values():
-            for job in level.ready:
-                if job.name not in touched:
-                    found.append(job)
-                    if len(found) == capacity:
-                        return found
+            found += level.ready.first(capacity - len(found), self.touched)
+            if len(found) == capacity:
+                return found
             for job in self._once_more(level):
                 found.append(job)
                 if len(found) == capacity:

@@ -33,7 +33,7 @@ def test_jobs_that_wait_come_out_in_order_whatever_was_renewed(seed: int, includ
         if roll < 0.4 or not jobs:
             state = job_state(str(number), status=P, lease=float(rng.randint(0, 30)), sequence=number)
             jobs[number] = Job(state, job_plan(state.name))
-            waiting.add(jobs[number])
+            waiting.add((jobs[number],))
         elif roll < 0.8:
             job = rng.choice(list(jobs.values()))
             before = due_time(job)
@@ -98,7 +98,7 @@ def test_the_order_of_assignment_is_that_of_the_states(seed: int, config: Schedu
                                             lease_expires_at=float(rng.randint(0, 30)),
                                             failures=job.state.failures + (job.state.status is P)))
             elif roll < 0.65:
-                queue.assign(job, number, float(rng.randint(0, 30)))
+                queue.assign((job,), number, float(rng.randint(0, 30)))
             elif roll < 0.75 and job.state.status is P:
                 until = float(rng.randint(0, 40))
                 if rng.random() < 0.5:
