@@ -109,7 +109,7 @@ def _update_plan(effects: Effects, update: PlanUpdate) -> PollResponse:
                         tuple(leased), update.now, update.why)
 
 
-def carry_out_at_once(effects: Effects, completed: Iterable[tuple[Job, CompactedBlocks | None]],
+def carry_out_at_once(effects: Effects, completed: Sequence[tuple[Job, CompactedBlocks | None]],
                       renewed: Iterable[Job], assigned: Sequence[Job], token: int, until: float,
                       answers: Iterable[StatusAnswer], now: float, why: str) -> PollResponse:
     """What the update of a poll would change that has no other parts, where nothing came between it and its decision:
@@ -129,16 +129,19 @@ def carry_out_at_once(effects: Effects, completed: Iterable[tuple[Job, Compacted
     effects.cut_late_stamps()
     state = effects.state
     jobs = state.jobs
-    finish(effects, completed)
+    if completed:
+        finish(effects, completed)
     assignments: list[Assignment] = []
     for job in renewed:
         jobs.extend(job, until)
         assignments.append(_make_assignment(job.name, job.token, until))
-    for job in assigned:
-        if job.status is _IN_PROGRESS:
-            _tell_reassigned(effects, job, token)
-    jobs.assign(assigned, token, until)
-    plans = _hand_out(effects, now, [(job, job.plan()) for job in assigned], assignments)
+    plans: list[JobPlan] = []
+    if assigned:
+        for job in assigned:
+            if job.status is _IN_PROGRESS:
+                _tell_reassigned(effects, job, token)
+        jobs.assign(assigned, token, until)
+        plans = _hand_out(effects, now, [(job, job.plan()) for job in assigned], assignments)
     effects.forget_tombstones()
     state.blocks.tick(now)
     return _make_response(tuple(plans), tuple(assignments), _answers(effects, tuple(answers)), (), now, why)
