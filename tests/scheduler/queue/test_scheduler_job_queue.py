@@ -173,6 +173,26 @@ def test_a_tenant_that_lags_behind_still_does_after_loading() -> None:
     assert assigned_names(again, config, Command(1, 1, 0.0), FairTenants()) == names
 
 
+def test_sources_are_known_as_long_as_a_job_has_them_beside_jobs_that_have_none() -> None:
+    queue = JobQueue(CONFIG, knows_sources=True)
+    plans = [attrs.evolve(job_plan(name), source_blocks=sources)
+             for name, sources in (("1", ()), ("2", ()), ("3", ("a",)), ("4", ("a", "b")))]
+    for number, plan in enumerate(plans[:2]):
+        queue.add(job_state(plan.name, sequence=number), plan)
+    jobs = list(queue)
+    queue.complete(jobs[0])
+    for number, plan in enumerate(plans[2:]):
+        queue.add(job_state(plan.name, sequence=number), plan)
+    queue.complete(jobs[1])
+    assert queue.has_source("A", plans[2].shard, 0, "a")
+    queue.audit()
+    last = list(queue)
+    queue.evict(last[1])
+    queue.complete(last[0], ("a",))
+    assert not queue.has_source("A", plans[2].shard, 0, "a")
+    queue.audit()
+
+
 def test_many_renewals_leave_no_pile_behind() -> None:
     queue = jobs_of(CONFIG, *(job_state(str(number), status=P, lease=1.0, sequence=number) for number in range(100)))
     for step in range(60):
