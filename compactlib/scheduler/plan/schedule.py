@@ -67,7 +67,7 @@ class Schedule:
         self.lease_expires_at: float = command.appended_at + config.lease_seconds
         self.touched: set[str] = set()
         self.over: set[str] = set()
-        self._shared: Mapping[int, int] = shared or {}
+        self._shared: Mapping[int, int] = {} if shared is None else shared
 
     # ------------------------------------------------------------------------------------------ what workers say
 

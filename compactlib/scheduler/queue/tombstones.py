@@ -26,6 +26,7 @@ from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, Comman
 
 _Order = tuple[int, int]
 _SMALL = 64
+_new = object.__new__
 
 
 @attrs.define
@@ -142,7 +143,19 @@ class Tombstones:
         if name in self._entries:
             return False
         position = self._last_position + 1 if index == self._last_index else 0
-        self._insert(_Kept(index, position, command.appended_at, name, tenant, shard, level, blocks, span))
+        # Field by field: a call of the class costs more than all of this.
+        kept = _new(_Kept)
+        kept.index = index
+        kept.position = position
+        kept.appended_at = command.appended_at
+        kept.name = name
+        kept.tenant = tenant
+        kept.shard = shard
+        kept.level = level
+        kept.blocks = blocks
+        kept.span = span
+        kept.leased_until = 0.0
+        self._insert(kept)
         return True
 
     @refuses_misfits
