@@ -144,7 +144,7 @@ class Decision:
         self._expiry: float = expiry if given is None else min(given, expiry)
         self._notes_time = (is_news or state.has_stamps_of_another(command)
                             or state.jobs.has_newly_excluded(self._expiry) or state.blocks.has_old(self.now))
-        self._schedule = Schedule(state.jobs, state.config, command, state.shared, expiry=self._expiry)
+        self._schedule = Schedule(state.jobs, state.config, command, state.shared, self._expiry)
         self.token: int = command.index
         self.lease_expires_at: float = self._schedule.lease_expires_at
         self.renewed: list[Job] = []

@@ -59,7 +59,7 @@ class Schedule:
     _excluded: Iterator[Job] | None = None
 
     def __init__(self, queue: JobQueue, config: SchedulerConfig, command: Command,
-                 shared: Mapping[int, int] | None = None, *, expiry: float | None = None) -> None:
+                 shared: Mapping[int, int] | None = None, expiry: float | None = None) -> None:
         self._queue = queue
         self._config = config
         self._command = command
