@@ -73,7 +73,7 @@ class LevelConfig:
             raise BadConfig(f"max_job_bytes is {self.max_job_bytes}; give at least 1, or None for no limit")
 
 
-@attrs.frozen(slots=False)
+@attrs.frozen
 class Limits:
     """The settings by which an update is carried out: recorded with it, so that no later ones judge it again.
 

@@ -80,15 +80,16 @@ def _update_plan(effects: Effects, update: PlanUpdate) -> PollResponse:
     for new in update.new_jobs:
         _queue_job(effects, update, new)
     assignments: list[Assignment] = []
-    plans: list[JobPlan] = []
+    given: list[tuple[Job, JobPlan]] = []
     for renewed in update.updated_jobs:
         _renew(effects, renewed, assignments)
     for returned in update.returned_jobs:
         _take_back(effects, returned)
     for job in update.assigned_jobs:
-        plan = _assign(effects, update, job, assignments)
+        plan = _assign(effects, job)
         if plan is not None:
-            plans.append(plan)
+            given.append(plan)
+    plans = _hand_out(effects, update.now, given, assignments)
     for refused in update.refused_outputs:
         refuse_outputs(effects, refused.job, refused.blocks)
     for name in update.deleted_tombstones:
@@ -108,7 +109,7 @@ def _update_plan(effects: Effects, update: PlanUpdate) -> PollResponse:
                         tuple(leased), update.now, update.why)
 
 
-def carry_out_at_once(effects: Effects, completed: Iterable[tuple[Job, CompactedBlocks | None]],
+def carry_out_at_once(effects: Effects, completed: Sequence[tuple[Job, CompactedBlocks | None]],
                       renewed: Iterable[Job], assigned: Sequence[Job], token: int, until: float,
                       answers: Iterable[StatusAnswer], now: float, why: str) -> PollResponse:
     """What the update of a poll would change that has no other parts, where nothing came between it and its decision:
@@ -128,16 +129,19 @@ def carry_out_at_once(effects: Effects, completed: Iterable[tuple[Job, Compacted
     effects.cut_late_stamps()
     state = effects.state
     jobs = state.jobs
-    finish(effects, completed)
+    if completed:
+        finish(effects, completed)
     assignments: list[Assignment] = []
     for job in renewed:
         jobs.extend(job, until)
         assignments.append(_make_assignment(job.name, job.token, until))
-    for job in assigned:
-        if job.status is _IN_PROGRESS:
-            _tell_reassigned(effects, job, token)
-    jobs.assign(assigned, token, until)
-    plans = [_hand_out(effects, now, job, job.plan(), assignments) for job in assigned]
+    plans: list[JobPlan] = []
+    if assigned:
+        for job in assigned:
+            if job.status is _IN_PROGRESS:
+                _tell_reassigned(effects, job, token)
+        jobs.assign(assigned, token, until)
+        plans = _hand_out(effects, now, [(job, job.plan()) for job in assigned], assignments)
     effects.forget_tombstones()
     state.blocks.tick(now)
     return _make_response(tuple(plans), tuple(assignments), _answers(effects, tuple(answers)), (), now, why)
@@ -195,8 +199,8 @@ def _take_back(effects: Effects, item: ReturnedJob) -> None:
         effects.verdicts[item.state.name] = Verdict.SUPERSEDED
 
 
-def _assign(effects: Effects, update: PlanUpdate, item: AssignedJob, assignments: list[Assignment]) -> JobPlan | None:
-    """The plan for the worker, or `None` if the job went elsewhere since."""
+def _assign(effects: Effects, item: AssignedJob) -> tuple[Job, JobPlan] | None:
+    """What the worker gets, or `None` if the job went elsewhere since."""
     state, new = effects.state, item.state
     job = state.jobs.get(new.name)
     if job is None:
@@ -208,7 +212,7 @@ def _assign(effects: Effects, update: PlanUpdate, item: AssignedJob, assignments
         state.jobs.put(job, new)
     elif before != new:
         return None
-    return _hand_out(effects, update.now, job, item.plan or job.plan(), assignments)
+    return job, item.plan or job.plan()
 
 
 def _tell_reassigned(effects: Effects, job: Job, token: int) -> None:
@@ -216,16 +220,23 @@ def _tell_reassigned(effects: Effects, job: Job, token: int) -> None:
                                             "failures": job.failures + 1}))
 
 
-def _hand_out(effects: Effects, now: float, job: Job, plan: JobPlan, assignments: list[Assignment]) -> JobPlan:
-    """What the worker gets that the job was given to: the plan, with those of its tombstones that are left."""
-    state = effects.state
-    blocks = () if state.index is None else state.index.find(plan.tenant, plan.shard, plan.source_blocks)
-    assignments.append(_make_assignment(job.name, job.token, job.lease_expires_at, "", blocks))
-    if not plan.tombstones:
-        return plan
-    left = tuple(tombstone for tombstone in plan.tombstones if tombstone.name in state.tombstones)
+def _hand_out(effects: Effects, now: float, given: Iterable[tuple[Job, JobPlan]],
+              assignments: list[Assignment]) -> list[JobPlan]:
+    """What the worker gets that the jobs were given to: the plans, with those of their tombstones that are left."""
+    index, plans = effects.state.index, []
+    for job, plan in given:
+        blocks = () if index is None else index.find(plan.tenant, plan.shard, plan.source_blocks)
+        assignments.append(_make_assignment(job.name, job.token, job.lease_expires_at, "", blocks))
+        plans.append(_with_what_is_left(effects, now, plan) if plan.tombstones else plan)
+    return plans
+
+
+def _with_what_is_left(effects: Effects, now: float, plan: JobPlan) -> JobPlan:
+    """The plan with those of its tombstones that are left, which are leased."""
+    tombstones = effects.state.tombstones
+    left = tuple(tombstone for tombstone in plan.tombstones if tombstone.name in tombstones)
     for tombstone in left:
-        state.tombstones.lease(tombstone.name, now + effects.limits.cleanup_lease_seconds)
+        tombstones.lease(tombstone.name, now + effects.limits.cleanup_lease_seconds)
     return plan if left == plan.tombstones else attrs.evolve(plan, tombstones=left)
 
 

@@ -37,6 +37,7 @@ def finish(effects: Effects, completed: Iterable[tuple[Job, CompactedBlocks | No
     """As `complete`, for jobs that have not changed since, one after the other."""
     state, checks = effects.state, effects.limits.checks_results
     jobs, tombstones, index = state.jobs, state.tombstones, state.index
+    levels = len(state.blocks.levels)
     for job, results in completed:
         if results is None:
             jobs.complete(job)
@@ -47,7 +48,8 @@ def finish(effects: Effects, completed: Iterable[tuple[Job, CompactedBlocks | No
             # They were given up between prepare and apply; the worker keeps the job and learns it with its next poll.
             effects.verdicts[job.name] = Verdict.SUPERSEDED
             continue
-        jobs.complete(job)
+        is_whole = checks and len(sources) == job.source_count
+        jobs.complete(job, sources if is_whole else None)
         if gone:
             effects.verdicts[job.name] = Verdict.SOURCES_GONE
             effects.throw_away(job.name, (*job.orphans, *blocks))
@@ -61,11 +63,12 @@ def finish(effects: Effects, completed: Iterable[tuple[Job, CompactedBlocks | No
                 # is done.
                 index.remove(job.tenant, job.shard, sources)
             for block in blocks:
-                _queue_output(effects, block)
+                if index is not None or block.level < levels:
+                    _queue_output(effects, block)
         effects.completed(job, blocks)
         if job.orphans:
             settle_orphans(effects, job, blocks)
-        if checks and (results.no_output is not None or len(sources) != job.source_count):
+        if checks and not (is_whole and results.no_output is None):
             _quarantine_unread(effects, job, results)
 
 
@@ -133,8 +136,7 @@ def _queue_output(effects: Effects, block: BlockMeta) -> None:
     if index is not None:
         is_new = index.add(block) is AddOutcome.ADDED
     else:
-        is_new = state.blocks.compacts(block.level) and not state.is_taken((block.tenant, block.shard, block.level),
-                                                                           block.id)
+        is_new = not state.is_taken((block.tenant, block.shard, block.level), block.id)
     if is_new:
         state.blocks.push_meta(block, effects.command.appended_at)
 

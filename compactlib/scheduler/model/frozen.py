@@ -48,7 +48,10 @@ def made_quickly(frozen: KindT) -> KindT:
 
 
 def maker(kind: Callable[ParamsT, ValueT]) -> Callable[ParamsT, ValueT]:
-    """What makes values of a class that is made quickly, as a call of the class does, at two thirds of its price."""
+    """What makes values of a class that is made quickly, as a call of the class does, at two thirds of its price.
+
+    Takes all fields by place as well.
+    """
     make: Callable[ParamsT, ValueT] = getattr(kind, _MAKE)
     return make
 
@@ -58,7 +61,7 @@ def _function(name: str, first: str, frozen: type[Any], names: dict[str, Any]) -
     parameters = [first] if first else []
     body = ["self = new(open_twin)"]
     for field in attrs.fields(frozen):
-        if field.kw_only and "*" not in parameters:
+        if first and field.kw_only and "*" not in parameters:
             parameters.append("*")
         has_default = field.default is not attrs.NOTHING
         parameters.append(f"{field.name}=default_of_{field.name}" if has_default else field.name)

@@ -18,6 +18,7 @@ import attrs
 
 from compactlib.errors import InvalidInput
 from compactlib.report import Printed
+from compactlib.scheduler.model.frozen import made_quickly
 from compactlib.scheduler.model.update import Turn
 
 ItemT = TypeVar("ItemT")
@@ -163,7 +164,8 @@ class AssignmentView(Printed):
         return f"{self.capacity} of {self.queued} jobs may be given out"
 
 
-@attrs.frozen(slots=False, repr=False)
+@made_quickly
+@attrs.frozen(repr=False)
 class JobChoice(Printed):
     """What a poll is to give out.
 

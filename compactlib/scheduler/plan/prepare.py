@@ -56,6 +56,7 @@ _SUCCESS = JobStatus.SUCCESS
 _ACCEPTED = Verdict.ACCEPTED
 _make_answer = maker(StatusAnswer)
 _STATUSES = (JobStatus, int)
+_NO_REASON = ""
 _OVER = frozenset({JobStatus.SUCCESS, JobStatus.FAILED, JobStatus.RELEASED})
 
 
@@ -123,7 +124,7 @@ class Decision:
     _evicted: tuple[EvictedJob, ...] = ()
     _leased: tuple[TombstoneLease, ...] = ()
     _deleted: tuple[str, ...] = ()
-    _policy = ""
+    _policy: AssignmentPolicy | None = None
     _revoked = 0
     _is_repeated = False
 
@@ -143,7 +144,7 @@ class Decision:
         self._expiry: float = expiry if given is None else min(given, expiry)
         self._notes_time = (is_news or state.has_stamps_of_another(command)
                             or state.jobs.has_newly_excluded(self._expiry) or state.blocks.has_old(self.now))
-        self._schedule = Schedule(state.jobs, state.config, command, state.shared, expiry=self._expiry)
+        self._schedule = Schedule(state.jobs, state.config, command, state.shared, self._expiry)
         self.token: int = command.index
         self.lease_expires_at: float = self._schedule.lease_expires_at
         self.renewed: list[Job] = []
@@ -160,7 +161,7 @@ class Decision:
         config, request = self._state.config, self._request
         capacity = min(request.job_capacity + self._revoked, config.max_jobs_per_poll)
         if capacity:
-            self._policy = policy.name
+            self._policy = policy
             self.assigned, self.choice = self._schedule.choose(policy, capacity)
             if self._state.blocks.has_flushed():
                 self._create(capacity)
@@ -170,7 +171,6 @@ class Decision:
             tombstones = self._state.tombstones
             self._deleted = tuple(name for name in request.deleted_tombstones if name in tombstones)
 
-    @property
     def is_usual(self) -> bool:
         """Whether jobs are renewed, completed and assigned, each of them once, and nothing else is to be done."""
         return not (self._notes_time or self._returned or self._refused or self._created or self._evicted
@@ -187,7 +187,8 @@ class Decision:
             "completed_jobs": tuple([CompletedJob(job.state, results) for job, results in self.completed]),
             "evicted_jobs": self._evicted, "refused_outputs": tuple(self._refused), "leased_tombstones": self._leased,
             "deleted_tombstones": self._deleted, "shared": choice.shared, "turns": choice.turns,
-            "answers": tuple(self.answers), "limits": self._state.limits, "policy": self._policy, "why": choice.why,
+            "answers": tuple(self.answers), "limits": self._state.limits,
+            "policy": "" if self._policy is None else self._policy.name, "why": choice.why,
             "notes_time": self._notes_time})
 
     # ------------------------------------------------------------------------------------------ what workers say
@@ -204,7 +205,7 @@ class Decision:
             name, status, results = said.name, said.status, said.compacted_blocks
             job = get(name)
             if (job is None or job.status is not _IN_PROGRESS or said.token != job.token or job.token > newest
-                    or name in touched or type(name) is not str or type(said.reason) is not str):
+                    or name in touched or type(name) is not str or said.reason is not _NO_REASON):
                 self._take(said)
             elif status is _IN_PROGRESS and results is None:
                 touched.add(name)
@@ -278,7 +279,7 @@ class Decision:
                 self._returned.append(ReturnedJob(waiting, job.token))
                 self.answers.append(StatusAnswer(said.name, Verdict.BAD_RESULT, None, detail))
                 return
-        self._schedule.completed(said.name)
+        self._schedule.completed(job.name)
         self.completed.append((job, results))
         self.answers.append(_make_answer(said.name, _ACCEPTED))
 

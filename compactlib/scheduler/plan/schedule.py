@@ -59,7 +59,7 @@ class Schedule:
     _excluded: Iterator[Job] | None = None
 
     def __init__(self, queue: JobQueue, config: SchedulerConfig, command: Command,
-                 shared: Mapping[int, int] | None = None, *, expiry: float | None = None) -> None:
+                 shared: Mapping[int, int] | None = None, expiry: float | None = None) -> None:
         self._queue = queue
         self._config = config
         self._command = command
@@ -67,7 +67,7 @@ class Schedule:
         self.lease_expires_at: float = command.appended_at + config.lease_seconds
         self.touched: set[str] = set()
         self.over: set[str] = set()
-        self._shared: Mapping[int, int] = shared or {}
+        self._shared: Mapping[int, int] = {} if shared is None else shared
 
     # ------------------------------------------------------------------------------------------ what workers say
 
@@ -194,13 +194,11 @@ class Schedule:
 
     def _by_age(self, capacity: int) -> list[Job]:
         """The jobs that `ByPriority` chooses."""
-        touched, found = self.touched, []
+        found: list[Job] = []
         for level in self._queue.levels.values():
-            for job in level.ready:
-                if job.name not in touched:
-                    found.append(job)
-                    if len(found) == capacity:
-                        return found
+            found += level.ready.first(capacity - len(found), self.touched)
+            if len(found) == capacity:
+                return found
             for job in self._once_more(level):
                 found.append(job)
                 if len(found) == capacity:

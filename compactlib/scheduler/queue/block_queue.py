@@ -299,13 +299,12 @@ class BlockQueue:
 
     # ---------------------------------------------------------------------------------------------------- views
 
-    def compacts(self, level: int) -> bool:
-        """Whether blocks of this level wait for anything. O(1)."""
-        return level < len(self.levels)
-
     def has_flushed(self) -> bool:
         """Whether a plan might find anything at all. O(levels)."""
-        return any(level.arrival or level.waiting for level in self.levels)
+        for level in self.levels:  # noqa: SIM110 - a generator costs more than the look
+            if level.arrival or level.waiting:
+                return True
+        return False
 
     def holds(self, key: Key, block_id: str) -> bool:
         """Whether the block is queued under this key, staged or flushed."""

@@ -51,7 +51,7 @@ class DueJobs:
         """Let the jobs wait here. O(log n) a job."""
         heap = self._heap
         for job in jobs:
-            heappush(heap, (due_time(job), job.last_key, job))
+            heappush(heap, (job.lease_expires_at if job.status is _IN_PROGRESS else job.not_before, job.last_key, job))
             job.waits_in = self
         self._size += len(jobs)
 
@@ -70,9 +70,13 @@ class DueJobs:
 
     def _drop_what_is_out_of_date(self) -> None:
         """Once it is more than half of the heap: O(1) amortized."""
-        unique = {id(entry[2]): entry for entry in self._heap if entry[2].waits_in is self}
-        self._heap = [(due_time(job), key, job) for _, key, job in unique.values()]
-        heapify(self._heap)
+        left = [entry for entry in self._heap if entry[2].waits_in is self]
+        if len(left) > self._size:
+            # Some jobs were hastened, or came back.
+            unique = {id(entry[2]): entry for entry in left}
+            left = [(due_time(job), key, job) for _, key, job in unique.values()]
+        heapify(left)
+        self._heap = left
 
     def _settle(self) -> None:
         """Put the top right. O(log n) amortized."""

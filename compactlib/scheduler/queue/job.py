@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from compactlib.scheduler.model.frozen import maker
@@ -21,7 +22,7 @@ LastKey: TypeAlias = int | str
 """What decides between jobs that are otherwise equal: a number for all of them, or a name."""
 
 _SEPARATOR = "\n"
-_make_plan = maker(JobPlan)
+_make_plan: Callable[..., JobPlan] = maker(JobPlan)
 
 
 class DelayQueue(Protocol):
@@ -48,12 +49,13 @@ class Job:
         source_count: how many sources the plan has.
         orphans: blocks that workers wrote who lost the job, and that have no owner if the holder does not write them
             too.
+        neighbours: the sources of all jobs of its tenant, shard and level, its own included, if the queue knows them.
         ready: where it stands among the ready jobs of its level and its tenant, if it does.
         waits_in: the jobs of the same kind that it waits with for a time to come, if it does.
     """
 
     __slots__ = ("_sources", "added_at", "compaction_level", "failures", "last_failure", "last_key", "lease_expires_at",
-                 "name", "not_before", "orphans", "ready", "releases", "sequence", "shard", "size_bytes",
+                 "name", "neighbours", "not_before", "orphans", "ready", "releases", "sequence", "shard", "size_bytes",
                  "source_count", "status", "tenant", "token", "tombstones", "waits_in")
 
     status: JobStatus
@@ -77,6 +79,7 @@ class Job:
         self.size_bytes: int = plan.size_bytes
         self.source_count: int = len(plan.source_blocks)
         self.orphans: tuple[BlockMeta, ...] = ()
+        self.neighbours: set[str] | None = None
         self.ready: int = NOT_READY
         self.waits_in: DelayQueue | None = None
         packed = _SEPARATOR.join(plan.source_blocks)
@@ -120,10 +123,9 @@ class Job:
     def plan(self) -> JobPlan:
         """The plan as it was made. O(sources)."""
         sources = self._sources
-        return _make_plan(
-            name=self.name, tenant=self.tenant, shard=self.shard, compaction_level=self.compaction_level,
-            source_blocks=tuple(sources.split(_SEPARATOR)) if isinstance(sources, str) else sources,
-            tombstones=self.tombstones, size_bytes=self.size_bytes)
+        return _make_plan(self.name, self.tenant, self.shard, self.compaction_level,
+                          tuple(sources.split(_SEPARATOR)) if isinstance(sources, str) else sources,
+                          self.tombstones, self.size_bytes)
 
     def __lt__(self, other: Job) -> bool:
         # Asked by heaps for two entries of one job at one time: any order will do.

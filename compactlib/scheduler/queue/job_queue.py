@@ -150,7 +150,8 @@ class JobQueue:
             job.last_key = job.name
         self.size_bytes += job.size_bytes
         if self._knows_sources_of(job):
-            self._sources.setdefault((job.tenant, job.shard, job.compaction_level), set()).update(job.source_blocks)
+            job.neighbours = self._sources.setdefault((job.tenant, job.shard, job.compaction_level), set())
+            job.neighbours.update(job.source_blocks)
         self.level(job.compaction_level)
         self._place(job)
 
@@ -176,18 +177,18 @@ class JobQueue:
         for job in jobs:
             if not job.ready:
                 self._assign_again(job, token, until)
-            elif job.compaction_level in ready:
+                continue
+            # One that never failed and waits for nothing, as nearly all do.
+            job.status = _IN_PROGRESS
+            job.token = token
+            job.lease_expires_at = until
+            if job.compaction_level in ready:
                 ready[job.compaction_level].append(job)
             else:
                 ready[job.compaction_level] = [job]
-        # Those that never failed and wait for nothing, as nearly all do.
         for number, waiting in ready.items():
             level = self.levels[number]
             level.ready.remove(waiting)
-            for job in waiting:
-                job.status = _IN_PROGRESS
-                job.token = token
-                job.lease_expires_at = until
             level.counts.assigned += len(waiting)
             self.leased_count += len(waiting)
             self._wait(waiting, level.leased)
@@ -217,13 +218,13 @@ class JobQueue:
         if until < before:
             waits_in.hastened(job)
 
-    def complete(self, job: Job) -> None:
-        """The job is done."""
-        self._remove(job).completed += 1
+    def complete(self, job: Job, source_blocks: Sequence[str] | None = None) -> None:
+        """The job is done; whoever has its sources at hand, in any order, spares us to look for them."""
+        self._remove(job, source_blocks).completed += 1
 
     def evict(self, job: Job) -> None:
         """The job makes room."""
-        self._remove(job).evicted += 1
+        self._remove(job, None).evicted += 1
 
     def cut(self, lease_end: float, wait_end: float) -> None:
         """No lease ends after `lease_end`, and no job waits for longer than `wait_end`, seconds. O(n)."""
@@ -233,7 +234,7 @@ class JobQueue:
             elif job.not_before and job.not_before > wait_end:
                 self.put(job, attrs.evolve(job.state, not_before=wait_end))
 
-    def _remove(self, job: Job) -> LevelCounts:
+    def _remove(self, job: Job, source_blocks: Sequence[str] | None) -> LevelCounts:
         waits_in = job.waits_in
         if waits_in is not None and job.status is _IN_PROGRESS:
             # As nearly all are that go.
@@ -243,12 +244,12 @@ class JobQueue:
             self._take(job)
         del self._jobs[job.name]
         self.size_bytes -= job.size_bytes
-        if self._sources:
-            place = job.tenant, job.shard, job.compaction_level
-            known = self._sources.get(place)
-            if known is not None:
-                known.difference_update(job.source_blocks)
-                if not known:
+        neighbours = job.neighbours
+        if neighbours is not None:
+            neighbours.difference_update(job.source_blocks if source_blocks is None else source_blocks)
+            if not neighbours:
+                place = job.tenant, job.shard, job.compaction_level
+                if self._sources.get(place) is neighbours:
                     del self._sources[place]
         return self.levels[job.compaction_level].counts
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from operator import attrgetter
 from typing import Any
 
@@ -72,6 +72,19 @@ class Line:
         if len(line) > _SMALL and len(line) > 2 * self._size:
             self._line = deque(waiting for waiting in line if waiting.ready & in_line)
 
+    def first(self, count: int, without: Set[str]) -> list[Job]:
+        """The first jobs in order, at most so many, but for those of these names. O(1) a job."""
+        found: list[Job] = []
+        place = self._in_line
+        is_in_order = not self._early
+        for job in self._line if is_in_order else self:
+            if (is_in_order and not job.ready & place) or job.name in without:
+                continue
+            found.append(job)
+            if len(found) == count:
+                break
+        return found
+
     def __iter__(self) -> Iterator[Job]:
         """The jobs in order; the line must not change meanwhile. O(1) a job."""
         place = self._in_line
@@ -115,6 +128,10 @@ class ReadyJobs:
                 self._turns.remove(job)
             # Also of turns that an interrupt kept from being kept.
             job.ready = NOT_READY
+
+    def first(self, count: int, without: Set[str]) -> list[Job]:
+        """The first jobs in order, at most so many (> 0), but for those of these names. O(1) a job."""
+        return self._line.first(count, without)
 
     def __iter__(self) -> Iterator[Job]:
         """The jobs in order; they must not change meanwhile. O(1) a job."""

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import attrs
 
+from compactlib.scheduler.model.frozen import made_quickly
+
 MAX_SILENCE_SECONDS = 3600.0
 """How far a command's time may lie above that of the last one without being in doubt."""
 MAX_SKEW_SECONDS = 60.0
 """How far it may lie below: by so much two leaders' clocks may differ. Leases last longer by as much."""
 
 
-@attrs.frozen(slots=False)
+@made_quickly
+@attrs.frozen
 class Timeline:
     """What is known of time; a part of the replicated state.
 
@@ -52,7 +55,8 @@ class Timeline:
         return Moment(Timeline(latest, now, late), max(now, latest), min(now, latest))
 
 
-@attrs.frozen(slots=False)
+@made_quickly
+@attrs.frozen
 class Moment:
     """A command's time, as the state machine takes it.
 

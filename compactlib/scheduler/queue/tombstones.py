@@ -26,6 +26,7 @@ from compactlib.scheduler.model.values import BlockMeta, BlockTombstones, Comman
 
 _Order = tuple[int, int]
 _SMALL = 64
+_new = object.__new__
 
 
 @attrs.define
@@ -104,9 +105,9 @@ class Tombstones:
         # front. The others by the end of their leases.
         self._free: deque[_Kept] = deque()
         self._leased: SortedDict[tuple[float, _Order], _Kept] = SortedDict()
-        # The blocks that tombstones name, and how many more tombstones than one name a block: two may, if two workers
-        # wrote the same outputs and both came too late.
-        self._blocks: dict[tuple[str, int], set[str]] = {}
+        # The blocks that tombstones name by tenant and shard, and how many more tombstones than one name a block: two
+        # may, if two workers wrote the same outputs and both came too late.
+        self._blocks: dict[str, dict[int, set[str]]] = {}
         self._again: Counter[tuple[str, int, str]] = Counter()
         self._spans: dict[tuple[str, int], dict[str, ShardTombstone]] = {}
         self._last_index = self._last_position = -1
@@ -142,7 +143,19 @@ class Tombstones:
         if name in self._entries:
             return False
         position = self._last_position + 1 if index == self._last_index else 0
-        self._insert(_Kept(index, position, command.appended_at, name, tenant, shard, level, blocks, span))
+        # Field by field: a call of the class costs more than all of this.
+        kept = _new(_Kept)
+        kept.index = index
+        kept.position = position
+        kept.appended_at = command.appended_at
+        kept.name = name
+        kept.tenant = tenant
+        kept.shard = shard
+        kept.level = level
+        kept.blocks = blocks
+        kept.span = span
+        kept.leased_until = 0.0
+        self._insert(kept)
         return True
 
     @refuses_misfits
@@ -170,11 +183,11 @@ class Tombstones:
     def _first_covered(self, blocks: Iterable[BlockMeta]) -> BlockMeta | None:
         """The first of these blocks that `covers` says is to be deleted, if any is."""
         for block in blocks:
-            key = block.tenant, block.shard
-            counts = self._blocks.get(key)
-            if counts is not None and block.id in counts:
+            shards = self._blocks.get(block.tenant)
+            named = None if shards is None else shards.get(block.shard)
+            if named is not None and block.id in named:
                 return block
-            spans = self._spans.get(key) if self._spans else None
+            spans = self._spans.get((block.tenant, block.shard)) if self._spans else None
             if spans is not None and any(span.timestamp <= block.min_time < span.timestamp + span.duration
                                          for span in spans.values()):
                 return block
@@ -183,8 +196,7 @@ class Tombstones:
     @refuses_misfits
     def exists(self, tenant: str, shard: int, block_id: str) -> bool:
         """Whether a tombstone names the block. O(1)."""
-        counts = self._blocks.get((tenant, shard))
-        return counts is not None and block_id in counts
+        return block_id in self._blocks.get(tenant, {}).get(shard, ())
 
     @refuses_misfits
     def due(self, now: float, limit: int, skip: Set[str] = frozenset()) -> tuple[Tombstone, ...]:
@@ -246,7 +258,7 @@ class Tombstones:
             if not self._spans[key]:
                 del self._spans[key]
         elif kept.blocks:
-            self._unprotect(key, kept.blocks)
+            self._unprotect(kept.tenant, kept.shard, kept.blocks)
         return True
 
     def drop_oldest(self) -> Tombstone:
@@ -274,26 +286,28 @@ class Tombstones:
             self._leased[kept.leased_until, _order_of(kept)] = kept
         else:
             self._free.append(kept)
-        key = kept.tenant, kept.shard
+        tenant, shard, blocks = kept.tenant, kept.shard, kept.blocks
         if kept.span is not None:
-            self._spans.setdefault(key, {})[kept.name] = kept.span
+            self._spans.setdefault((tenant, shard), {})[kept.name] = kept.span
             return
-        blocks, named = kept.blocks, self._blocks.get(key)
+        shards = self._blocks.get(tenant)
+        named = None if shards is None else shards.get(shard)
         if named is None:
-            if not blocks:
-                return
-            named = self._blocks[key] = set()
+            if blocks:
+                self._blocks.setdefault(tenant, {})[shard] = set(blocks)
+            return
         if not named.isdisjoint(blocks):
-            self._again.update((*key, block_id) for block_id in named.intersection(blocks))
+            self._again.update((tenant, shard, block_id) for block_id in named.intersection(blocks))
         named.update(blocks)
 
-    def _unprotect(self, key: tuple[str, int], block_ids: Iterable[str]) -> None:
-        named, again = self._blocks[key], self._again
+    def _unprotect(self, tenant: str, shard: int, block_ids: Iterable[str]) -> None:
+        shards, again = self._blocks[tenant], self._again
+        named = shards[shard]
         if not again:
             named.difference_update(block_ids)
         else:
             for block_id in set(block_ids):
-                place = (*key, block_id)
+                place = tenant, shard, block_id
                 if place in again:
                     again[place] -= 1
                     if not again[place]:
@@ -301,7 +315,9 @@ class Tombstones:
                 else:
                     named.discard(block_id)
         if not named:
-            del self._blocks[key]
+            del shards[shard]
+            if not shards:
+                del self._blocks[tenant]
 
     def _is_free(self, kept: _Kept) -> bool:
         return not kept.leased_until and self._entries.get(kept.name) is kept
@@ -338,9 +354,11 @@ class Tombstones:
                 raise AuditFailed(f"the tombstone {kept.name!r} is kept as {name!r}")
             counts.update((kept.tenant, kept.shard, block_id) for block_id in set(kept.blocks))
             spans += kept.span is not None
-        named = Counter((*key, block_id) for key, blocks in self._blocks.items() for block_id in blocks)
+        named = Counter((tenant, shard, block_id) for tenant, shards in self._blocks.items()
+                        for shard, blocks in shards.items() for block_id in blocks)
         spanned = sum(map(len, self._spans.values()))
-        if named + self._again != counts or not all(self._blocks.values()) or spans != spanned:
+        is_tidy = all(shards and all(shards.values()) for shards in self._blocks.values())
+        if named + self._again != counts or not is_tidy or spans != spanned:
             raise AuditFailed(f"the tombstones name {len(counts)} blocks and {spans} spans; {len(named)} and "
                               f"{spanned} are protected")
 

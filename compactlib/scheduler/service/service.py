@@ -65,6 +65,7 @@ class SchedulerService:
         require_policy("policy", policy, or_none=True)
         self.policy: AssignmentPolicy = ByPriority() if policy is None else policy
         self._observer = telling(observer)
+        self._is_deaf = type(self._observer) is Observer
         self._events: Sequence[Event] = ()
         self._effects: Effects | None = None
 
@@ -137,7 +138,7 @@ class SchedulerService:
         effects.tell_excluded()
         self.state = effects.state
         self._effects = effects
-        if not self._observer.is_deaf:
+        if not self._is_deaf:
             tell_events(self._observer, self.events)
 
     def poll(self, command: Command, request: PollRequest) -> PollResponse:
@@ -148,7 +149,7 @@ class SchedulerService:
             CommandOutOfOrder: the command's index is not above that of the last one applied.
         """
         decision = decide(self.state, command, request, self.policy)
-        if not decision.is_usual:
+        if not decision.is_usual():
             # Nearly no poll, so that what else it may change is carried out in one place, as on a replica.
             result = self._apply(command, decision.update())
             assert isinstance(result, Applied)

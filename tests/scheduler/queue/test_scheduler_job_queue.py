@@ -33,7 +33,7 @@ def test_jobs_that_wait_come_out_in_order_whatever_was_renewed(seed: int, includ
         if roll < 0.4 or not jobs:
             state = job_state(str(number), status=P, lease=float(rng.randint(0, 30)), sequence=number)
             jobs[number] = Job(state, job_plan(state.name))
-            waiting.add(jobs[number])
+            waiting.add((jobs[number],))
         elif roll < 0.8:
             job = rng.choice(list(jobs.values()))
             before = due_time(job)
@@ -98,7 +98,7 @@ def test_the_order_of_assignment_is_that_of_the_states(seed: int, config: Schedu
                                             lease_expires_at=float(rng.randint(0, 30)),
                                             failures=job.state.failures + (job.state.status is P)))
             elif roll < 0.65:
-                queue.assign(job, number, float(rng.randint(0, 30)))
+                queue.assign((job,), number, float(rng.randint(0, 30)))
             elif roll < 0.75 and job.state.status is P:
                 until = float(rng.randint(0, 40))
                 if rng.random() < 0.5:
@@ -171,6 +171,26 @@ def test_a_tenant_that_lags_behind_still_does_after_loading() -> None:
     names = assigned_names(queue, config, Command(1, 1, 0.0), FairTenants())
     assert names[:4] == ["1", "3", "5", "7"]
     assert assigned_names(again, config, Command(1, 1, 0.0), FairTenants()) == names
+
+
+def test_sources_are_known_as_long_as_a_job_has_them_beside_jobs_that_have_none() -> None:
+    queue = JobQueue(CONFIG, knows_sources=True)
+    plans = [attrs.evolve(job_plan(name), source_blocks=sources)
+             for name, sources in (("1", ()), ("2", ()), ("3", ("a",)), ("4", ("a", "b")))]
+    for number, plan in enumerate(plans[:2]):
+        queue.add(job_state(plan.name, sequence=number), plan)
+    jobs = list(queue)
+    queue.complete(jobs[0])
+    for number, plan in enumerate(plans[2:]):
+        queue.add(job_state(plan.name, sequence=number), plan)
+    queue.complete(jobs[1])
+    assert queue.has_source("A", plans[2].shard, 0, "a")
+    queue.audit()
+    last = list(queue)
+    queue.evict(last[1])
+    queue.complete(last[0], ("a",))
+    assert not queue.has_source("A", plans[2].shard, 0, "a")
+    queue.audit()
 
 
 def test_many_renewals_leave_no_pile_behind() -> None:

@@ -593,6 +593,25 @@ def test_a_full_quarantine_forgets_the_oldest_and_says_so() -> None:
     assert len(host.service.state.unaccounted_blocks()) == 2
 
 
+def test_what_a_poll_made_happen_is_told_in_its_order_when_somebody_asks() -> None:
+    host = Host(PAIRS)
+    host.add("a", "b", "c", "d", "e", "f")
+    response = host.assigned(3)
+    results = [output(plan, f"x{number}") for number, plan in enumerate(response.compaction_jobs)]
+    results[1] = attrs.evolve(results[1], source_blocks=results[1].source_blocks[:1])
+    host.now += 5
+    host.poll(0, *(say(response, S, which=which, results=results[which]) for which in range(3)))
+    events = host.service.events
+    assert [name for name, _ in events] == ["scheduler_job_completed", "scheduler_job_completed",
+                                            "scheduler_job_quarantined", "scheduler_job_completed"]
+    assert [fields["job"] for _, fields in events] == [
+        response.compaction_jobs[which].name for which in (0, 1, 1, 2)]
+    assert events[0][1]["seconds"] == 5
+    assert host.service.events is events
+    host.poll(1)
+    assert host.service.events == []
+
+
 def test_a_completion_makes_room_in_the_same_poll() -> None:
     host = Host(attrs.evolve(PAIRS, max_queue_size=1))
     host.add("a", "b", "c", "d")

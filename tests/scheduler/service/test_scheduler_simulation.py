@@ -202,9 +202,9 @@ def assign_whatever_was_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Apply does not look whether the job has changed since prepare."""
     real = apply_module._assign  # noqa: SLF001
 
-    def assign(effects: Effects, update: PlanUpdate, item: Any, assignments: list[Any]) -> Any:
+    def assign(effects: Effects, item: Any) -> Any:
         job = effects.state.jobs.get(item.state.name)
-        return real(effects, update, item if job is None else attrs.evolve(item, replaced=job.state), assignments)
+        return real(effects, item if job is None else attrs.evolve(item, replaced=job.state))
 
     monkeypatch.setattr(apply_module, "_assign", assign)
 
