@@ -155,7 +155,7 @@ class Writes:
         return found
 
     def times_before(self) -> Numbers:
-        """How many of these writes are before each, and of its key."""
+        """How many of the writes before each are of its key."""
         found, first = np.empty_like(self.numbers), np.append(True, ~self._has_earlier)
         found[self._order] = self.numbers - np.maximum.accumulate(np.where(first, self.numbers, 0))
         return found
@@ -191,15 +191,14 @@ class Writes:
             classes: of each write.
         """
         shares = self.shares(classes)
-        return min(int(shares.beginners[self.openings]) + 1 if len(shares.beginners) > self.openings else shares.count,
-                   shares.count)
+        return int(shares.beginners[self.openings]) + 1 if len(shares.beginners) > self.openings else shares.count
 
     def valid_records(self, classes: Classes) -> npt.NDArray[np.float64]:
         """What `Placer.valid_records` gives when each is asked for, if the writes before it have these classes."""
         filled, first = self.shares(classes).fillers()
         count = len(self.keys)
         # A death counts as soon as its segment is closed.
-        since = np.zeros(max(len(self._placed), 1), np.int64)
+        since = np.zeros(len(self._placed), np.int64)
         for row, filler in zip(self._opened, first, strict=True):
             if row >= 0:
                 since[row] = filler + 1
@@ -220,7 +219,7 @@ class Writes:
             tell: the classes, from what is valid; that of a write may follow from what is valid until then.
         """
         found = tell(self.valid_records(classes))
-        # Of what is not right yet each turn settles the first at least.
+        # Each turn settles at least the first of those that are not right yet.
         while not np.array_equal(found, classes):
             classes = found
             found = tell(self.valid_records(classes))
