@@ -159,7 +159,7 @@ class BlobLog:
             self.placer.contents, self.placer.sums_of = self._contents, self._sums_of
             self.placer.keeps_replaced = self._retention_ms > 0
             self._ahead = None if self._by_arrays is None else _ahead()
-            self._tells_ahead = self._ahead is not None and tells_many(self.placer, "ahead", "write")
+            self._tells_ahead = self._ahead is not None and tells_many(self.placer, "ahead", "write", "left")
 
     # ------------------------------------------------------------------------------------------------------ segments
 

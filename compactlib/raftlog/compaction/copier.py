@@ -83,7 +83,7 @@ class Copier:
             StorageError: the segment cannot be opened.
         """
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             stack.callback(os.close, descriptor)
             region, is_native = sealed_records(descriptor, path), True
             if region is None:

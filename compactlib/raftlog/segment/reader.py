@@ -66,7 +66,7 @@ class SegmentReader(Closing):
     def __init__(self, path: StrPath, *, tail: TailRule = "cut", number: int | None = None) -> None:
         self._path = os.fspath(path)
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise StorageError.from_os(error, "open", path) from error
         try:

@@ -48,8 +48,7 @@ def finish(effects: Effects, completed: Iterable[tuple[Job, CompactedBlocks | No
             # They were given up between prepare and apply; the worker keeps the job and learns it with its next poll.
             effects.verdicts[job.name] = Verdict.SUPERSEDED
             continue
-        is_whole = checks and len(sources) == job.source_count
-        jobs.complete(job, sources if is_whole else None)
+        jobs.complete(job, sources)
         if gone:
             effects.verdicts[job.name] = Verdict.SOURCES_GONE
             effects.throw_away(job.name, (*job.orphans, *blocks))
@@ -68,7 +67,7 @@ def finish(effects: Effects, completed: Iterable[tuple[Job, CompactedBlocks | No
         effects.completed(job, blocks)
         if job.orphans:
             settle_orphans(effects, job, blocks)
-        if checks and not (is_whole and results.no_output is None):
+        if checks and (results.no_output is not None or len(sources) != job.source_count):
             _quarantine_unread(effects, job, results)
 
 

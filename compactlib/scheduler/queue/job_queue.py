@@ -218,13 +218,13 @@ class JobQueue:
         if until < before:
             waits_in.hastened(job)
 
-    def complete(self, job: Job, source_blocks: Sequence[str] | None = None) -> None:
-        """The job is done; whoever has its sources at hand, in any order, spares us to look for them."""
+    def complete(self, job: Job, source_blocks: tuple[str, ...] = ()) -> None:
+        """The job is done, of these sources; if they are the plan's, they need not be made once more."""
         self._remove(job, source_blocks).completed += 1
 
     def evict(self, job: Job) -> None:
         """The job makes room."""
-        self._remove(job, None).evicted += 1
+        self._remove(job, ()).evicted += 1
 
     def cut(self, lease_end: float, wait_end: float) -> None:
         """No lease ends after `lease_end`, and no job waits for longer than `wait_end`, seconds. O(n)."""
@@ -234,7 +234,7 @@ class JobQueue:
             elif job.not_before and job.not_before > wait_end:
                 self.put(job, attrs.evolve(job.state, not_before=wait_end))
 
-    def _remove(self, job: Job, source_blocks: Sequence[str] | None) -> LevelCounts:
+    def _remove(self, job: Job, source_blocks: tuple[str, ...]) -> LevelCounts:
         waits_in = job.waits_in
         if waits_in is not None and job.status is _IN_PROGRESS:
             # As nearly all are that go.
@@ -246,7 +246,7 @@ class JobQueue:
         self.size_bytes -= job.size_bytes
         neighbours = job.neighbours
         if neighbours is not None:
-            neighbours.difference_update(job.source_blocks if source_blocks is None else source_blocks)
+            neighbours.difference_update(source_blocks if job.has_sources(source_blocks) else job.source_blocks)
             if not neighbours:
                 place = job.tenant, job.shard, job.compaction_level
                 if self._sources.get(place) is neighbours:

@@ -32,6 +32,8 @@ from compactlib.lab.traces.operations import DELETE, FOREVER, PUT, READ
 
 pytest.importorskip("numpy")
 
+import numpy as np
+
 from compactlib.lab.blobstore.ahead import Classes, Writes
 
 
@@ -201,6 +203,28 @@ class OtherOneByOne(Placer):
     write, copy = OtherThanMany.write, OtherThanMany.copy
 
 
+class CountsWhatLeaves(Many):
+    """Of one's own, beside what the class before it tells."""
+
+    gone = 0
+
+    def left(self, key: int, row: int, placed: int) -> None:
+        self.gone += 1
+
+
+class Lazily(Many):
+    def ahead(self, writes: Writes) -> Classes:
+        return super().ahead(writes).astype(np.uint8)  # type: ignore[union-attr]
+
+    def copies(self, keys: Sequence[int], now_ms: int) -> list[int]:
+        return (key % 3 for key in keys)  # type: ignore[return-value]
+
+
+class NoAnswer(Many):
+    def copies(self, keys: Sequence[int], now_ms: int) -> list[int]:
+        return None  # type: ignore[return-value]
+
+
 class NoClass(Many):
     def ahead(self, writes: Writes) -> Classes:
         return writes.keys % 2 + 2
@@ -236,18 +260,26 @@ def replayed(placer: type[Placer]) -> BlobReplay:
     return replay
 
 
-@pytest.mark.parametrize(("many", "one_by_one"), [(Many, OneByOne), (OtherThanMany, OtherOneByOne)])
+@pytest.mark.parametrize(("many", "one_by_one"), [
+    (Many, OneByOne), (CountsWhatLeaves, OneByOne), (Lazily, OneByOne), (OtherThanMany, OtherOneByOne)])
 def test_a_scheme_of_ones_own_may_tell_many_classes_at_once(many: type[Placer], one_by_one: type[Placer]) -> None:
     found, expected = replayed(many), replayed(one_by_one)
     assert found.log.view(10**15).segments == expected.log.view(10**15).segments
     assert found.report("") == expected.report("")
     # Where a later class changes what one record gets, the earlier one's answers are not asked for.
-    assert hasattr(found.log.placer, "told") == (many is Many)
+    assert hasattr(found.log.placer, "told") == (many in (Many, Lazily))
+
+
+def test_a_scheme_that_hears_of_what_leaves_hears_of_all_of_it() -> None:
+    log = replayed(CountsWhatLeaves).log
+    assert isinstance(log.placer, CountsWhatLeaves)
+    assert log.placer.gone == log.placer.writes - sum(record >= 0 for record in log.records.current) > 1_000
 
 
 @pytest.mark.parametrize(("placer", "told"), [
     (NoClass, r"gave class [23]; a class is a whole number from 0 to 2"), (TooFew, r"gave 0 classes of \d+ records"),
-    (TooMany, r"gave \d+ classes of \d+ records; give one for each"), (TooFewCopies, r"gave \d+ classes of \d+ rec")])
+    (TooMany, r"gave \d+ classes of \d+ records; give one for each"), (TooFewCopies, r"gave \d+ classes of \d+ rec"),
+    (NoAnswer, r"gave None of \d+ records; give a class for each")])
 def test_many_answers_that_cannot_be_are_named(placer: type[Placer], told: str) -> None:
     with pytest.raises(InvalidInput, match=told):
         replayed(placer)

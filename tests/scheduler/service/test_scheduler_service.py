@@ -306,6 +306,23 @@ def test_a_well_formed_update_about_nothing_that_exists_does_nothing() -> None:
     assert (result.response.assignments, len(host.service.state.jobs)) == ((), 0)
 
 
+@pytest.mark.parametrize("named", [("c", "d"), ("b", "a"), ("a", "c"), ()], ids=str)
+def test_a_recorded_completion_takes_the_job_s_own_sources_along_whatever_it_names(named: tuple[str, ...]) -> None:
+    """A host's log may hold one that nobody has held against the job; without an index the jobs alone know of blocks.
+    """
+    host = Host(service=SchedulerService(PAIRS, index=None))
+    host.add("a", "b", "c", "d")
+    response = host.assigned(2)
+    plan = response.compaction_jobs[0]
+    assert plan.source_blocks == ("a", "b")
+    update = host.service.prepare(host.command(), PollRequest((say(response, S, results=output(plan, "x")),)))
+    done = update.completed_jobs[0]
+    results = attrs.evolve(output(plan, "x"), source_blocks=named)
+    host.apply(attrs.evolve(update, completed_jobs=(attrs.evolve(done, compacted_blocks=results),)))
+    jobs = host.service.state.jobs
+    assert [jobs.has_source("A", 1, 0, block_id) for block_id in "abcd"] == [False, False, True, True]
+
+
 # ----------------------------------------------------------------------------------------------------------- answers
 
 

@@ -14,7 +14,7 @@ small numbers: what a scheme keeps of each is a column, `grown` with the keys.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Protocol
 
@@ -146,8 +146,12 @@ def checked_placer(placement: Placement) -> Placer:
 
     def all_checked(ask: Callable[..., Classes]) -> Callable[..., list[int]]:
         def asked(of: Writes | Sequence[int], *more: int) -> list[int]:
-            told = ask(of, *more)
-            found = [_class_in(placement, each) for each in (told if isinstance(told, Sequence) else told.tolist())]
+            told: object = ask(of, *more)
+            listed = told.tolist() if hasattr(told, "tolist") else told
+            if not isinstance(listed, Iterable):
+                raise InvalidInput(f"placement {placement!r:.100} gave {told!r:.100} of {len(of)} records; give a "
+                                   f"class for each")
+            found = [_class_in(placement, each) for each in listed]
             # What is told ahead may end where the first write waits.
             least = len(of) if more else 1
             if not least <= len(found) <= len(of):
@@ -163,9 +167,10 @@ def checked_placer(placement: Placement) -> Placer:
     return placer
 
 
-def tells_many(placer: Placer, many: str, one: str) -> bool:
-    """Whether a scheme has a method `many`, and no class that comes after that has changed what `one` gives."""
-    holder = next(each for each in type(placer).__mro__ if many in vars(each) or one in vars(each))
+def tells_many(placer: Placer, many: str, *instead_of: str) -> bool:
+    """Whether a scheme has a method `many`, and no class that comes after that has another one of those that are not
+    called then."""
+    holder = next(each for each in type(placer).__mro__ if not vars(each).keys().isdisjoint({many, *instead_of}))
     return holder is not Placer and many in vars(holder)
 
 

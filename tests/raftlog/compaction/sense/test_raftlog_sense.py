@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
-from compactlib.errors import CompactlibError, CorruptData, NotFound
+from compactlib.errors import CompactlibError, CorruptData, NotFound, StorageError
 from compactlib.indexset import IndexSet
+from compactlib.raftlog.compaction.copier import Copier
 from compactlib.raftlog.compaction.sense.statistics import StatsCache
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.model.values import SegmentStats
+from compactlib.raftlog.model.values import SegmentRef, SegmentStats
 from compactlib.raftlog.segment.known import KnownSegment, know_segment
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.segment_set import SegmentSet
@@ -196,3 +199,23 @@ def test_another_file_in_the_place_of_a_segment_is_read(uniform: CountingSet, tm
     (tmp_path / segment_name(3)).unlink()
     with pytest.raises(NotFound):
         StatsCache().gather(uniform, state(30, 2, 21))
+
+
+def test_another_file_whose_payloads_have_other_sizes_is_read(uniform: CountingSet, tmp_path: Path) -> None:
+    """Its indexes are the same ones."""
+    for sizes in ([3] * 10, [7] * 4 + [8] + [7] * 5, [7] * 9 + [8], [8] + [7] * 9):
+        (tmp_path / segment_name(2)).unlink()
+        write_segment(tmp_path, 2, ((index, 1, bytes(size)) for index, size in enumerate(sizes, 11)))
+        with closing(SegmentSet(tmp_path, uniform.known())) as fresh:
+            found = StatsCache().gather(fresh, state(14, 11))[1]
+        assert (found.live_entries, found.live_bytes, found.data_bytes) == (7, sizes[0] + sum(sizes[4:]), sum(sizes))
+
+
+def test_a_pipe_in_the_place_of_a_segment_is_not_waited_for(uniform: CountingSet, tmp_path: Path) -> None:
+    (tmp_path / segment_name(2)).unlink()
+    os.mkfifo(tmp_path / segment_name(2))
+    damaged: dict[int, CompactlibError] = {}
+    StatsCache().gather(uniform, state(20, 2, 12), damaged=damaged)
+    assert [type(error) for error in damaged.values()] == [StorageError]
+    with ExitStack() as stack, pytest.raises(StorageError, match=segment_name(2)):
+        Copier().part(stack, str(tmp_path / segment_name(2)), IndexSet.from_sorted([12]), SegmentRef(2, 11, 20))
