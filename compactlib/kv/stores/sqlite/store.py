@@ -39,6 +39,10 @@ _WAL_BYTES = 16 << 20
 """Of the `-wal`, from which on a writer waits for readers. SQLite folds 4 MB into the file, but only begins the `-wal`
 anew in a moment in which nobody reads it."""
 _FOLD_MILLISECONDS = 200
+_FOLD_EVERY = 32
+"""Transactions from one look at its size to the next."""
+_SETTLED_SECONDS = 0.1
+"""Far more than the moment in which a folder may change twice and keep its time of change."""
 
 _GET = "SELECT value, version, checksum FROM cells WHERE partition = ? AND key = ?"
 _SCAN = ("SELECT key, value, version, checksum FROM cells WHERE partition = ? AND key >= ? ORDER BY key LIMIT ?")
@@ -100,7 +104,8 @@ class SqliteStore(TransactionalStore):
         self._read_only = read_only
         self._busy_seconds = busy_seconds
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._fold_bytes = _WAL_BYTES
+        self._folder = os.path.dirname(self._path)
+        self._fold_bytes, self._fold_in = _WAL_BYTES, _FOLD_EVERY
         # An interrupt may come right after a transaction has begun, and that one would keep all others from writing.
         self._connections: Connections[FileConnection] = Connections(
             self._path, self._connect,
@@ -110,7 +115,7 @@ class SqliteStore(TransactionalStore):
         _require_file(self._path, disk if create and not read_only else None)
         if not read_only:
             # A file that was found may be one whose maker was killed before its name was durable.
-            sync_names(disk, os.path.dirname(self._path))
+            sync_names(disk, self._folder)
         self._file = _identity_of(self._path)
         for inherited in _opened.valuerefs():
             if (other := inherited()) is not None and other._file == self._file and other._connections.is_foreign:
@@ -198,13 +203,25 @@ class SqliteStore(TransactionalStore):
 
     def _require_in_place(self, operation: str, connection: FileConnection, *, writes: bool = False) -> None:
         """Return if what is at the path is what was opened: SQLite goes on to read and write what was removed."""
-        gone = "" if _identity_of(self._path) == self._file == connection.file else "the file"
-        if writes and not gone:
-            wal = _identity_of(f"{self._path}-wal")
-            gone = "" if wal is not None and wal == connection.wal else "SQLite's -wal beside it"
+        folder = _state_of(self._folder)
+        if folder is not None and folder == connection.folder and connection.is_settled:
+            # No name in it has changed. To look at the `-wal` itself would make the next writes to it dearer: after a
+            # look at a file's times, what changes it is given a time of its own.
+            return
+        is_wal_gone = False
+        if _identity_of(self._path) != self._file or self._file != connection.file:
+            gone = "the file"
+        else:
+            is_wal_gone = connection.wal is not None and _identity_of(f"{self._path}-wal") != connection.wal
+            gone = "SQLite's -wal beside it" if is_wal_gone and writes else ""
         if gone:
             raise StoreFailed(operation=operation, path=self._path, detail=f"{gone} was removed, or another one was "
                               f"put in its place; open it again")
+        now = self._clock.monotonic()
+        if folder != connection.folder:
+            connection.folder, connection.since, connection.is_settled = folder, now, False
+        elif not is_wal_gone and now - connection.since >= _SETTLED_SECONDS and connection.tells_moments:
+            connection.is_settled = True
 
     def _find_many(self, cells: Sequence[Cell]) -> list[Versioned | None]:
         # One read transaction, for one lock: SQLite is in this process, so more statements cost no round trips.
@@ -267,6 +284,10 @@ class SqliteStore(TransactionalStore):
     def _fold(self, connection: FileConnection) -> None:
         """Begin a large `-wal` anew: who begins to read meanwhile finds all in the file. Where somebody reads for long,
         that is tried again once it has doubled."""
+        self._fold_in -= 1
+        if self._fold_in > 0:
+            return
+        self._fold_in = _FOLD_EVERY
         try:
             size = os.path.getsize(f"{self._path}-wal")
             if size < self._fold_bytes:
@@ -352,10 +373,26 @@ class SqliteStore(TransactionalStore):
 
 
 class FileConnection(sqlite3.Connection):
-    """One to the file; by which that and its `-wal` are known."""
+    """One to the file.
+
+    Attributes:
+        file: by which the file is known.
+        wal: by which its `-wal` is; `None` if it is only read.
+        folder: by which it is seen that a name in the folder has changed since both were looked at.
+        since: when that was first so, seconds of the store's steady clock.
+        is_settled: whether both were looked at so much later that a change since then would be seen.
+    """
 
     file: tuple[int, int] | None = None
     wal: tuple[int, int] | None = None
+    folder: tuple[int, int, int] | None = None
+    since: float = 0.0
+    is_settled: bool = False
+
+    @property
+    def tells_moments(self) -> bool:
+        """Whether the folder's time of change is finer than a millisecond, which it is not on every file system."""
+        return self.folder is not None and self.folder[2] % 1_000_000 != 0
 
 
 _opened: weakref.WeakValueDictionary[int, SqliteStore] = weakref.WeakValueDictionary()
@@ -430,6 +467,15 @@ def _identity_of(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _state_of(folder: str) -> tuple[int, int, int] | None:
+    """By which it is seen that a name in a folder has changed; `None` if there is none."""
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def _version_of(path: str) -> tuple[int, int] | None:
