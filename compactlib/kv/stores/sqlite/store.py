@@ -385,14 +385,14 @@ class FileConnection(sqlite3.Connection):
 
     file: tuple[int, int] | None = None
     wal: tuple[int, int] | None = None
-    folder: tuple[int, int, int] | None = None
+    folder: tuple[int, int, int, int] | None = None
     since: float = 0.0
     is_settled: bool = False
 
     @property
     def tells_moments(self) -> bool:
         """Whether the folder's time of change is finer than a millisecond, which it is not on every file system."""
-        return self.folder is not None and self.folder[2] % 1_000_000 != 0
+        return self.folder is not None and self.folder[3] % 1_000_000 != 0
 
 
 _opened: weakref.WeakValueDictionary[int, SqliteStore] = weakref.WeakValueDictionary()
@@ -469,13 +469,14 @@ def _identity_of(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _state_of(folder: str) -> tuple[int, int, int] | None:
+def _state_of(folder: str) -> tuple[int, int, int, int] | None:
     """By which it is seen that a name in a folder has changed; `None` if there is none."""
     try:
         found = os.stat(folder)
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns
+    # Who restores files may set the first time back to what it was, and not the second.
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _version_of(path: str) -> tuple[int, int] | None:
