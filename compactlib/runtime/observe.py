@@ -411,10 +411,7 @@ class PrometheusObserver(Observer):
 
     def __init__(self, registry: Any = None, *, prefix: str = "compactlib", max_series: int = 1_000,
                  buckets: Sequence[float] = SECONDS_BUCKETS) -> None:
-        try:
-            import prometheus_client
-        except ImportError:
-            raise MissingDependency(package="prometheus_client", extra="prometheus", purpose="metrics") from None
+        prometheus_client = _prometheus_client()
         require_whole("max_series", max_series, 1)
         bounds = tuple(buckets)
         if not bounds or not all(isinstance(bound, int | float) for bound in bounds) or any(
@@ -442,10 +439,7 @@ class PrometheusObserver(Observer):
         Raises:
             MissingDependency: prometheus_client is not installed.
         """
-        try:
-            import prometheus_client
-        except ImportError:
-            raise MissingDependency(package="prometheus_client", extra="prometheus", purpose="metrics") from None
+        prometheus_client = _prometheus_client()
         registry = prometheus_client.CollectorRegistry(auto_describe=True)
         for collector in (prometheus_client.ProcessCollector, prometheus_client.PlatformCollector,
                           prometheus_client.GCCollector):
@@ -521,6 +515,14 @@ class _Metric:
     labels: tuple[str, ...]
     kind: str
     seen: set[tuple[str, ...]] = attrs.field(factory=set)
+
+
+def _prometheus_client() -> Any:
+    try:
+        import prometheus_client
+    except ImportError:
+        raise MissingDependency(package="prometheus_client", extra="prometheus", purpose="metrics") from None
+    return prometheus_client
 
 
 def _metric_name(name: str) -> str:

@@ -462,17 +462,14 @@ def _require_file(path: str, files: Files | None) -> None:
 
 def _identity_of(path: str) -> tuple[int, int] | None:
     """By which it is seen that a path names another file; `None` if it names none."""
+    state = _state_of(path)
+    return None if state is None else state[:2]
+
+
+def _state_of(path: str) -> tuple[int, int, int, int] | None:
+    """By which it is seen of a folder that a name in it has changed; `None` if there is nothing."""
     try:
         found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _state_of(folder: str) -> tuple[int, int, int, int] | None:
-    """By which it is seen that a name in a folder has changed; `None` if there is none."""
-    try:
-        found = os.stat(folder)
     except OSError:
         return None
     # Who restores files may set the first time back to what it was, and not the second.
