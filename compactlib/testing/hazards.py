@@ -1,0 +1,620 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One store in every misfortune: `check_hazards(driver, folder)` runs the same driver through each hazard.
+
+A life opens the store, acts some times, and closes it. Each hazard lets one thing go wrong in it, at every place where
+it can (`choices.explore`), closes the store, opens it again, and checks that what was acknowledged is there and that
+the store goes on. A failure prints its picks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, TypeAlias
+from unittest import mock
+
+import attrs
+
+from compactlib.errors import CompactlibError, StorageError
+from compactlib.testing.choices import Choices, explore, spread
+from compactlib.testing._crash_shim import explore_crashes, explore_kills, explore_recovery, record
+from compactlib.testing.driver import Change, Driver, Journal, World
+from compactlib.testing.failing import Failing, Killed, Killing, disk_error
+from compactlib.testing.in_front import NEEDS_ROOM, Request, act_at_once
+from compactlib.testing.interrupts import Interrupted
+
+AnyDriver: TypeAlias = Driver[Any]
+
+
+@attrs.frozen
+class Effort:
+    """How much is tried.
+
+    Attributes:
+        acts: what a life does.
+        histories: of each hazard, at most; all if `None`.
+        most: how many things go wrong in one history, at most.
+        seed: draws acts and samples.
+    """
+
+    acts: int = 6
+    histories: int | None = 60
+    most: int = 1
+    seed: int = 0
+
+
+@attrs.frozen
+class Outcome:
+    """What one hazard took.
+
+    Attributes:
+        hazard: its name.
+        histories: how many were run; 1 alone means that the store has no place where it can happen.
+        cpu_seconds: of this process.
+        seconds: of the wall clock.
+    """
+
+    hazard: str
+    histories: int
+    cpu_seconds: float
+    seconds: float
+
+
+class Bench:
+    """Worlds of one driver, one after the other, each in a folder of its own that is removed again.
+
+    Args:
+        driver: opens, acts, checks.
+        folder: where worlds are made.
+        effort: how much is tried.
+    """
+
+    def __init__(self, driver: AnyDriver, folder: Path, effort: Effort) -> None:
+        self.driver = driver
+        self.effort = effort
+        self._folder = folder
+        self._numbers = itertools.count()
+        self.usual = driver.settings()[0]
+
+    @contextlib.contextmanager
+    def world(self) -> Iterator[World]:
+        """A new world."""
+        folder = self._folder / f"world-{next(self._numbers)}"
+        folder.mkdir(parents=True)
+        try:
+            yield World(folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def live(self, world: World, journal: Journal, *, settings: Any = None, first: int = 0,
+             acts: int | None = None) -> None:
+        """One life: open, act, close. The same acts for the same `first`."""
+        count = self.effort.acts if acts is None else acts
+        with self.opened(world, settings) as store:
+            for number in range(first, first + count):
+                self.driver.act(store, Random(f"{self.effort.seed} {number}"), journal)
+
+    def copy_of(self, folder: Path) -> Path:
+        """A copy of a folder, for the caller to remove."""
+        return Path(shutil.copytree(folder, self._folder / f"copy-{next(self._numbers)}", symlinks=True))
+
+    @contextlib.contextmanager
+    def opened(self, world: World, settings: Any = None) -> Iterator[Any]:
+        """The store, open; if the block fails, what closing it then raises is not reported."""
+        store = self.driver.open(world, self.usual if settings is None else settings)
+        try:
+            yield store
+        except BaseException:
+            with contextlib.suppress(CompactlibError, Killed):
+                store.close()
+            raise
+        store.close()
+
+    def inspect(self, world: World, journal: Journal, *, settings: Any = None) -> None:
+        """Open the store, check it, act on, check again; then open and check it once more."""
+        with self.opened(world, settings) as store:
+            self.driver.check(store, journal, damage="")
+            self.driver.act(store, Random(f"{self.effort.seed} after"), journal)
+            self.driver.check(store, journal, damage="")
+        with self.opened(world, settings) as store:
+            self.driver.check(store, journal, damage="")
+
+    def explore(self, history: Callable[[Choices], object]) -> int:
+        """Run histories as the effort says."""
+        return explore(history, most=self.effort.most, limit=self.effort.histories, seed=self.effort.seed)
+
+
+Hazard: TypeAlias = Callable[[Bench], int]
+"""Runs its histories and returns how many there were; raises what is wrong."""
+
+
+# ---------------------------------------------------------------------------------------------------- one bad request
+
+
+def refusals(bench: Bench) -> int:
+    """The disk or a store refuses a request: nothing done, half done, no room, done without an answer."""
+
+    def history(choices: Choices) -> None:
+        with bench.world() as world:
+            journal, failing = Journal(), Failing(choices)
+            world.step = failing
+            with contextlib.suppress(CompactlibError):
+                bench.live(world, journal)
+            world.step = act_at_once
+            failing.settle()
+            bench.inspect(world, journal)
+
+    return bench.explore(history)
+
+
+def full_disk(bench: Bench) -> int:
+    """From some request on the disk has no room for anything; it has room again once the store is closed."""
+
+    def history(choices: Choices) -> None:
+        full = False
+
+        def step(request: Request, act: Callable[[], Any]) -> Any:
+            nonlocal full
+            if request.edge == "disk" and request.kind in NEEDS_ROOM:
+                full = full or choices.pick(str(request), "has room", "is the first without room") != "has room"
+                if full:
+                    raise disk_error(errno.ENOSPC, request)
+            return act()
+
+        with bench.world() as world:
+            journal = Journal()
+            world.step = step
+            with contextlib.suppress(CompactlibError):
+                bench.live(world, journal)
+            world.step = act_at_once
+            bench.inspect(world, journal)
+
+    return bench.explore(history)
+
+
+def kills(bench: Bench) -> int:
+    """The process ends right before or after a request; the next one opens what is there."""
+
+    def history(choices: Choices) -> None:
+        with bench.world() as world:
+            journal = Journal()
+            world.step = Killing(choices)
+            with contextlib.suppress(Killed):
+                bench.live(world, journal)
+            world.step = act_at_once
+            bench.inspect(world, journal)
+
+    return bench.explore(history)
+
+
+def interrupts(bench: Bench) -> int:
+    """Ctrl-C comes right before or after a request."""
+
+    def history(choices: Choices) -> None:
+        def step(request: Request, act: Callable[[], Any]) -> Any:
+            when = choices.pick(str(request), "goes on", "Ctrl-C before it", "Ctrl-C after it")
+            if when == "Ctrl-C before it":
+                raise KeyboardInterrupt
+            answer = act()
+            if when == "Ctrl-C after it":
+                raise KeyboardInterrupt
+            return answer
+
+        with bench.world() as world:
+            journal = Journal()
+            world.step = step
+            with contextlib.suppress(KeyboardInterrupt, CompactlibError):
+                bench.live(world, journal)
+            world.step = act_at_once
+            bench.inspect(world, journal)
+
+    return bench.explore(history)
+
+
+def interrupts_between(bench: Bench) -> int:
+    """Ctrl-C comes between two instructions of the library, at places spread over a life."""
+
+    with bench.world() as world, Interrupted() as whole:
+        bench.live(world, Journal())
+
+    def history(choices: Choices) -> None:
+        place = choices.pick("Ctrl-C", 0, *spread(range(1, whole.places + 1), bench.effort.histories or whole.places))
+        with bench.world() as world:
+            journal, interrupted = Journal(), Interrupted(place)
+            try:
+                with contextlib.suppress(KeyboardInterrupt, CompactlibError), interrupted:
+                    bench.live(world, journal)
+                bench.inspect(world, journal)
+            except BaseException as error:
+                error.add_note(f"Ctrl-C came at {interrupted.where}")
+                raise
+
+    return explore(history)
+
+
+def clock_jumps(bench: Bench) -> int:
+    """The wall clock is wrong for one reading, or from one on until the life ends."""
+    day = 86_400.0
+
+    def history(choices: Choices) -> None:
+        for_good = 0.0
+
+        def off() -> float:
+            nonlocal for_good
+            jump, lasts = choices.pick("the clock", (0.0, False), (day, False), (-day, False), (3650 * day, True),
+                                       (-3650 * day, True))
+            for_good += jump if lasts else 0.0
+            return for_good if lasts else for_good + jump
+
+        with bench.world() as world:
+            journal = Journal()
+            world.clock.off = off
+            with contextlib.suppress(CompactlibError):
+                bench.live(world, journal)
+            world.clock.off = float
+            bench.inspect(world, journal)
+
+    return bench.explore(history)
+
+
+def other_settings(bench: Bench) -> int:
+    """Each life has other settings than the one before."""
+    lives = 3
+
+    def history(choices: Choices) -> None:
+        with bench.world() as world:
+            journal = Journal()
+            for life in range(lives):
+                settings = choices.pick(f"settings of life {life + 1}", *bench.driver.settings())
+                with bench.opened(world, settings) as store:
+                    bench.driver.check(store, journal, damage="")
+                bench.live(world, journal, settings=settings, first=life * bench.effort.acts)
+            bench.inspect(world, journal, settings=choices.pick("settings at last", *bench.driver.settings()))
+
+    return explore(history, most=bench.effort.most + 1, limit=bench.effort.histories, seed=bench.effort.seed)
+
+
+# ------------------------------------------------------------------------------------------------------ power failures
+
+
+def crashes(bench: Bench) -> int:
+    """The power fails at each point; what was not synced is there, lost, or torn."""
+
+    def check(folder: Path, notes: Sequence[Any]) -> None:
+        world = World(folder)
+        bench.inspect(world, Journal.of(notes))
+
+    with bench.world() as world:
+        recording = record(world.folder, lambda folder, files: bench.live(
+            World(folder, behind=files), Journal(files.acknowledge)))
+    return explore_crashes(recording, check, **_bounds(bench, 24))
+
+
+def crashes_of_recovery(bench: Bench) -> int:
+    """The power fails, and once more while the store is opened."""
+
+    def recover(folder: Path, files: Any) -> None:
+        with bench.opened(World(folder, behind=files)):
+            pass
+
+    def check(folder: Path, notes: Sequence[Any]) -> None:
+        bench.inspect(World(folder), Journal.of(notes))
+
+    with bench.world() as world:
+        recording = record(world.folder, lambda folder, files: bench.live(
+            World(folder, behind=files), Journal(files.acknowledge)))
+    return explore_recovery(recording, recover, check, recoveries=_share(bench, 4), **_bounds(bench, 8))
+
+
+def kills_and_power(bench: Bench) -> int:
+    """The process is killed, its successor acknowledges more, and then the power fails."""
+
+    def life(first: int) -> Callable[[Path, Any], object]:
+        def live(folder: Path, files: Any) -> None:
+            bench.live(World(folder, behind=files), Journal(files.acknowledge, life=first), first=first)
+        return live
+
+    def check(folder: Path, notes: Sequence[Any]) -> None:
+        bench.inspect(World(folder), Journal.of(notes))
+
+    return explore_kills(life(0), life(bench.effort.acts), check, max_states=bench.effort.histories,
+                         limit_per_point=4 if bench.effort.histories else 16, seed=bench.effort.seed)
+
+
+# ------------------------------------------------------------------------------------------ what was put back in part
+
+
+def damages(bench: Bench) -> int:
+    """A closed store's file has a flipped bit, a zeroed block, or no tail: a read names it, or is right."""
+
+    def spoil(choices: Choices, folder: Path, older: Path) -> str:
+        for path in _files_of(folder):
+            data = path.read_bytes()
+            ways = [("flipped", place) for place in spread(range(len(data)), 12)]
+            ways += [("zeroed", place) for place in spread(range(0, len(data), 512), 4)]
+            ways += [("cut", place) for place in spread(range(len(data)), 4)]
+            damage, place = choices.pick(f"{path.name}, {len(data)} bytes", ("", 0), *ways)
+            if damage:
+                path.write_bytes(_damaged(data, damage, place))
+                return damage
+        return ""
+
+    return _put_back(bench, spoil)
+
+
+def missing_files(bench: Bench) -> int:
+    """A file or a folder of a closed store is gone."""
+
+    def spoil(choices: Choices, folder: Path, older: Path) -> str:
+        for path in sorted(folder.rglob("*")):
+            name = str(path.relative_to(folder))
+            if path.name not in _MEANINGLESS and choices.pick(name, "is there", "is gone") == "is gone":
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                return "missing"
+        return ""
+
+    return _put_back(bench, spoil)
+
+
+def older_files(bench: Bench) -> int:
+    """A file of a closed store is an older copy of itself, or is back after it was removed."""
+
+    def spoil(choices: Choices, folder: Path, older: Path) -> str:
+        for path in _files_of(older):
+            name = path.relative_to(older)
+            now = (folder / name).read_bytes() if (folder / name).exists() else None
+            if now != path.read_bytes() and choices.pick(str(name), "is as it was", "is an older copy") != "is as it was":
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes(path.read_bytes())
+                return "older"
+        return ""
+
+    return _put_back(bench, spoil)
+
+
+def _damaged(data: bytes, damage: str, place: int) -> bytes:
+    if damage == "cut":
+        return data[:place]
+    if damage == "zeroed":
+        return data[:place] + bytes(len(data[place:place + 512])) + data[place + 512:]
+    return data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1:]
+
+
+def _put_back(bench: Bench, spoil: Callable[[Choices, Path, Path], str]) -> int:
+    """Spoil a copy of a store that was closed, open it, check it, compact it, open it again, and check it again."""
+    with bench.world() as first:
+        journal = Journal()
+        bench.live(first, journal)
+        older = bench.copy_of(first.folder)
+        bench.live(first, journal, first=bench.effort.acts)
+
+        def history(choices: Choices) -> None:
+            with bench.world() as world:
+                shutil.copytree(first.folder, world.folder, symlinks=True, dirs_exist_ok=True)
+                damage = spoil(choices, world.folder, older)
+                for _ in range(2):
+                    # It may refuse to open, by name; what it answers must be right.
+                    with contextlib.suppress(CompactlibError), bench.opened(world) as store:
+                        bench.driver.check(store, journal, damage=damage)
+                        with contextlib.suppress(CompactlibError):
+                            store.compact(policy=bench.driver.policy())
+                        bench.driver.check(store, journal, damage=damage)
+
+        try:
+            return explore(history, limit=bench.effort.histories, seed=bench.effort.seed)
+        finally:
+            shutil.rmtree(older)
+
+
+# ---------------------------------------------------------------------------------------- several threads or owners
+
+
+def threads(bench: Bench) -> int:
+    """Four threads use one object and a request fails: each gets an answer or an error, and nothing is lost."""
+    patience_seconds = 30.0
+
+    def history(choices: Choices) -> None:
+        with bench.world() as world:
+            journal, failing = Journal(), Failing(choices)
+            wrong: list[BaseException] = []
+            world.step = failing
+
+            def use(store: Any, thread: int) -> None:
+                try:
+                    for number in range(bench.effort.acts):
+                        bench.driver.act(store, Random(f"{bench.effort.seed} {thread} {number}"), journal)
+                except CompactlibError:
+                    pass
+                except BaseException as error:  # raised by the thread that waits
+                    wrong.append(error)
+
+            with contextlib.suppress(CompactlibError), bench.opened(world) as store:
+                working = [threading.Thread(target=use, args=(store, thread), daemon=True) for thread in range(4)]
+                for thread in working:
+                    thread.start()
+                for thread in working:
+                    thread.join(patience_seconds)
+                assert not any(thread.is_alive() for thread in working), "a thread got neither an answer nor an error"
+            if wrong:
+                raise wrong[0]
+            world.step = act_at_once
+            failing.settle()
+            bench.inspect(world, journal)
+
+    return explore(history, limit=_share(bench, 4), seed=bench.effort.seed)
+
+
+def forks(bench: Bench) -> int:
+    """The process forks at a request: the child is refused by name, changes nothing, and the parent goes on."""
+
+    def history(choices: Choices) -> None:
+        with bench.world() as world:
+            journal, opened = Journal(), list[Any]()
+
+            def step(request: Request, act: Callable[[], Any]) -> Any:
+                if opened and choices.pick(str(request), "goes on", "forks before it") != "goes on":
+                    _require_refused(bench, opened[0], world)
+                return act()
+
+            world.step = step
+            with bench.opened(world) as store:
+                opened.append(store)
+                for number in range(bench.effort.acts):
+                    bench.driver.act(store, Random(f"{bench.effort.seed} {number}"), journal)
+            opened.clear()
+            world.step = act_at_once
+            bench.inspect(world, journal)
+
+    return explore(history, limit=_share(bench, 2), seed=bench.effort.seed)
+
+
+def paused_owners(bench: Bench) -> int:
+    """An owner is paused at a request, another one takes over, works and closes, and the first one goes on."""
+
+    def history(choices: Choices) -> None:
+        with bench.world() as world:
+            journal, later, taken = Journal(), Journal(), False
+            before: list[Change] = []
+
+            def take_over() -> None:
+                before.extend(map(attrs.evolve, journal.changes))
+                other = World(world.folder, clock=world.clock, kept=world.kept)
+                with _unlocked():
+                    bench.live(other, later, first=bench.effort.acts)
+
+            def step(request: Request, act: Callable[[], Any]) -> Any:
+                nonlocal taken
+                if not taken and choices.pick(str(request), "goes on", "pauses while another owner works") != "goes on":
+                    taken = True
+                    take_over()
+                return act()
+
+            world.step = step
+            with contextlib.suppress(CompactlibError):
+                bench.live(world, journal)
+            world.step = act_at_once
+            if taken:
+                # What the first owner did after it was taken from is not promised to anybody.
+                after = [attrs.evolve(change, acknowledged=False) for change in journal.changes[len(before):]]
+                journal.changes[:] = [*before, *after, *later.changes]
+            bench.inspect(world, journal)
+
+    return bench.explore(history)
+
+
+def _require_refused(bench: Bench, store: Any, world: World) -> None:
+    """Use the store in a child that another thread forks, which is in none of the store's calls.
+
+    Raises:
+        AssertionError: the child was not refused by name, changed the disk, or did not end.
+    """
+    ended: list[int] = []
+    forking = threading.Thread(target=lambda: ended.append(_used_in_a_fork(bench, store, world)))
+    forking.start()
+    forking.join()
+    assert ended == [0], {1: "the child was not refused by name", 3: "the child changed the disk",
+                          -signal.SIGALRM: "the child did not end"}.get(ended[0], f"the child ended with {ended[0]}")
+
+
+def _used_in_a_fork(bench: Bench, store: Any, world: World) -> int:
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            signal.alarm(20)
+            world.step = _refuse_change
+            try:
+                bench.driver.act(store, Random("in a fork"), Journal())
+            except CompactlibError:
+                code = 0
+            with contextlib.suppress(CompactlibError):
+                store.close()
+        except _Changed:
+            code = 3
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+class _Changed(BaseException):
+    """A forked child changed what its parent has open."""
+
+
+def _refuse_change(request: Request, act: Callable[[], Any]) -> Any:
+    if request.changes:
+        raise _Changed(str(request))
+    return act()
+
+
+@contextlib.contextmanager
+def _unlocked() -> Iterator[None]:
+    """Inside it every lock of a folder is free for the taking."""
+    import fcntl
+
+    with mock.patch.object(fcntl, "flock", lambda descriptor, operation: None):
+        yield
+
+
+# ---------------------------------------------------------------------------------------------------------- all of them
+
+_MEANINGLESS = frozenset({"LOCK"})
+
+HAZARDS: Mapping[str, Hazard] = {
+    hazard.__name__: hazard for hazard in (
+        refusals, full_disk, kills, interrupts, interrupts_between, clock_jumps, other_settings, crashes,
+        crashes_of_recovery, kills_and_power, damages, missing_files, older_files, threads, forks, paused_owners)}
+"""Every hazard by its name; the first line of each says what goes wrong."""
+
+
+def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = tuple(HAZARDS),
+                  effort: Effort | None = None) -> list[Outcome]:
+    """Put a store through every misfortune.
+
+    Args:
+        driver: opens, uses and checks it.
+        folder: an existing folder in which worlds are made.
+        hazards: which, by name; all of `HAZARDS` if not given.
+        effort: how much is tried; `Effort()` takes seconds a hazard.
+
+    Returns:
+        How many histories each hazard took. A hazard with one alone found no place where it can happen.
+
+    Raises:
+        BaseException: the first history that failed, with its picks as a note.
+    """
+    outcomes = []
+    for name in hazards:
+        bench = Bench(driver, folder, effort or Effort())
+        began, cpu = time.monotonic(), time.process_time()
+        try:
+            histories = HAZARDS[name](bench)
+        except BaseException as error:
+            error.add_note(f"hazard: {name} ({(HAZARDS[name].__doc__ or '').strip()})")
+            raise
+        outcomes.append(Outcome(name, histories, time.process_time() - cpu, time.monotonic() - began))
+    return outcomes
+
+
+def _files_of(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*"))
+            if path.is_file() and not path.is_symlink() and path.name not in _MEANINGLESS]
+
+
+def _share(bench: Bench, divisor: int) -> int | None:
+    """So much of the histories that are allowed; for hazards that are dear."""
+    return None if bench.effort.histories is None else max(bench.effort.histories // divisor, 1)
+
+
+def _bounds(bench: Bench, divisor: int) -> dict[str, Any]:
+    return {"limit_per_point": 128 if bench.effort.histories is None else max(bench.effort.histories // divisor, 2),
+            "seed": bench.effort.seed}
