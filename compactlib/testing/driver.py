@@ -220,4 +220,7 @@ class Driver(Protocol[StoreT]):
         """
 
     def policy(self) -> Any:
-        """A policy that finds something to compact after a few acts."""
+        """A policy that finds something to compact after a few acts, for `store.compact(policy=...)`.
+
+        `None` for a store that compacts nothing.
+        """

@@ -24,9 +24,9 @@ from unittest import mock
 
 import attrs
 
-from compactlib.errors import CompactlibError, StorageError
-from compactlib.testing.choices import Choices, explore, spread
+from compactlib.errors import CompactlibError
 from compactlib.testing._crash_shim import explore_crashes, explore_kills, explore_recovery, record
+from compactlib.testing.choices import Choices, explore, spread
 from compactlib.testing.driver import Change, Driver, Journal, World
 from compactlib.testing.failing import Failing, Killed, Killing, disk_error
 from compactlib.testing.in_front import NEEDS_ROOM, Request, act_at_once
@@ -372,7 +372,8 @@ def older_files(bench: Bench) -> int:
         for path in _files_of(older):
             name = path.relative_to(older)
             now = (folder / name).read_bytes() if (folder / name).exists() else None
-            if now != path.read_bytes() and choices.pick(str(name), "is as it was", "is an older copy") != "is as it was":
+            if now != path.read_bytes() \
+                    and choices.pick(str(name), "is as it was", "is an older copy") != "is as it was":
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_bytes(path.read_bytes())
                 return "older"
@@ -405,8 +406,10 @@ def _put_back(bench: Bench, spoil: Callable[[Choices, Path, Path], str]) -> int:
                     # It may refuse to open, by name; what it answers must be right.
                     with contextlib.suppress(CompactlibError), bench.opened(world) as store:
                         bench.driver.check(store, journal, damage=damage)
+                        policy = bench.driver.policy()
                         with contextlib.suppress(CompactlibError):
-                            store.compact(policy=bench.driver.policy())
+                            if policy is not None:
+                                store.compact(policy=policy)
                         bench.driver.check(store, journal, damage=damage)
 
         try:

@@ -27,7 +27,7 @@ def _places(code: CodeType) -> tuple[frozenset[int], frozenset[int], frozenset[i
     """Offsets behind calls, those where an interrupt may come in any case, and those of calls."""
     steps = list(dis.get_instructions(code))
     # An exception behind a call belongs to the call, also where a block ends right behind it: such places are left out.
-    blocks = [(entry.start, entry.end) for entry in dis._parse_exception_table(code)]  # type: ignore[attr-defined] # noqa: SLF001
+    blocks = [(entry.start, entry.end) for entry in dis._parse_exception_table(code)]  # type: ignore[attr-defined]
 
     def is_inside_of_same(one: int, other: int) -> bool:
         return all((start <= one < end) == (start <= other < end) for start, end in blocks)
