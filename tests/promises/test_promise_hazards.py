@@ -11,7 +11,7 @@ import pytest
 
 from compactlib.testing.driver import Driver
 from compactlib.testing.hazards import HAZARDS, Effort, check_hazards
-from tests.effort import Effort as TestEffort
+from tests import effort as efforts
 from tests.promises.drivers.segment_log import SegmentLogDriver
 
 DRIVERS: Mapping[str, Driver[Any]] = {
@@ -37,7 +37,7 @@ def _cases() -> list[Any]:
 
 
 @pytest.mark.parametrize(("store", "hazard"), _cases())
-def test_store_keeps_what_it_acknowledged(store: str, hazard: str, tmp_path: Path, effort: TestEffort) -> None:
+def test_store_keeps_what_it_acknowledged(store: str, hazard: str, tmp_path: Path, effort: efforts.Effort) -> None:
     """See the hazard's own docstring."""
     tried = Effort(acts=effort(6, 12), histories=effort(30, 3_000), most=effort(1, 2))
     (outcome,) = check_hazards(DRIVERS[store], tmp_path, hazards=[hazard], effort=tried)

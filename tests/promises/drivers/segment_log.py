@@ -10,7 +10,6 @@ import attrs
 
 from compactlib.errors import CorruptData
 from compactlib.raftlog import (
-    DamagedEntry,
     DeadEntry,
     Entry,
     EveryNMinors,
@@ -133,9 +132,6 @@ def _answer(store: SegmentLog, index: int) -> object:
             return DEAD
         case MissingEntry():
             return ABSENT
-        case _:
-            assert isinstance(found, DamagedEntry)
-            return DAMAGED
 
 
 def allowed_of(journal: Journal) -> dict[int, set[object]]:
