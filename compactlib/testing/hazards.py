@@ -17,6 +17,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, TypeAlias
@@ -25,11 +26,12 @@ from unittest import mock
 import attrs
 
 from compactlib.errors import CompactlibError
+from compactlib.files import Files
 from compactlib.testing._crash_shim import explore_crashes, explore_kills, explore_recovery, record
-from compactlib.testing.choices import Choices, explore, spread
+from compactlib.testing.choices import Choices, explore, sample, spread
 from compactlib.testing.driver import Change, Driver, Journal, World
 from compactlib.testing.failing import Failing, Killed, Killing, disk_error
-from compactlib.testing.in_front import NEEDS_ROOM, Request, act_at_once
+from compactlib.testing.in_front import NEEDS_ROOM, FilesInFront, Request, Step, act_at_once
 from compactlib.testing.interrupts import Interrupted
 
 AnyDriver: TypeAlias = Driver[Any]
@@ -76,11 +78,13 @@ class Bench:
         driver: opens, acts, checks.
         folder: where worlds are made.
         effort: how much is tried.
+        mistake: a step below all others that makes a mistake on purpose; none if `None`.
     """
 
-    def __init__(self, driver: AnyDriver, folder: Path, effort: Effort) -> None:
+    def __init__(self, driver: AnyDriver, folder: Path, effort: Effort, mistake: Step | None = None) -> None:
         self.driver = driver
         self.effort = effort
+        self._mistake = mistake
         self._folder = folder
         self._numbers = itertools.count()
         self.usual = driver.settings()[0]
@@ -91,9 +95,13 @@ class Bench:
         folder = self._folder / f"world-{next(self._numbers)}"
         folder.mkdir(parents=True)
         try:
-            yield World(folder)
+            yield self.world_in(folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def world_in(self, folder: Path, files: Files | None = None) -> World:
+        """The world of a folder whose disk is changed by `files`; by the local disk if `None`."""
+        return World(folder, behind=files if self._mistake is None else FilesInFront(self._mistake, files))
 
     def live(self, world: World, journal: Journal, *, settings: Any = None, first: int = 0,
              acts: int | None = None) -> None:
@@ -283,6 +291,33 @@ def other_settings(bench: Bench) -> int:
     return explore(history, most=bench.effort.most + 1, limit=bench.effort.histories, seed=bench.effort.seed)
 
 
+def mixtures(bench: Bench) -> int:
+    """Several lives, each with other settings, a clock that jumps, refused requests and a kill: up to three at once."""
+    lives = 3
+
+    def history(choices: Choices) -> None:
+        with bench.world() as world:
+            journal = Journal()
+            for life in range(lives):
+                settings = choices.pick(f"settings of life {life + 1}", *bench.driver.settings())
+                failing, killing = Failing(choices), Killing(choices)
+                world.step = _one_in_the_other(killing, failing)
+                world.clock.off = partial(choices.pick, "the clock", 0.0, 86_400.0, -86_400.0)
+                with contextlib.suppress(CompactlibError, Killed):
+                    bench.live(world, journal, settings=settings, first=life * bench.effort.acts)
+                world.step, world.clock.off = act_at_once, float
+                failing.settle()
+                with bench.opened(world, settings) as store:
+                    bench.driver.check(store, journal, damage="")
+            bench.inspect(world, journal)
+
+    return sample(history, bench.effort.histories or 3_000, seed=bench.effort.seed)
+
+
+def _one_in_the_other(outer: Step, inner: Step) -> Step:
+    return lambda request, act: outer(request, lambda: inner(request, act))
+
+
 # ------------------------------------------------------------------------------------------------------ power failures
 
 
@@ -290,12 +325,11 @@ def crashes(bench: Bench) -> int:
     """The power fails at each point; what was not synced is there, lost, or torn."""
 
     def check(folder: Path, notes: Sequence[Any]) -> None:
-        world = World(folder)
-        bench.inspect(world, Journal.of(notes))
+        bench.inspect(bench.world_in(folder), Journal.of(notes))
 
     with bench.world() as world:
         recording = record(world.folder, lambda folder, files: bench.live(
-            World(folder, behind=files), Journal(files.acknowledge)))
+            bench.world_in(folder, files), Journal(files.acknowledge)))
     return explore_crashes(recording, check, **_bounds(bench, 24))
 
 
@@ -303,15 +337,15 @@ def crashes_of_recovery(bench: Bench) -> int:
     """The power fails, and once more while the store is opened."""
 
     def recover(folder: Path, files: Any) -> None:
-        with bench.opened(World(folder, behind=files)):
+        with bench.opened(bench.world_in(folder, files)):
             pass
 
     def check(folder: Path, notes: Sequence[Any]) -> None:
-        bench.inspect(World(folder), Journal.of(notes))
+        bench.inspect(bench.world_in(folder), Journal.of(notes))
 
     with bench.world() as world:
         recording = record(world.folder, lambda folder, files: bench.live(
-            World(folder, behind=files), Journal(files.acknowledge)))
+            bench.world_in(folder, files), Journal(files.acknowledge)))
     return explore_recovery(recording, recover, check, recoveries=_share(bench, 4), **_bounds(bench, 8))
 
 
@@ -320,11 +354,11 @@ def kills_and_power(bench: Bench) -> int:
 
     def life(first: int) -> Callable[[Path, Any], object]:
         def live(folder: Path, files: Any) -> None:
-            bench.live(World(folder, behind=files), Journal(files.acknowledge, life=first), first=first)
+            bench.live(bench.world_in(folder, files), Journal(files.acknowledge, life=first), first=first)
         return live
 
     def check(folder: Path, notes: Sequence[Any]) -> None:
-        bench.inspect(World(folder), Journal.of(notes))
+        bench.inspect(bench.world_in(folder), Journal.of(notes))
 
     return explore_kills(life(0), life(bench.effort.acts), check, max_states=bench.effort.histories,
                          limit_per_point=4 if bench.effort.histories else 16, seed=bench.effort.seed)
@@ -574,13 +608,13 @@ _MEANINGLESS = frozenset({"LOCK"})
 
 HAZARDS: Mapping[str, Hazard] = {
     hazard.__name__: hazard for hazard in (
-        refusals, full_disk, kills, interrupts, interrupts_between, clock_jumps, other_settings, crashes,
+        refusals, full_disk, kills, interrupts, interrupts_between, clock_jumps, other_settings, mixtures, crashes,
         crashes_of_recovery, kills_and_power, damages, missing_files, older_files, threads, forks, paused_owners)}
 """Every hazard by its name; the first line of each says what goes wrong."""
 
 
 def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = tuple(HAZARDS),
-                  effort: Effort | None = None) -> list[Outcome]:
+                  effort: Effort | None = None, mistake: Step | None = None) -> list[Outcome]:
     """Put a store through every misfortune.
 
     Args:
@@ -588,6 +622,7 @@ def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = t
         folder: an existing folder in which worlds are made.
         hazards: which, by name; all of `HAZARDS` if not given.
         effort: how much is tried; `Effort()` takes seconds a hazard.
+        mistake: a step between the store and the disk that makes a mistake, to see that the hazards find it.
 
     Returns:
         How many histories each hazard took. A hazard with one alone found no place where it can happen.
@@ -597,7 +632,7 @@ def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = t
     """
     outcomes = []
     for name in hazards:
-        bench = Bench(driver, folder, effort or Effort())
+        bench = Bench(driver, folder, effort or Effort(), mistake)
         began, cpu = time.monotonic(), time.process_time()
         try:
             histories = HAZARDS[name](bench)
