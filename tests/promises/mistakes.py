@@ -7,8 +7,8 @@ A place is a function of the library with the one that called it, so that it has
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +42,7 @@ class Place:
 
 def place_of(request: Request) -> Place:
     """The place that makes this request now."""
-    frame = sys._getframe(1)
+    frame = inspect.currentframe()
     names: list[str] = []
     while frame is not None:
         path = frame.f_code.co_filename
