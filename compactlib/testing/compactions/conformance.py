@@ -49,6 +49,7 @@ from compactlib.report import VerifyReport
 from compactlib.rewrite import RewriteTask
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
+from compactlib.testing import RecordingFiles, explore_kills
 from compactlib.testing.compactions.factory import CompactionFactory
 from compactlib.testing.compactions.kit import (
     Opened,
@@ -65,7 +66,6 @@ from compactlib.testing.compactions.kit import (
     tells_why,
     truthful,
 )
-from compactlib.testing.crash.kills import LifeFiles, explore_kills
 from compactlib.testing.faults.plan import Crash, Fault
 from compactlib.testing.kit.conformance import ConformanceKit, Mismatch, expect, run_kit, same, shown
 from compactlib.testing.kit.contract_actors import (
@@ -1068,7 +1068,7 @@ class CompactionConformance(ConformanceKit):
                 opened.fill(0)
             prepared[:] = opened.acknowledged
 
-        def compact(folder: Path, files: LifeFiles) -> None:
+        def compact(folder: Path, files: RecordingFiles) -> None:
             opened = live(folder, files, [])
             try:
                 opened.compact()
@@ -1079,7 +1079,7 @@ class CompactionConformance(ConformanceKit):
             opened.store.close()
             factory.release(opened.store)
 
-        def write(folder: Path, files: LifeFiles) -> None:
+        def write(folder: Path, files: RecordingFiles) -> None:
             opened = live(folder, files, [])
             with closing(opened):
                 opened.fill(1)

@@ -18,13 +18,12 @@ from typing import TypeAlias
 from compactlib.errors import InvalidInput, StorageError
 from compactlib.files.disk import Files, OutFile, StrPath
 from compactlib.testing.faults.files_in_front import FilesInFront
+from compactlib.testing.in_front import Killed
 
 _FULL = frozenset({_errno.ENOSPC, _errno.EDQUOT, _errno.EFBIG})
 _NEEDS_SPACE = frozenset({"create", "write", "copy", "link", "symlink", "make folder"})
 
-
-class Crash(BaseException):
-    """The process "died" at this operation. Not an `Exception`: no code under test may catch it and go on."""
+Crash = Killed
 
 
 class Fault(enum.Enum):
