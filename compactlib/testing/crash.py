@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from compactlib.errors import InvalidInput, StorageError, Unsupported
+from compactlib.errors import InvalidInput, Unsupported
 from compactlib.files.disk import Files, LocalFiles, OutFile, StrPath, list_folder, read_exactly
 from compactlib.testing.choices import Choices
 from compactlib.testing.disk_model import (
@@ -152,7 +152,9 @@ class _Recorder:
     def recording(self) -> Recording:
         with self.lock:
             recording = Recording(self._initial, tuple(self.operations), tuple(self.acknowledgements), self._ignore)
-            noted, found = _rebuilt_image(recording), _read_image(self.root, self._ignore)
+            found = _read_image(self.root, self._ignore)
+        model, nothing_lost = _picked(recording, Choices({0: len(self.operations)}))
+        noted = model.image(nothing_lost)
         if noted.fingerprint() != found.fingerprint():
             raise InvalidInput(f"{self.root} was changed without the Files given to the function: "
                                f"{noted.first_difference(found)}; a crash could not be rebuilt from the recording")
@@ -164,26 +166,18 @@ class _Recorder:
 
     def _change_bytes(self, request: Request, out: OutFile, act: Callable[[], Any]) -> Any:
         _, path, inode = self._opened[id(out)]
-        writes = request.kind in ("write", "copy", "punch hole")
+        if request.kind not in ("write", "copy", "punch hole"):
+            act()
+            kind = "sync" if request.kind == "sync" else "truncate"
+            self.operations.append(Operation(kind, path, ROOT, inode, offset=request.offset))
+            return None
         try:
-            answer = act()
-        except (StorageError, InvalidInput):
-            if writes:
-                self._note_bytes(path, inode, out, request)
-            raise
-        if writes:
-            self._note_bytes(path, inode, out, request)
-        elif request.kind == "sync":
-            self.operations.append(Operation("sync", path, ROOT, inode))
-        else:
-            self.operations.append(Operation("truncate", path, ROOT, inode, offset=request.offset))
-        return answer
-
-    def _note_bytes(self, path: str, inode: int, out: OutFile, request: Request) -> None:
-        # What is there by now; of a refused request that may be a part. A hole may be lost as zeros written may be.
-        data = read_exactly(out.fileno(), request.size, request.offset)
-        if data:
-            self.operations.append(Operation("write", path, ROOT, inode, offset=request.offset, data=data))
+            return act()
+        finally:
+            # What is there by now; of a refused request that may be a part. A hole may be lost as zeros written may be.
+            data = read_exactly(out.fileno(), request.size, request.offset)
+            if data:
+                self.operations.append(Operation("write", path, ROOT, inode, offset=request.offset, data=data))
 
     def _change_names(self, request: Request, act: Callable[[], Any]) -> Any:
         kind, path, target = request.kind, request.path, Parts()
@@ -376,29 +370,6 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
     Raises:
         BaseException: what a life or the check raised, with a note that tells the kill and the power failure.
         InvalidInput: a life changed the folder in another way than through its files, or has swallowed the kill.
-
-    >>> def first(folder, files):
-    ...     files.create(folder / "journal").close()
-    ...     files.sync_folder(folder)
-    >>> def successor(folder, files):
-    ...     found = (folder / "journal").exists()
-    ...     out = files.open(folder / "journal") if found else files.create(folder / "journal")
-    ...     if not found:
-    ...         files.sync_folder(folder)
-    ...     out.write_at(0, [b"data"])
-    ...     out.sync()
-    ...     out.close()
-    ...     files.acknowledge(b"data")
-    >>> def check(folder, acknowledged):
-    ...     if acknowledged:
-    ...         assert (folder / "journal").read_bytes() == b"data"
-    >>> try:
-    ...     explore_kills(first, successor, check)
-    ... except FileNotFoundError as error:
-    ...     print(error.__notes__[-1])
-    the first life was killed before change 2; explore_kills(..., points=[2]) runs this kill alone
-
-    The journal that the successor found was made by the killed process, and its name was never made durable.
     """
     rng = random.Random(seed)
     seen: set[object] = set()
@@ -410,13 +381,14 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
         for number in numbers:
             if max_states is not None and len(seen) >= max_states:
                 break
-            with _noting(_kill_note, number):
+            with _noting(f"the first life was killed before change {number}; "
+                         f"explore_kills(..., points=[{number}]) runs this kill alone"):
                 _, recording, begins = _lives(base / "lives", prepare, number, first, successor)
                 context = tuple(repr(value) for _, value in recording.acknowledgements)
                 every = range(begins, len(recording.operations) + 1)
                 for model, fates in distinct_crashes(recording, rng, limit_per_point, every, seen, context):
                     with (_rebuilt(model, fates, base / "after") as folder,
-                          _noting(_failure_note, recording, model, fates, begins)):
+                          _noting(_note, recording, model, fates, begins=begins)):
                         check(folder, recording.acknowledged(model.point))
                     if max_states is not None and len(seen) >= max_states:
                         break
@@ -532,8 +504,10 @@ def _fate(index: int, operation: Operation, model: CrashModel, fates: Fates) -> 
 
 
 def _note(recording: Recording, model: CrashModel, fates: Fates,
-          again: tuple[Recording, CrashModel, Fates] | None = None) -> str:
+          again: tuple[Recording, CrashModel, Fates] | None = None, *, begins: int | None = None) -> str:
     story, picks, argument = _story(recording, model, fates), model.picks(fates), ""
+    if begins is not None:
+        return f"after this power failure the folder is wrong; the successor begins with operation {begins}:\n{story}"
     if again is not None:
         story += "\n     == recovery ==\n" + _story(*again)
         picks |= {2 + len(model.pending) + number: place for number, place in again[1].picks(again[2]).items()}
@@ -543,23 +517,13 @@ def _note(recording: Recording, model: CrashModel, fates: Fates,
             f"repeat_crash(recording, {picks}, folder{argument}) rebuilds the folder")
 
 
-def _failure_note(recording: Recording, model: CrashModel, fates: Fates, begins: int) -> str:
-    return (f"after this power failure the folder is wrong; the successor begins with operation {begins}:\n"
-            f"{_story(recording, model, fates)}")
-
-
-def _kill_note(killed_at: int) -> str:
-    return (f"the first life was killed before change {killed_at}; explore_kills(..., points=[{killed_at}]) runs this "
-            "kill alone")
-
-
 @contextlib.contextmanager
-def _noting(note: Callable[..., str], *arguments: object) -> Iterator[None]:
+def _noting(note: str | Callable[..., str], *arguments: object, **named: object) -> Iterator[None]:
     """Note on whatever is raised inside the `with` (pytest's own failures are no `Exception`) what it was about."""
     try:
         yield
     except BaseException as error:
-        error.add_note(note(*arguments))
+        error.add_note(note if isinstance(note, str) else note(*arguments, **named))
         raise
 
 
@@ -588,12 +552,6 @@ def _rebuilt(model: CrashModel, fates: Fates, folder: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder)
-
-
-def _rebuilt_image(recording: Recording) -> Image:
-    model = CrashModel(recording)
-    model.advance_to(len(recording.operations))
-    return model.image(model.pick(Choices()))
 
 
 def _read_image(folder: str, ignore: Collection[str]) -> Image:

@@ -49,7 +49,6 @@ from compactlib.report import VerifyReport
 from compactlib.rewrite import RewriteTask
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer
-from compactlib.testing import RecordingFiles, explore_kills
 from compactlib.testing.compactions.factory import CompactionFactory
 from compactlib.testing.compactions.kit import (
     Opened,
@@ -66,6 +65,7 @@ from compactlib.testing.compactions.kit import (
     tells_why,
     truthful,
 )
+from compactlib.testing.crash import RecordingFiles, explore_kills
 from compactlib.testing.faults.plan import Crash, Fault
 from compactlib.testing.kit.conformance import ConformanceKit, Mismatch, expect, run_kit, same, shown
 from compactlib.testing.kit.contract_actors import (

@@ -73,7 +73,7 @@ class FailingFiles(FilesInFront):
             everything, opening for writing included.
         faults: chooses further faults by the number of a change: those of `fault_plans.FILE_FAULTS`. `REFUSED` and
             `TORN` raise the error of `EIO`, `FULL` that of `ENOSPC`; after a crash every change raises `Crash`. It
-            stops the process, and loses nothing that was not synced: for that see `explore`.
+            stops the process, and loses nothing that was not synced: for that see `explore_crashes`.
 
     Raises:
         InvalidInput: `fail_at` is less than 1.
