@@ -1,12 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
+from compactlib.testing.choices import (
+    Choices as Choices,
+    drawn_choices as drawn_choices,
+    explore as explore,
+    repeat as repeat,
+    sample as sample,
+)
 from compactlib.testing.compactions.conformance import check_compaction as check_compaction
 from compactlib.testing.compactions.factory import CompactionFactory as CompactionFactory
-from compactlib.testing.crash.harness import (
-    explore as explore,
+from compactlib.testing.crash import (
+    RecordingFiles as RecordingFiles,
+    explore_crashes as explore_crashes,
+    explore_kills as explore_kills,
     explore_recovery as explore_recovery,
+    record as record,
+    repeat_crash as repeat_crash,
 )
-from compactlib.testing.crash.kills import explore_kills as explore_kills
-from compactlib.testing.crash.recorder import record as record
+from compactlib.testing.disk_model import Recording as Recording
 from compactlib.testing.executors.conformance import check_executor as check_executor
 from compactlib.testing.faults.jumps import explore_clock_jumps as explore_clock_jumps
 from compactlib.testing.faults.kv_faults import (

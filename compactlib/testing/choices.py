@@ -28,7 +28,7 @@ Multithreaded Programs", 2007).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import attrs
@@ -196,9 +196,7 @@ def drawn_choices(*, picks: int = 200, most: int = 4) -> SearchStrategy[Choices]
 
 def spread(values: Iterable[OptionT], most: int) -> list[OptionT]:
     """At most `most` of the values, evenly spread, the first and the last among them."""
-    listed = list(values)
-    if len(listed) <= most:
-        return listed
-    if most < 2:
-        return listed[:most]
+    listed = values if isinstance(values, Sequence) else list(values)
+    if len(listed) <= most or most < 2:
+        return list(listed[:most])
     return [listed[number * (len(listed) - 1) // (most - 1)] for number in range(most)]

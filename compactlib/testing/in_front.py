@@ -43,6 +43,10 @@ _KV_READS = frozenset({"get", "get_many", "scan"})
 _KV_CONDITIONAL = frozenset({"set_if", "delete_if", "transact"})
 
 
+class Killed(BaseException):
+    """The process was killed at this request. Not an `Exception`: no code under test may catch it and go on."""
+
+
 @attrs.frozen
 class Request:
     """One request to a disk, a key-value store or an object store.

@@ -14,7 +14,7 @@ from compactlib.outcome import Failed
 from compactlib.runtime.budget import Budget
 from compactlib.testing import AsyncServiceFactory, CompactionFactory, ServiceFactory, check_policy
 from compactlib.testing.compactions.conformance import CompactionConformance
-from compactlib.testing.crash.harness import scratch_folder
+from compactlib.testing.crash import scratch_folder
 from compactlib.testing.services.async_conformance import AsyncServiceConformance
 from compactlib.testing.services.conformance import ServiceConformance
 from tests.contract.offered import offered, promises

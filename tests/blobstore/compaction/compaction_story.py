@@ -32,11 +32,7 @@ from compactlib.files import Files
 from compactlib.outcome import Done, Failed
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
-from compactlib.testing import record
-from compactlib.testing.crash.harness import replay
-from compactlib.testing.crash.model import CrashModel
-from compactlib.testing.crash.recorder import RecordingFiles
-from compactlib.testing.crash.state import CrashState, Fate
+from compactlib.testing import RecordingFiles, record, repeat_crash
 from tests.blobstore.compaction_stores import START, flip, names, open_store, plan_of
 
 KINDS = {"put": RecordKind.PUT, "delete": RecordKind.DELETE, "undelete": RecordKind.UNDELETE,
@@ -177,12 +173,9 @@ class Story:
         operations = [str(operation) for operation in recording.operations]
         point = next((at for at, text in enumerate(operations) if fnmatch.fnmatch(text, glob)), None)
         assert point is not None, f"no operation matches {glob!r} among {operations}"
-        model = CrashModel(recording)
-        model.advance_to(point)
-        fate = Fate.LOST if "losing" in words else Fate.KEPT
         self.crashes += 1
         parent = self.base / f"after-crash-{self.crashes}"
-        replay(recording, CrashState.of(point, dict.fromkeys(model.pending, fate)), parent)
+        repeat_crash(recording, {0: point, 1: int("losing" in words)}, parent)
         self.folder = parent / "store"
 
     # -- what must hold

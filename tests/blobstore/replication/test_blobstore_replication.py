@@ -25,9 +25,7 @@ from compactlib.blobstore.store.store import BlobStore
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files import Files, LocalFiles
-from compactlib.testing import explore
-from compactlib.testing.crash.operations import Recording
-from compactlib.testing.crash.recorder import RecordingFiles
+from compactlib.testing import Recording, RecordingFiles, explore_crashes
 from tests.blobstore.compaction_stores import RETENTION, START, compact_all, garbage_store
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 10, index_max_entries=3, journal_max_entries=0,
@@ -137,7 +135,8 @@ def test_what_a_peer_was_told_no_crash_takes_away(kept: list[bytes], tmp_path: P
 
     def fails_again(folder: Path, acknowledged: Sequence[Any]) -> None:
         again = told(folder)
-        explore(again, lambda last, tokens: goes_on(last, [*acknowledged, *tokens]), points=[len(again.operations)])
+        explore_crashes(again, lambda last, tokens: goes_on(last, [*acknowledged, *tokens]),
+                        points=[len(again.operations)])
 
     def goes_on(folder: Path, tokens: Sequence[Any]) -> None:
         with opened(folder / "store", config) as store:
@@ -145,7 +144,7 @@ def test_what_a_peer_was_told_no_crash_takes_away(kept: list[bytes], tmp_path: P
             assert all(b"new" in followed(store, token)[0] for token in tokens)
 
     first = told(tmp_path)
-    explore(first, fails_again, points=[len(first.operations)])
+    explore_crashes(first, fails_again, points=[len(first.operations)])
 
 
 def test_a_token_of_another_incarnation_begins_anew(scratch: Path) -> None:

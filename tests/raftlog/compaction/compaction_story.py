@@ -53,11 +53,8 @@ from compactlib.raftlog.log.read_plan import ReadPlan
 from compactlib.raftlog.model.names import segment_name, segment_number
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
-from compactlib.testing import record
-from compactlib.testing.crash.harness import replay
-from compactlib.testing.crash.model import CrashModel
-from compactlib.testing.crash.recorder import RecordingFiles
-from compactlib.testing.crash.state import CrashState, Fate
+from compactlib.testing import RecordingFiles, record, repeat_crash
+from compactlib.testing.disk_model import KEPT, LOST, CrashModel
 from tests.raftlog.compaction_logs import Expected, flip_byte, links, options, payload_of, payload_place, strays
 from tests.raftlog.wrapped_files import WatchedFiles
 
@@ -208,12 +205,12 @@ class Story:
         model = CrashModel(recording)
         model.advance_to(point)
         gone = {change for change in model.pending
-                if losing == "everything" or (losing and fnmatch.fnmatch(operations[change.operation], losing))}
+                if losing == "everything" or (losing and fnmatch.fnmatch(str(change.operation), losing))}
         assert gone or not losing, f"nothing that can be lost matches {losing!r}"
-        state = CrashState.of(point, {change: Fate.LOST if change in gone else Fate.KEPT for change in model.pending})
+        picks = model.picks({change: LOST if change in gone else KEPT for change in model.pending})
         self.crashes += 1
         self.folder = self.base / f"after-crash-{self.crashes}"
-        replay(recording, state, self.folder)
+        repeat_crash(recording, picks, self.folder)
         self.unsynced.clear()
 
     def do_unsynced(self, index: str, _: str, term: str) -> None:

@@ -31,7 +31,7 @@ from compactlib.raftlog import (
     SegmentLog,
 )
 from compactlib.raftlog.model.names import segment_name
-from compactlib.testing.crash.kills import LifeFiles, explore_kills
+from compactlib.testing import RecordingFiles, explore_kills
 from compactlib.testing.faults.plan import Crash, FailingFiles, Fault
 from compactlib.testing.kit.forks import check_fork, in_a_fork
 from compactlib.testing.settings import check_settings
@@ -67,7 +67,7 @@ def promise_of(log: SegmentLog) -> Promised:
                     IndexSet() if state is None else state.live)
 
 
-def life(folder: Path, files: LifeFiles, rounds: int = 1) -> None:
+def life(folder: Path, files: RecordingFiles, rounds: int = 1) -> None:
     """Appends, overwrites, takes a snapshot, compacts, appends again; acknowledges after each."""
     with SegmentLog(folder / LOG, small(files)) as log:
         for _ in range(rounds):
@@ -117,7 +117,7 @@ def require_kept(folder: Path, acknowledged: Sequence[Promised]) -> None:
 
 def kills(max_states: int, limit_per_point: int, rounds: int = 1) -> int:
     work = partial(life, rounds=rounds)
-    return explore_kills(work, work, require_kept, max_states=max_states, limit_per_point=limit_per_point).distinct
+    return explore_kills(work, work, require_kept, max_states=max_states, limit_per_point=limit_per_point)
 
 
 def test_a_killed_life_another_that_acknowledges_and_then_no_power() -> None:

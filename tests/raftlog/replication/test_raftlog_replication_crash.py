@@ -43,8 +43,7 @@ from compactlib.raftlog.snapshots.folder import SnapshotFolder
 from compactlib.raftlog.snapshots.model import SnapshotManifest
 from compactlib.raftlog.snapshots.staging import IncomingState
 from compactlib.raftlog.store.store import StoreOptions, open_log
-from compactlib.testing import FailingFiles, explore, record
-from compactlib.testing.crash.recorder import RecordingFiles
+from compactlib.testing import FailingFiles, RecordingFiles, explore_crashes, record
 from compactlib.testing.faults.plan import Crash, Fault
 from examples.raft_kv import KvStore
 from tests.raftlog.wrapped_files import UnsyncedFiles
@@ -203,8 +202,8 @@ def test_a_crash_at_any_step_leaves_the_old_state_or_the_new_one(limit: int, tmp
             log.segments.verify()
             follower.snapshots.audit()
 
-    report = explore(record(place, work), check, rng=random.Random(1), limit_per_point=limit)
-    assert report.points > 40
+    checked = explore_crashes(record(place, work), check, seed=1, limit_per_point=limit)
+    assert checked > 40
     members.leader.close()
 
 
@@ -271,8 +270,8 @@ def test_a_crash_at_any_step_takes_nothing_back_that_does_not_contradict_the_sna
                 assert [log.read(entry.index) for entry in mine] == mine
         log.close()
 
-    report = explore(record(place, work), check, rng=random.Random(1), limit_per_point=limit)
-    assert report.points > 20
+    checked = explore_crashes(record(place, work), check, seed=1, limit_per_point=limit)
+    assert checked > 20
     leader.close()
 
 
@@ -382,8 +381,8 @@ def test_what_is_acknowledged_stays_although_the_next_entry_comes_with_a_snapsho
             assert tuple(log.entries()) == follower.HELD
         log.close()
 
-    report = explore(record(place, work), check, rng=random.Random(1), limit_per_point=limit)
-    assert report.points > 20
+    checked = explore_crashes(record(place, work), check, seed=1, limit_per_point=limit)
+    assert checked > 20
     assert len(set(notes)) == 2
 
 
@@ -427,8 +426,8 @@ def test_what_follows_such_an_entry_by_another_way_is_no_gap(
             assert (log.last_index, log.contiguous_through) == (through + 1, through + 1)
             assert not (folder / "log/logs/log/GAP").exists()
 
-    report = explore(record(place, work), check, rng=random.Random(1), limit_per_point=limit)
-    assert report.points > 3
+    checked = explore_crashes(record(place, work), check, seed=1, limit_per_point=limit)
+    assert checked > 3
 
 
 def test_a_gap_that_cannot_be_noted_lets_nothing_in(tmp_path: Path) -> None:

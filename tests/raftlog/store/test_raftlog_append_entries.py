@@ -20,8 +20,7 @@ from compactlib.raftlog.errors import Overwriting
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import AppendAnswer, AppendEntries
 from compactlib.raftlog.store import raft_log
-from compactlib.testing import explore, record
-from compactlib.testing.crash.recorder import RecordingFiles
+from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.effort import Effort
 from tests.raftlog.raft_host import SMALL, indexes, reopened, rows
 from tests.raftlog.raft_world import store_options
@@ -421,4 +420,4 @@ def test_a_crash_at_every_step_leaves_what_was_answered(tmp_path: Path, effort: 
             assert log.append_entries(*message_of(other, 1, 6)).match_index == 6
             assert [term for _, term in terms(log)] == other
 
-    explore(record(tmp_path, run), check, rng=random.Random(1), limit_per_point=effort(3, 40))
+    explore_crashes(record(tmp_path, run), check, seed=1, limit_per_point=effort(3, 40))

@@ -16,8 +16,7 @@ from compactlib.errors import Busy, StorageError
 from compactlib.files import Files
 from compactlib.raftlog import RaftLogStore
 from compactlib.raftlog.errors import LogStopped
-from compactlib.testing import explore, explore_recovery, record
-from compactlib.testing.crash.recorder import RecordingFiles
+from compactlib.testing import RecordingFiles, explore_crashes, explore_recovery, record
 from compactlib.testing.faults.plan import FailingFiles
 from tests.raftlog.raft_world import (
     KINDS,
@@ -65,7 +64,6 @@ def crash_everywhere(folder: Path, operations: list[Operation], *, states: int, 
     """Crash at every step of the operations; then crash the recoveries too."""
     recording, models = recorded(folder, operations, seed % 2 * 3)
     check = check_after_crash(models)
-    rng = random.Random(seed)
 
     def inside(found: Path, acknowledged: object) -> None:
         if (found / "store").exists():
@@ -75,9 +73,9 @@ def crash_everywhere(folder: Path, operations: list[Operation], *, states: int, 
         if (found / "store").exists():
             RaftLogStore(found / "store", store_options(files)).close()
 
-    explore(recording, inside, rng=rng, limit_per_point=states)  # type: ignore[arg-type]
+    explore_crashes(recording, inside, seed=seed, limit_per_point=states)  # type: ignore[arg-type]
     if recoveries:
-        explore_recovery(recording, recover, inside, rng=rng, recoveries=recoveries,  # type: ignore[arg-type]
+        explore_recovery(recording, recover, inside, seed=seed, recoveries=recoveries,  # type: ignore[arg-type]
                          limit_per_point=3)
 
 

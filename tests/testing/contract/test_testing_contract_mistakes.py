@@ -25,7 +25,7 @@ from compactlib.runtime.observe import Observer, telling
 from compactlib.runtime.ownership import Ownership, Run
 from compactlib.testing import PromiseBroken, check_compaction
 from compactlib.testing.compactions.conformance import CompactionConformance
-from compactlib.testing.crash.harness import scratch_folder
+from compactlib.testing.crash import scratch_folder
 from compactlib.testing.kit import contract_actors
 from tests.testing.contract.toy_factory import LineStores
 from tests.testing.contract.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView

@@ -29,7 +29,7 @@ from compactlib.blobstore.model.names import SegmentName
 from compactlib.errors import CorruptData, InvalidInput, StorageError, Unsupported
 from compactlib.files import Files, LocalFiles
 from compactlib.report import PolicyRecord
-from compactlib.testing import explore, record
+from compactlib.testing import explore_crashes, record
 from tests.blobstore.policy_views import NOW, a_view, places, shares, toy
 
 
@@ -262,7 +262,7 @@ def test_a_history_outlives_a_crash_at_any_step(tmp_path: Path) -> None:
             assert found is not None
             assert found.since >= float(acknowledged[-1])
 
-    assert explore(record(tmp_path, work), check).points > 10
+    assert explore_crashes(record(tmp_path, work), check) > 10
 
 
 def test_the_middle_range_is_remembered_over_a_restart(tmp_path: Path) -> None:
