@@ -17,16 +17,12 @@ from compactlib.errors import CompactlibError, StorageError
 from compactlib.kv import OutcomeUnknown, PredicateFailed, SlowDown, StoreFailed
 from compactlib.objects import ObjectStoreFailed
 from compactlib.testing.choices import Choices
-from compactlib.testing.in_front import NEEDS_ROOM, Request
+from compactlib.testing.in_front import NEEDS_ROOM, Killed, Request
 
 _DONE, _REFUSED, _HALF, _FULL = "done", "refused", "half done, then refused", "no room"
 _SLOW, _CONFLICT = "slow down", "another writer came first"
 _UNKNOWN_DONE, _UNKNOWN_LOST = "done, without an answer", "lost, without an answer"
 _UNKNOWN_LATE = "done two requests later, without an answer"
-
-
-class Killed(BaseException):
-    """The process "died" at this request. Not an `Exception`: no code under test may catch it and go on."""
 
 
 class Failing:

@@ -27,11 +27,11 @@ import attrs
 
 from compactlib.errors import CompactlibError
 from compactlib.files import Files
-from compactlib.testing._crash_shim import explore_crashes, explore_kills, explore_recovery, record
 from compactlib.testing.choices import Choices, explore, sample, spread
+from compactlib.testing.crash import explore_crashes, explore_kills, explore_recovery, record
 from compactlib.testing.driver import Change, Driver, Journal, World
-from compactlib.testing.failing import Failing, Killed, Killing, disk_error
-from compactlib.testing.in_front import NEEDS_ROOM, FilesInFront, Request, Step, act_at_once
+from compactlib.testing.failing import Failing, Killing, disk_error
+from compactlib.testing.in_front import NEEDS_ROOM, FilesInFront, Killed, Request, Step, act_at_once
 from compactlib.testing.interrupts import Interrupted
 
 AnyDriver: TypeAlias = Driver[Any]

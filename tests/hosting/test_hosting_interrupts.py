@@ -26,8 +26,8 @@ from compactlib.scheduler import (
     Worker,
 )
 from compactlib.scheduler.model.poll import PollResponse
+from compactlib.testing.interrupts import interruptions
 from tests.effort import Effort
-from tests.interrupts import interruptions
 
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
 

@@ -20,7 +20,7 @@ from compactlib.objects import MemoryObjects, ObjectInfo, ObjectRef, ObjectStore
 from compactlib.objects.digest import Digest
 from compactlib.objects.store import read_checked
 from compactlib.testing import ObjectStoreConformance, check_object_store
-from tests.interrupts import interruptions
+from compactlib.testing.interrupts import interruptions
 
 
 class TestMemoryObjects(ObjectStoreConformance):

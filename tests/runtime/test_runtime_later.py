@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from compactlib.runtime.later import LaterCalls, LaterObserver
 from compactlib.runtime.observe import Observer, Observers, Progress, RecordingObserver
+from compactlib.testing.interrupts import interruptions
 from tests.effort import Effort
-from tests.interrupts import interruptions
 
 
 def test_nothing_is_told_before_delivery_and_all_in_order_then() -> None:

@@ -14,7 +14,7 @@ from compactlib.executors import Attempt, LocalExecutor, RewriteFailure, Rewrite
 from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import Observer, Progress
 from compactlib.runtime.ownership import Ownership, Run
-from tests.interrupts import interruptions
+from compactlib.testing.interrupts import interruptions
 
 
 class Asking:

@@ -18,8 +18,8 @@ from compactlib.kv.batches import change_many
 from compactlib.kv.errors import TooLarge
 from compactlib.kv.store import KVLimits
 from compactlib.testing import KVStoreConformance
+from compactlib.testing.interrupts import Interrupted, interruptions
 from compactlib.testing.stores.kv_machine import kv_machine
-from tests.interrupts import Interrupted, interruptions
 
 
 class TestMemoryStore(KVStoreConformance):

@@ -22,8 +22,8 @@ from compactlib.runtime.budget import Budget
 from compactlib.runtime.observe import RecordingObserver
 from compactlib.runtime.services.agenda import Accepted, Refused, Removed
 from compactlib.runtime.services.manager import COMPACTION_FAILING, COMPACTION_RECOVERED, disk_of
+from compactlib.testing.interrupts import interruptions
 from tests.effort import Effort
-from tests.interrupts import interruptions
 
 BOTH = (Periodic(100.0), OnRequest())
 

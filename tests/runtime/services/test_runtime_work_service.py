@@ -29,8 +29,8 @@ from compactlib.runtime.observe import Observer, RecordingObserver
 from compactlib.runtime.services.agenda import Accepted, Refused, Removed
 from compactlib.runtime.services.service_face import ServiceFace
 from compactlib.runtime.services.work_service import Job, WorkService
+from compactlib.testing.interrupts import interruptions
 from tests.effort import Effort
-from tests.interrupts import interruptions
 
 FAILED = "shop_failed"
 
