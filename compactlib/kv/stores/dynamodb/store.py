@@ -133,10 +133,12 @@ class DynamoStore:
                                ) from error
         self._client.meta.events.register("response-received.dynamodb", self._require_whole)
         try:
-            self._set_up(create)
+            found = self._set_up(create)
         except BaseException:
             self.close()
             raise
+        self._place = ", ".join(f"{word} {found[name]}" for word, name in (("DynamoDB table", "TableArn"), ("id", "TableId"))
+                                if found.get(name))
 
     @property
     def limits(self) -> KVLimits:
@@ -147,6 +149,11 @@ class DynamoStore:
     def table(self) -> str:
         """The table's name."""
         return self._table
+
+    def place(self) -> str | None:
+        """See `Placed.place`: the table's ARN and id, from when it was opened. No request."""
+        self._state.require()
+        return self._place or None
 
     def get(self, partition: bytes, key: bytes) -> Versioned:
         """See `KVStore.get`. One consistent read."""
@@ -301,7 +308,8 @@ class DynamoStore:
 
     # -- the service
 
-    def _set_up(self, create: bool) -> None:
+    def _set_up(self, create: bool) -> dict[str, Any]:
+        """Make the table if need be; gives what DynamoDB says of it."""
         for turn in range(_TABLE_WAITS):
             # A table that was made a moment ago is known at once, as a rule.
             if turn > 1:
@@ -322,7 +330,7 @@ class DynamoStore:
                                 path=self._table)
             # While it is being updated it can be used as well.
             if found["TableStatus"] in ("ACTIVE", "UPDATING"):
-                return
+                return found
         raise SlowDown(operation="set up", detail=f"table {self._table} is still not active")
 
     def _ask(self, operation: str, method: str, *, writes: bool = False, of_table: bool = True,
