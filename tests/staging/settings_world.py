@@ -165,7 +165,11 @@ class SettingsWorld:
 
         # All openings are one repository's, and the first ranges may be of one that does not own them.
         Repository(self.store, CommittedRanges(self.objects), clock=self.clock).adopt_ranges()
-        return Repository(FaultyStore(store, choose), committed, clock=self.clock, rng=names, options=options)
+        faults, self._faults = self._faults, 0.0
+        left, self._requests_left = self._requests_left, 0
+        opened = Repository(FaultyStore(store, choose), committed, clock=self.clock, rng=names, options=options)
+        self._faults, self._requests_left = faults, left
+        return opened
 
     def _object_fault(self, request: ObjectRequest) -> Fault | None:
         self._counted()
