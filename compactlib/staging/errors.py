@@ -122,8 +122,8 @@ class RangesNotOwned(Conflict):
     """
 
     def __init__(self, why: str, *, owner: str, own: str) -> None:
-        super().__init__(f"ranges are not collected: {why}; they belong to {owner or 'nobody who is known'}, and this is "
-                         f"{own}; if no other catalogue needs them, call adopt_ranges()")
+        super().__init__(f"ranges are not collected: {why}; they belong to {owner or 'nobody who is known'}, and this "
+                         f"is {own}; if no other catalogue needs them, call adopt_ranges()")
         self.owner = owner
         self.own = own
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A collection deletes ranges only for the catalogue that owns them: an empty, a copied or another catalogue over the same
-object store deletes nothing until its operator has called `adopt_ranges`.
+"""A collection deletes ranges only for the catalogue that owns them: an empty, a copied or another catalogue over the
+same object store deletes nothing until its operator has called `adopt_ranges`.
 """
 
 from __future__ import annotations
@@ -242,6 +242,20 @@ def test_a_repository_opens_while_its_object_store_is_away() -> None:
     assert isinstance(repository.reclaim(), Failed)
     objects.is_away = False
     assert_collects(filled(world.open()), world)
+
+
+def test_reclaim_keeps_staged_entries_of_a_repository_beside(world: World) -> None:
+    """In the same key-value store: tokens that it does not know are another's."""
+    options = StagingOptions(owns_ranges=True, grace_seconds=0, orphan_seconds=0, first_backoff_seconds=0)
+    prod = filled(world.open(options=options))
+    prod.branch("main").put(b"staged", b"1")
+    beside = world.open(options=options, repository="beside")
+    beside.create_branch("main").put(b"staged", b"2")
+    for _ in range(2):
+        beside.reclaim()
+        prod.reclaim()
+    assert prod.branch("main").get(b"staged").data == b"1"
+    assert beside.branch("main").get(b"staged").data == b"2"
 
 
 # ------------------------------------------------------------------------------------------- from another place
@@ -490,7 +504,7 @@ def test_adoption_that_was_cut_off_can_be_made_again() -> None:
     assert_collects(repository, world)
 
 
-# ------------------------------------------------------------------------------------------- a store that denies deletes
+# ------------------------------------------------------------------------------------- a store that denies deletes
 
 
 class NoDeletes(MemoryObjects):

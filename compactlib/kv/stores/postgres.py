@@ -115,9 +115,10 @@ class PostgresStore(TransactionalStore):
         return [None if version is None else Versioned(bytes(value), version) for value, version in rows]
 
     def place(self) -> str | None:
-        """See `Placed.place`: the server's system identifier, and the numbers of the database and the table in it, which
-        a replica, or a server restored from a base backup, has as well. `None` if the role may not ask, or the server is
-        another one that speaks PostgreSQL's protocol and does not know.
+        """See `Placed.place`: the server's system identifier, and the numbers of the database and the table in it.
+
+        A replica, and a server that was restored from a base backup, has the same. `None` if the role may not ask, or
+        the server is another one that speaks PostgreSQL's protocol and does not know.
         """
         errors = self._psycopg.errors
         try:

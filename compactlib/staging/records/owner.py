@@ -166,8 +166,8 @@ class RangeOwner:
             # Another process was faster: perhaps for the same repository.
             if not self._is_ours(self._register().read()):
                 break
-        raise Stale("another repository adopted these ranges at the same moment; find out whose they are to be, and call "
-                    "adopt_ranges() there once more")
+        raise Stale("another repository adopted these ranges at the same moment; find out whose they are to be, and "
+                    "call adopt_ranges() there once more")
 
     def _is_owner(self) -> bool:
         try:

@@ -197,8 +197,8 @@ class Repository(Closing):
 
         A compaction only marks the tokens it has replaced: reads that began before may still look into them, so their
         entries go once they were dropped `grace_seconds` ago. Ranges that are not needed are collected if the options
-        say `owns_ranges`, and they are this repository's (`adopt_ranges`); if not, the report says so. May be run again,
-        at once, by several processes, and may be killed anywhere.
+        say `owns_ranges`, and they are this repository's (`adopt_ranges`); if not, the report says so. May be run
+        again, at once, by several processes, and may be killed anywhere.
 
         Args:
             budget: asked before every 1,000 entries and every 1,000 files.

@@ -137,8 +137,9 @@ class DynamoStore:
         except BaseException:
             self.close()
             raise
-        self._place = ", ".join(f"{word} {found[name]}" for word, name in (("DynamoDB table", "TableArn"), ("id", "TableId"))
-                                if found.get(name))
+        # A table that is deleted and made again, or restored, has the same ARN.
+        names = ("DynamoDB table", "TableArn"), ("id", "TableId")
+        self._place = ", ".join(f"{word} {found[name]}" for word, name in names if found.get(name))
 
     @property
     def limits(self) -> KVLimits:

@@ -160,8 +160,11 @@ class SqliteStore(TransactionalStore):
                 yield found
 
     def place(self) -> str:
-        """See `Placed.place`: the file's inode and, where the file system says it, when it was made. A copy has others; a
-        file that was renamed or mounted elsewhere has the same, and so has the snapshot of a whole volume."""
+        """See `Placed.place`: the file's inode and, where the file system says it, when it was made.
+
+        A copy has others; a file that was renamed or mounted elsewhere has the same, and so has the snapshot of a whole
+        volume.
+        """
         with self._reading("place"):
             return place_of_file(self._path)
 
