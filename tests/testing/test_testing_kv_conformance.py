@@ -281,7 +281,7 @@ def test_it_runs_without_pytest_and_names_what_was_passed(tmp_path: Path) -> Non
     for name, make in (("none", NoTransactions), ("memory", MemoryStore)):
         (tmp_path / name).mkdir()
         passed = check_kv_store(lambda folder, page_size=None, make=make: make(), tmp_path / name)
-        assert len(passed) == 43
+        assert len(passed) == 44
         assert passed[:3] == ["test_a_batch_of_several_requests_that_ends_in_the_middle",
                               "test_a_closed_scan",
                               "test_a_delete_succeeds_also_where_nothing_is"]

@@ -323,7 +323,7 @@ class DynamoStore:
                 self._ask("set up", "create_table", KeySchema=wire.KEY_SCHEMA, AttributeDefinitions=wire.ATTRIBUTES,
                           BillingMode="PAY_PER_REQUEST")
                 continue
-            found = reply["Table"]
+            found: dict[str, Any] = reply["Table"]
             if found["KeySchema"] != wire.KEY_SCHEMA or any(one not in found["AttributeDefinitions"]
                                                             for one in wire.ATTRIBUTES):
                 raise NotAStore(f"table {self._table} has the key {found['KeySchema']!r}, not that of a key-value "
