@@ -174,6 +174,24 @@ class CommittedRanges:
         """
         self._files.claim(metarange_id)
 
+    def check(self, metarange_id: MetaRangeId, base: MetaRangeId | None) -> None:
+        """Read a metarange that was made of `base`, and its ranges that are not `base`'s, from the store itself.
+
+        Before what it was made of goes: what an executor reports may have come from another process, and what it
+        wrote may have changed since. One request for each file.
+
+        Raises:
+            MetaRangeNotFound, RangeNotFound, DamagedRange: a file is not what its name says.
+        """
+        if metarange_id == base:
+            return
+        self._files.forget(metarange_id)
+        known = {entry.range_id for entry in self.ranges_of(base)}
+        for entry in self.ranges_of(metarange_id):
+            if entry.range_id not in known:
+                self._files.forget(entry.range_id)
+                self._files.read_range(entry, keep=False)
+
     def available_bytes(self) -> int | None:
         """How much room there is for more ranges now; `None` where it is unknown."""
         return self._files.objects.available_bytes()
