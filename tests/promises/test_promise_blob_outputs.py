@@ -102,7 +102,8 @@ def test_blob_compaction_keeps_what_earlier_cycles_did_when_a_later_output_is_da
 
 def test_other_blob_stores_are_compacted_when_the_output_of_one_is_damaged(tmp_path: Path) -> None:
     stores = [half_dead(tmp_path / name) for name in ("one", "two", "three")]
-    outcomes = compact_many([(store, None) for store, _ in stores], executor=DamagingExecutor(flip_a_bit, frozenset({1})))
+    executor = DamagingExecutor(flip_a_bit, frozenset({1}))
+    outcomes = compact_many([(store, None) for store, _ in stores], executor=executor)
     assert sorted(type(each).__name__ for each in outcomes.values()) == ["Done", "Done", "Failed"]
     for store, live in stores:
         assert_all_live(store, live)

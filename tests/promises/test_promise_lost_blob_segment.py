@@ -84,7 +84,7 @@ def test_blobs_are_there_when_a_lost_segment_is_put_back_after_an_opening(tmp_pa
 
 
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason=(
-    "blobs that the index of a lost segment names are CorruptData, at each opening: they were put, and are not Missing"))
+    "blobs that the index of a lost segment names are CorruptData, at each opening: they are not Missing"))
 @every_segment
 @every_opening
 def test_known_blobs_of_a_lost_segment_are_corrupt(tmp_path: Path, segment: str, openings: int) -> None:
@@ -106,7 +106,7 @@ def test_verify_is_not_sound_when_the_log_of_a_segment_is_lost(tmp_path: Path, s
 
 
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason=(
-    "a blob store that lost a segment, its index included, is not sound: what was sealed is noted where its loss shows"))
+    "a blob store that lost a segment, its index included, is not sound: what was sealed is noted elsewhere, too"))
 @every_segment
 @every_opening
 def test_verify_is_not_sound_when_a_segment_is_lost_with_its_index(

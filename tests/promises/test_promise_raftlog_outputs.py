@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

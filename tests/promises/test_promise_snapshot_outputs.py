@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import attrs
 import pytest
@@ -24,6 +25,9 @@ from compactlib.kv import Condition, Delete, MemoryStore, Put
 from compactlib.scheduler import BlockMeta, StoredScheduler
 from tests.promises.damage import Damage, every_damage
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 
 class DamagingStore(MemoryStore):
     """Damages pieces of snapshots, where it is told to."""
@@ -40,7 +44,7 @@ class DamagingStore(MemoryStore):
         super().transact(conditions, [attrs.evolve(put, value=self._kept(put.key, bytes(put.value))) for put in puts],
                          deletes)
 
-    def set(self, partition: bytes, key: bytes, value: bytes | bytearray | memoryview) -> None:
+    def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
         """See `KVStore.set`."""
         super().set(partition, key, self._kept(key, bytes(value)))
 

@@ -103,4 +103,5 @@ class DamagingObjects(MemoryObjects):
 
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
         """See `ObjectStore.create`."""
-        return super().create(key, self._damage(bytes(data)) if self.is_damaging and key.startswith(self._kind) else data)
+        is_hit = self.is_damaging and key.startswith(self._kind)
+        return super().create(key, self._damage(bytes(data)) if is_hit else data)

@@ -128,9 +128,10 @@ def _check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Seq
         raise CorruptData(path=rewritten.path, offset=0, expected=f"(size, entries, index CRC) {wanted} as reported",
                           found=f"{found} in a file of {size} bytes")
     if damaged:
-        raise CorruptData(path=damaged[0].path, offset=damaged[0].offset, index=damaged[0].index,
-                          expected=damaged[0].expected, found=f"{damaged[0].found} in a new copy, which does not count: "
-                          f"segments {', '.join(map(str, members))} stay as they are, compact again")
+        first, numbers = damaged[0], ", ".join(map(str, members))
+        raise CorruptData(path=first.path, offset=first.offset, index=first.index, expected=first.expected,
+                          found=f"{first.found} in a new copy, which does not count: segments {numbers} stay as they "
+                                f"are, compact again")
     # The live sets of a log only lose what is in them: of an earlier run's file for these indexes the number differs.
     kept = [each for each in live if each]
     planned = sum(map(len, kept)), kept[0].first, kept[-1].last

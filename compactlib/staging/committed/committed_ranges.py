@@ -26,6 +26,7 @@ from compactlib.staging.committed.ranges.range_cursor import RangeLookup, RangeS
 from compactlib.staging.committed.ranges.range_files import METARANGES, RANGES, RangeFiles
 from compactlib.staging.committed.ranges.range_tier import RangeTier
 from compactlib.staging.committed.ranges.range_verify import RangeVerifier
+from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.model.values import (
     Applied,
     Changes,
@@ -181,16 +182,20 @@ class CommittedRanges:
         wrote may have changed since. One request for each file.
 
         Raises:
-            MetaRangeNotFound, RangeNotFound, DamagedRange: a file is not what its name says.
+            DamagedRange: a file is not what its name says.
+            BeingCollected: one is not there any more.
         """
         if metarange_id == base:
             return
-        self._files.forget(metarange_id)
         known = {entry.range_id for entry in self.ranges_of(base)}
-        for entry in self.ranges_of(metarange_id):
-            if entry.range_id not in known:
-                self._files.forget(entry.range_id)
-                self._files.read_range(entry, keep=False)
+        self._files.forget(metarange_id)
+        try:
+            for entry in self.ranges_of(metarange_id):
+                if entry.range_id not in known:
+                    self._files.forget(entry.range_id)
+                    self._files.read_range(entry, keep=False)
+        except (MetaRangeNotFound, RangeNotFound) as error:
+            raise BeingCollected(id=metarange_id) from error
 
     def available_bytes(self) -> int | None:
         """How much room there is for more ranges now; `None` where it is unknown."""
