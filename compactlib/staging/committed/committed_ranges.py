@@ -26,6 +26,7 @@ from compactlib.staging.committed.ranges.range_cursor import RangeLookup, RangeS
 from compactlib.staging.committed.ranges.range_files import METARANGES, RANGES, RangeFiles
 from compactlib.staging.committed.ranges.range_tier import RangeTier
 from compactlib.staging.committed.ranges.range_verify import RangeVerifier
+from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.model.values import (
     Applied,
     Changes,
@@ -173,6 +174,28 @@ class CommittedRanges:
             BeingCollected: it is being collected at this moment.
         """
         self._files.claim(metarange_id)
+
+    def check(self, metarange_id: MetaRangeId, base: MetaRangeId | None) -> None:
+        """Read a metarange that was made of `base`, and its ranges that are not `base`'s, from the store itself.
+
+        Before what it was made of goes: what an executor reports may have come from another process, and what it
+        wrote may have changed since. One request for each file.
+
+        Raises:
+            DamagedRange: a file is not what its name says.
+            BeingCollected: one is not there any more.
+        """
+        if metarange_id == base:
+            return
+        known = {entry.range_id for entry in self.ranges_of(base)}
+        self._files.forget(metarange_id)
+        try:
+            for entry in self.ranges_of(metarange_id):
+                if entry.range_id not in known:
+                    self._files.forget(entry.range_id)
+                    self._files.read_range(entry, keep=False)
+        except (MetaRangeNotFound, RangeNotFound) as error:
+            raise BeingCollected(id=metarange_id) from error
 
     def available_bytes(self) -> int | None:
         """How much room there is for more ranges now; `None` where it is unknown."""

@@ -190,11 +190,10 @@ class RangeFiles:
     def write_range(self, range_id: RangeId, rows: Rows) -> bool:
         """Make a range durable under its id, whichever writer was first. To be confirmed by `confirm`.
 
+        One that was there already is read, and replaced if it is damaged.
+
         Returns:
             Whether it was there already.
-
-        Raises:
-            DamagedRange: it was there, and is of another length and damaged: one that was copied in part.
         """
         path = self.path_of_range(range_id)
         return self._create(range_id, path, self.range_format.encode(rows, range_id),
@@ -205,9 +204,6 @@ class RangeFiles:
 
         Returns:
             Whether it was there already.
-
-        Raises:
-            DamagedRange: as for `write_range`.
         """
         path = self.path_of_metarange(metarange_id)
         return self._create(metarange_id, path, data, lambda data: MetaRange.decode(data, metarange_id, path))
@@ -219,8 +215,13 @@ class RangeFiles:
             self.mark_reuse(id_)
             # If it is gone by now, `confirm` says so.
             with contextlib.suppress(ObjectNotFound, Unsupported):
-                if self.objects.info(path).size_bytes != len(data):
-                    decoded(self.objects.get(path))  # It is of another format, or was copied here in part.
+                try:
+                    decoded(self.objects.get(path))  # It may be of another format.
+                except CorruptData:
+                    # Damaged, or copied here in part: by its name it ought to be what is at hand.
+                    self.objects.delete(path)
+                    with contextlib.suppress(ObjectExists):
+                        self.objects.create(path, data)
             return True
         return False
 
