@@ -15,7 +15,6 @@ from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,
     LevelConfig,
-    MemoryFence,
     Retain,
     RunningJob,
     SchedulerConfig,

@@ -130,8 +130,8 @@ def check_span(block: BlockMeta) -> None:
     """Raise `InvalidInput` unless a block has a first and a last time, or none."""
     first, last = block.min_time, block.max_time
     try:
-        is_span = (first is None is last or first is not None is not last
-                   and math.isfinite(first) and math.isfinite(last) and first <= last)
+        is_span = (first is None is last or (first is not None is not last
+                   and math.isfinite(first) and math.isfinite(last) and first <= last))
     except (TypeError, OverflowError):
         is_span = False
     if not is_span:
