@@ -17,5 +17,5 @@ from compactlib.spark.stores.many_stores import (
     StoreJob as StoreJob,
     compact_stores as compact_stores,
 )
-from compactlib.spark.stores.store_plans import PlanLog as PlanLog, plan_stores as plan_stores
+from compactlib.spark.stores.store_plans import plan_stores as plan_stores
 from compactlib.spark.stores.whole_stores import compact_on_workers as compact_on_workers
