@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,14 @@ DAY = 86_400.0
 PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
 
 
+def blocks_of(scheduler: StoredScheduler, start: float = -math.inf, end: float = math.inf) -> list[BlockMeta]:
+    index = scheduler.service.state.index
+    assert index is not None
+    return list(index.blocks(start=start, end=end))
+
+
 def names_of(scheduler: StoredScheduler) -> set[str]:
-    return {block.id for block in scheduler.service.state.index.blocks()}
+    return {block.id for block in blocks_of(scheduler)}
 
 
 def block(name: str, time: float | None = None, *, tenant: str = "acme") -> BlockMeta:
@@ -62,7 +69,7 @@ def test_a_block_without_times_is_so_after_opening(kept: SqliteStore) -> None:
     scheduler = StoredScheduler(kept, PAIRS, clock=ManualClock(NOW))
     scheduler.apply(AddBlocks((block("untold"), block("epoch", 0.0))))
     scheduler = StoredScheduler(kept, PAIRS, clock=ManualClock(NOW))
-    found = {each.id: (each.min_time, each.max_time) for each in scheduler.service.state.index.blocks()}
+    found = {each.id: (each.min_time, each.max_time) for each in blocks_of(scheduler)}
     assert found == {"untold": (None, None), "epoch": (0.0, 0.0)}
     scheduler.apply(Retain(NOW))
     assert names_of(scheduler) == {"untold"}
@@ -71,10 +78,9 @@ def test_a_block_without_times_is_so_after_opening(kept: SqliteStore) -> None:
 def test_a_block_without_times_is_found_in_any_span(kept: SqliteStore) -> None:
     scheduler = StoredScheduler(kept, PAIRS, clock=ManualClock(NOW))
     scheduler.apply(AddBlocks((block("untold"), block("a", 10.0), block("b", 90_000.0))))
-    index = scheduler.service.state.index
-    assert [each.id for each in index.blocks(start=80_000.0)] == ["b", "untold"]
-    assert [each.id for each in index.blocks(end=20.0)] == ["a", "untold"]
-    index.audit()
+    assert [each.id for each in blocks_of(scheduler, start=80_000.0)] == ["b", "untold"]
+    assert [each.id for each in blocks_of(scheduler, end=20.0)] == ["a", "untold"]
+    scheduler.service.audit()
 
 
 def test_retention_waits_for_what_may_become_old_blocks(kept: SqliteStore) -> None:
@@ -109,7 +115,7 @@ def test_an_output_without_times_outlives_retention(kept: SqliteStore) -> None:
         worker.run_pending()
         clock.advance(60.0)
     worker.stop()
-    (output,) = scheduler.service.state.index.blocks()
+    (output,) = blocks_of(scheduler)
     assert (output.level, output.min_time, output.max_time) == (1, None, None)
     scheduler.apply(Retain(NOW + DAY))
     assert names_of(scheduler) == {output.id}

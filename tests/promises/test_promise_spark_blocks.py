@@ -78,12 +78,19 @@ class Blocks:
         return scheduler, errors[0] if errors else None
 
     def rows_of(self, scheduler: StoredScheduler) -> int:
-        return sum(parquet.read_table(self.path_of(block.id), partitioning=None).num_rows
-                   for block in scheduler.service.state.index.blocks())
+        counts: list[int] = [parquet.read_table(self.path_of(block.id), partitioning=None).num_rows
+                             for block in known(scheduler)]
+        return sum(counts)
+
+
+def known(scheduler: StoredScheduler) -> list[BlockMeta]:
+    index = scheduler.service.state.index
+    assert index is not None
+    return list(index.blocks())
 
 
 def spans_of(scheduler: StoredScheduler) -> list[tuple[float | None, float | None]]:
-    return [(block.min_time, block.max_time) for block in scheduler.service.state.index.blocks()]
+    return [(block.min_time, block.max_time) for block in known(scheduler)]
 
 
 def test_a_merge_removes_no_source_when_a_footer_says_0_rows(spark: SparkSession, tmp_path: Path) -> None:
@@ -133,7 +140,7 @@ def test_a_merge_removes_sources_that_it_saw_empty(spark: SparkSession, tmp_path
         parquet.write_table(none, blocks.path_of(name))
     scheduler, error = blocks.merged(spark, ["b0", "b1"], MergeOptions(sort_by=("id",)))
     assert error is None
-    assert not list(scheduler.service.state.index.blocks())
+    assert not known(scheduler)
     assert not blocks.path_of("b0").exists()
     assert not blocks.path_of("b1").exists()
 
@@ -170,7 +177,7 @@ def test_a_service_without_times_outlives_retention(spark: SparkSession, tmp_pat
     names = [f"service-{letter}" for letter in "abc"]
     table = pa.table({"service": pa.array([name for name in [*names, "zz"] for _ in range(250)]),
                       "at": pa.array([NOW - 100.0 + row for _ in names for row in range(250)] + [None] * 250),
-                      "v": pa.array(str(row * 7_919 % 1_000) * 5 for row in range(1_000))})
+                      "v": pa.array([str(row * 7_919 % 1_000) * 5 for row in range(1_000)])})
     for name in ("b0", "b1"):
         parquet.write_table(table, blocks.path_of(name), compression="none")
     options = MergeOptions(sort_by=("service",), time_column="at",

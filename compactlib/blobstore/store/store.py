@@ -135,6 +135,7 @@ class BlobStore(Closing):
         asked = Questions() if questions is None else questions
         require_policy("policy", chosen)
         require_type("questions", asked, Questions)
+        require_type("create", create, bool)
         if not is_a(name, str, type(None)):
             raise InvalidInput(f"the name of a store is text, not {type(name).__name__}")
         self._folder = local_path(folder)

@@ -107,13 +107,15 @@ class BlockMeta:
     columns: str = ""
 
     def __attrs_post_init__(self) -> None:
+        first, last = self.min_time, self.max_time
         try:
             fits = (0 < len(self.id) <= MAX_ID_CHARS and self.id.isprintable() and self.tenant.isprintable()
                     and len(self.tenant) <= MAX_ID_CHARS
                     and 0 <= self.shard | self.level | self.size_bytes <= MAX_NUMBER
                     and self.rows is None and self.columns == ""
-                    and (self.min_time is None is self.max_time
-                         or -_USUAL_SECONDS < self.min_time <= self.max_time < _USUAL_SECONDS))
+                    and ((first is None and last is None)
+                         or (first is not None and last is not None
+                             and -_USUAL_SECONDS < first <= last < _USUAL_SECONDS)))
         except (TypeError, AttributeError):
             fits = False
         if not fits:

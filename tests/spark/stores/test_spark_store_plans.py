@@ -36,7 +36,8 @@ PLAN = StoresPlan((
 
 class TestStoresPlan:
     def test_it_says_in_one_line_what_there_is_to_do(self) -> None:
-        assert repr(PLAN) == "<StoresPlan: 5 stores: 2 with work of 901, 1 without, 1 could not be looked at, 1 missing>"
+        assert repr(PLAN) == ("<StoresPlan: 5 stores: 2 with work of 901, 1 without, 1 could not be looked at, "
+                              "1 missing>")
         assert "copies 900 bytes" in str(PLAN)
         assert "no such store" in PLAN._repr_html_()
         assert PLAN.to_dicts()[2] == {"store": "large", "plan": "work", "weight": 900.0, "reason": "copies 900 bytes"}
