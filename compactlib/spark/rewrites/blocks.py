@@ -27,6 +27,7 @@ from compactlib.objects.store import delete_many
 from compactlib.scheduler import BlockMeta, CompactedBlocks, FencedOff, NoOutput, RunningJob
 from compactlib.scheduler.errors import CommittedOtherwise
 from compactlib.scheduler.fences.fence import Fence
+from compactlib.scheduler.model.values import span_of
 from compactlib.spark.executors.jobs import packed, require_spark
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ class MergeOptions:
         target_bytes: about how large an output may become, in bytes of the sources; `None` for one output. Rows with
             equal keys stay together, whatever their size. A block is put in one request: S3 takes at most 5 GB.
         time_column: timestamps, dates, or numbers of seconds, from which the outputs' `min_time` and `max_time` are
-            taken. Without it each output has the span of all sources in `RunningJob.blocks`; 0.0 if none is known.
+            taken. Without it, and where a row of it has no time (null, NaN, infinite), the output has the span of all
+            sources in `RunningJob.blocks` as well; no times at all if those of one source are not known.
         row_group_rows: most rows of one row group in the files.
         compression: of the files, as PyArrow's `ParquetWriter` names it.
     """
@@ -175,8 +177,10 @@ class MergeBlocks:
                 if column is not None and column not in schema.names:
                     raise InvalidInput(f"the blocks have no column {column!r}; they have {_columns(schema)}")
             if not rows:
-                # Nothing will be written that could be counted.
+                # Nothing will be written that could be counted: what says that it is empty is read.
                 _read_footers(objects, sources)
+                for source in sources:
+                    _require_empty(objects, source)
                 return done(no_output=NoOutput.EMPTY)
             job.check()
             return done(new_blocks=self._merge(objects, job, sources, schema, rows))
@@ -240,13 +244,13 @@ class MergeBlocks:
                 made.append(key)
         write = WriteBlocks(self._folder.open_objects, outputs, schema, options.row_group_rows, options.compression,
                             options.time_column)
-        span = (min((block.min_time for block in job.blocks), default=0.0),
-                max((block.max_time for block in job.blocks), default=0.0))
+        metas = [source.meta for source in sources if source.meta is not None]
+        whole = span_of(metas if len(metas) == len(sources) else ())
         return tuple(
             BlockMeta(id=ids[row.number], tenant=plan.tenant, shard=plan.shard, level=plan.compaction_level + 1,
                       min_time=begin, max_time=end, rows=row.rows, size_bytes=row.size_bytes, columns=columns)
             for row in sorted(ordered.mapInArrow(write, WRITTEN_DDL).collect())
-            for begin, end in [span if options.time_column is None else (row.begin, row.end)])
+            for begin, end in [_span(row, whole, options)])
 
     def _frame(self, sources: Sequence[_Source], schema: pa.Schema) -> DataFrame:
         """These columns of all sources' rows, as `c0`, `c1`, ...: PySpark minds dots in names."""
@@ -305,13 +309,13 @@ def _read_footers(objects: ObjectStore, sources: Sequence[_Source], *, few: bool
     """
     import pyarrow as pa
 
-    from compactlib.spark.rewrites.block_workers import carried_field, open_block
+    from compactlib.spark.rewrites.block_workers import carried_field, open_block, rows_of
 
     schemas: list[pa.Schema] = []
     total = 0
     for source in sources:
         with open_block(objects, source.key, source.size_bytes) as file:
-            schema, rows = file.schema_arrow.remove_metadata(), file.metadata.num_rows
+            schema, rows = file.schema_arrow.remove_metadata(), rows_of(file, source.key)
         if source.meta is not None and source.meta.rows not in (None, rows):
             raise CorruptData(path=source.key, offset=0, found=f"{rows} rows",
                               expected=f"{source.meta.rows} rows, as the metadata of the block says")
@@ -327,6 +331,27 @@ def _read_footers(objects: ObjectStore, sources: Sequence[_Source], *, few: bool
                 total = sum(told)
                 break
     return pa.schema(map(carried_field, schemas[0])), total
+
+
+def _require_empty(objects: ObjectStore, source: _Source) -> None:
+    """Raise `CorruptData` unless a block is read to its end and gives no row."""
+    from compactlib.spark.rewrites.block_workers import open_block
+
+    with open_block(objects, source.key, source.size_bytes) as file:
+        if rows := sum(batch.num_rows for batch in file.iter_batches()):
+            raise CorruptData(path=source.key, offset=0, found=f"{rows} rows that can be read",
+                              expected="none, as its footer and its row groups say")
+
+
+def _span(row: Any, whole: tuple[float | None, float | None],
+          options: MergeOptions) -> tuple[float | None, float | None]:
+    """The times of a block that was written. A row without one is as old, or as new, as any of the sources."""
+    if options.time_column is not None and not row.untimed:
+        return row.begin, row.end
+    begin, end = whole
+    if begin is None or end is None or row.begin is None:
+        return whole
+    return min(begin, row.begin), max(end, row.end)
 
 
 def _part(key: Column, cuts: Sequence[Column], first: int) -> Column:

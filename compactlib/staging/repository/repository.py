@@ -11,7 +11,7 @@ from compactlib._arguments import require_method, require_policy, require_type
 from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
 from compactlib.contract import CommitFence
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import CompactlibError, InvalidInput, NotFound
 from compactlib.kv import KVStore
 from compactlib.outcome import Done, Failed, Skipped
 from compactlib.report import VerifyReport
@@ -69,15 +69,17 @@ class Repository(Closing):
             operating system; give a seeded one in tests only.
         events: notified of what happens on branches, such as a sensor of compactions.
         observer: notified of what an operator may want to know.
+        create: whether it may be a new one. If not, one without a branch is `NotFound`.
 
     Raises:
+        NotFound: the store knows no branch of it, and `create` is not set.
         InvalidInput: it is no name of a repository, or an argument is not what it should be.
     """
 
     def __init__(self, store: KVStore, committed: CommittedRanges, *, name: str = "main",
                  policy: StagingPolicy | None = None, options: StagingOptions | None = None,
                  stores: RewriteStores | None = None, clock: Clock | None = None, rng: Random | None = None,
-                 events: StagingEvents | None = None, observer: Observer | None = None) -> None:
+                 events: StagingEvents | None = None, observer: Observer | None = None, create: bool = True) -> None:
         require_method("the store", store, "get", "set_if", "scan")
         require_method("the committed layer", committed, "apply", "ranges_of", "collect")
         require_policy("the policy", policy, or_none=True)
@@ -90,6 +92,9 @@ class Repository(Closing):
         self._context = StagingContext.over(
             store, committed, name, options=options or StagingOptions(), clock=clock or SystemClock(),
             rng=rng or SystemRandom(), events=events or StagingEvents(), observer=observer or Observer())
+        if not create and next(iter(self._context.branches.list()), None) is None:
+            raise NotFound(f"there is no repository {name!r} in {store!r}: it has no branch; check which store and "
+                           f"name are meant, or open it with create=True to begin one")
         self._cache = DiffCache(committed, self._context.options.diff_cache_bytes)
         self._compactions = Compactions(self._context, policy=policy, stores=stores)
         if self._context.options.owns_ranges:
