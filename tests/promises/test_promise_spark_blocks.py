@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from compactlib import Failed
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore
-from compactlib.objects import LocalObjects
+from compactlib.objects import LocalObjects, ObjectRef
 from compactlib.scheduler import (
     AddBlocks,
     BlockMeta,
@@ -200,3 +200,27 @@ def test_outputs_without_a_time_column_have_no_time_when_a_source_has_none(spark
     assert error is None
     assert spans_of(scheduler) == [(None, None)]
     assert blocks.rows_of(scheduler) == 20
+
+
+def test_a_merge_removes_no_source_when_its_output_is_damaged(spark: SparkSession, tmp_path: Path) -> None:
+    """The output changed between the worker that wrote it and the commit."""
+
+    class Unsound(LocalObjects):
+        def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
+            ref = super().create(key, data)
+            path = Path(self.folder) / key
+            changed = bytearray(path.read_bytes())
+            changed[len(changed) // 2] ^= 4
+            path.chmod(0o600)
+            path.write_bytes(changed)
+            return ref
+
+    blocks = Blocks(BlockFolder(partial(Unsound, str(tmp_path))), tmp_path)
+    table = pa.table({"id": pa.array(range(500), pa.int64())})
+    for name in ("b0", "b1"):
+        parquet.write_table(table, blocks.path_of(name))
+    scheduler, error = blocks.merged(spark, ["b0", "b1"], MergeOptions(sort_by=("id",)))
+    assert "as written, found the digest" in str(error)
+    assert [block.id for block in known(scheduler)] == ["b0", "b1"]
+    assert all(parquet.read_table(blocks.path_of(name)).num_rows == 500 for name in ("b0", "b1"))
+    assert not list(scheduler.service.state.tombstones)

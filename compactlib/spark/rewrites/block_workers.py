@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import mmap
 import tempfile  # noqa: TID251 - scratch of one attempt, no data of the library
@@ -16,10 +17,15 @@ from pyarrow import parquet
 from pyspark import TaskContext
 
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
-from compactlib.objects import ObjectExists, ObjectStore
+from compactlib.objects import Digest, ObjectExists, ObjectStore
+from compactlib.objects.digest import DIGEST_BYTES
 
-WRITTEN_DDL: Final = "number bigint, rows bigint, size_bytes bigint, begin double, end double, untimed bigint"
-"""A block that was written: with its oldest and its newest time, and how many of its rows have none."""
+WRITTEN_DDL: Final = ("number bigint, rows bigint, size_bytes bigint, digest string, begin double, end double, "
+                      "untimed bigint")
+"""A block that was written: its digest, its oldest and its newest time, and how many of its rows have none."""
+
+STORED_DDL: Final = "number bigint, digest string"
+"""A block as it lies in the object store."""
 
 NOT_HELD: Final = "Spark holds times in microseconds, from the year 1 to 9999"
 """What the error of a block says with a value that would come out as another one."""
@@ -203,7 +209,8 @@ class WriteBlocks:
                     _create(objects, self.keys[number], data)
                 yield pa.RecordBatch.from_pylist([{
                     "number": number, "rows": written.metadata.num_rows, "size_bytes": len(mapped),
-                    "begin": min(times, default=None), "end": max(times, default=None), "untimed": untimed}])
+                    "digest": Digest.of(mapped).hex, "begin": min(times, default=None), "end": max(times, default=None),
+                    "untimed": untimed}])
 
     def _row_groups(self, batches: Iterable[Any]) -> Iterator[pa.Table]:
         held: list[Any] = []
@@ -220,6 +227,24 @@ class WriteBlocks:
                     held, rows, size = [], 0, 0
         if held:
             yield pa.Table.from_batches(held)
+
+
+@attrs.frozen
+class DigestBlocks:
+    """Reads each block again as it lies in the object store; for `DataFrame.mapInArrow`."""
+
+    open_objects: Callable[[], ObjectStore]
+    keys: tuple[str, ...]
+
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Rows of `STORED_DDL` for the numbers of blocks."""
+        with self.open_objects() as objects:
+            for number in (number for batch in batches for number in batch[0].to_pylist()):
+                digest, at = hashlib.blake2b(digest_size=DIGEST_BYTES), 0
+                while part := objects.get_range(self.keys[number], at, _COMPARED_BYTES):
+                    digest.update(part)
+                    at += len(part)
+                yield pa.RecordBatch.from_pylist([{"number": number, "digest": digest.hexdigest()}])
 
 
 def _create(objects: ObjectStore, key: str, data: memoryview) -> None:

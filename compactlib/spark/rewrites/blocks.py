@@ -221,7 +221,7 @@ class MergeBlocks:
         with this token may have committed them."""
         from pyspark.sql import functions as f
 
-        from compactlib.spark.rewrites.block_workers import WRITTEN_DDL, WriteBlocks
+        from compactlib.spark.rewrites.block_workers import STORED_DDL, WRITTEN_DDL, DigestBlocks, WriteBlocks
 
         plan, options = job.plan, self._options
         columns = columns_of(schema)
@@ -246,10 +246,19 @@ class MergeBlocks:
                             options.time_column)
         metas = [source.meta for source in sources if source.meta is not None]
         whole = span_of(metas if len(metas) == len(sources) else ())
+        written = sorted(ordered.mapInArrow(write, WRITTEN_DDL).collect())
+        # The sources go for these: what counts is what a read of them gives, not what was reported.
+        stored = self._spark.range(0, len(outputs), 1, len(outputs)).mapInArrow(
+            DigestBlocks(self._folder.open_objects, outputs), STORED_DDL).collect()
+        found = {row.number: row.digest for row in stored}
+        for row in written:
+            if found.get(row.number) != row.digest:
+                raise CorruptData(path=outputs[row.number], offset=0, expected=f"the digest {row.digest}, as written",
+                                  found=f"the digest {found.get(row.number)}")
         return tuple(
             BlockMeta(id=ids[row.number], tenant=plan.tenant, shard=plan.shard, level=plan.compaction_level + 1,
                       min_time=begin, max_time=end, rows=row.rows, size_bytes=row.size_bytes, columns=columns)
-            for row in sorted(ordered.mapInArrow(write, WRITTEN_DDL).collect())
+            for row in written
             for begin, end in [_span(row, whole, options)])
 
     def _frame(self, sources: Sequence[_Source], schema: pa.Schema) -> DataFrame:
